@@ -8,10 +8,11 @@ have a third slot, its baseline.
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -41,7 +42,7 @@ class Canary:
     `baseline` is a second server of the live version, started at the same time and given as many
     requests and copies, to compare with. Above 50 % the remaining traffic is not enough for that,
     and it gets none. The canary of an `experiment` (ml.release.ab) has no baseline and needs no
-    lease; `salt` says which keys are B's.
+    lease. `salt` says which routing keys lead to it; no caller knows it.
     """
 
     __pydantic_config__ = ConfigDict(strict=True)
@@ -52,7 +53,7 @@ class Canary:
     mirror: int = 0
     baseline: Server | None = None
     experiment: str = ""
-    salt: str = ""
+    salt: str = field(default_factory=secrets.token_hex)
 
 
 @dataclass(frozen=True)
@@ -297,6 +298,7 @@ def _routes(state: Live) -> Mapping[str, object]:
     return {
         "live": name,
         "ports": {each.slot.name: each.port for each in servers},
+        "pids": {each.slot.name: each.pid for each in servers},
         "traffic": {**weights, name: 100 - sum(weights.values())},
         "mirror": mirror,
         "timeout_ms": timeout_ms,

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,36 @@ def listens(process: psutil.Process, port: int) -> bool:
         return any(_listens(each, port) for each in process.net_connections("tcp4"))
     except psutil.Error:
         return False
+
+
+@dataclass(frozen=True)
+class Listener:
+    """The very socket that a process listens on, by its descriptor and its inode.
+
+    While it is open nobody else can take its port, and no other socket is it.
+    """
+
+    path: Path
+    inode: int
+
+    def is_open(self) -> bool:
+        """Whether the process still has this socket."""
+        try:
+            return self.path.stat().st_ino == self.inode
+        except OSError:
+            return False
+
+
+def listener(pid: int, port: int) -> Listener | None:
+    """The socket with which the process listens on the port; None when it does not."""
+    try:
+        for connection in psutil.Process(pid).net_connections("tcp4"):
+            if _listens(connection, port):
+                path = Path(f"/proc/{pid}/fd/{connection.fd}")
+                return Listener(path, path.stat().st_ino)
+    except (psutil.Error, OSError):
+        pass
+    return None
 
 
 def _listens(connection: Any, port: int) -> bool:

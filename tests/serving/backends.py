@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import socketserver
@@ -131,6 +132,10 @@ def scripted(*answers: bytes, closing: bool = False, reset: bool = False) -> Ite
             thread.join()
 
 
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n%d"
+POST = b"POST /score HTTP/1.1\r\nhost: h\r\n"
+
+
 @dataclass(frozen=True)
 class Routed:
     """A router and the file that it follows."""
@@ -168,3 +173,37 @@ def routed(folder: Path, **changes: object) -> Iterator[Routed]:
         yield Routed(process.start(folder / "router", file, 0), file)
     finally:
         processes.stop(folder / "router")
+
+
+def ask(
+    at: Routed, body: bytes = b'{"q": 1}', path: str = "/score", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """One request on a connection of its own: status, headers, content."""
+    connection = http.client.HTTPConnection(processes.HOST, at.router.port, timeout=20)
+    try:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("POST", path, body, named)
+        response = connection.getresponse()
+        content = response.read()
+        return response.status, {k.lower(): v for k, v in response.getheaders()}, content
+    finally:
+        connection.close()
+
+
+def raw(at: Routed, *parts: bytes, until: bytes = b"") -> bytes:
+    """The bytes that come back until the connection is closed, or `until` is among them."""
+    with socket.create_connection((processes.HOST, at.router.port), timeout=20) as stream:
+        for part in parts:
+            stream.sendall(part)
+        found = b""
+        while data := stream.recv(65536):
+            found += data
+            if until and until in found:
+                break
+        return found
+
+
+def tally(at: Routed, name: str) -> dict[str, object]:
+    """What callers sent to a deployment that the router chose for them."""
+    found: dict[str, object] = at.router.state()["tallies"][name]["callers"]
+    return found

@@ -63,6 +63,19 @@ def test_a_baseline_gets_the_share_of_green(
     assert routes.mirror == {"green": 20, "baseline": 20} and routes.live == "blue"
 
 
+@pytest.mark.attack("a caller computes which routing keys lead to green")
+def test_the_routes_know_servers_by_their_processes_and_keys_by_a_secret(trial: Live) -> None:
+    """Each canary has a secret of its own, which stays while its share grows."""
+    assert trial.canary
+    endpoint.switch("echo", trial)
+    routes = routing.read(endpoint.folder("echo") / "live.json")
+    assert routes.pids == {each.slot.name: each.pid for each in (trial.server, *trial.beside)}
+    assert len(routes.salt) == 64 and routes.salt == trial.canary.salt
+    canary = trial.canary
+    assert replace(canary, weight=50).salt == canary.salt
+    assert Canary(canary.server, canary.launch, 10).salt != canary.salt
+
+
 def test_a_slot_names_a_server_and_its_launch(trial: Live) -> None:
     """The baseline has the live version's launch; an unknown name means the live server."""
     found = {name: trial.in_slot(name) for name in ("green", "baseline", "blue", "")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections import Counter
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ml.serving.router import routes as routing
+from ml.serving.router.proxy import Proxy
 from ml.serving.router.records import (
     BUCKETS,
     FIRST_S,
@@ -142,10 +144,10 @@ def test_answers_are_counted_by_kind() -> None:
 def test_recent_answers_are_bounded() -> None:
     """The oldest are dropped first; the body of a long one is not stored."""
     recent = Recent()
-    recent.add("blue", 200, b"x" * 100_000)
+    recent.add("blue", "callers", 200, b"x" * 100_000)
     assert recent.since(0)[0].body is None
     for _ in range(MAX_ANSWERS + 10):
-        recent.add("blue", 200, b"y" * 8_000)
+        recent.add("blue", "callers", 200, b"y" * 8_000)
     kept = recent.since(0)
     assert sum(len(one.body or b"") for one in kept) <= 16 * 2**20
     assert kept[-1].number == recent.last == MAX_ANSWERS + 11
@@ -168,3 +170,15 @@ def test_the_ticket_determines_the_deployment() -> None:
     for number in range(500):
         green = routing.position(routing.ticket(f"k{number}", "s")) < 30
         assert (routes.pick(f"k{number}", random.Random(0)) == "green") is green
+
+
+@pytest.mark.attack("a caller works out from earlier answers which deployment is next")
+def test_the_split_has_no_state_that_could_be_foreseen(tmp_path: Path) -> None:
+    """The system's entropy decides each request; a fork draws other numbers."""
+
+    async def draws() -> random.Random:
+        proxy = Proxy(tmp_path / "live.json", "")
+        await proxy.close(0)
+        return proxy._random
+
+    assert isinstance(asyncio.run(draws()), random.SystemRandom)

@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.canary.signals import Signal, Verdict, decide
+from ml.release.canary.signals import KINDS, Signal, Verdict, decide, object_to
 from ml.release.canary.traffic import (
     NOTICE_S,
-    Answers,
-    LatencyIntervals,
+    Comparison,
     Replay,
     ResidentMemory,
     Traffic,
@@ -132,32 +131,29 @@ class _Watch:
         self.name, self.trial, self.router = name, trial, router
         self.green, self.baseline = trial.server, baseline
         self.strategy = strategy
-        self.replay = Replay(router.port, samples)
-        self.old = (blue.slot.name, baseline.slot.name)
-        self.names = (*self.old, self.green.slot.name)
-        self.answers = Answers(strategy.prediction, self.old, self.green.slot.name)
+        self.replay = Replay(router.port, router.sample, samples)
+        self.names = (blue.slot.name, baseline.slot.name, self.green.slot.name)
+        self.samples, self.callers = (
+            Comparison(kind, strategy.prediction, *self.names) for kind in KINDS
+        )
         self.last = 0
         self.memory = ResidentMemory(self.green, baseline)
         self.started = time.monotonic()
 
     def run(self, superseded: Callable[[], bool], progress: Callable[[str], None]) -> Outcome:
-        green, baseline = self.green.slot.name, self.baseline.slot.name
         set_canary(self.name, replace(self.trial, weight=0))
-        first = since = now = self._look()
-        traffic = Traffic(self.replay, green, first)
+        first = self._look()
+        traffic = Traffic(self.replay, first)
         time.sleep(NOTICE_S)
         traffic.look(self._look())
         verdict = Verdict("hold", "", ())
-        old = self.answers.side(since, now, self.old)
         for number, stage in enumerate(self.strategy.stages):
             percent = stage.percent
-            if percent == 100:  # from here on the old version gets no requests
-                old = self.answers.side(since, self._look(), self.old)
             set_canary(self.name, replace(self.trial, weight=percent, mirror=stage.mirror))
-            since = now = self._look()
-            traffic.begin(since, percent or stage.mirror)
-            intervals = LatencyIntervals(green, baseline, since)
-            self.answers.begin()
+            since = self._look()
+            traffic.begin(since)
+            for comparison in (self.samples, self.callers):
+                comparison.begin(since, percent)
             began = time.monotonic()
             while True:
                 if superseded():
@@ -169,18 +165,7 @@ class _Watch:
                 traffic.look(now)
                 if not server.is_up(self.baseline):
                     raise _baseline_ended(self.baseline)
-                if percent < 100:
-                    old = self.answers.side(since, now, self.old)
-                verdict = decide(
-                    self.strategy,
-                    number,
-                    self.answers.side(since, now, (green,)),
-                    old,
-                    self.answers.side(since, now, (baseline,)),
-                    self.memory.look(now[green]["requests"] - first[green]["requests"]),
-                    server.is_up(self.green),
-                    intervals.look(now),
-                )
+                verdict = self._verdict(number, now, first)
                 if verdict.action == "roll-back":
                     return self._outcome(
                         "rolled-back", verdict.why, percent, verdict.signals, first
@@ -192,6 +177,26 @@ class _Watch:
                     return self._outcome("rolled-back", why, percent, verdict.signals, first)
             progress(f"{stage}: {verdict.why}")
         return self._outcome("passed", verdict.why, 100, verdict.signals, first)
+
+    def _verdict(self, number: int, now: Mapping[str, Any], first: Mapping[str, Any]) -> Verdict:
+        stage = self.strategy.stages[number]
+        green, old, baseline, intervals = self.samples.look(now)
+        answered = self._counted("requests", now, first)[self.green.slot.name]
+        memory = self.memory.look(answered)
+        alive = server.is_up(self.green)
+        verdict = decide(self.strategy, number, green, old, baseline, memory, alive, intervals)
+        patient = green.requests < stage.requests * self.strategy.patience
+        green, old, baseline, intervals = self.callers.look(now)
+        return object_to(verdict, self.strategy, number, green, old, baseline, patient, intervals)
+
+    def _counted(
+        self, what: str, now: Mapping[str, Any], first: Mapping[str, Any]
+    ) -> Mapping[str, int]:
+        """What is judged of each server, over the whole canary."""
+        return {
+            name: sum(now[name][kind][what] - first[name][kind][what] for kind in KINDS)
+            for name in self.names
+        }
 
     def _look(self) -> dict[str, Any]:
         """The tallies of the three servers; records the answers since the last call."""
@@ -208,7 +213,8 @@ class _Watch:
             )
         for answer in self.router.answers(self.last):
             self.last = answer["number"]
-            self.answers.add(answer["deployment"], answer["status"], answer["body"])
+            for comparison in (self.samples, self.callers):
+                comparison.add(answer)
         return {name: state["tallies"][name] for name in self.names}
 
     def _outcome(
@@ -225,8 +231,8 @@ class _Watch:
             why,
             percent,
             signals,
-            {name: now[name]["requests"] - first[name]["requests"] for name in self.names},
-            {name: now[name]["errors"] - first[name]["errors"] for name in self.names},
+            self._counted("requests", now, first),
+            self._counted("errors", now, first),
             self.replay.sent,
             time.monotonic() - self.started,
         )

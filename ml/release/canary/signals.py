@@ -8,11 +8,14 @@ server of the old version, started with green and given as many requests, as
 spinnaker.io/docs/guides/user/canary/best-practices advises ("compare canary against baseline, not
 against production").
 
-Requests are assigned at random, so a slow machine slows both servers alike. (Where callers send a
-routing key, the callers are assigned, and the level of the test needs many of them.) A process that
-shares its core for a moment is slow alone: tens of requests are late together, which the test would
-count as independent. So latency rolls back only if it still would with any one interval of the step
-left out.
+Only requests that the router assigns at random are judged, so a slow machine slows both servers
+alike. The project's samples decide whether green goes on. Callers may send what they like as often
+as they like, so their requests are compared by themselves and can only speak against green: they
+neither hide its faults among their own nor stand in for samples.
+
+A process that shares its core for a moment is slow alone: tens of requests are late together, which
+the test would count as independent. So latency rolls back only if it still would with any one
+interval of the step left out.
 
 The test of a signal may be looked at any time. Its `evidence` is the logarithm of an e-process: as
 long as green's rate exceeds the old version's by no more than the margin, the chance that it *ever*
@@ -29,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -40,8 +43,10 @@ from ml.release.declaration.release_file import Strategy
 from ml.serving.router.records import BUCKETS, PER_OCTAVE
 
 Action = Literal["go-on", "hold", "roll-back"]
-# The signals with a sequential test; each has an equal share of the false alarms.
+# The signals with a sequential test, for the requests of each kind; each has an equal share of the
+# false alarms.
 TESTED = ("errors", "refused", "latency", "answers", "predictions")
+KINDS = ("samples", "callers")
 # A signal with more evidence than this needs more requests before the next step.
 CALM = -1.0
 # Latency is compared at every fourth bucket of the histogram: half an octave apart.
@@ -124,7 +129,7 @@ def decide(
     alive: bool,
     intervals: Sequence[Latencies] = (),
 ) -> Verdict:
-    """The verdict at this look, at the stage of that number.
+    """The verdict on the samples at this look, at the stage of that number.
 
     `old` is blue's and the baseline's together; at the last stage, where green gets all requests,
     that of the stage before. `intervals` are the latencies of green and its baseline by intervals
@@ -134,15 +139,9 @@ def decide(
     if not alive:
         return Verdict("roll-back", "green's process has ended", ())
     balanced = strategy.stages[stage].balanced
-    try:
-        signals = _signals(strategy, green, old, baseline if balanced else None, memory)
-    except (ValueError, TypeError, OverflowError) as error:
-        return Verdict("roll-back", f"the figures cannot be trusted: {error}", ())
-    if alarms := [signal for signal in signals if signal.alarmed]:
-        only = [signal.name for signal in alarms] == ["latency"]
-        if only and not _is_lasting(green.latency, baseline.latency, intervals, strategy):
-            return Verdict("hold", "slower, in one interval so far", signals)
-        return Verdict("roll-back", "; ".join(signal.said for signal in alarms), signals)
+    alarm, signals = _alarm(strategy, green, old, baseline if balanced else None, memory, intervals)
+    if alarm is not None:
+        return alarm
     required = strategy.stages[stage].requests
     fewest = min(signal.requests for signal in (green, old, *([baseline] if balanced else [])))
     if fewest < required:
@@ -156,9 +155,36 @@ def decide(
     return Verdict("go-on", f"{green.requests} requests, nothing worse than tolerated", signals)
 
 
+def object_to(
+    verdict: Verdict,
+    strategy: Strategy,
+    stage: int,
+    green: Side,
+    old: Side,
+    baseline: Side,
+    patient: bool,
+    intervals: Sequence[Latencies] = (),
+) -> Verdict:
+    """The verdict on the samples, or what the requests of callers say against green.
+
+    They are held against it when they alarm. While they lean that way, a green that the samples let
+    pass is held, as long as the stage is `patient`.
+    """
+    if verdict.action == "roll-back":
+        return verdict
+    balanced = strategy.stages[stage].balanced
+    alarm, signals = _alarm(strategy, green, old, baseline if balanced else None, None, intervals)
+    if alarm is not None:
+        return replace(alarm, why=f"requests of callers: {alarm.why}")
+    leaning = [signal.name for signal in signals if signal.evidence > 0]
+    if verdict.action == "go-on" and leaning and patient:
+        return Verdict("hold", f"requests of callers: {', '.join(leaning)} not calm yet", signals)
+    return verdict
+
+
 def limit(strategy: Strategy) -> float:
     """The log evidence at which one signal of one stage rolls back."""
-    return math.log(len(TESTED) * len(strategy.stages) / strategy.false_alarms)
+    return math.log(len(TESTED) * len(KINDS) * len(strategy.stages) / strategy.false_alarms)
 
 
 def latency_evidence(green: Sequence[int], baseline: Sequence[int], factor: float) -> float:
@@ -174,9 +200,35 @@ def latency_evidence(green: Sequence[int], baseline: Sequence[int], factor: floa
     )
 
 
+def _alarm(
+    strategy: Strategy,
+    green: Side,
+    old: Side,
+    baseline: Side | None,
+    memory: Memory | None,
+    intervals: Sequence[Latencies],
+) -> tuple[Verdict | None, tuple[Signal, ...]]:
+    """The verdict where a signal alarms, and all signals; latency is tested with a baseline."""
+    try:
+        signals = _signals(strategy, green, old, baseline, memory)
+    except (ValueError, TypeError, OverflowError) as error:
+        return Verdict("roll-back", f"the figures cannot be trusted: {error}", ()), ()
+    alarms = [signal for signal in signals if signal.alarmed]
+    if not alarms:
+        return None, signals
+    only_latency = [signal.name for signal in alarms] == ["latency"]
+    if (
+        baseline is not None
+        and only_latency
+        and not _is_lasting(green, baseline, intervals, strategy)
+    ):
+        return Verdict("hold", "slower, in one interval so far", signals), signals
+    return Verdict("roll-back", "; ".join(signal.said for signal in alarms), signals), signals
+
+
 def _is_lasting(
-    green: Sequence[int],
-    baseline: Sequence[int],
+    green: Side,
+    baseline: Side,
     intervals: Sequence[Latencies],
     strategy: Strategy,
 ) -> bool:
@@ -184,8 +236,8 @@ def _is_lasting(
     factor = strategy.tolerances.latency
     return all(
         latency_evidence(
-            np.subtract(green, without[0]).tolist(),
-            np.subtract(baseline, without[1]).tolist(),
+            np.subtract(green.latency, without[0]).tolist(),
+            np.subtract(baseline.latency, without[1]).tolist(),
             factor,
         )
         >= limit(strategy)

@@ -1,7 +1,7 @@
-"""A canary's step of traffic: what the answers show, and sample requests where callers send few.
+"""A canary's step of traffic: what the answers show, and the project's sample requests.
 
 Answers are counted by shape and by bin of the prediction, latency by interval; memory is beside
-them. The replay draws the project's sample requests at random.
+them. The replay draws the samples at random.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from ml.release.canary.signals import Latencies, Memory, Side
+from ml.release.canary.signals import KINDS, Latencies, Memory, Side
 from ml.serving import processes
+from ml.serving.router.routes import SAMPLE_HEADER
 from ml.serving.server import Server
 
 # The first answers define the known shapes and the bins; they are not counted.
@@ -36,9 +37,8 @@ WARM_REQUESTS = 50
 _TIMEOUT_S = 30.0
 # The rate of real requests is measured over at least this long.
 NOTICE_S = 0.3
-# Real traffic is enough from this rate on; below it the replay adds requests.
+# From this rate on real traffic sets the pace of the samples; below it they need not wait for it.
 ENOUGH_PER_S = 20.0
-_HEADERS = {"Content-Type": "application/json"}
 
 
 def shape(value: Any) -> str:
@@ -169,6 +169,46 @@ class Answers:
         return zlib.crc32(str(value).encode("utf-8", "surrogatepass")) % _CATEGORIES
 
 
+class Comparison:
+    """Green beside the old version during a step, by the requests of one kind."""
+
+    def __init__(self, kind: str, pointer: str, blue: str, baseline: str, green: str) -> None:
+        self.kind = kind
+        self._green, self._baseline = green, baseline
+        self._old = (blue, baseline)
+        self._answers = Answers(pointer, self._old, green)
+        self._since: Mapping[str, Any] = {}
+        self._last: Side | None = None
+
+    def add(self, answer: Mapping[str, Any]) -> None:
+        """Take one answer that the router recorded."""
+        if answer["kind"] == self.kind:
+            self._answers.add(answer["deployment"], answer["status"], answer["body"])
+
+    def begin(self, tallies: Mapping[str, Any], percent: int) -> None:
+        """A step begins, in which green gets `percent` of the requests.
+
+        With all of them the old version gets none, and its figures are those of the step before.
+        """
+        begun = self._of(tallies)
+        self._last = self._answers.side(self._since, begun, self._old) if percent == 100 else None
+        self._since = begun
+        self._intervals = LatencyIntervals(self._green, self._baseline, begun)
+        self._answers.begin()
+
+    def look(self, tallies: Mapping[str, Any]) -> tuple[Side, Side, Side, Sequence[Latencies]]:
+        """Green's figures, the old version's, the baseline's alone, and latencies by interval."""
+        now = self._of(tallies)
+        green, old, baseline = (
+            self._answers.side(self._since, now, names)
+            for names in ((self._green,), self._old, (self._baseline,))
+        )
+        return green, self._last or old, baseline, self._intervals.look(now)
+
+    def _of(self, tallies: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {name: counters[self.kind] for name, counters in tallies.items()}
+
+
 class LatencyIntervals:
     """The router's histograms of a step, split every INTERVAL_S seconds of the clock."""
 
@@ -227,12 +267,16 @@ def _bytes(pid: int) -> float:
 class Replay:
     """Sends requests to the router until the block ends; one at a time, so that none waits.
 
-    The router counts the errors, by deployment. `sent` counts the answers of any kind.
+    They carry the router's `secret`, by which it counts them as samples. `sent` counts the answers
+    of any kind.
     """
 
-    def __init__(self, port: int, samples: Sequence[Mapping[str, object]], seed: int = 0) -> None:
+    def __init__(
+        self, port: int, secret: str, samples: Sequence[Mapping[str, object]], seed: int = 0
+    ) -> None:
         self.sent = 0
         self._port = port
+        self._headers = {"Content-Type": "application/json", SAMPLE_HEADER: secret}
         self._bodies = [json.dumps(sample) for sample in samples]
         self._draw = random.Random(seed)
         self._stop = threading.Event()
@@ -254,7 +298,7 @@ class Replay:
         self._thread.join(_TIMEOUT_S + 1)
 
     def go(self, going: bool) -> None:
-        """Send requests, or pause while real traffic is enough."""
+        """Send requests, or pause."""
         if going:
             self._going.set()
         else:
@@ -269,7 +313,8 @@ class Replay:
         connection = http.client.HTTPConnection(processes.HOST, self._port, timeout=_TIMEOUT_S)
         while self._going.wait() and not self._stop.is_set():
             try:
-                connection.request("POST", "/score", self._draw.choice(self._bodies), _HEADERS)
+                body = self._draw.choice(self._bodies)
+                connection.request("POST", "/score", body, self._headers)
                 connection.getresponse().read()
                 self.sent += 1
             except (OSError, http.client.HTTPException):
@@ -279,46 +324,36 @@ class Replay:
 
 
 class Traffic:
-    """Runs the replay while green would wait too long for real requests.
+    """Sends a sample for each request of callers, and goes on while there are few of those.
 
-    There may be too few, or too few may reach green: callers may name their deployment, or a few
-    callers may each use one routing key.
+    So a step has time to see as many requests of callers as samples. Only what the router assigns
+    at random counts: no caller holds the samples up.
     """
 
-    def __init__(self, replay: Replay, green: str, tallies: Mapping[str, Any]) -> None:
-        self._replay, self._green = replay, green
-        self._marked = time.monotonic(), tallies, replay.sent
-        self.begin(tallies, 0)
+    def __init__(self, replay: Replay, tallies: Mapping[str, Any]) -> None:
+        self._replay = replay
+        self._marked = time.monotonic(), tallies
+        self.begin(tallies)
 
-    def begin(self, tallies: Mapping[str, Any], percent: int) -> None:
-        """From now on green should get `percent` % of the requests, or as many copies."""
-        self._since, self._percent = tallies, percent
+    def begin(self, tallies: Mapping[str, Any]) -> None:
+        """A step begins."""
+        self._since = tallies
 
     def look(self, tallies: Mapping[str, Any]) -> None:
         """Run or pause the replay by the router's current tallies."""
-        (then, before, sent), moment = self._marked, time.monotonic()
+        (then, before), moment = self._marked, time.monotonic()
         if moment - then < NOTICE_S:
             return
-        real = _requests(before, tallies) - (self._replay.sent - sent)
-        # One sent request may not be counted yet.
-        few = (real - 1) / (moment - then) < ENOUGH_PER_S
-        self._replay.go(few or self._starves(tallies))
-        self._marked = moment, tallies, self._replay.sent
-
-    def _starves(self, tallies: Mapping[str, Any]) -> bool:
-        """Whether green got less than a third of its share of this step, beyond chance."""
-        due = _requests(self._since, tallies) * self._percent / 100
-        had = tallies[self._green]["requests"] - self._since[self._green]["requests"]
-        return bool(had + 5 < due / 3)
+        few = _requests(before, tallies, "callers") / (moment - then) < ENOUGH_PER_S
+        samples, callers = (_requests(self._since, tallies, kind) for kind in KINDS)
+        self._replay.go(few or samples <= callers)
+        self._marked = moment, tallies
 
 
-def _requests(before: Mapping[str, Any], now: Mapping[str, Any]) -> int:
-    """Requests of callers and of the replay, without mirrored copies."""
-    counted = {
-        name: tally["requests"]
-        - tally["mirrored"]
-        - before[name]["requests"]
-        + before[name]["mirrored"]
-        for name, tally in now.items()
-    }
-    return sum(counted.values())
+def _requests(before: Mapping[str, Any], now: Mapping[str, Any], kind: str) -> int:
+    """Requests of the kind, without mirrored copies."""
+
+    def counted(tallies: Mapping[str, Any]) -> int:
+        return sum(each[kind]["requests"] - each[kind]["mirrored"] for each in tallies.values())
+
+    return counted(now) - counted(before)

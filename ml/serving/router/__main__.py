@@ -20,13 +20,16 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 import uvloop
 from aiohttp import hdrs, web
 
-from ml.serving.router.proxy import HOST, Proxy, Server, error
+from ml.serving.processes import HOST
+from ml.serving.router.front import Server, error
+from ml.serving.router.proxy import Proxy
 
 # The routes file is checked this often, in case its writer could not announce a change.
 CHECK_S = 0.5
@@ -75,11 +78,12 @@ class Control:
             "problem": proxy.problem,
             "leased": proxy.leased,
             "routes": asdict(proxy.routes) if proxy.routes else None,
-            "tallies": {name: asdict(tally) for name, tally in proxy.tallies.items()},
+            "tallies": {name: asdict(each.counters) for name, each in proxy.deployments.items()},
+            "in_flight": {name: each.in_flight for name, each in proxy.deployments.items()},
             "draining": [
-                {"deployment": name, "port": port, "in_flight": tally.in_flight}
-                for (name, port), tally in proxy.draining.items()
-                if tally.in_flight
+                {"deployment": each.name, "port": each.port, "in_flight": each.in_flight}
+                for each in proxy.draining
+                if each.in_flight
             ],
             "last_answer": proxy.recent.last,
             "collected": {
@@ -96,6 +100,7 @@ class Control:
             {
                 "number": answer.number,
                 "deployment": answer.deployment,
+                "kind": answer.kind,
                 "status": answer.status,
                 "body": None if answer.body is None else answer.body.decode("utf-8", "replace"),
             }
@@ -110,17 +115,18 @@ async def serve(folder: Path, listener: socket.socket, file: Path) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    proxy = Proxy(file)
+    token, sample = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+    proxy = Proxy(file, sample)
     proxy.refresh()
-    token = secrets.token_urlsafe(24)
     application = Control(proxy, token).application()
     control = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-    front = web.ServerRunner(Server(proxy), shutdown_timeout=PATIENCE_S)
+    front = web.ServerRunner(Server(proxy.handle), shutdown_timeout=PATIENCE_S)
     await control.setup()
     await front.setup()
     await web.TCPSite(control, HOST, 0).start()
     await web.SockSite(front, listener, backlog=BACKLOG).start()
-    _announce(folder, listener.getsockname()[1], control.addresses[0][1], token)
+    ports = {"port": listener.getsockname()[1], "control": control.addresses[0][1]}
+    _announce(folder, {"pid": os.getpid(), **ports, "token": token, "sample": sample})
     while not ended.is_set():
         try:
             await asyncio.wait_for(ended.wait(), CHECK_S)
@@ -131,13 +137,11 @@ async def serve(folder: Path, listener: socket.socket, file: Path) -> None:
     await control.cleanup()
 
 
-def _announce(folder: Path, port: int, control: int, token: str) -> None:
+def _announce(folder: Path, router: Mapping[str, int | str]) -> None:
     """Write where the router listens, for its owner alone, in one step."""
     unfinished = folder / f".router.json.{os.getpid()}.tmp"
     unfinished.touch(mode=0o600)
-    unfinished.write_text(
-        json.dumps({"pid": os.getpid(), "port": port, "control": control, "token": token})
-    )
+    unfinished.write_text(json.dumps(router))
     unfinished.replace(folder / "router.json")
 
 

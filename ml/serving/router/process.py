@@ -22,13 +22,17 @@ POLL_S = 0.02
 
 @dataclass(frozen=True)
 class Router:
-    """A running router: its folder, its process, the port for requests and the control port."""
+    """A running router: its folder, its process, the port for requests and the control port.
+
+    `token` opens the control port, `sample` marks a release's own requests.
+    """
 
     folder: Path
     pid: int
     port: int
     control: int
     token: str
+    sample: str
 
     @property
     def url(self) -> str:

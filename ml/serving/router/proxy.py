@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hmac
 import random
 from collections.abc import Mapping
-from http import HTTPStatus
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
@@ -14,38 +15,45 @@ from typing import Any
 
 import aiohttp
 from aiohttp import hdrs, web
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from multidict import CIMultiDict
 from yarl import URL
 
+from ml.serving import processes
+from ml.serving.processes import HOST
 from ml.serving.router import routes as routing
+from ml.serving.router.front import MAX_HEADERS, Full, Load, error
 from ml.serving.router.records import (
     FOLDER,
     NO_ANSWER,
     REQUEST_ID,
+    TOO_FULL,
     TOO_LATE,
     TOO_MANY,
     Collector,
+    Counters,
+    Kind,
     Recent,
-    Tally,
 )
-from ml.serving.router.routes import DEPLOYMENT_HEADER, KEY_HEADER, Routes, RoutesError
+from ml.serving.router.routes import (
+    DEPLOYMENT_HEADER,
+    KEY_HEADER,
+    SAMPLE_HEADER,
+    TIMEOUT_MS,
+    Routes,
+    RoutesError,
+)
+from ml.serving.scoring.messages import is_finite
 
-HOST = "127.0.0.1"
 SCORE = "/score"
-# A managed online endpoint accepts at most 10 MB.
-MAX_BODY = 10 * 2**20
-MAX_HEADERS = 64 * 2**10
 MAX_ANSWER = 64 * 2**20
-# A caller's connection may be silent this long between requests, and take this long to send one.
-CALLER_IDLE_S, CALLER_SLOW_S = 75.0, 30.0
-# How long a refused caller may go on sending before the connection is closed.
-LINGER_S = 1.0
 # Shorter than any server's keep-alive, so that a server seldom closes a connection under a request.
 KEEP_S = 1.0
 # Requests that a deployment may have in flight; more are answered 429, as a managed endpoint does.
 MAX_IN_FLIGHT = 512
-MAX_MIRRORED_IN_FLIGHT = 32
+# Copies that a deployment may have in flight.
+MAX_COPIES_IN_FLIGHT = 32
+# Routing keys that are remembered; the requests of others are not judged then.
+MAX_KEYS = 100_000
 # RFC 9110, 7.6.1: headers about one connection, beside those that `Connection` names. Lengths are
 # written anew.
 _HOP_BY_HOP = (
@@ -56,10 +64,27 @@ _ADDED_BY_AIOHTTP = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.
 Headers = CIMultiDict[str]
 
 
-def error(status: int, message: str, deployment: str = "") -> web.Response:
-    """An answer of the router itself."""
-    headers = {DEPLOYMENT_HEADER: deployment} if deployment else None
-    return web.json_response({"error": {"message": message}}, status=status, headers=headers)
+@dataclass
+class Deployment:
+    """A deployment of the routes: where its server listens, its counters, what is in flight.
+
+    `pid` is the server's process, None where the routes do not say it.
+    """
+
+    name: str
+    port: int
+    pid: int | None
+    counters: Counters = field(default_factory=Counters)
+    in_flight: int = 0
+    copies: int = 0
+
+    def __post_init__(self) -> None:
+        self._listener = processes.listener(self.pid, self.port) if self.pid else None
+
+    def check(self) -> None:
+        """Raise ClientConnectionError when its own server does not listen on its port."""
+        if self.pid and (self._listener is None or not self._listener.is_open()):
+            raise aiohttp.ClientConnectionError("its server does not run")
 
 
 class Proxy:
@@ -70,23 +95,27 @@ class Proxy:
     would see, and would score a request twice.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, sample: str) -> None:
         self.loop = asyncio.get_running_loop()
         self.routes: Routes | None = None
         self.problem = ""
         self.generation = 0
-        self.tallies: dict[str, Tally] = {}
-        # Deployments that the routes no longer name, with requests in flight; by name and port.
-        self.draining: dict[tuple[str, int], Tally] = {}
+        self.deployments: dict[str, Deployment] = {}
+        # Those that the routes no longer name, with requests in flight.
+        self.draining: list[Deployment] = []
         self.recent = Recent()
         self.collector = Collector(file.parent / FOLDER, self.loop)
         self._file = file
         self._file_id: tuple[int, int] | None = None
-        self._random = random.Random()
+        self._sample = sample.encode()
+        # No caller can tell from the answers so far which deployment gets the next request.
+        self._random = random.SystemRandom()
+        self._keys: set[str] = set()
         self._renewed = self.loop.time()
-        self._copies: set[asyncio.Task[web.Response]] = set()
+        self._copies: set[asyncio.Task[None]] = set()
         trace = aiohttp.TraceConfig()
         trace.on_connection_reuseconn.append(_note_reuse)
+        trace.on_connection_create_end.append(_note_connection)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_S),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -142,55 +171,106 @@ class Proxy:
         self.collector.flush()
         await self._session.close()
 
-    async def handle(self, request: web.BaseRequest) -> web.Response:
+    async def handle(self, request: web.BaseRequest, body: bytes, load: Load) -> web.Response:
         """Answer one request of a caller."""
-        if request.method == hdrs.METH_CONNECT or not request.rel_url.raw_path.startswith("/"):
-            return _refuse(501, "the router does not tunnel")
-        try:
-            body = await _body(request)
-        except web.HTTPRequestEntityTooLarge:
-            return _refuse(413, f"the body is larger than {MAX_BODY} bytes")
-        except TimeoutError:
-            return _refuse(408, f"the request did not arrive within {CALLER_SLOW_S:g} s")
-        except (web.RequestPayloadError, HttpProcessingError, ConnectionError):
-            return _refuse(400, "the body is malformed or incomplete")
         routes = self.routes
         if routes is None:
             return error(404, "no deployment has a positive weight")
-        named = request.headers.get(DEPLOYMENT_HEADER)
+        headers = request.headers
+        for header in (DEPLOYMENT_HEADER, KEY_HEADER):
+            if len(headers.getall(header, ())) > 1:
+                return error(400, f"more than one header `{header}`")
+        named = headers.get(DEPLOYMENT_HEADER)
         if named is not None and named not in routes.ports:
             names = ", ".join(routes.ports)
             return error(404, f"no deployment `{named[:80]}`; one of: {names}")
-        key = _text(request.headers.get(KEY_HEADER))
-        chosen = named or routes.pick(key, self._random, self.leased)
-        scores = request.method == hdrs.METH_POST and request.rel_url.raw_path == SCORE
-        if not scores or named is not None:
-            return await self._send(chosen, self.tallies[chosen], request, body, routes, scores)
-        collects = self._collects(routes, chosen, key)
-        if routes.mirror and self.leased:
-            mirror = routes.pick_mirror(chosen, self._random)
-            if mirror is not None and self.tallies[mirror].in_flight < MAX_MIRRORED_IN_FLIGHT:
-                tally = self.tallies[mirror]
-                tally.mirrored += 1
-                copy = asyncio.create_task(self._send(mirror, tally, request, body, routes))
-                self._copies.add(copy)
-                copy.add_done_callback(self._copies.discard)
-        answer = await self._send(chosen, self.tallies[chosen], request, body, routes)
+        key = _text(headers.get(KEY_HEADER))
+        chosen = self.deployments[named or routes.pick(key, self._random, self.leased)]
+        if request.method != hdrs.METH_POST or request.rel_url.raw_path != SCORE:
+            return await self._send(chosen, None, request, body, load)
+        kind = self._kind(request, named, key, routes)
+        collects = named is None and self._collects(routes, chosen.name, key)
+        if (other := self._copied_to(chosen.name, kind, named, routes)) is not None:
+            self._copy(other, kind, request, body, load)
+        answer = await self._send(chosen, kind, request, body, load)
         if collects:
-            digest = routes.digests.get(chosen, "")
+            digest = routes.digests.get(chosen.name, "")
             request_id = _text(answer.headers.get(REQUEST_ID)) or ""
-            self.collector.add(chosen, digest, body, answer.status, answer.body, request_id)
+            self.collector.add(chosen.name, digest, body, answer.status, answer.body, request_id)
         return answer
 
+    def _kind(
+        self, request: web.BaseRequest, named: str | None, key: str | None, routes: Routes
+    ) -> Kind:
+        """What a scoring request is counted as.
+
+        Nobody can foresee where a new routing key leads. The answer tells, so whoever sends the key
+        again has chosen the deployment.
+        """
+        if named is not None:
+            return "apart"
+        if key is not None and routes.lease_s is not None:
+            ticket = routing.ticket(key, routes.salt)
+            if ticket in self._keys or len(self._keys) >= MAX_KEYS:
+                return "apart"
+            self._keys.add(ticket)
+            return "callers"
+        sample = request.headers.get(SAMPLE_HEADER, "").encode("utf-8", "surrogateescape")
+        return "samples" if sample and hmac.compare_digest(sample, self._sample) else "callers"
+
+    def _copied_to(
+        self, chosen: str, kind: Kind, named: str | None, routes: Routes
+    ) -> Deployment | None:
+        """The deployment that gets a copy of a request to `chosen`, whose answer is dropped.
+
+        What callers send to a canary's green by choice its baseline gets too, and the reverse: they
+        stay under the same load, and their latency and memory can be compared.
+        """
+        if not self.leased:
+            return None
+        if kind == "apart" and (twin := routes.twin(chosen)) is not None:
+            return self.deployments[twin]
+        mirror = routes.pick_mirror(chosen, self._random) if named is None else None
+        if mirror is None or self.deployments[mirror].copies >= MAX_COPIES_IN_FLIGHT:
+            return None
+        return self.deployments[mirror]
+
+    def _copy(
+        self, to: Deployment, kind: Kind, request: web.BaseRequest, body: bytes, load: Load
+    ) -> None:
+        """Send a copy that nobody waits for; none where the router has no room for its body."""
+        own = Load(load.room)
+        try:
+            own.add(len(body))
+        except Full:
+            return
+        to.counters.of(kind).mirrored += 1
+        to.copies += 1
+
+        async def send() -> None:
+            try:
+                await self._send(to, kind, request, body, own)
+            finally:
+                to.copies -= 1
+                own.end()
+
+        copy = asyncio.create_task(send())
+        self._copies.add(copy)
+        copy.add_done_callback(self._copies.discard)
+
     def _follow(self, routes: Routes | None) -> None:
-        before = self.routes.ports if self.routes else {}
-        ports = routes.ports if routes else {}
-        for name, port in before.items():
-            if ports.get(name) != port:
-                self.draining[name, port] = self.tallies.pop(name)
-        for name in ports:
-            self.tallies.setdefault(name, Tally())
-        self.draining = {key: tally for key, tally in self.draining.items() if tally.in_flight}
+        before, earlier = self.routes, self.deployments
+        self.deployments = {}
+        for name, port in (routes.ports if routes else {}).items():
+            pid = routes.pids.get(name) if routes else None
+            same = earlier.get(name)
+            if same is None or (same.port, same.pid) != (port, pid):
+                same = Deployment(name, port, pid)
+            self.deployments[name] = same
+        gone = [each for name, each in earlier.items() if self.deployments.get(name) is not each]
+        self.draining = [each for each in (*self.draining, *gone) if each.in_flight]
+        if not (routes and before) or before.salt != routes.salt or before.is_whole:
+            self._keys.clear()
         self.routes = routes
         self.generation += 1
 
@@ -207,55 +287,58 @@ class Proxy:
 
     async def _send(
         self,
-        name: str,
-        tally: Tally,
+        to: Deployment,
+        kind: Kind | None,
         request: web.BaseRequest,
         body: bytes,
-        routes: Routes,
-        scores: bool = True,
+        load: Load,
     ) -> web.Response:
-        """The answer of a deployment, counted if the request `scores`."""
-        if tally.in_flight >= MAX_IN_FLIGHT:
-            if scores:
-                tally.add(TOO_MANY, 0.0, own=False)
-            return error(TOO_MANY, f"deployment `{name}` has too many pending requests", name)
-        tally.in_flight += 1
+        """The answer of a deployment, counted unless `kind` is None: it does not score."""
+        if to.in_flight >= MAX_IN_FLIGHT:
+            return _turn_away(to, kind, TOO_MANY, "has too many pending requests")
+        timeout_ms = self.routes.timeout_ms if self.routes else TIMEOUT_MS
+        to.in_flight += 1
         start = perf_counter()
         own = False
         try:
-            answer = await self._forward(request, body, routes.ports[name], routes.timeout_ms)
-            own = True
-            answer.headers[DEPLOYMENT_HEADER] = name
+            answer = await self._forward(request, body, to, timeout_ms, load)
+            own = kind is None or answer.status != 200 or is_finite(_bytes(answer))
+            if not own:
+                answer = error(NO_ANSWER, f"deployment `{to.name}`: an infinite number or NaN")
+            answer.headers[DEPLOYMENT_HEADER] = to.name
+        except Full:
+            return _turn_away(to, kind, TOO_FULL, "has an answer that the router cannot hold now")
         except TimeoutError:
-            text = f"deployment `{name}` took longer than {routes.timeout_ms / 1000:g} s"
-            answer = error(TOO_LATE, text, name)
+            text = f"deployment `{to.name}` took longer than {timeout_ms / 1000:g} s"
+            answer = error(TOO_LATE, text, to.name)
         except (aiohttp.ClientError, OSError) as failure:
-            answer = error(NO_ANSWER, f"deployment `{name}`: {_reason(failure)}", name)
+            answer = error(NO_ANSWER, f"deployment `{to.name}`: {_reason(failure)}", to.name)
         finally:
-            tally.in_flight -= 1
-        if scores:
-            tally.add(answer.status, perf_counter() - start, own)
-            if len(routes.ports) > 1:
-                content = answer.body if own and isinstance(answer.body, bytes) else b""
-                self.recent.add(name, answer.status, content)
+            to.in_flight -= 1
+        if kind is not None:
+            to.counters.of(kind).add(answer.status, perf_counter() - start, own)
+            if kind != "apart" and len(self.deployments) > 1:
+                self.recent.add(to.name, kind, answer.status, _bytes(answer) if own else b"")
         return answer
 
     async def _forward(
-        self, request: web.BaseRequest, body: bytes, port: int, timeout_ms: int
+        self, request: web.BaseRequest, body: bytes, to: Deployment, timeout_ms: int, load: Load
     ) -> web.Response:
-        """Send the request to a port of this machine; the answer without hop-by-hop headers.
+        """Send the request to the deployment; the answer without hop-by-hop headers.
 
         A kept connection that the server closes before it answers is the race between its
         keep-alive timeout and our request: only then the request is sent again. HEAD is sent as
-        GET. Raises TimeoutError, aiohttp.ClientError or OSError.
+        GET. Raises TimeoutError, aiohttp.ClientError, OSError or Full.
         """
         headers = _end_to_end(request.headers)
-        headers[hdrs.HOST] = f"{HOST}:{port}"
+        headers.popall(SAMPLE_HEADER, None)
+        headers[hdrs.HOST] = f"{HOST}:{to.port}"
         method = hdrs.METH_GET if request.method == hdrs.METH_HEAD else request.method
-        url = _url(port, request.rel_url.raw_path, request.rel_url.raw_query_string)
+        url = _url(to.port, request.rel_url.raw_path, request.rel_url.raw_query_string)
         timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000, ceil_threshold=3600)
+        to.check()
         while True:
-            connection = {"reused": False}
+            connection = {"reused": False, "to": to}
             try:
                 async with self._session.request(
                     method,
@@ -270,77 +353,26 @@ class Proxy:
                         status=response.status,
                         reason=response.reason,
                         headers=_end_to_end(response.headers),
-                        body=await _content(response),
+                        body=await _content(response, load),
                     )
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 if not connection["reused"]:
                     raise
 
 
-class Server(web.Server):
-    """aiohttp's server, with errors as JSON; a malformed request is not logged."""
-
-    def __init__(self, proxy: Proxy) -> None:
-        super().__init__(proxy.handle, request_factory=_request)
-
-    def __call__(self) -> web.RequestHandler:
-        """The protocol of a new connection."""
-        return _Connection(
-            self,
-            loop=asyncio.get_running_loop(),
-            auto_decompress=False,
-            keepalive_timeout=CALLER_IDLE_S,
-            lingering_time=LINGER_S,
-            max_line_size=MAX_HEADERS,
-            max_field_size=MAX_HEADERS,
-        )
-
-
-class _Connection(web.RequestHandler):
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """aiohttp: the answer to a request that cannot be parsed, or to a defect of the router."""
-        if isinstance(exc, LineTooLong):
-            return _refuse(431, f"a header is larger than {MAX_HEADERS} bytes")
-        if status >= 500:
-            self.log_exception("unexpected error", exc_info=exc)
-            return _refuse(status, HTTPStatus(status).description)
-        return _refuse(status, f"not a valid HTTP request: {message}")
-
-
-def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-    loop = asyncio.get_running_loop()
-    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
-
-
-async def _body(request: web.BaseRequest) -> bytes:
-    """The body; raises HTTPRequestEntityTooLarge or TimeoutError."""
-    length = request.content_length
-    if length is not None and length > MAX_BODY:
-        raise web.HTTPRequestEntityTooLarge(MAX_BODY, length)
-    if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # aiohttp: the answer itself has not begun
-    if request.content.is_eof():
-        return await request.read()
-    async with asyncio.timeout(CALLER_SLOW_S):
-        return await request.read()
-
-
-async def _content(response: aiohttp.ClientResponse) -> bytes:
-    """The body of an answer; raises ClientPayloadError when it is cut off or too large."""
+async def _content(response: aiohttp.ClientResponse, load: Load) -> bytes:
+    """The body of an answer; raises ClientPayloadError when it cannot be passed on, or Full."""
+    coding = response.headers.get(hdrs.TRANSFER_ENCODING, "chunked")
+    if coding.strip().lower() != "chunked":
+        raise aiohttp.ClientPayloadError(f"an answer with the coding `{coding[:80]}`")
     protocol = response.connection.protocol if response.connection else None
     parts, size = [], 0
     async for part in response.content.iter_any():
-        parts.append(part)
         size += len(part)
         if size > MAX_ANSWER:
             raise aiohttp.ClientPayloadError("an answer too large")
+        load.add(len(part))
+        parts.append(part)
     # Without a length the end of the connection ends the answer; a reset is not such an end.
     if protocol is not None and isinstance(protocol.exception(), aiohttp.ClientOSError):
         raise aiohttp.ClientPayloadError("the connection broke before the end of the answer")
@@ -372,11 +404,17 @@ def _text(header: str | None) -> str | None:
         return raw.decode("latin-1")
 
 
-def _refuse(status: int, message: str) -> web.Response:
-    """An error that also ends the connection."""
-    response = error(status, message)
-    response.force_close()
-    return response
+def _bytes(answer: web.Response) -> bytes:
+    return answer.body if isinstance(answer.body, bytes) else b""
+
+
+def _turn_away(to: Deployment, kind: Kind | None, status: int, why: str) -> web.Response:
+    """The answer of a router that is too busy. Callers bring this about, so it is not judged as the
+    deployment's.
+    """
+    if kind is not None:
+        to.counters.apart.add(status, 0.0, own=False)
+    return error(status, f"deployment `{to.name}` {why}", to.name)
 
 
 def _reason(failure: Exception) -> str:
@@ -389,3 +427,7 @@ def _reason(failure: Exception) -> str:
 
 async def _note_reuse(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
     context.trace_request_ctx["reused"] = True
+
+
+async def _note_connection(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
+    context.trace_request_ctx["to"].check()

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -25,8 +25,9 @@ MAX_ANSWERS = 4096
 MAX_BYTES = 16 * 2**20
 # A longer body is recorded as null.
 MAX_BODY = 64 * 2**10
-# The router's own statuses: no answer, too many requests, too late.
-NO_ANSWER, TOO_MANY, TOO_LATE = 502, 429, 408
+# The router's own statuses: no answer, too late; too many requests, too many bytes.
+NO_ANSWER, TOO_LATE = 502, 408
+TOO_MANY, TOO_FULL = 429, 503
 
 # Folders of the collector's payloads and of an experiment's routing keys.
 FOLDER, EXPOSED = "collected", "exposed"
@@ -50,9 +51,12 @@ def bucket(seconds: float) -> int:
     return min(1 + int(math.log2(seconds / FIRST_S) * PER_OCTAVE), BUCKETS - 1)
 
 
+Kind = Literal["callers", "samples", "apart"]
+
+
 @dataclass
 class Tally:
-    """The counters of one deployment since it was added to the routes.
+    """Counts of answers.
 
     `errors` are answers of 500 and more, and those of the router itself; `refused` are the
     deployment's own answers from 400 to 499. `mirrored` requests count in every figure.
@@ -62,7 +66,6 @@ class Tally:
     errors: int = 0
     refused: int = 0
     mirrored: int = 0
-    in_flight: int = 0
     seconds: float = 0.0
     statuses: dict[int, int] = field(default_factory=dict)
     latency: list[int] = field(default_factory=lambda: [0] * BUCKETS)
@@ -79,29 +82,49 @@ class Tally:
         self.latency[bucket(seconds)] += 1
 
 
+@dataclass
+class Counters:
+    """The counters of one deployment since it was added to the routes.
+
+    A canary judges what the router split at random: `callers` are requests of callers, `samples`
+    the project's own, which no caller can forge. All others are `apart`: the caller named the
+    deployment or repeated a routing key, or the router was too busy to ask the deployment.
+    """
+
+    callers: Tally = field(default_factory=Tally)
+    samples: Tally = field(default_factory=Tally)
+    apart: Tally = field(default_factory=Tally)
+
+    def of(self, kind: Kind) -> Tally:
+        """The tally of that kind."""
+        tally: Tally = getattr(self, kind)
+        return tally
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """One recorded answer; `body` is None when it was longer than MAX_BODY."""
 
     number: int
     deployment: str
+    kind: Kind
     status: int
     body: bytes | None
 
 
 class Recent:
-    """The latest answers of all deployments, numbered from 1, within a bound of memory."""
+    """The latest answers that a canary judges, numbered from 1, within a bound of memory."""
 
     def __init__(self) -> None:
         self._answers: deque[Answered] = deque()
         self._bytes = 0
         self.last = 0
 
-    def add(self, deployment: str, status: int, body: bytes) -> None:
+    def add(self, deployment: str, kind: Kind, status: int, body: bytes) -> None:
         """Record an answer, and drop the oldest beyond the bound."""
         self.last += 1
         short = body if len(body) <= MAX_BODY else None
-        self._answers.append(Answered(self.last, deployment, status, short))
+        self._answers.append(Answered(self.last, deployment, kind, status, short))
         self._bytes += len(short or b"")
         while len(self._answers) > MAX_ANSWERS or self._bytes > MAX_BYTES:
             self._bytes -= len(self._answers.popleft().body or b"")

@@ -18,6 +18,8 @@ from pathlib import Path
 DEPLOYMENT_HEADER = "azureml-model-deployment"
 # Requests with the same key go to the same deployment for as long as its weight does not shrink.
 KEY_HEADER = "x-routing-key"
+# A release marks its own requests with it: the secret in router.json. No deployment gets it.
+SAMPLE_HEADER = "x-canary-sample"
 # Managed online endpoints mirror at most half of the traffic.
 MAX_MIRRORED = 50
 TIMEOUT_MS = 5000  # the default of a managed deployment without `request_settings`
@@ -32,10 +34,11 @@ class Routes:
     """Ports by deployment, and each deployment's share of the requests.
 
     `traffic` is in percent and adds up to 100; its first deployments keep their sticky keys while
-    their share grows. `live` gets all traffic once `lease_s` seconds have passed without a renewal
-    by the watcher of the others (None: the traffic stands until it is changed). `salt` reshuffles
-    the keys for an `experiment`. `collect` is the share of a deployment's requests that is
-    recorded, `digests` the digests of the models.
+    their share grows. With `lease_s` the routes are a canary's: `live` gets all traffic once that
+    many seconds have passed without a renewal by the canary's watcher. `salt` is a secret that
+    decides, beside the weights, which keys lead where. `collect` is the share of a deployment's
+    requests that is recorded, `digests` the digests of the models. `pids` are the servers'
+    processes: another one that listens on a deployment's port is not asked.
     """
 
     live: str
@@ -48,9 +51,10 @@ class Routes:
     salt: str = ""
     collect: Mapping[str, float] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
+    pids: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        unknown = {self.live, *self.traffic, *self.mirror} - set(self.ports)
+        unknown = {self.live, *self.traffic, *self.mirror, *self.pids} - set(self.ports)
         if unknown:
             raise RoutesError(f"no port for {', '.join(sorted(unknown))}")
         if any(share < 0 for share in self.traffic.values()) or sum(self.traffic.values()) != 100:
@@ -59,6 +63,17 @@ class Routes:
             sum(self.mirror.values()) > 100
         ):
             raise RoutesError(f"mirror {dict(self.mirror)}: 0 to {MAX_MIRRORED} percent")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the live deployment gets all requests."""
+        return self.traffic.get(self.live) == 100
+
+    def twin(self, name: str) -> str | None:
+        """The deployment that a canary compares with this one: green and its baseline."""
+        others = [each for each in self.ports if each not in (self.live, name)]
+        is_compared = self.lease_s is not None and name != self.live and len(others) == 1
+        return others[0] if is_compared else None
 
     def pick(self, key: str | None, draw: random.Random, leased: bool = True) -> str:
         """The deployment for a request without the explicit header; `key` makes it sticky."""
@@ -91,6 +106,7 @@ def read(path: Path) -> Routes:
             salt=str(document.get("salt", "")),
             collect={str(n): float(share) for n, share in document.get("collect", {}).items()},
             digests={str(name): str(of) for name, of in document.get("digests", {}).items()},
+            pids={str(name): int(pid) for name, pid in document.get("pids", {}).items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RoutesError(f"{path}: {error!r}") from None

@@ -21,7 +21,7 @@ STRATEGY = Strategy(prediction="answers/0/entry", step_s=120)
 
 SCRIPT = """
 import os, random, signal, threading, time
-from ml.serving.scoring.messages import Text, parse, reply
+from ml.serving.scoring.messages import BadRequest, Text, parse, refusal, reply
 from ml.serving.scoring.model import open_model
 
 hoard = []
@@ -40,7 +40,10 @@ def work(share=1.0):
 
 def run(body):
     began = time.perf_counter()
-    asked = parse(body, {"question": Text(100)}).texts["question"]
+    try:
+        asked = parse(body, {"question": Text(100)}).texts["question"]
+    except BadRequest as error:
+        return refusal(error)
     work()
     WAKE
     entry = f"entry-{len(asked) % 5}"
@@ -62,6 +65,8 @@ BURST = """
     late_until = began + 1.0 if calls == 60 else globals().get("late_until", 0.0)
     if began < late_until: time.sleep(0.03)
 """.strip()
+# Of valid requests.
+REFUSES = "if random.random() < 0.27: return refusal(BadRequest('question', asked, 'another'))"
 BAD_GREENS = {
     "errors 2 %": ("errors", "if random.random() < 0.02: raise RuntimeError('bad')"),
     "errors 10 %": ("errors", "if random.random() < 0.10: raise RuntimeError('bad')"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,8 +15,17 @@ from ml.core.errors import Refused
 from ml.release.canary import canary
 from ml.release.canary.traffic import Replay
 from ml.serving import endpoint, processes
-from ml.serving.router.routes import DEPLOYMENT_HEADER
-from tests.release.canary.greens import BAD_GREENS, BURST, IDLE, SAMPLES, STRATEGY, TWICE, Servers
+from ml.serving.router.routes import DEPLOYMENT_HEADER, KEY_HEADER
+from tests.release.canary.greens import (
+    BAD_GREENS,
+    BURST,
+    IDLE,
+    REFUSES,
+    SAMPLES,
+    STRATEGY,
+    TWICE,
+    Servers,
+)
 
 pytestmark = pytest.mark.slow
 QUICK = replace(STRATEGY, requests=(40, 60, 40))
@@ -50,7 +59,8 @@ def test_a_healthy_green_has_all_the_traffic_in_the_end(servers: Servers) -> Non
         if line.startswith("50 %"):  # then the baseline has had its last request
             router = endpoint.router("echo")
             assert router
-            compared.update({k: v["requests"] for k, v in router.state()["tallies"].items()})
+            found = router.state()["tallies"].items()
+            compared.update({name: each["samples"]["requests"] for name, each in found})
 
     outcome = made.lead(QUICK, progress=progress)
     assert outcome.kind == "passed", outcome
@@ -73,7 +83,7 @@ def test_a_mirrored_stage_comes_first(servers: Servers) -> None:
     shadow = router.state()
     assert (outcome.kind, outcome.step, lines) == ("rolled-back", 0, [])
     assert outcome.replayed and outcome.errors["blue"] == 0 and outcome.errors["green"] > 0
-    assert shadow["tallies"]["blue"]["requests"] >= outcome.replayed - 1
+    assert shadow["tallies"]["blue"]["samples"]["requests"] >= outcome.replayed - 1
     assert outcome.requests["baseline"] > 0 == outcome.errors["baseline"]
 
 
@@ -87,15 +97,16 @@ def test_a_bad_green_is_rolled_back(servers: Servers, name: str) -> None:
     # Where there is no prediction to read, the shape of the answers speaks alone.
     strategy = replace(STRATEGY, prediction="") if signal == "answers" else STRATEGY
     made = servers.pair(bad)
-    with asking("blue", pause_s=0.1) as found:
+    with asking("blue", pause_s=0.1) as statuses:
         outcome = made.lead(strategy)
     assert outcome.kind == "rolled-back" and signal in outcome.why, outcome
-    assert set(found) == {200} and outcome.errors["baseline"] == 0
+    assert set(statuses) == {200} and outcome.errors["baseline"] == 0
     state, router = endpoint.live("echo"), endpoint.router("echo")
     assert state and router and state.server == made.blue and state.canary is None
     assert outcome.errors["blue"] == 0
     assert router.state()["routes"]["traffic"] == {"blue": 100}
-    assert router.state()["tallies"]["blue"]["errors"] == 0
+    found = router.state()["tallies"]["blue"].values()
+    assert {kind["errors"] for kind in found} == {0}
 
 
 @pytest.mark.parametrize(("bad", "kind"), [("", "passed"), (TWICE, "rolled-back")])
@@ -180,15 +191,16 @@ def test_a_canary_that_another_command_takes_away_ends(servers: Servers) -> None
     assert raised.value.problems[0].code == "canary-interrupted"
 
 
-def test_real_traffic_is_what_counts_where_there_is_enough(servers: Servers) -> None:
-    """Callers keep both busy: hardly a sample is sent, and every caller is answered."""
+def test_real_traffic_sets_the_pace_where_there_is_enough(servers: Servers) -> None:
+    """There are no more samples than requests of callers, and every caller is answered."""
     made = servers.pair()
     with asking() as found:
         outcome = made.lead(QUICK)
     assert outcome.kind == "passed" and set(found) == {200}
-    assert outcome.replayed < sum(outcome.requests.values()) / 2
+    assert outcome.replayed < 0.7 * sum(outcome.requests.values())
 
 
+@pytest.mark.attack("callers name the old version, so that green is never tried")
 def test_callers_that_all_ask_blue_do_not_starve_green(servers: Servers) -> None:
     """They name it, as many a second as it answers: samples come in for what green is due."""
     made = servers.pair()
@@ -197,18 +209,64 @@ def test_callers_that_all_ask_blue_do_not_starve_green(servers: Servers) -> None
     assert outcome.kind == "passed" and set(found) == {200}, outcome
 
 
+@pytest.mark.attack("a caller sends green bad requests, by its name and by a key that leads to it")
+def test_bad_requests_do_not_veto_a_good_green(servers: Servers) -> None:
+    """Nor do those that the router splits: the old version refuses them as green does. Before and
+    after the canary there is no green.
+    """
+    made = servers.pair()
+    with (
+        asking("green", body={}) as named,
+        asking(key="one and the same", body={}) as keyed,
+        asking(body={}, pause_s=0.02) as split,
+    ):
+        outcome = made.lead(QUICK)
+    assert outcome.kind == "passed", outcome
+    assert {*named, *keyed, *split} - {404} == {400} and min(map(len, (named, keyed, split))) > 20
+
+
+@pytest.mark.attack("callers have the old version refuse as many requests as a bad green does")
+def test_bad_requests_do_not_hide_a_green_that_refuses_good_ones(servers: Servers) -> None:
+    """By the names of both servers of the old version, by a key, and among what is split."""
+    made = servers.pair(REFUSES)
+    with (
+        asking("blue", body={}),
+        asking("baseline", body={}),
+        asking(key="one and the same", body={}),
+        asking(body={}),
+        asking(body={}),
+    ):
+        outcome = made.lead(STRATEGY)
+    assert outcome.kind == "rolled-back" and "refused" in outcome.why, outcome
+
+
+def test_what_only_callers_ask_speaks_against_green(servers: Servers) -> None:
+    """A green that fails at requests of callers, and answers every sample, is rolled back."""
+    made = servers.pair("if asked == 'now?': raise RuntimeError('bad')")
+    with asking(body={"question": "now?"}):
+        outcome = made.lead(STRATEGY)
+    assert outcome.kind == "rolled-back" and "requests of callers: errors" in outcome.why, outcome
+
+
 @contextmanager
-def asking(deployment: str = "", pause_s: float = 0.0) -> Iterator[list[int]]:
+def asking(
+    deployment: str = "",
+    pause_s: float = 0.0,
+    key: str = "",
+    body: Mapping[str, object] = SAMPLES[0],
+) -> Iterator[list[int]]:
     """A caller for as long as the block, with a pause between requests; the statuses it gets."""
     stop, found = threading.Event(), list[int]()
     router = endpoint.router("echo")
     assert router
     connection = http.client.HTTPConnection(processes.HOST, router.port, timeout=30)
     headers = {DEPLOYMENT_HEADER: deployment} if deployment else {}
+    if key:
+        headers[KEY_HEADER] = key
 
     def ask() -> None:
         while not stop.wait(pause_s):
-            connection.request("POST", "/score", json.dumps(SAMPLES[0]), headers)
+            connection.request("POST", "/score", json.dumps(body), headers)
             response = connection.getresponse()
             response.read()
             found.append(response.status)

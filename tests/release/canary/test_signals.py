@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml.release.canary.signals import Memory, Side, Verdict, decide, latency_evidence
+from ml.release.canary.signals import Memory, Side, Verdict, decide, latency_evidence, object_to
 from ml.release.declaration.release_file import Strategy
 from ml.serving.router.records import BUCKETS, bucket
 
@@ -193,3 +193,32 @@ def test_a_baseline_that_was_hardly_asked_holds() -> None:
         few = replace(GREEN, requests=count, latency=times(count, 0.01))
         verdict = judged(GREEN, baseline=few)
         assert verdict.action == "hold" and f"{count} of 100" in verdict.why
+
+
+NOBODY = Side(0, 0, 0, times(0, 0.01), 0, 0, (0, 0))
+
+
+def with_callers(green: Side, old: Side, patient: bool = True) -> Verdict:
+    """The verdict where the samples let green pass."""
+    verdict = judged(GREEN)
+    assert verdict.action == "go-on"
+    return object_to(verdict, STRATEGY, 0, green, old, GREEN, patient)
+
+
+def test_requests_of_callers_speak_only_against_green() -> None:
+    """None are needed; those that alarm roll back, those that lean that way hold for a while."""
+    assert with_callers(NOBODY, NOBODY).action == "go-on"
+    assert with_callers(GREEN, BLUE).action == "go-on"
+    alarmed = with_callers(replace(GREEN, errors=9), BLUE)
+    assert alarmed.action == "roll-back" and "requests of callers: errors" in alarmed.why
+    leaning = replace(GREEN, errors=3)
+    assert with_callers(leaning, BLUE).action == "hold"
+    assert with_callers(leaning, BLUE, patient=False).action == "go-on"
+
+
+def test_sound_requests_of_callers_do_not_make_up_for_samples() -> None:
+    """However many there are."""
+    many = replace(GREEN, requests=10**6, latency=times(10**6, 0.01), answers=10**6)
+    for green in (replace(GREEN, refused=20), replace(GREEN, requests=50)):
+        verdict = judged(green)
+        assert object_to(verdict, STRATEGY, 0, many, BLUE, GREEN, True) == verdict

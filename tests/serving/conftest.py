@@ -1,0 +1,29 @@
+"""Two deployments and their router."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.serving.backends import Backend, Routed, backend, routed
+
+
+@pytest.fixture
+def blue() -> Iterator[Backend]:
+    with backend("blue") as made:
+        yield made
+
+
+@pytest.fixture
+def green() -> Iterator[Backend]:
+    with backend("green") as made:
+        yield made
+
+
+@pytest.fixture
+def both(tmp_path: Path, blue: Backend, green: Backend) -> Iterator[Routed]:
+    """Blue has all traffic; green answers when a header names it."""
+    with routed(tmp_path, ports={"green": green.port, "blue": blue.port}) as made:
+        yield made
