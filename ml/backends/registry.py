@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ml.core import home
+from ml.core import home, names
 
 DIGEST_PREFIX = "sha256:"
 # As many hexadecimal digits of a sha256 name the folder of the evidence.
@@ -36,7 +36,8 @@ class Version:
 
         What an environment declares stays when the version is measured again for another.
         """
-        return home.evidence() / self.model / self.version / self.evidence[:_NAMED]
+        model, version = names.check("asset", self.model), names.check("version", self.version)
+        return home.evidence() / model / version / self.evidence[:_NAMED]
 
 
 class Registry(Protocol):

@@ -119,6 +119,13 @@ def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: No
     """
     arguments = sys.argv[1:] if argv is None else argv
     selected = next((word for word in arguments if not word.startswith("-")), None)
+    from ml.core.terminal import shown
+
+    with shown():
+        _run(selected, arguments, begin)
+
+
+def _run(selected: str | None, arguments: list[str], begin: Callable[[], object]) -> None:
     try:
         app = build(selected)
         begin()

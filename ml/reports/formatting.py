@@ -94,11 +94,6 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def printable(text: str) -> str:
-    """The text with control characters spelt out: a job cannot control the terminal."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
 def digest(value: str) -> str:
     """The first twelve digits of a digest or a commit."""
     return value.removeprefix("sha256:")[:12]

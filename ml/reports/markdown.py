@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ml.reports.formatting import printable
+from ml.core.terminal import printable
 
 # Letters of one text: a hostile label must not fill the comment.
 MAX_LETTERS = 160

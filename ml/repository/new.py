@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,7 +13,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ml.core import repository
+from ml.core import names, repository
 from ml.core.errors import Problem, Refused
 from ml.repository.profile import Choices, Profile, profile
 from ml.toolkit.tables import Column
@@ -22,9 +21,6 @@ from ml.toolkit.tasks import QUANTILES
 
 TEMPLATES = Path(__file__).parent / "templates"
 _SUFFIX = ".jinja"
-# A folder that Python can import and, with dashes, the name of an endpoint (3 to 32 characters);
-# 28 keep the lines of the templates short.
-_NAME = re.compile(r"[a-z][a-z0-9_]{1,26}[a-z0-9]")
 # Larger files make every clone slow; GitHub warns at 50 MB.
 LARGEST = 20_000_000
 
@@ -48,9 +44,8 @@ def new(name: str, table: Path, choices: Choices, datastore: str = "") -> NewPro
     """
     package = name.replace("-", "_")
     folder = repository.root() / "ml" / "projects" / package
-    if not _NAME.fullmatch(package):
-        expected = "3 to 28 small letters, digits and underscores, a letter first"
-        raise Refused(Problem("bad-name", f"`{name}` cannot name a project", expected))
+    if not names.is_name("project", package):
+        names.check("project", name)
     if folder.exists():
         raise Refused(
             Problem(

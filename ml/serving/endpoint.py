@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.core import files, home
+from ml.core import names as forms
 from ml.core.errors import Exit, Problem, Refused
 from ml.serving import processes, server
 from ml.serving.router import process
@@ -88,9 +89,10 @@ _LIVE = TypeAdapter(Live)
 def folder(endpoint: str) -> Path:
     """`endpoints/<endpoint>/` of the local home: the state, the lock, and a folder a slot.
 
-    Resolved, since processes are found by it whichever way the home was spelled.
+    Resolved, since processes are found by it whichever way the home was spelled. Raises Refused for
+    a text that cannot name an endpoint.
     """
-    return home.home().resolve() / "endpoints" / endpoint
+    return home.home().resolve() / "endpoints" / forms.check("endpoint", endpoint)
 
 
 def names() -> Sequence[str]:

@@ -181,9 +181,9 @@ def test_somebodys_data_stays_writable(do: Do, repository: Path) -> None:
     ("fields", "code"),
     [
         ("name: '../../escape'", "invalid-field"),  # the SDK's own rule
-        ("name: words, version: '../../escape'", "bad-asset-name"),
-        ("name: words, version: '.hidden'", "bad-asset-name"),
-        ("name: words, version: 'a b'", "bad-asset-name"),
+        ("name: words, version: '../../escape'", "bad-name"),
+        ("name: words, version: '.hidden'", "bad-name"),
+        ("name: words, version: 'a b'", "bad-name"),
     ],
 )
 def test_a_name_that_is_none_is_refused(repository: Path, fields: str, code: str) -> None:

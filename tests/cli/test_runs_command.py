@@ -22,8 +22,8 @@ from ml.cli.render import runs_text
 from ml.cli.render.logs import BLOCK_BYTES, tail_offset, write
 from ml.core import home
 from ml.core.errors import Problem, Refused
+from ml.core.terminal import printable
 from ml.release.versions import Descendant, Serving
-from ml.reports.formatting import printable
 from tests.backends.made_runs import LINEAGE, made, made_model, made_snapshot, made_sweep
 from tests.cli.conftest import Ml
 from tests.local import BACKEND

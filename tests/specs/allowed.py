@@ -35,6 +35,11 @@ ALLOWED: dict[str, list[str]] = {
         'environment: azureml:e:1\ncommand: "echo \\"don\'t\\"; train \'${{inputs.x}}\'"\n'
         "inputs: {x: a|b}\n",
     ],
+    "bad-name": [
+        COMMAND + "name: train-1.2\nexperiment_name: My work (2)\n"
+        "inputs: {a-b_1: 1}\noutputs: {y: {type: uri_folder, name: words-2, version: 1.0}}\n"
+        "environment_variables: {OMP_NUM_THREADS: '1'}\n",
+    ],
     "plaintext-secret": [
         COMMAND + f"environment_variables: {{{name}: {value}}}\n"
         for name, value in {

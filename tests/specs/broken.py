@@ -330,6 +330,24 @@ ATTACKS = {
     "literal-into-component": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
     "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"
     "      note: $(id)  # error: shell-metacharacter\n",
+    "output-out-of-the-folder": COMMAND
+    + "outputs:\n  ../../x: {type: uri_folder}  # error: bad-name\n",
+    "input-out-of-the-folder": COMMAND
+    + "inputs:\n  ../../x: {type: uri_folder, path: data}  # error: bad-name\n",
+    "experiment-out-of-the-folder": COMMAND + "experiment_name: ../../x  # error: bad-name\n",
+    "experiment-that-is-the-folder-above": COMMAND + "experiment_name: ..  # error: bad-name\n",
+    "experiment-with-an-escape": COMMAND + 'experiment_name: "a\\e[31m"  # error: bad-name\n',
+    "job-with-a-path": COMMAND + "name: a/b  # error: bad-name\n",
+    "variable-with-an-equals-sign": COMMAND
+    + "environment_variables:\n  A=B: c  # error: bad-name\n",
+    "variable-without-a-name": COMMAND + "environment_variables:\n  '': c  # error: bad-name\n",
+    "endpoint-with-a-path": "$schema: https://azuremlschemas.azureedge.net/latest/"
+    "managedOnlineEndpoint.schema.json\nname: ../../x  # error: bad-name\nauth_mode: aad_token\n",
+    "data-with-a-path": "type: uri_folder\nname: ../x  # error: bad-name\n"
+    "version: '1'\npath: data\n",
+    "registered-output-with-a-path": COMMAND
+    + "outputs:\n  x:\n    type: uri_folder\n    name: x\n"
+    + "    version: ../x  # error: bad-name\n",
     "path-out-of-repository": COMMAND
     + "inputs:\n  x: {type: uri_folder, path: ../outside}  # error: path-escape\n",
     "path-far-out": COMMAND

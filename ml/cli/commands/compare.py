@@ -11,7 +11,8 @@ import typer
 
 from ml.backends.choice import open_backend
 from ml.cli.render.output import write_json, write_table
-from ml.reports.formatting import amount, number, printable, signed
+from ml.core.terminal import printable
+from ml.reports.formatting import amount, number, signed
 
 if TYPE_CHECKING:
     from ml.backends.runs import Event

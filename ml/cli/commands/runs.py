@@ -23,7 +23,8 @@ from ml.cli.options import (
 )
 from ml.cli.render.output import align, write_json, write_table
 from ml.core.errors import Exit, Problem, Refused
-from ml.reports.formatting import printable, size
+from ml.core.terminal import printable
+from ml.reports.formatting import size
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend

@@ -13,6 +13,7 @@ import typer
 from ml.cli.options import AsJson, Environment, Port, moment
 from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Problem, Refused
+from ml.core.names import check
 
 WIDTH = 96
 # What an answer has that is an entry of a ranking.
@@ -34,7 +35,7 @@ def serve(
         expected = f"one of: {', '.join(endpoints.names()) or 'nothing is served yet'}"
         raise Refused(Problem("no-endpoint", "no endpoint is named", expected))
     if stop or stop_all:
-        for name in endpoints.folders() if stop_all else [str(endpoint)]:
+        for name in endpoints.folders() if stop_all else [check("endpoint", str(endpoint))]:
             if name not in endpoints.folders():
                 raise endpoints.nothing_served(name)
             was = "stopped" if endpoints.stop(name) else "was not running"
@@ -95,6 +96,7 @@ def invoke(
     # No endpoint's name has an underscore.
     if endpoint not in endpoints.folders() and ("_" in endpoint or endpoint in names):
         endpoint = projects.find(endpoint).endpoint()
+    check("endpoint", endpoint)
     if not request.strip():
         hint = projects.example(endpoint, endpoint)
         raise Refused(Problem("no-request", "the request is empty", "some text", hint))
@@ -159,9 +161,9 @@ def watch(
 ) -> None:
     """Compare requests and answers with the data of the evaluation; exit 3 on a breach."""
     from ml.backends.choice import open_backend
+    from ml.core.terminal import printable
     from ml.release.declaration.desired_state import check_environment
     from ml.release.watch.report import watch as compare
-    from ml.reports.formatting import printable
     from ml.reports.pages import write_watch_page
 
     report = compare(

@@ -11,8 +11,9 @@ from ml.backends.choice import open_backend
 from ml.cli.options import AsJson, Goal, Metric, On, repeated_on
 from ml.cli.render.output import write_json, write_table
 from ml.core.errors import Problem, Refused
+from ml.core.terminal import printable
 from ml.reports.formatting import number as four_digits
-from ml.reports.formatting import printable, short
+from ml.reports.formatting import short
 
 if TYPE_CHECKING:
     from ml.backends.runs import Run, RunStore

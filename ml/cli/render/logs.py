@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from ml.backends.runs import OPEN, Run, RunStore
 from ml.core.errors import Problem, Refused
@@ -24,7 +25,7 @@ def write(store: RunStore, run: Run, tail: int | None, follow: bool, rank: str =
     has not ended is followed until it has. `rank` is the process of a distributed job whose log is
     written (Refused when no part has one).
     """
-    printer = LogPrinter(sys.stdout.buffer)
+    printer = LogPrinter(sys.stdout)
     while True:
         printer.headed = printer.headed or bool(run.steps or run.trials)
         for part, log in _logs(store, run, rank):
@@ -59,10 +60,11 @@ def _check_rank(store: RunStore, run: Run, rank: str) -> None:
 class LogPrinter:
     """Writes logs in turn; `headed` puts `==> name <==` before each other log, as `tail` does."""
 
-    sink: BinaryIO
+    sink: TextIO
     headed: bool = False
     last: str = ""
     _at: dict[str, int] = field(default_factory=dict)
+    _decoders: dict[str, codecs.IncrementalDecoder] = field(default_factory=dict)
 
     def write(self, name: str, log: Path, tail: int | None) -> None:
         """Write what was added to the log of that name; the first time its last `tail` lines."""
@@ -73,11 +75,16 @@ class LogPrinter:
             while block := file.read(BLOCK_BYTES):
                 if self.headed and self.last != name:
                     blank = "\n" if self.last else ""
-                    self.sink.write(f"{blank}==> {name} <==\n".encode())
+                    self.sink.write(f"{blank}==> {name} <==\n")
                 self.last = name
-                self.sink.write(block)
+                # A character may be written in two halves.
+                self.sink.write(self._decoders.setdefault(name, _decoder()).decode(block))
             self._at[name] = file.tell()
         self.sink.flush()
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")("replace")
 
 
 def tail_offset(file: BinaryIO, lines: int) -> int:

@@ -6,9 +6,12 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ml.reports.formatting import printable
+from ml.core.terminal import printable, readable, unfiltered
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 
 def write_json(value: Any) -> None:
@@ -43,7 +46,6 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: i
 
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: int) -> None:
-    from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -53,7 +55,23 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: int) ->
         table.add_column(column, overflow="fold", no_wrap=number == 0)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(Padding(table, (0, 0, 0, indent)))
+    console().print(Padding(table, (0, 0, 0, indent)))
+
+
+def console(stderr: bool = False, width: int | None = None) -> Console:
+    """rich's console on stdout or stderr: its colours stay, control characters of texts do not."""
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
+
+    class Readable(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                is_text = not segment.control
+                yield Segment(readable(segment.text), segment.style) if is_text else segment
+
+    return Readable(file=unfiltered(sys.stderr if stderr else sys.stdout), width=width)
 
 
 def align(pairs: Iterable[tuple[str, str]]) -> str:

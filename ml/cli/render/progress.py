@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ml.backends.base import Backend
 from ml.backends.runs import Event, Run, Watch, unwatched, without_log
 from ml.cli.options import repeated_on
+from ml.cli.render import output
 from ml.cli.render.runs_text import number, outcome, output_text, parameters, ranked, short
 from ml.core.repository import shown
 from ml.reports.formatting import count
@@ -42,7 +43,6 @@ def watching(plan: Plan, show: bool) -> Iterator[Watch]:
     if not sys.stderr.isatty():
         yield lambda event: _print(progress.line(event))
         return
-    from rich.console import Console
     from rich.live import Live
 
     run: Run | None = None
@@ -53,7 +53,7 @@ def watching(plan: Plan, show: bool) -> Iterator[Watch]:
 
     with Live(
         get_renderable=lambda: progress.table(run),
-        console=Console(stderr=True),
+        console=output.console(stderr=True),
         refresh_per_second=REFRESHES_PER_S,
     ) as live:
         yield remember

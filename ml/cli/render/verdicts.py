@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from ml.cli.render import output
+from ml.core.terminal import unfiltered
+
 if TYPE_CHECKING:
     from policies.promotion.decision import Decision, Result, Verdict
 
@@ -31,7 +34,6 @@ def show(decision: Decision, waits: str = "", every: bool = False) -> None:
     one line, or with `every` have one each. `waits` is the version that it was compared with when
     that is declared and not yet champion.
     """
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -39,7 +41,7 @@ def show(decision: Decision, waits: str = "", every: bool = False) -> None:
     against = f"against champion {decision.champion}" if decision.champion else "no champion yet"
     if waits:
         against = f"against version {waits}, which is declared and waits"
-    console = Console(stderr=True, width=None if sys.stderr.isatty() else LOG_WIDTH)
+    console = output.console(stderr=True, width=None if sys.stderr.isatty() else LOG_WIDTH)
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -69,7 +71,8 @@ def show(decision: Decision, waits: str = "", every: bool = False) -> None:
         console.print(table)
         console.print(Text(conclusion(decision)))
     # A table's lines are filled up to its width.
-    sys.stderr.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
+    lines = (f"{line.rstrip()}\n" for line in drawn.get().splitlines())
+    unfiltered(sys.stderr).write("".join(lines))
 
 
 def _details(result: Result) -> list[str]:

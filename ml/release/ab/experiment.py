@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from typing import Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.backends.registry import Version
-from ml.core import faults, files, home
+from ml.core import faults, files, home, names
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
 from ml.release.declaration.desired_state import endpoint_of
@@ -25,7 +24,6 @@ SCHEMA_VERSION = 1
 Arm = Literal["A", "B"]
 Outcome = Literal["binary", "continuous"]
 Goal = Literal["maximize", "minimize"]
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ _DOCUMENT = TypeAdapter(Experiment)
 
 def folder(name: str) -> Path:
     """`ab/<name>/` of the local home."""
-    return home.home() / "ab" / name
+    return home.home() / "ab" / names.check("split test", name)
 
 
 def declare(
@@ -125,8 +123,6 @@ def declare(
     power: float = 0.8,
 ) -> Experiment:
     """Check and write a new experiment; raises Refused for wrong settings and a name in use."""
-    if not _NAME.fullmatch(name):
-        raise _refused("ab-name", f"`{name}`", "lower-case letters, digits and hyphens, at most 40")
     if (folder(name) / "experiment.json").exists():
         found = f"there is an experiment `{name}` already"
         raise _refused("ab-exists", found, "another name", f"ml ab report {name}")
@@ -161,6 +157,7 @@ def declare(
 
 def find(name: str) -> Experiment:
     """The experiment of that name; raises Refused when it does not exist or cannot be read."""
+    names.check("split test", name)
     if name not in every():
         raise _refused(
             "no-such-experiment",
@@ -189,7 +186,7 @@ def find(name: str) -> Experiment:
 
 def every() -> Sequence[str]:
     """The experiments of this machine, by name."""
-    return sorted(path.parent.name for path in folder("").glob("*/experiment.json"))
+    return sorted(path.parent.name for path in (home.home() / "ab").glob("*/experiment.json"))
 
 
 def _check(experiment: Experiment) -> None:

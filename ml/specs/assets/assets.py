@@ -12,15 +12,13 @@ from pathlib import Path
 from ml.core import home, repository
 from ml.core.documents import Document, Key, read
 from ml.core.errors import Refused
+from ml.core.names import check, is_name
 from ml.specs.kinds import kind_of
 from ml.specs.parts import Part
 
 KINDS = frozenset({"data", "environment", "model", "component"})
 
 _SHORT = re.compile(r"azureml:(?P<name>[^:@/]+)(?::(?P<version>[^:@/]+)|@(?P<label>[^:@/]+))?$")
-# "letters, numbers, dashes and underscores", as Azure ML's data, models and versions are named;
-# dots are in versions and in names of older assets.
-_NAME = re.compile(r"[A-Za-z0-9_][\w.\-]{0,254}$", re.ASCII)
 # The file that describes an asset which a run registered, in a folder kind/name/version.
 REGISTERED = "asset.yml"
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!\\)")
@@ -72,7 +70,7 @@ def parse(text: str) -> Reference | None:
 
 def copied(name: str, version: str) -> Path:
     """Where a copy of a remote data asset lies on this machine, if somebody put one there."""
-    return home.home() / "data" / name / version
+    return home.home() / "data" / check("asset", name) / check("version", version)
 
 
 def local(written: str, folder: Path) -> Path | None:
@@ -125,17 +123,13 @@ def find(text: str, kind: str, root: Path, store: Path | None = None) -> AssetSp
     if reference is None or reference.label not in {"", "latest"}:
         return None
     specs = [spec for spec in definitions(root) if (spec.kind, spec.name) == (kind, reference.name)]
-    if store and is_name(reference.name) and is_name(reference.version or "1"):
+    is_named = is_name("asset", reference.name) and is_name("version", reference.version or "1")
+    if store and is_named:
         pattern = f"{kind}/{reference.name}/{reference.version or '*'}/{REGISTERED}"
         specs += [read_registered(file.parent) for file in store.glob(pattern)]
     if reference.version:
         specs = [spec for spec in specs if spec.version == reference.version]
     return max(specs, key=lambda spec: newness(spec.version), default=None)
-
-
-def is_name(text: str) -> bool:
-    """Whether a text is a valid name of an asset or a version."""
-    return _NAME.match(text) is not None
 
 
 def read_registered(folder: Path) -> AssetSpec:

@@ -10,6 +10,7 @@ from typing import Any
 from ml.core import repository
 from ml.core.documents import read
 from ml.core.errors import Problem, Refused, errors
+from ml.core.terminal import printable
 from ml.specs import kinds
 from ml.specs.assets import mltables
 from ml.specs.assets.links import Links
@@ -75,16 +76,10 @@ def _printable(problem: Problem) -> Problem:
     """The problem with control characters of the spec spelt out: a key cannot forge a line."""
     return replace(
         problem,
-        found=_spelt_out(problem.found),
-        expected=_spelt_out(problem.expected),
-        hint=_spelt_out(problem.hint),
+        found=printable(problem.found),
+        expected=printable(problem.expected),
+        hint=printable(problem.hint),
     )
-
-
-def _spelt_out(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _targets(rule: Rule, subject: Subject, pieces: list[Node]) -> Iterator[Subject | Node]:

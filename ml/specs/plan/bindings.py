@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ml.core import repository
+from ml.core import names, repository
 from ml.core.documents import Key, strings
-from ml.core.errors import Place, Problem
+from ml.core.errors import Place, Problem, Refused
 from ml.specs import expressions
 from ml.specs.assets import assets, conda
 from ml.specs.parts import Part
@@ -210,19 +210,12 @@ class Ports:
         if not written.get("name"):
             return None
         asset = Asset(str(written["name"]), str(written.get("version") or ""))
-        for text in (asset.name, *([asset.version] if asset.version else [])):
-            if not assets.is_name(text):
-                self._bindings.problems.append(
-                    Problem(
-                        "bad-asset-name",
-                        f"`{text}` is not a valid name of an asset or a version",
-                        "letters, digits, `-`, `_` and `.`, at most 255, "
-                        "not starting with `-` or `.`",
-                        place=place,
-                        source="azure-ai-ml: the names of assets",
-                    )
-                )
-                return None
+        try:
+            names.check("asset", asset.name, place)
+            names.check("version", asset.version or "1", place)
+        except Refused as refused:
+            self._bindings.problems += refused.problems
+            return None
         return asset
 
 

@@ -30,8 +30,8 @@ def test_what_was_begun_is_found_again(begun: Begun) -> None:
 @pytest.mark.parametrize(
     ("settings", "code"),
     [
-        ({"name": "No Name"}, "ab-name"),
-        ({"name": "../up"}, "ab-name"),
+        ({"name": "No Name"}, "bad-name"),
+        ({"name": "../up"}, "bad-name"),
         ({"share": 0}, "ab-setting"),
         ({"share": 100}, "ab-setting"),
         ({"effect": 0}, "ab-setting"),

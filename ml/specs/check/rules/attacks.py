@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from ml.core import names
 from ml.core.documents import Key, walk
 from ml.core.errors import Problem
 from ml.specs import expressions
@@ -126,6 +127,42 @@ def _literal(
         or (assets.local(text, part.folder) and _ACTIVE.search(text))
     ):
         yield text, part, keys
+
+
+# Family of a spec → which of its fields are names, and of what.
+_ASSET: Mapping[str, names.Kind] = {"name": "asset", "version": "version"}
+_ENDPOINT: Mapping[str, names.Kind] = {"name": "endpoint", "endpoint_name": "endpoint"}
+_NAMED: Mapping[str, Mapping[str, names.Kind]] = {
+    "job": {"name": "job", "experiment_name": "experiment"},
+    **dict.fromkeys(("component", "data", "environment", "model"), _ASSET),
+    **dict.fromkeys(("online_endpoint", "online_deployment"), _ENDPOINT),
+    **dict.fromkeys(("batch_endpoint", "batch_deployment", "model_batch_deployment"), _ENDPOINT),
+}
+
+
+@rule("bad-name", scope="spec", source="names become parts of paths and of addresses")
+def bad_name(subject: Subject) -> Iterator[Finding]:
+    """A name is one part of a path: of a job, an asset, an endpoint, a port or a variable."""
+    spec = subject.spec
+    for key, kind in _NAMED.get(spec.kind.family, {}).items():
+        yield from _bad_name(kind, spec.get(key), (key,))
+    for node in subject.nodes:
+        for direction in ("inputs", "outputs"):
+            for name, fields in node.mapping(direction).items():
+                yield from _bad_name("port", name, (*node.keys, direction, name))
+                # The SDK reads the name of an asset that is registered, and not its version.
+                version = fields.get("version") if isinstance(fields, dict) else None
+                at = (*node.keys, direction, name, "version")
+                yield from _bad_name("version", version if direction == "outputs" else None, at)
+        for part, keys, _ in node.variables:
+            if part is node:
+                yield from _bad_name("variable", keys[-1], (*node.keys, *keys))
+
+
+def _bad_name(kind: names.Kind, value: object, keys: tuple[Key, ...]) -> Iterator[Finding]:
+    text = str(value)
+    if isinstance(value, str | int | float) and "{{" not in text and not names.is_name(kind, text):
+        yield Finding(keys, f"{text[:100]!r} cannot name {names.a(kind)}", names.form(kind))
 
 
 @rule("plaintext-secret", scope="spec", source="reliability: a spec in git is read by everybody")

@@ -1,0 +1,63 @@
+"""The names of things: one form for each kind, asked wherever a name becomes a path or an id.
+
+A name that has its form is one part of a path: it holds no slash, no blank at its ends and no
+control character, and it is neither `.` nor `..`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from ml.core.errors import Place, Problem, Refused
+
+Kind = Literal[
+    "asset", "endpoint", "experiment", "job", "port", "project", "split test", "variable", "version"
+]
+
+_DOTTED = "letters, digits, `-`, `_` and `.`, at most 255, not starting with `-` or `.`"
+# Azure ML: "letters, numbers, dashes and underscores"; dots are in versions and in older assets.
+_FORMS: Mapping[Kind, tuple[str, str]] = {
+    "asset": (r"[A-Za-z0-9_][\w.-]{0,254}", _DOTTED),
+    "version": (r"[A-Za-z0-9_][\w.-]{0,254}", _DOTTED),
+    "endpoint": (r"[A-Za-z0-9][\w-]{0,63}", "letters, digits and `-`, a letter or digit first"),
+    # Without one it is the name of the working folder, so blanks, brackets and accents are in it.
+    "experiment": (
+        r"(?![. -])(?u:[\w.()@+, -]){1,255}(?<! )",
+        "letters, digits, blanks and `- _ . ( ) @ + ,`, not starting with `.` or `-`",
+    ),
+    "job": (r"[A-Za-z0-9_][\w.-]{0,254}", _DOTTED),
+    "port": (r"[A-Za-z_][\w-]{0,254}", "letters, digits, `_` and `-`, a letter or `_` first"),
+    # A folder that Python imports and, with dashes, the name of an endpoint (3 to 32 characters);
+    # 28 keep the lines of the templates short.
+    "project": (
+        r"[a-z][a-z0-9_]{1,26}[a-z0-9]",
+        "3 to 28 small letters, digits and underscores, a letter first",
+    ),
+    "split test": (r"[a-z0-9][a-z0-9-]{0,39}", "small letters, digits and `-`, at most 40"),
+    "variable": (r"[A-Za-z_][\w.%()-]{0,254}", "letters, digits and `_`, a letter or `_` first"),
+}
+
+
+def is_name(kind: Kind, text: str) -> bool:
+    """Whether the text has the form of such a name."""
+    return re.fullmatch(_FORMS[kind][0], text, re.ASCII) is not None
+
+
+def form(kind: Kind) -> str:
+    """The form in words."""
+    return _FORMS[kind][1]
+
+
+def a(kind: Kind) -> str:
+    """The kind with its article."""
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def check(kind: Kind, text: str, place: Place | None = None) -> str:
+    """The name; Refused (bad-name) when it has not the form of such a name."""
+    if not is_name(kind, text):
+        message = f"{text[:100]!r} cannot name {a(kind)}"
+        raise Refused(Problem("bad-name", message, form(kind), place=place))
+    return text

@@ -1,0 +1,55 @@
+"""What reaches the terminal: foreign text is readable, and controls nothing."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml.core.terminal import Shown, printable, readable, shown, unfiltered
+
+HOSTILE = [
+    *("\x1b[2J", "\x1b]0;title\x07", "\x1b[31mred", "\x9b31m", "a\x08b", "\x7f", "\x00", "\x0e"),
+    *("\u202etxt.exe", "\u200bhidden", "\u2028next", "a\x0cb", "\x1bP1$r\x1b\\"),
+]
+
+
+@pytest.mark.attack("escape sequences in a text that is printed")
+@pytest.mark.parametrize("text", HOSTILE)
+def test_control_characters_are_spelt_out(text: str) -> None:
+    """On stdout and on stderr, by print and by write; what was printed stays recognisable."""
+    raw = io.StringIO()
+    print(f"before {text} after", file=Shown(raw))
+    line = raw.getvalue().removesuffix("\n")
+    assert line.isprintable() and line.startswith("before ") and line.endswith(" after")
+    assert "\\" in line
+
+
+def test_lines_tabs_and_other_scripts_stay() -> None:
+    """Text of people stays as it is; a progress bar's return begins a new line."""
+    text = "día → 東京 ✓\n\tnext\n"
+    assert readable(text) == text
+    assert readable("1 %\r2 %\r\nend\r") == "1 %\n2 %\nend\n"
+    assert printable("a\nb\tc") == "a\\nb\\tc"
+
+
+def test_the_streams_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both are readable meanwhile, and are what they were afterwards."""
+    streams = sys.stdout, sys.stderr
+    with shown():
+        print("\x1b[31m")
+        print("\x07", file=sys.stderr)
+        unfiltered(sys.stdout).write("\x1b[0m")
+        assert sys.stdout.encoding and not sys.stdout.isatty()
+    assert (sys.stdout, sys.stderr) == streams
+    captured = capsys.readouterr()
+    assert captured.out == "\\x1b[31m\n\x1b[0m" and captured.err == "\\x07\n"
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_readable(text: str) -> None:
+    """No text leaves a character that a terminal obeys, but the ends of lines and tabs."""
+    assert readable(text).replace("\n", "").replace("\t", "").isprintable()
