@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -130,10 +130,6 @@ class Attempt:
     version: str
     why: str
     by: str
-
-    def to_json(self) -> Mapping[str, str]:
-        """As JSON takes it."""
-        return asdict(self)
 
 
 class History:

@@ -16,7 +16,7 @@ from ml.backends.runs import Run, Watch, unwatched
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import desired_state, projects
 from ml.release.evidence import evidence
-from ml.release.evidence.recomputation import Predictions, read_predictions
+from ml.release.evidence.recomputation import Predictions, read_predictions, with_predictions
 from ml.release.promotion.gate_check import champion_evidence, load_gates, request
 from ml.release.versions import EVALUATION, digest_of, version_of
 from ml.toolkit.evaluation import PREDICTIONS
@@ -212,14 +212,7 @@ def _side(reference: Version | Run, notes: list[str]) -> tuple[Side, str]:
     document = evidence.evaluation_of(evaluated)
     own = parse(document)
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.task)
-    own = replace(
-        own,
-        outcomes=rows.outcomes(own.primary_metric or ""),
-        statistics=rows.statistics(own.primary_metric or ""),
-        groups=rows.groups(),
-        members=rows.members(),
-        disagreements=(),
-    )
+    own = replace(with_predictions(own, rows), disagreements=())
     notes.append(f"{run.name} has no evidence yet, only the evaluation of {evaluated.name}")
     return Side(run.name, digest_of(run), own, rows.every_outcome()), str(
         document.get("model") or ""

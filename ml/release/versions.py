@@ -7,9 +7,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,10 +55,6 @@ class Descendant:
     declared: Sequence[str]
     champion: Sequence[str]
     serving: Sequence[Serving]
-
-    def to_json(self) -> Mapping[str, Any]:
-        """As JSON takes it."""
-        return asdict(self)
 
 
 def store(folder: Path) -> str:

@@ -175,7 +175,8 @@ def start_router(endpoint: str, port: int | None = None) -> Router:
     if running is not None and port in (None, running.port):
         return running
     if port is not None and not processes.port_is_free(port):
-        raise server.port_in_use(endpoint, port)
+        hint = f"`ml serve {endpoint}` picks a free one; or `--port N` with another"
+        raise processes.port_in_use(port, hint)
     last = process.last_port(slot)
     if port is None:
         port = last if last and processes.port_is_free(last) else 0

@@ -118,12 +118,17 @@ def last_lines(slot: Path, count: int = 15) -> str:
     return "\n".join(f"    {line}" for line in _lines(slot)[-count:])
 
 
-def failure(slot: Path, code: str, what: str) -> Refused:
+def failure(slot: Path, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
     """The error for a process of the slot that failed, with the end of its log."""
-    problem = Problem(
-        code, f"{what}; its log ends:\n{last_lines(slot)}", hint=f"the whole log: {log(slot)}"
-    )
-    return Refused(problem, exit_code=Exit.RUN_FAILED)
+    found = f"{what}; its log ends:\n{last_lines(slot)}"
+    hint = f"{hint}; the whole log: {log(slot)}" if hint else f"the whole log: {log(slot)}"
+    return Refused(Problem(code, found, expected, hint), exit_code=Exit.RUN_FAILED)
+
+
+def port_in_use(port: int, hint: str) -> Refused:
+    """The error for a requested port that another process holds."""
+    found = f"port {port} is held by {port_holder(port)}"
+    return Refused(Problem("port-in-use", found, "a free port", hint))
 
 
 def script_error(slot: Path) -> str:

@@ -19,7 +19,6 @@ import psutil
 from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
 from ml.core import home
-from ml.core.errors import Problem, Refused
 from ml.serving import processes
 from ml.serving.processes import HOST
 from ml.serving.router.routes import DEPLOYMENT_HEADER
@@ -101,25 +100,21 @@ class Starting:
     port: int
 
 
-def start(
-    slot: Path, launch: Launch, port: int | None = None, deadline_s: float = START_S
-) -> Server:
+def start(slot: Path, launch: Launch, deadline_s: float = START_S) -> Server:
     """Start a server in the slot and return once it is ready; what ran in the slot is stopped.
 
-    Raises Refused: port-in-use, server-crashed (with the log's last lines), server-not-ready. The
-    server outlives the command that started it. Nothing is left running when this raises.
+    Raises Refused: server-crashed (with the log's last lines), server-not-ready. The server
+    outlives the command that started it. Nothing is left running when this raises.
     """
-    return wait_until_ready(begin(slot, launch, port), deadline_s)
+    return wait_until_ready(begin(slot, launch), deadline_s)
 
 
-def begin(slot: Path, launch: Launch, port: int | None = None) -> Starting:
+def begin(slot: Path, launch: Launch) -> Starting:
     """The first half of `start`, so that two servers can load at once; it runs until
     `wait_until_ready` fails or the slot is stopped.
     """
-    if port is not None and not processes.port_is_free(port) and not _holds(slot, port):
-        raise port_in_use(launch.endpoint, port)
     processes.stop(slot)
-    with processes.listen(port or 0) as listener:
+    with processes.listen() as listener:
         process = processes.spawn(
             slot,
             processes.LAUNCHER,
@@ -148,24 +143,6 @@ def is_up(server: Server) -> bool:
         return processes.belongs(process, server.slot) and processes.listens(process, server.port)
     except psutil.Error:
         return False
-
-
-def port_in_use(endpoint: str, port: int) -> Refused:
-    """The error for a requested port that another process holds."""
-    return Refused(
-        Problem(
-            "port-in-use",
-            f"port {port} is held by {processes.port_holder(port)}",
-            "a free port",
-            f"`ml serve {endpoint}` picks a free one; or `--port N` with another",
-        )
-    )
-
-
-def _holds(slot: Path, port: int) -> bool:
-    """Whether the slot's own process, which will be stopped, holds the port."""
-    process = processes.running(slot)
-    return process is not None and processes.listens(process, port)
 
 
 def _mount(slot: Path, launch: Launch) -> Path:

@@ -135,28 +135,6 @@ def test_a_server_that_never_answers_is_stopped(slot: Path, tmp_path: Path) -> N
     assert processes.running(slot) is None
 
 
-def test_the_error_of_a_port_in_use_names_its_holder(slot: Path, tmp_path: Path) -> None:
-    """And the port, and the option for another one."""
-    with socket.socket() as taken:
-        taken.bind((processes.HOST, 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(Refused) as raised:
-            server.start(slot, launch(tmp_path), port)
-    problem = raised.value.problems[0]
-    assert problem.code == "port-in-use" and str(port) in problem.found
-    assert f"process {os.getpid()}" in problem.found and "--port" in problem.hint
-    assert processes.running(slot) is None
-
-
-def test_a_given_port_is_used(slot: Path, tmp_path: Path) -> None:
-    """It can be used again as soon as the server has stopped."""
-    port = processes.free_port()
-    for _ in range(2):
-        assert server.start(slot, launch(tmp_path), port).port == port
-        processes.stop(slot)
-
-
 def test_it_outlives_the_command_that_started_it(own_home: Path, tmp_path: Path) -> None:
     """The server of a process that has ended answers, and another process finds and stops it."""
     slot = tmp_path / "slot"
@@ -188,14 +166,17 @@ def test_ensure_starts_the_live_server_after_a_reboot(echo: Live) -> None:
 
 
 def test_a_port_in_use_leaves_the_served_model_as_it_was(echo: Live) -> None:
-    """A router that should move to it keeps its own port and goes on."""
+    """A router that should move to it keeps its own port and goes on; the error has the holder."""
     before = endpoint.router("echo")
     with socket.socket() as taken:
         taken.bind((processes.HOST, 0))
         taken.listen()
+        port = taken.getsockname()[1]
         with pytest.raises(Refused) as raised:
-            endpoint.ensure("echo", taken.getsockname()[1])
-    assert raised.value.problems[0].code == "port-in-use"
+            endpoint.ensure("echo", port)
+    problem = raised.value.problems[0]
+    assert problem.code == "port-in-use" and str(port) in problem.found
+    assert f"process {os.getpid()}" in problem.found and "--port" in problem.hint
     assert endpoint.live("echo") == echo and server.is_up(echo.server)
     assert endpoint.router("echo") == before is not None
 

@@ -185,7 +185,7 @@ def report(
 
         files.replace(out, experiment_page(ab_test, outcomes, result))
     if as_json:
-        document = {**_as_json(ab_test), **result.to_json(), "served": is_served}
+        document = {**_as_json(ab_test), **vars(result), "served": is_served}
         write_json({**document, "records": _lines(outcomes)})
         return
     for arm, side, count in (("A", ab_test.a, result.a), ("B", ab_test.b, result.b)):

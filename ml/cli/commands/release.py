@@ -235,7 +235,7 @@ def status(
 
     states = look(open_backend().registry, project, to)
     if as_json:
-        write_json([state.to_json() for state in states])
+        write_json(states)
         return
     for state in states:
         typer.echo(status_text(state), err=state.declared is None)
@@ -287,7 +287,7 @@ def _nothing(project: str, to: str) -> dict[str, object]:
     from ml.release.rollout.status import status as look
 
     (current,) = look(open_backend().registry, project, to)
-    return {"outcome": "nothing-declared", **current.to_json()}
+    return {"outcome": "nothing-declared", **vars(current)}
 
 
 def _document(promotion: Applied) -> dict[str, object]:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from ml.cli.options import AsJson, On, Port
-from ml.core.errors import Problem, Refused
 
 
 def report(
@@ -62,14 +61,7 @@ def ui(port: Port = None) -> None:
     from ml.serving import processes
 
     if port is not None and not processes.port_is_free(port):
-        raise Refused(
-            Problem(
-                "port-in-use",
-                f"port {port} is held by {processes.port_holder(port)}",
-                "a free port",
-                "leave --port out for a free one",
-            )
-        )
+        raise processes.port_in_use(port, "leave --port out for a free one")
     typer.echo("MLflow is starting; Ctrl-C ends it", err=True)
     open_backend().serve_pages(port or processes.free_port(), typer.echo)
     typer.echo("ended", err=True)

@@ -113,7 +113,7 @@ def show(
                 "bytes": backend.storage.size(entry.run),
                 "lineage": entry.lineage,
                 "code_kept": backend.runs.snapshot(entry),
-                "models": [version.to_json() for version in versions],
+                "models": versions,
             }
         )
         return

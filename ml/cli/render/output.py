@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from ml.core.terminal import printable, readable, unfiltered
@@ -17,16 +18,19 @@ if TYPE_CHECKING:
 def write_json(value: Any) -> None:
     """Print the value as one JSON document on stdout.
 
-    NaN and infinities, which JSON does not have, are text, and so are paths.
+    A dataclass is its fields. NaN and infinities, which JSON does not have, are text, and so are
+    paths.
     """
-    sys.stdout.write(json.dumps(_finite(value), indent=1, default=str) + "\n")
+    sys.stdout.write(json.dumps(_plain(value), indent=1, default=str) + "\n")
 
 
-def _finite(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

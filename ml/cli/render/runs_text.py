@@ -212,7 +212,7 @@ def lineage_json(nodes: Sequence[LineageNode], versions: Sequence[Descendant]) -
     """The same for a program; `runs` are in order, the one that was asked for is the last."""
     return {
         "runs": [_node_json(node) for node in nodes],
-        "models": [version.to_json() for version in versions],
+        "models": versions,
     }
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -52,10 +51,6 @@ class Verdict:
     planned: int
     mismatch: str
     history: tuple[tuple[int, float, float, float], ...]
-
-    def to_json(self) -> Mapping[str, object]:
-        """As JSON takes it."""
-        return asdict(self)
 
 
 def verdict(experiment: Experiment, records: Records, points: int = 200) -> Verdict:

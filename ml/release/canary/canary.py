@@ -239,15 +239,12 @@ class _Watch:
 
 
 def _baseline_ended(baseline: Server) -> Refused:
-    return Refused(
-        Problem(
-            "baseline-failed",
-            "the second server of the version that serves has ended; its log ends:\n"
-            f"{processes.last_lines(baseline.slot)}",
-            "memory for three servers during a canary",
-            f"apply again; the whole log: {processes.log(baseline.slot)}",
-        ),
-        exit_code=Exit.RUN_FAILED,
+    return processes.failure(
+        baseline.slot,
+        "baseline-failed",
+        "the second server of the version that serves has ended",
+        "memory for three servers during a canary",
+        "apply again",
     )
 
 
@@ -374,12 +371,10 @@ def _as_baseline_failed(blue: Live) -> Iterator[None]:
 
 
 def _smoke_failed(green: Server, why: str) -> Refused:
-    return Refused(
-        Problem(
-            "smoke-failed",
-            f"{why}; its log ends:\n{processes.last_lines(green.slot)}",
-            "an answer from the declared model to every sample request",
-            f"nothing was switched; the whole log: {processes.log(green.slot)}",
-        ),
-        exit_code=Exit.RUN_FAILED,
+    return processes.failure(
+        green.slot,
+        "smoke-failed",
+        why,
+        "an answer from the declared model to every sample request",
+        "nothing was switched",
     )

@@ -27,6 +27,7 @@ from ml.release.evidence.recomputation import (
     disagreements,
     overlap_disagreements,
     read_predictions,
+    with_predictions,
 )
 from ml.release.versions import EVALUATION, EVIDENCE_FILE, MODEL
 from ml.serving.scoring.manifest import ManifestError, verify
@@ -43,6 +44,11 @@ from policies.supply_chain.packages import Package
 
 # Inputs of an evaluation that are not data: the model, and the baseline of its pipeline.
 _COMPARED = (MODEL, "baseline")
+# What an evaluation measures.
+_MEASURED = (
+    *("task", "primary_metric", "goal", "data", "metrics", "disagreements"),
+    *("outcomes", "statistics", "groups", "members"),
+)
 # The field of evidence.json with the sha256 of the reference.
 REFERENCE_FIELD = "reference"
 LOCK = Path("requirements/main.lock")
@@ -161,15 +167,11 @@ def load(version: Version) -> Evidence:
     except OSError as error:
         return replace(nothing, disagreements=(str(error),))
     return replace(
-        evidence,
+        with_predictions(evidence, rows),
         disagreements=(
             *disagreements(evidence, rows),
             *overlap_disagreements(evidence, version.evidence_folder),
         ),
-        outcomes=rows.outcomes(evidence.primary_metric or ""),
-        statistics=rows.statistics(evidence.primary_metric or ""),
-        groups=rows.groups(),
-        members=rows.members(),
         files=formats(version.folder),
     )
 
@@ -180,19 +182,8 @@ def rescored(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
     scored = backend.runs.entry(evaluated).lineage
     again = parse({**evaluation, "data": _data(scored, scored)})
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, again.task)
-    return replace(
-        champion,
-        metrics=again.metrics,
-        data=again.data,
-        task=again.task,
-        primary_metric=again.primary_metric,
-        goal=again.goal,
-        disagreements=disagreements(again, rows),
-        outcomes=rows.outcomes(again.primary_metric or ""),
-        statistics=rows.statistics(again.primary_metric or ""),
-        groups=rows.groups(),
-        members=rows.members(),
-    )
+    again = replace(with_predictions(again, rows), disagreements=disagreements(again, rows))
+    return replace(champion, **{name: getattr(again, name) for name in _MEASURED})
 
 
 def _data(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:

@@ -10,7 +10,7 @@ import hashlib
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +192,18 @@ def read_predictions(path: Path, task: object = None) -> Predictions:
                 },
             )
     return Predictions(splits, sha256(path), tuple(faults), known_task)
+
+
+def with_predictions(evidence: Evidence, rows: Predictions) -> Evidence:
+    """The evidence with the primary metric of every unit, and the units' groups and slices."""
+    metric = evidence.primary_metric or ""
+    return replace(
+        evidence,
+        outcomes=rows.outcomes(metric),
+        statistics=rows.statistics(metric),
+        groups=rows.groups(),
+        members=rows.members(),
+    )
 
 
 def _row_fault(row: Mapping[str, str], task: Task, classes: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from ml.backends.base import Backend
 from ml.backends.registry import Registry, Version
 from ml.backends.runs import Filter, Run, Watch, unwatched
 from ml.core import documents, faults, files, repository
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Problem, Refused
 from ml.release import audit, serving
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
@@ -196,15 +196,12 @@ def _measured(project: Project, launch: Launch) -> Timing:
         try:
             return server.measure(started.port, samples, REQUESTS)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise Refused(
-                Problem(
-                    "candidate-fails",
-                    f"the served candidate does not answer: {error}; its log ends:\n"
-                    f"{processes.last_lines(slot)}",
-                    "status 200 to every sample request",
-                    f"the whole log: {processes.log(slot)}; the requests: {project.requests}",
-                ),
-                exit_code=Exit.RUN_FAILED,
+            raise processes.failure(
+                slot,
+                "candidate-fails",
+                f"the served candidate does not answer: {error}",
+                "status 200 to every sample request",
+                f"the requests: {project.requests}",
             ) from None
         finally:
             processes.stop(slot)

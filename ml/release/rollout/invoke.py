@@ -5,9 +5,8 @@ from __future__ import annotations
 import http.client
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Problem, Refused
 from ml.release.declaration import projects
 from ml.serving import endpoint, processes, server
 from ml.serving.router.process import Router
@@ -36,7 +35,9 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
     try:
         answer = server.score(router.port, request)
     except (OSError, http.client.HTTPException) as error:
-        raise _failed(router.folder, f"no answer: {error}") from None
+        raise processes.failure(
+            router.folder, "server-error", f"no answer: {error}", "status 200"
+        ) from None
     by, launch = live.in_slot(answer.deployment)
     if 400 <= answer.status < 500:
         body = answer.body
@@ -46,7 +47,8 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
             Problem("request-refused", str(message), hint=projects.example(name, launch.model))
         )
     if answer.status != 200 or not isinstance(answer.body, dict):
-        raise _failed(by.slot, f"status {answer.status}: {answer.excerpt}")
+        why = f"status {answer.status}: {answer.excerpt}"
+        raise processes.failure(by.slot, "server-error", why, "status 200")
     return Reply(answer.body, launch.version, router, started)
 
 
@@ -66,15 +68,3 @@ def of_text(name: str, text: str) -> Mapping[str, object]:
             Problem("not-a-request", problem, "a JSON object", projects.example(name, model))
         )
     return dict.fromkeys(sample, text)
-
-
-def _failed(slot: Path, why: str) -> Refused:
-    return Refused(
-        Problem(
-            "server-error",
-            f"{why}; its log ends:\n{processes.last_lines(slot)}",
-            "status 200",
-            f"the whole log: {processes.log(slot)}",
-        ),
-        exit_code=Exit.RUN_FAILED,
-    )

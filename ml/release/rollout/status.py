@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ml.backends.registry import Registry
 from ml.core.errors import Refused
@@ -41,10 +41,6 @@ class Status:
     refused: Sequence[Attempt]
     audit: str
     verdict: str
-
-    def to_json(self) -> Mapping[str, object]:
-        """As JSON takes it."""
-        return asdict(self)
 
 
 def status(
