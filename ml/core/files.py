@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def replace(path: Path, text: str) -> None:
@@ -51,6 +53,20 @@ def append(path: Path, content: bytes, durable: bool = False) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The objects in a file of JSON lines; {} for a line that is none, as a kill may leave one.
+
+    Empty lines are skipped.
+    """
+    with path.open("rb") as stream:
+        for text in filter(bytes.strip, stream):
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                line = None
+            yield line if isinstance(line, dict) else {}
 
 
 @contextmanager

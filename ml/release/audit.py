@@ -55,11 +55,11 @@ def verify() -> tuple[Mapping[str, object], ...]:
     if not path().exists():
         return ()
     previous = START
-    *whole, rest = path().read_bytes().split(b"\n")
-    for number, text in enumerate(whole, start=1):
+    *texts, rest = path().read_bytes().split(b"\n")
+    for number, text in enumerate(texts, start=1):
         lines.append(_checked(text, number, previous))
         previous = str(lines[-1]["hash"])
-    if rest or not whole:
+    if rest or not texts:
         raise _broken(len(lines) + 1, "the line does not end")
     return tuple(lines)
 

@@ -247,8 +247,8 @@ def find_in_use(registry: Registry) -> Needed:
 
 def _code(digest: str) -> list[Path]:
     """The snapshot of serving code that was kept under the digest, if one was."""
-    kept = serving.find(digest) if digest else None
-    return [kept.code] if kept else []
+    proposed = serving.find(digest) if digest else None
+    return [proposed.code] if proposed else []
 
 
 def _check_registry(registry: Registry) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -239,12 +238,13 @@ def _outcome(row: list[str], place: Place) -> tuple[str, float]:
         key, value = row
         return key, float(value)
     except ValueError:
-        found = ",".join(row)[:80]
-        raise Refused(Problem("bad-outcome", found, "KEY,VALUE", place=place)) from None
+        line = ",".join(row)[:80]
+        raise Refused(Problem("bad-outcome", line, "KEY,VALUE", place=place)) from None
 
 
 def _as_json(ab_test: Experiment) -> dict[str, object]:
-    fields = {name: value for name, value in asdict(ab_test).items() if name != "salt"}
+    hidden = ("salt", "schema_version")
+    fields = {name: value for name, value in vars(ab_test).items() if name not in hidden}
     return {**fields, "planned": ab_test.planned, "fixed": ab_test.fixed}
 
 

@@ -20,7 +20,6 @@ from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
 from ml.release.declaration.desired_state import endpoint_of
 from ml.serving.router.routes import at, position, ticket
 
-SCHEMA_VERSION = 1
 Arm = Literal["A", "B"]
 Outcome = Literal["binary", "continuous"]
 Goal = Literal["maximize", "minimize"]
@@ -45,6 +44,7 @@ class Experiment:
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
+    schema_version: Literal[1]
     name: str
     project: str
     model: str
@@ -124,12 +124,13 @@ def declare(
 ) -> Experiment:
     """Check and write a new experiment; raises Refused for wrong settings and a name in use."""
     if (folder(name) / "experiment.json").exists():
-        found = f"there is an experiment `{name}` already"
-        raise _refused("ab-exists", found, "another name", f"ml ab report {name}")
+        existing = f"there is an experiment `{name}` already"
+        raise _refused("ab-exists", existing, "another name", f"ml ab report {name}")
     if a.digest == b.digest:
-        found = f"{a.model} {a.version} and {b.version} have the same files"
-        raise _refused("ab-same", found, "two models")
+        same = f"{a.model} {a.version} and {b.version} have the same files"
+        raise _refused("ab-same", same, "two models")
     experiment = Experiment(
+        schema_version=1,
         name=name,
         project=a.project,
         model=a.model,
@@ -149,7 +150,7 @@ def declare(
         started=datetime.now(UTC).isoformat(),
     )
     _check(experiment)
-    text = json.dumps({"schema_version": SCHEMA_VERSION, **asdict(experiment)}, indent=1) + "\n"
+    text = json.dumps(asdict(experiment), indent=1) + "\n"
     with faults.as_refusals(), files.locked(experiment.folder / "lock"):
         files.replace(experiment.folder / "experiment.json", text)
     return experiment
@@ -167,10 +168,7 @@ def find(name: str) -> Experiment:
         )
     path = folder(name) / "experiment.json"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if document.pop("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"`schema_version` is not {SCHEMA_VERSION}")
-        experiment = _DOCUMENT.validate_json(json.dumps(document))
+        experiment = _DOCUMENT.validate_json(path.read_bytes())
         if experiment.name != name:
             raise ValueError(f"it declares `{experiment.name}`")
         _check(experiment)
@@ -179,7 +177,7 @@ def find(name: str) -> Experiment:
         raise _unreadable(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except Refused as error:
         raise _unreadable(path, error.problems[0].found) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise _unreadable(path, str(error)) from None
     return experiment
 
@@ -191,14 +189,14 @@ def every() -> Sequence[str]:
 
 def _check(experiment: Experiment) -> None:
     """Refuse settings that are out of range or do not fit together."""
-    for found, valid, expected in (
+    for setting, valid, expected in (
         (f"share {experiment.share}", 1 <= experiment.share <= 99, "B's percentage, 1 to 99"),
         (f"alpha {experiment.alpha}", 0 < experiment.alpha <= 0.5, "above 0, at most 0.5"),
         (f"power {experiment.power}", 0.5 <= experiment.power < 1, "0.5 to below 1"),
         (f"effect {experiment.effect}", 0 < experiment.effect < math.inf, "a difference above 0"),
     ):
         if not valid:
-            raise _refused("ab-setting", found, expected)
+            raise _refused("ab-setting", setting, expected)
     baseline, deviation = experiment.baseline, experiment.deviation
     if experiment.outcome == "binary":
         if (

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,8 @@ def _replay(
     counted: dict[str, float] = {}
     skipped = dict.fromkeys(_SKIPPED, 0)
     exposed = endpoint.folder(experiment.endpoint) / EXPOSED / f"{experiment.name}.jsonl"
-    for line in (*_lines(exposed), *_lines(experiment.folder / FILE)):
+    paths = [path for path in (exposed, experiment.folder / FILE) if path.is_file()]
+    for line in chain.from_iterable(map(files.json_lines, paths)):
         ticket, event = line.get("id"), line.get("event")
         value: Any = line.get("value")
         if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):
@@ -123,18 +124,6 @@ def _is_outcome(value: Any, experiment: Experiment) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return value in (0, 1) if experiment.outcome == "binary" else abs(value) < LARGEST
-
-
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    if not path.is_file():
-        return
-    with path.open("rb") as stream:
-        for text in stream:
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError):
-                line = None
-            yield line if isinstance(line, dict) else {}
 
 
 def _add(experiment: Experiment, lines: Sequence[Mapping[str, object]]) -> None:

@@ -57,10 +57,10 @@ class Project:
 
     def samples(self) -> Sequence[Mapping[str, object]]:
         """The sample requests; raises Refused when there is none, or one is not a JSON object."""
-        shown = repository.shown(self.requests)
+        path = repository.shown(self.requests)
         if not self.requests.is_file():
             hint = "the smoke test and the latency gate send them: one JSON object a line"
-            raise Refused(Problem("no-requests", "no sample requests", shown, hint))
+            raise Refused(Problem("no-requests", "no sample requests", path, hint))
         samples: list[Mapping[str, object]] = []
         for number, line in enumerate(self.requests.read_text(encoding="utf-8").splitlines(), 1):
             try:
@@ -70,10 +70,10 @@ class Project:
             if isinstance(sample, dict):
                 samples.append(sample)
             elif sample is not None:
-                place = Place(shown, number)
+                place = Place(path, number)
                 raise Refused(Problem("bad-request", line[:80], "a JSON object", place=place))
         if not samples:
-            raise Refused(Problem("no-requests", f"{shown} is empty", "a JSON object a line"))
+            raise Refused(Problem("no-requests", f"{path} is empty", "a JSON object a line"))
         return samples
 
 

@@ -339,18 +339,18 @@ def evidence_path(file: Path, environment: str) -> Path:
     return file.parent / "evidence" / f"{environment}.json"
 
 
-def other_project(found: str, model: str, place: Place) -> Problem:
+def other_project(other: str, model: str, place: Place) -> Problem:
     """The problem of a model that another project makes."""
     expected = f"`{model}`, the model of this project's endpoint"
     hint = "`ml release propose` writes the right one"
-    return Problem("model-of-another-project", f"the model `{found}`", expected, hint, place)
+    return Problem("model-of-another-project", f"the model `{other}`", expected, hint, place)
 
 
-def evidence_edited(file: Path, found: str, sha256: str, place: Place) -> Problem:
+def evidence_edited(file: Path, state: str, sha256: str, place: Place) -> Problem:
     """The problem of evidence that differs from the declared hash."""
     return Problem(
         "evidence-edited",
-        f"{repository.shown(file)} {found}",
+        f"{repository.shown(file)} {state}",
         f"the file with the sha256 {sha256}, as the release declares",
         "restore it from git, or propose the version again",
         place,
@@ -390,8 +390,8 @@ def complete(traffic: Mapping[str, object]) -> Strategy:
         first, middle, _ = Strategy.requests
         requests = tuple(first if percent in (steps[0], 100) else middle for percent in steps)
     if len(requests) != len(steps):
-        found = f"`requests` are {len(requests)} numbers"
-        raise StrategyError("requests", found, f"one for each step of {list(steps)}")
+        count = f"`requests` are {len(requests)} numbers"
+        raise StrategyError("requests", count, f"one for each step of {list(steps)}")
     return replace(strategy, steps=steps, requests=requests)
 
 

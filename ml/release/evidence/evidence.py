@@ -122,10 +122,10 @@ def keep(
             shutil.copyfile(evaluated.outputs[EVALUATION] / file, folder / file)
         files.replace(folder / SBOM, bill)
         files.replace(folder / EVIDENCE_FILE, text)
-        kept = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
+        measured = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
         folder.chmod(0o755)
-        folder.rename(kept.evidence_folder)
-    return backend.registry.keep_evidence(version, kept.evidence)
+        folder.rename(measured.evidence_folder)
+    return backend.registry.keep_evidence(version, measured.evidence)
 
 
 @contextmanager

@@ -312,19 +312,19 @@ def _metric_disagreements(
     answers: Answers,
     groups: Sequence[str] | None,
 ) -> Iterator[str]:
-    known = METRICS[task]
+    defined = METRICS[task]
     again: Mapping[str, ToolkitEstimate] = {}
     why = "it is not defined on these units"
     try:
         # In the order of the file, so that the seeded bootstrap draws the same samples.
-        stated_metrics = {name: known[name] for name in metrics if name in known}
+        stated_metrics = {name: defined[name] for name in metrics if name in defined}
         again = estimates_of(stated_metrics, answers, groups=groups)
     except ValueError as error:
         why = str(error)
     for metric, stated in metrics.items():
         name = f"{place}.{metric}"
-        if metric not in known:
-            yield f"{name} is not a metric of the task {task}: {', '.join(known)}"
+        if metric not in defined:
+            yield f"{name} is not a metric of the task {task}: {', '.join(defined)}"
         elif not len(answers):
             yield f"{name} has no predictions"
         elif metric not in again:

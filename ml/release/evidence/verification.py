@@ -45,7 +45,7 @@ def checks(version: Version) -> tuple[Check, ...]:
     """
     folder, document = version.evidence_folder, _document(version)
     evidence = parse(document)
-    made = [
+    results = [
         _check(EVIDENCE_FILE, lambda: _hash_differences(version)),
         _check("schema", lambda: _schema_differences(version, evidence)),
         _check("identity", lambda: _identity_differences(version, evidence)),
@@ -53,11 +53,11 @@ def checks(version: Version) -> tuple[Check, ...]:
         *_prediction_checks(folder, evidence),
     ]
     if evidence.identifiers is not None:  # else the gate `leakage` refuses it
-        made.append(_check(IDENTIFIERS, lambda: overlap_disagreements(evidence, folder)))
-    made.append(_check(SBOM, lambda: _sbom_differences(folder, evidence)))
+        results.append(_check(IDENTIFIERS, lambda: overlap_disagreements(evidence, folder)))
+    results.append(_check(SBOM, lambda: _sbom_differences(folder, evidence)))
     if document.get(REFERENCE_FIELD):  # a project may have no reference
-        made.append(_check(REFERENCE, lambda: _reference_differences(version)))
-    return tuple(made)
+        results.append(_check(REFERENCE, lambda: _reference_differences(version)))
+    return tuple(results)
 
 
 def _check(name: str, differences: Callable[[], Iterable[str]]) -> Check:

@@ -72,11 +72,11 @@ def roll_back(
     return RolledBack(target.name, environment, back, now, (written, *beside))
 
 
-def _nowhere(project: str, environment: str, found: str) -> Refused:
+def _nowhere(project: str, environment: str, state: str) -> Refused:
     return Refused(
         Problem(
             "nothing-before",
-            f"{found} in `{environment}` on this machine",
+            f"{state} in `{environment}` on this machine",
             "a version that served before the one that is declared",
             f"ml release status {project}",
         )

@@ -71,8 +71,8 @@ def compare(
         is_unknown = measure == MEASURES[-1]
         # The reference's own texts have fewer unknown words; fewer is not drift.
         side: Side = "greater" if is_unknown else "two-sided"
-        kept = reference["measures"][measure]
-        finding = _numeric(f"{name}: {measure}", kept, list(seen), limits, side)
+        sample = reference["measures"][measure]
+        finding = _numeric(f"{name}: {measure}", sample, list(seen), limits, side)
         if is_unknown:
             finding = replace(finding, said=finding.said + _unknown_words(texts, vocabulary))
         findings.append(finding)

@@ -40,11 +40,11 @@ class Report:
 
     def to_json(self) -> Mapping[str, object]:
         """As JSON takes it."""
-        shown = [
+        findings = [
             {**{k: _plain(v) for k, v in asdict(finding).items()}, "breach": finding.is_breach}
             for finding in self.findings
         ]
-        return {**asdict(self), "findings": shown, "limits": asdict(self.limits)}
+        return {**asdict(self), "findings": findings, "limits": asdict(self.limits)}
 
 
 def watch(
@@ -140,11 +140,11 @@ def _columns(part: str, reference: Mapping[str, Any], seen: Seen, limits: Limits
     """The comparisons of one part; an unreadable request has no values."""
     findings: list[Finding] = []
     rows = seen.rows if part == "inputs" else [row for row in seen.rows if row.answer is not None]
-    for name, kept in reference[part].items():
+    for name, column in reference[part].items():
         if name in limits.ignore:
             continue
         of = [row.value(name) if part == "inputs" else row.predicted(name) for row in rows]
-        findings += drift.compare(name, kept, of, limits)
+        findings += drift.compare(name, column, of, limits)
     return findings
 
 
@@ -160,22 +160,22 @@ def _quality(
     findings: list[Finding] = []
     if not reference["quality"]:
         notes.append("the reference keeps no losses: quality is not judged")
-    for name, kept in reference["quality"].items():
+    for name, losses in reference["quality"].items():
         kind = reference["predictions"].get(name, {}).get("kind", "numeric")
         costs = [loss(kind, row.predicted(name), labelled[row.id]) for row in rows]
-        known = [cost for cost in costs if cost is not None]
-        if len(known) < len(costs):
+        judged = [cost for cost in costs if cost is not None]
+        if len(judged) < len(costs):
             notes.append(
-                f"{len(costs) - len(known):,} labels of `{name}` that are no number, or whose "
+                f"{len(costs) - len(judged):,} labels of `{name}` that are no number, or whose "
                 "answer is none, left out"
             )
-        if len(known) < limits.min_rows:
+        if len(judged) < limits.min_rows:
             notes.append(
-                f"{len(known)} answers of `{name}` have a label, {limits.min_rows} are needed: "
+                f"{len(judged)} answers of `{name}` have a label, {limits.min_rows} are needed: "
                 "quality is not judged"
             )
         else:
-            findings.append(drift.worsened(name, kept, known, limits))
+            findings.append(drift.worsened(name, losses, judged, limits))
     return findings
 
 

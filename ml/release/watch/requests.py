@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ml.core import files
 from ml.core.errors import Problem, Refused
 from ml.release.canary.traffic import prediction
 from ml.serving import endpoint
@@ -66,7 +66,7 @@ def collected(name: str, digest: str, since: float | None = None) -> Seen:
     rows: list[Row] = []
     unreadable = others = failed = earlier = 0
     for path in numbered(endpoint.folder(name) / FOLDER):
-        for line in _kept(path):
+        for line in _recorded(path):
             at = line.get("at")
             if not isinstance(at, int | float) or not math.isfinite(at) or "request" not in line:
                 unreadable += 1
@@ -95,7 +95,7 @@ def of_file(path: Path) -> Seen:
             return Seen([Row("", row, None) for row in table])
         rows: list[Row] = []
         unreadable = 0
-        for line in _lines(path):
+        for line in files.json_lines(path):
             if not line:
                 unreadable += 1
             elif "request" in line:
@@ -142,22 +142,10 @@ def loss(kind: Kind, predicted: object, label: str) -> float | None:
     return abs(now - then) if isinstance(now, float) and isinstance(then, float) else None
 
 
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """A line that is no JSON object (a kill in the middle of one) comes as an empty one."""
-    with path.open("rb") as stream:
-        for text in stream:
-            try:
-                line = json.loads(text) if text.strip() else None
-            except (ValueError, RecursionError):
-                line = {}
-            if line is not None:
-                yield line if isinstance(line, dict) else {}
-
-
-def _kept(path: Path) -> Iterator[Mapping[str, Any]]:
+def _recorded(path: Path) -> Iterator[Mapping[str, Any]]:
     """The lines of one of the router's files; none once it made room for a newer one."""
     try:
-        yield from _lines(path)
+        yield from files.json_lines(path)
     except FileNotFoundError:
         return
 

@@ -156,11 +156,11 @@ def threshold_curves(ones: Values, score: Values) -> tuple[Points, Points]:
     """
     order = np.argsort(-score, kind="stable")
     last_of_score = np.flatnonzero(np.diff(score[order], append=-1.0))
-    found = np.cumsum(ones[order])[last_of_score]
-    recall = found / ones.sum()
-    false_rate = (last_of_score + 1 - found) / (len(ones) - ones.sum())
+    hits = np.cumsum(ones[order])[last_of_score]
+    recall = hits / ones.sum()
+    false_rate = (last_of_score + 1 - hits) / (len(ones) - ones.sum())
     roc = [(0.0, 0.0), *zip(false_rate.tolist(), recall.tolist(), strict=True)]
-    precision = found / (last_of_score + 1)
+    precision = hits / (last_of_score + 1)
     return roc, list(zip(recall.tolist(), precision.tolist(), strict=True))
 
 

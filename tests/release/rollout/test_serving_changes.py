@@ -118,7 +118,7 @@ def test_a_rollback_with_a_name_serves_at_once(
     challenged: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Declared and switched by one command, without a canary."""
-    assert apply(BACKEND, "tiny", "local", "ana").version == "2"
+    assert apply(BACKEND, "tiny", "local", "ana").version.version == "2"
     code, out, _ = ml(capsys, "release", "rollback", "tiny", "--approved-by", "ana", "--json")
     document = json.loads(out)
     assert code == 0 and document["declared"]["version"] == "1"
@@ -128,7 +128,7 @@ def test_a_rollback_with_a_name_serves_at_once(
 
 def test_a_rollback_through_a_canary(challenged: World) -> None:
     """The earlier version is compared with the one that serves, as any other would be."""
-    assert apply(BACKEND, "tiny", "local", "ana").version == "2"
+    assert apply(BACKEND, "tiny", "local", "ana").version.version == "2"
     roll_back(BACKEND.registry, "tiny")
     done = apply(BACKEND, "tiny", "local", "ana", through_canary=True)
     assert (done.outcome, done.version.version) == ("applied", "1") and done.canary is not None
