@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from ml.core import documents, repository, settings
+from ml.core import documents, settings
 from ml.core.documents import Document, Key
 from ml.core.errors import Problem, Refused
 from ml.core.settings import CLOSED, invalid
@@ -176,7 +176,7 @@ def located(statements: tuple[S, ...], document: Document, *keys: Key) -> tuple[
 def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
     """The waivers of rules, of which `rules` are the names; Refused when the file is wrong."""
     try:
-        document = documents.read(file, repository.shown(file))
+        document = documents.read(file)
     except Refused as refused:
         if refused.problems[0].code == "empty-file":
             return ()

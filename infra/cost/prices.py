@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ml.core import documents, files, repository, settings
+from ml.core import documents, files, settings
 from ml.core.errors import Exit, Problem, Refused
 
 FILE = Path(__file__).with_name("prices.json")
@@ -125,7 +125,7 @@ def _entry(price: Price) -> dict[str, object]:
 def read(path: Path | None = None) -> PriceList:
     """The price list of a file (FILE); Refused with every invalid entry."""
     path = path or FILE
-    return settings.read(PriceList, documents.read(path, repository.shown(path)))
+    return settings.read(PriceList, documents.read(path))
 
 
 def _no_prices(reason: str) -> Refused:

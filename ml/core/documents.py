@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from ml.core import repository
 from ml.core.errors import Place, Problem, Refused, nearest
 
 Key = str | int
@@ -104,8 +105,12 @@ def strings(value: Any) -> Iterator[tuple[tuple[Key, ...], str]]:
     return ((keys, text) for keys, text in walk(value) if isinstance(text, str))
 
 
-def read(path: Path, shown: str) -> Document:
-    """Compose the YAML file at `path`; Refused when it is missing, unreadable or ambiguous."""
+def read(path: Path, shown: str = "") -> Document:
+    """Compose the YAML file at `path`; Refused when it is missing, unreadable or ambiguous.
+
+    `shown` is the path in messages, by default as a person would type it.
+    """
+    shown = shown or repository.shown(path)
     top = Place(shown, 1)
     try:
         content = path.read_bytes()

@@ -19,7 +19,7 @@ _CALLS = frozenset({"evaluate", "Evaluation"})
 
 def schema_problems(path: Path) -> Sequence[Problem]:
     """What is wrong with the schema of a table with a target; nothing for one without a `task`."""
-    document = documents.read(path, repository.shown(path))
+    document = documents.read(path)
     if not isinstance(document.data, dict) or "task" not in document.data:
         return []
     try:

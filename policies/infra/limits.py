@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field
 
-from ml.core import documents, repository, settings
+from ml.core import documents, settings
 from ml.core.errors import Problem, Refused
 from ml.core.settings import CLOSED
 
@@ -39,7 +39,7 @@ def load(rules: Collection[str], file: Path = FILE) -> Mapping[str, Limits]:
     An environment states what differs from `default`, or `{}`. Raises Refused with every problem
     of the file.
     """
-    document = documents.read(file, repository.shown(file))
+    document = documents.read(file)
     differences = settings.read(_FILE, document)
     base = settings.read(Limits, document, BASE)
     problems = [

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import AfterValidator, Field
 
-from ml.core import documents, repository, settings
+from ml.core import documents, settings
 from ml.core.documents import Document
 from ml.core.errors import Problem, Refused
 from policies.waivers import GateWaiver, Review, check_review, check_waiver, located
@@ -226,7 +226,7 @@ def _tighten(
 
 
 def _read(form: Any, path: Path) -> tuple[Any, Document]:
-    document = documents.read(path, repository.shown(path))
+    document = documents.read(path)
     return settings.read(form, document), document
 
 

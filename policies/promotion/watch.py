@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ml.core import documents, repository, settings
+from ml.core import documents, settings
 
 FLOOR = Path(__file__).with_name("watch.yml")
 Number = Annotated[float, Field(ge=0)]
@@ -48,4 +48,4 @@ class Floor:
 
 def load(path: Path = FLOOR) -> Floor:
     """The floor; raises Refused with every problem of the file."""
-    return settings.read(Floor, documents.read(path, repository.shown(path)))
+    return settings.read(Floor, documents.read(path))

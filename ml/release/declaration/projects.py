@@ -41,7 +41,7 @@ class Project:
     def model(self) -> str | None:
         """The endpoint's name in endpoint.yml, which is also the model's; None without one."""
         path = self.folder / "endpoint" / "endpoint.yml"
-        name = documents.read(path, repository.shown(path)).get("name") if path.is_file() else None
+        name = documents.read(path).get("name") if path.is_file() else None
         return str(name) if name else None
 
     def endpoint(self) -> str:

@@ -300,7 +300,7 @@ class ReleaseFile:
 
 def read(path: Path, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
     """The file at `path`; raises Refused with every problem, each with its line."""
-    document = documents.read(path, repository.shown(path))
+    document = documents.read(path)
     release = settings.read(kind, document)
     entries = {name: entry for name, entry in vars(release.environments).items() if entry}
     problems = [

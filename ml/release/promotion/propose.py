@@ -262,9 +262,7 @@ def _latest(backend: Backend, project: Project) -> Run:
 def _sweep_of(project: Project) -> str:
     """The path of a sweep or pipeline job of the project, for a hint."""
     for path in repository.yaml_files(project.folder / "jobs"):
-        if path != project.evaluate and documents.read(path, repository.shown(path)).get(
-            "type"
-        ) in (
+        if path != project.evaluate and documents.read(path).get("type") in (
             "sweep",
             "pipeline",
         ):

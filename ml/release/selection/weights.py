@@ -105,7 +105,7 @@ def read(project: Path | None) -> Weights:
     path = project / FILE if project else None
     if path is None or not path.is_file():
         return Weights()
-    document = documents.read(path, shown(path))
+    document = documents.read(path)
     file = settings.read(_File, document)
     if file.quality.weight <= 0:
         problem = Problem(

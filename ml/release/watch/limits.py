@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ml.core import documents, repository, settings
+from ml.core import documents, settings
 from ml.core.errors import Problem, Refused
 from ml.core.settings import CLOSED, SchemaVersion
 from policies.promotion import watch as floor
@@ -53,7 +53,7 @@ def read(folder: Path) -> Limits:
     path = folder / FILE
     if not path.is_file():
         return Limits()
-    document = documents.read(path, repository.shown(path))
+    document = documents.read(path)
     file = settings.read(_File, document)
     limits = Limits(**{field.name: getattr(file, field.name) for field in fields(Limits)})
     values = {**vars(limits), "ignore": len(limits.ignore)}

@@ -135,7 +135,7 @@ def find(text: str, kind: str, root: Path, store: Path | None = None) -> AssetSp
 def read_registered(folder: Path) -> AssetSpec:
     """The asset that a run registered in a folder kind/name/version."""
     (kind, name, version), file = folder.parts[-3:], folder / REGISTERED
-    document = read(file, repository.shown(file))
+    document = read(file)
     return AssetSpec(document, file, kind=kind, name=name, version=version)
 
 
@@ -176,7 +176,7 @@ def _definitions(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple
     specs = []
     for path, _, _ in stamps:
         try:
-            document = read(path, repository.shown(path))
+            document = read(path)
         except Refused:
             continue  # `ml check` reports it
         kind = kind_of(document.data)

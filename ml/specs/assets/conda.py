@@ -34,7 +34,7 @@ class Conda:
 def of_file(path: Path) -> Conda:
     """The dependencies of the conda file at `path`; problems refer to its own lines."""
     try:
-        document = read(path, repository.shown(path))
+        document = read(path)
     except Refused as refused:
         return Conda((), refused.problems)
     return of_part(Part(document, path))

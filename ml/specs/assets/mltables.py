@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ml.core import repository
 from ml.core.documents import Document, Key, read, walk
 from ml.core.errors import Problem, Refused
 from ml.specs.assets import assets
@@ -54,7 +53,7 @@ def _tables(spec: Spec) -> Iterator[tuple[tuple[Key, ...], str]]:
 
 def _inside(file: Path) -> Iterator[Problem]:
     try:
-        document = read(file, repository.shown(file))
+        document = read(file)
     except Refused as refused:
         yield from refused.problems
         return

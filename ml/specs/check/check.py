@@ -162,7 +162,7 @@ def survey(
                 specs += 1
                 continue
             try:
-                document = read(path, repository.shown(path))
+                document = read(path)
                 if is_named or kinds.kind_of(document.data) is not None:
                     problems += check(from_document(document, path.absolute(), {}), links)
                     specs += 1

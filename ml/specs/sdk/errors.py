@@ -11,7 +11,6 @@ from typing import Any
 
 from marshmallow import ValidationError
 
-from ml.core import repository
 from ml.core.documents import Document, Key, read, strings
 from ml.core.errors import Problem, Refused, nearest
 from ml.specs.check import secrets
@@ -81,7 +80,7 @@ def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
     """The problems, at its own lines, of a file that the spec names and the SDK cannot read."""
     for match in filter(None, map(_UNPARSED.search, messages)):
         try:
-            read(Path(match["file"]), repository.shown(Path(match["file"])))
+            read(Path(match["file"]))
         except Refused as refused:
             return refused.problems
     return ()

@@ -89,7 +89,7 @@ def load(path: Path, overrides: Mapping[str, str] | None = None) -> Spec:
     Raises Refused when nothing can be loaded: no such file, unreadable or ambiguous YAML, not an
     Azure ML spec, an override of an unknown field.
     """
-    document = read(path, repository.shown(path))
+    document = read(path)
     return from_document(document, path.absolute(), overrides or {})
 
 

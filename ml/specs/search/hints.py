@@ -115,7 +115,7 @@ def _beside(spec: Path) -> Part | None:
             place=Place(repository.shown(files[1]), 1),
         )
         raise Refused(problem)
-    return Part(read(files[0], repository.shown(files[0])), files[0]) if files else None
+    return Part(read(files[0]), files[0]) if files else None
 
 
 @dataclass

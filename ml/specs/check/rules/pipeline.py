@@ -144,7 +144,7 @@ def not_a_component(node: Node) -> Iterator[Finding]:
     component = assets.included(str(written), node.folder)
     if component is None:
         try:
-            read(path, repository.shown(path))
+            read(path)
         except Refused as refused:
             first = refused.problems[0]
             yield Finding((key,), f"{first.place}: {first.found}", first.expected, first.hint)
