@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ BINARY: dict[str, Any] = {"outcome": "binary", "baseline": 0.4, "effect": 0.1}
 
 
 @pytest.fixture
-def begun() -> Callable[..., Experiment]:
-    """Begins an experiment; binary unless told otherwise."""
+def begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
+    """Begins an experiment, binary unless told otherwise; the salts are the same in every run."""
+    salts = count()
+    monkeypatch.setattr(experiment.secrets, "token_hex", lambda size: f"{next(salts):0{2 * size}x}")
 
     def begin(name: str = "wording", **settings: Any) -> Experiment:
         return experiment.declare(name, A, B, **{"environment": "local", **BINARY, **settings})
