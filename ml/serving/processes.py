@@ -72,12 +72,6 @@ def spawn(
         )
 
 
-def running(slot: Path) -> psutil.Process | None:
-    """The oldest living process of the slot, or None."""
-    processes = _processes(slot)
-    return processes[0] if processes else None
-
-
 def stop(slot: Path, patience_s: float = STOP_S) -> bool:
     """End every process of the slot: first with time to finish its requests, then by SIGKILL.
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
+
+from ml.serving import processes
 from ml.serving.scoring.manifest import folder_digest, write_manifest
 from ml.serving.server import Launch
 
@@ -68,3 +71,9 @@ def launch(folder: Path, script: str = ECHO, endpoint: str = "echo", version: st
         model_folder=model,
         environment_variables={},
     )
+
+
+def process_of(slot: Path) -> psutil.Process | None:
+    """The oldest living process of the slot, or None."""
+    alive = [process for process in psutil.process_iter() if processes.belongs(process, slot)]
+    return min(alive, key=lambda process: process.pid, default=None)

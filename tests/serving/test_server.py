@@ -20,7 +20,7 @@ from ml.serving import endpoint, processes, server
 from ml.serving.endpoint import Live
 from ml.serving.router import process
 from ml.serving.server import Server
-from tests.serving.servers import CRASH, HANG, launch
+from tests.serving.servers import CRASH, HANG, launch, process_of
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_two_servers_load_at_once(slot: Path, tmp_path: Path) -> None:
     first, second = (server.wait_until_ready(one) for one in begun)
     assert first.port != second.port and server.is_up(first) and server.is_up(second)
     server.begin(other, launch(tmp_path))
-    assert processes.stop(other) and processes.running(other) is None
+    assert processes.stop(other) and process_of(other) is None
     processes.stop(slot)
 
 
@@ -124,7 +124,7 @@ def test_the_error_of_a_crash_on_start_has_the_log(slot: Path, tmp_path: Path) -
     assert problem.code == "server-crashed"
     assert "ready: RuntimeError: no weights, no answer;" in problem.found
     assert "Worker failed to boot" in problem.found and str(processes.log(slot)) in problem.hint
-    assert processes.running(slot) is None
+    assert process_of(slot) is None
 
 
 def test_a_server_that_never_answers_is_stopped(slot: Path, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_server_that_never_answers_is_stopped(slot: Path, tmp_path: Path) -> N
     with pytest.raises(Refused) as raised:
         server.start(slot, launch(tmp_path, HANG), deadline_s=2.0)
     assert raised.value.problems[0].code == "server-not-ready"
-    assert processes.running(slot) is None
+    assert process_of(slot) is None
 
 
 def test_it_outlives_the_command_that_started_it(own_home: Path, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_flipped_bit_is_refused_before_the_server_starts(echo: Live) -> None:
         endpoint.ensure("echo")
     assert raised.value.problems[0].code == "model-corrupt"
     assert "model.txt" in raised.value.problems[0].found
-    assert processes.running(echo.server.slot) is None
+    assert process_of(echo.server.slot) is None
 
 
 def test_an_endpoint_without_a_promoted_model(own_home: Path) -> None:

@@ -23,6 +23,7 @@ from ml.serving import endpoint, processes, server
 from tests.local import BACKEND
 from tests.release.conftest import Template, World
 from tests.release.test_commands import ml
+from tests.serving.servers import process_of
 
 KEYS = [f"customer-{number}" for number in range(16)]
 START = ("ab", "start", "wording", "tiny", "--b", "2", "--baseline", "0.4", "--effect", "0.1")
@@ -139,7 +140,7 @@ def test_a_full_disk_sends_no_key_to_a_b_that_is_stopped(
         code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
     assert code == 1 and "error[disk-full]" in err
     assert not routing.served(made) and {ask(key)[0] for key in KEYS} == {made.a.digest}
-    assert processes.running(endpoint.other_slot("tiny")) is None
+    assert process_of(endpoint.other_slot("tiny")) is None
     assert routing.serve(BACKEND, made, "ana")[1] is not None
 
 

@@ -26,6 +26,7 @@ from tests.release.canary.greens import (
     TWICE,
     Servers,
 )
+from tests.serving.servers import process_of
 
 pytestmark = pytest.mark.slow
 QUICK = replace(STRATEGY, requests=(40, 60, 40))
@@ -70,7 +71,7 @@ def test_a_healthy_green_has_all_the_traffic_in_the_end(servers: Servers) -> Non
     assert abs(compared["baseline"] - compared["green"]) < 60
     state = endpoint.live("echo")
     assert state and state.canary and state.canary.weight == 100
-    assert processes.running(made.blue.slot)
+    assert process_of(made.blue.slot)
 
 
 def test_a_mirrored_stage_comes_first(servers: Servers) -> None:

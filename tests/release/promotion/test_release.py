@@ -24,12 +24,13 @@ from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
 from ml.release.rollout.plan import plan
 from ml.release.rollout.status import status
-from ml.serving import endpoint, processes, server
+from ml.serving import endpoint, server
 from tests.local import BACKEND
 from tests.release import tiny
 from tests.release.conftest import World
 from tests.release.test_commands import ml
 from tests.release.test_registry import full_disk
+from tests.serving.servers import process_of
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +94,7 @@ def test_a_better_model_takes_over(challenged: World) -> None:
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
     green = endpoint.live("tiny")
     assert blue and green and green.server.slot != blue.server.slot
-    assert not server.is_up(blue.server) and processes.running(blue.server.slot) is None
+    assert not server.is_up(blue.server) and process_of(blue.server.slot) is None
     assert ask("tiny", {"question": "how?"}).version == "2"
     champion = BACKEND.registry.champion("tiny", "local")
     assert champion and champion.version == "2"
@@ -308,7 +309,7 @@ def test_a_candidate_that_does_not_answer_is_not_registered(world: World) -> Non
     assert raised.value.problems[0].code == "candidate-fails"
     assert "forecast" in str(raised.value)
     assert not BACKEND.registry.versions("tiny")
-    assert processes.running(endpoint.folder("tiny") / "candidate") is None
+    assert process_of(endpoint.folder("tiny") / "candidate") is None
 
 
 def test_an_evaluation_that_fails_is_told_with_its_log(world: World) -> None:

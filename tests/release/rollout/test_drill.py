@@ -11,9 +11,10 @@ from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.rollout.drill import drill, with_fault
 from ml.release.rollout.invoke import ask
-from ml.serving import endpoint, faulty, processes
+from ml.serving import endpoint, faulty
 from tests.local import BACKEND
 from tests.release.conftest import World
+from tests.serving.servers import process_of
 
 
 @pytest.mark.slow
@@ -25,7 +26,7 @@ def test_the_canary_takes_it_back(served: World, fault: str) -> None:
     assert done.noticed and done.outcome.kind == "rolled-back" and done.failed == 0
     assert endpoint.live("tiny") == live
     running = (*endpoint.SLOTS, endpoint.BASELINE)
-    assert [one for one in running if processes.running(endpoint.folder("tiny") / one)] == [
+    assert [one for one in running if process_of(endpoint.folder("tiny") / one)] == [
         live.server.slot.name if live else ""
     ]
     assert ask("tiny", {"question": "how?"}).version == "1"

@@ -14,13 +14,14 @@ from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import Applied, apply
 from ml.release.rollout.invoke import ask
 from ml.release.rollout.status import status
-from ml.serving import endpoint, processes, server
+from ml.serving import endpoint, server
 from ml.serving.endpoint import Canary, Live
 from ml.serving.server import START_S, Server, Starting
 from tests.local import BACKEND
 from tests.release.conftest import World
 from tests.release.killing import killed
 from tests.release.test_registry import full_disk
+from tests.serving.servers import process_of
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ BAD_GREENS = {
 def running() -> list[str]:
     """The slots in which a server runs."""
     every = (*endpoint.SLOTS, endpoint.BASELINE)
-    return [one for one in every if processes.running(endpoint.folder("tiny") / one)]
+    return [one for one in every if process_of(endpoint.folder("tiny") / one)]
 
 
 def assert_blue_serves(live: Live | None) -> None:
@@ -169,7 +170,7 @@ def test_a_first_promotion_that_fails_leaves_nothing(world: World) -> None:
     with pytest.raises(Refused):
         apply(BACKEND, "tiny", "local", "ana")
     assert endpoint.live("tiny") is None and BACKEND.registry.champion("tiny", "local") is None
-    assert processes.running(endpoint.folder("tiny") / "blue") is None
+    assert process_of(endpoint.folder("tiny") / "blue") is None
 
 
 # The step, which call of it, and whether before or after. Weights are switched to 0, 0, 10, 50 and
