@@ -76,9 +76,11 @@ class Amount:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences; `confidence` is that of each paired interval.
+    """The differences of two models; `confidence` is that of each paired interval.
 
-    `unpaired` says why units were not compared one by one, "" when they were.
+    `unpaired` says why units were not compared one by one, "" when they were. For an environment
+    there is the gates' decision too, None for a run without a version; `notes` are sentences on
+    what could not be compared, and why.
     """
 
     candidate: Side
@@ -90,19 +92,9 @@ class Comparison:
     missing: tuple[str, ...]
     unpaired: str
     confidence: float
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A comparison for an environment, and the gates' decision; None for a run without a version.
-
-    `notes` are sentences on what could not be compared, and why.
-    """
-
-    comparison: Comparison
-    decision: Decision | None
-    environment: str
-    model: str
+    model: str = ""
+    environment: str = ""
+    decision: Decision | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -112,7 +104,7 @@ def versus(
     against: str | None,
     environment: str | None = None,
     watch: Watch = unwatched,
-) -> Compared:
+) -> Comparison:
     """Compare `reference` with `against`, by default with the environment's champion.
 
     Each is MODEL:VERSION, a run's name or id, or champion@ENVIRONMENT. The environment is by
@@ -154,11 +146,11 @@ def versus(
         )
     else:
         notes.append(f"the gates were not asked: the model of {ours.name} is not registered")
-    return Compared(
-        comparison=compare(ours, theirs, confidence),
-        decision=decision,
-        environment=environment,
+    return replace(
+        compare(ours, theirs, confidence),
         model=model,
+        environment=environment,
+        decision=decision,
         notes=tuple(notes),
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ml.release.comparison import Amount, Compared, Comparison, Row
+from ml.release.comparison import Amount, Comparison, Row
 from ml.reports.charts.forest import ForestRow, forest_row, text_plot
 from ml.reports.formatting import count, number, sentence, signed_short
 from ml.reports.markdown import block, code, details, image, link, table, text
@@ -83,7 +83,7 @@ def post(body: str, comments: Sequence[Mapping[str, Any]], author: str) -> Posti
 
 
 def comment(
-    compared: Compared,
+    comparison: Comparison,
     repository: str = "",
     chart: str = "",
     links: Mapping[str, str] | None = None,
@@ -93,19 +93,18 @@ def comment(
     `repository` is the address that commits are linked under, `chart` that of a picture to show
     in place of the text plot, `links` further addresses by their words (a run's report).
     """
-    comparison, decision = compared.comparison, compared.decision
-    champion = comparison.champion
+    champion, decision = comparison.champion, comparison.decision
     against = f" against {text(champion.name)}" if champion else ""
     candidate = text(comparison.candidate.name)
     parts = [
-        marker(compared.model, compared.environment),
-        f"### {candidate}{against} for {text(compared.environment)}",
-        " ".join(_verdict(compared)),
+        marker(comparison.model, comparison.environment),
+        f"### {candidate}{against} for {text(comparison.environment)}",
+        " ".join(_verdict(comparison)),
         _plot(comparison, chart),
         *_tables(comparison),
         _gates(decision) if decision else "",
         details("Latency and cost", _amounts(comparison)) if comparison.amounts else "",
-        details("Lineage", _lineage(compared, repository, links or {})),
+        details("Lineage", _lineage(comparison, repository, links or {})),
         _missing(comparison),
     ]
     return _fit([part for part in parts if part])
@@ -123,8 +122,8 @@ def forest_rows(comparison: Comparison) -> list[ForestRow]:
     return [row for row in rows if row][:PLOT_ROWS]
 
 
-def _verdict(compared: Compared) -> Iterator[str]:
-    comparison, decision = compared.comparison, compared.decision
+def _verdict(comparison: Comparison) -> Iterator[str]:
+    decision = comparison.decision
     if decision:
         blocking = ", ".join(code(result.gate) for result in decision.blocking)
         yield f"**Gates: {OUTCOMES[decision.outcome]}**" + (f" ({blocking})." if blocking else ".")
@@ -144,7 +143,7 @@ def _verdict(compared: Compared) -> Iterator[str]:
         )
     if comparison.unpaired:
         yield f"There are no paired differences: {text(comparison.unpaired)}."
-    yield from (text(sentence(note)) for note in compared.notes)
+    yield from (text(sentence(note)) for note in comparison.notes)
 
 
 def _plot(comparison: Comparison, chart: str) -> str:
@@ -254,13 +253,13 @@ def _ratio(amount: Amount) -> str:
     return f"× {amount.ours / amount.theirs:.2f}" if amount.ours and amount.theirs else ""
 
 
-def _lineage(compared: Compared, repository: str, links: Mapping[str, str]) -> str:
-    evidence = compared.comparison.candidate.evidence
+def _lineage(comparison: Comparison, repository: str, links: Mapping[str, str]) -> str:
+    evidence = comparison.candidate.evidence
     lineage, commit = evidence.lineage, evidence.lineage.commit or ""
     linked = link(code(commit[:12]), f"{repository}/commit/{commit}") if repository else ""
     changes = " with uncommitted changes" if lineage.dirty else ""
     rows = [
-        ["model", _code(compared.comparison.candidate.digest, 19)],
+        ["model", _code(comparison.candidate.digest, 19)],
         ["run", _code(lineage.run_name or lineage.run)],
         ["part of", _code(lineage.parent_run)],
         ["commit", (linked or _code(commit, 12)) + changes],

@@ -42,12 +42,12 @@ def test_the_champion_is_what_is_compared_with(two: World) -> None:
     """By version, by run, and either way round; no run is made and no decision logged."""
     before = len(audit.verify()), len([*LocalRuns().all()])
     found = versus(BACKEND, "tiny:2", None, "local")
-    assert found.comparison.champion.name == "tiny 1" and found.notes == ()
-    first = found.comparison.metrics[0]
+    assert found.champion.name == "tiny 1" and found.notes == ()
+    first = found.metrics[0]
     assert (first.place, first.metric, first.verdict) == ("test", "gain_at_1", "better")
     assert first.difference is not None and first.difference.mean == pytest.approx(0.15)
-    assert {one.place for one in found.comparison.slices} == {"side=left", "side=right"}
-    assert all(one.verdict == "better" for one in found.comparison.slices)
+    assert {one.place for one in found.slices} == {"side=left", "side=right"}
+    assert all(one.verdict == "better" for one in found.slices)
     assert found.decision is not None and found.decision.outcome == "pending"
     assert found.decision.champion == "1"
     for words in (
@@ -55,10 +55,10 @@ def test_the_champion_is_what_is_compared_with(two: World) -> None:
         (two.run(0.95), "champion@local"),
         ("tiny:2", two.run(0.8)),
     ):
-        again = versus(BACKEND, *words, "local").comparison
-        assert again.metrics == found.comparison.metrics, words
+        again = versus(BACKEND, *words, "local")
+        assert again.metrics == found.metrics, words
     back = versus(BACKEND, "champion@local", "tiny:2", "local")
-    assert back.comparison.metrics[0].verdict == "worse"
+    assert back.metrics[0].verdict == "worse"
     assert (len(audit.verify()), len([*LocalRuns().all()])) == before
 
 
@@ -91,7 +91,7 @@ def test_the_environment_is_the_champions(two: World) -> None:
 def test_the_champion_itself(two: World) -> None:
     """Nothing to compare, and said so."""
     found = versus(BACKEND, "tiny:1", None, "local")
-    assert found.comparison.champion is None
+    assert found.champion is None
     assert found.notes == ("tiny 1 is the same model as tiny 1",)
     assert found.decision is not None and found.decision.outcome == "already-champion"
 
@@ -106,7 +106,7 @@ def test_a_champion_on_other_data_is_scored_again(two: World) -> None:
     propose(BACKEND, "tiny", run.name, reason="new data")
     found = versus(BACKEND, "tiny:3", None, "local")
     assert found.notes == ("tiny 1 was scored again on the data of tiny 3",)
-    first = found.comparison.metrics[0]
+    first = found.metrics[0]
     assert first.difference is not None and first.difference.count == 300
 
 
@@ -117,10 +117,8 @@ def test_a_run_that_was_only_evaluated(two: World) -> None:
     found = versus(BACKEND, done.name, None, "local")
     assert found.decision is None
     assert [note for note in found.notes if "the gates were not asked" in note]
-    assert found.comparison.metrics[0].difference is None  # which data it saw is in no evidence yet
-    assert "lineage.commit" in found.comparison.missing and "cost.training.seconds" in (
-        found.comparison.missing
-    )
+    assert found.metrics[0].difference is None  # which data it saw is in no evidence yet
+    assert "lineage.commit" in found.missing and "cost.training.seconds" in (found.missing)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +149,7 @@ def test_evidence_that_was_edited_claims_nothing(two: World) -> None:
     papers = BACKEND.registry.find("tiny", "2").evidence_folder / "evidence.json"
     papers.write_text(papers.read_text().replace("0.95", "0.99", 1))
     found = versus(BACKEND, "tiny:2", None, "local")
-    assert found.comparison.metrics == () and "not the file that was kept" in (
-        found.comparison.unpaired
-    )
+    assert found.metrics == () and "not the file that was kept" in (found.unpaired)
     assert found.decision is not None and found.decision.outcome == "refused"
 
 

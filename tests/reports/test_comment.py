@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from ml.release.comparison import Compared, Side, compare
+from ml.release.comparison import Comparison, Side, compare
 from ml.reports.comment import MAX_LENGTH, comment, forest_rows, marker
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Estimate, Evidence, Lineage
@@ -26,7 +26,7 @@ OURS = {
 
 def compared(
     candidate: Evidence, champion: Evidence | None, folder: Path, notes: tuple[str, ...] = ()
-) -> Compared:
+) -> Comparison:
     """As `ml compare` finds it."""
     sides = [
         Side(f"tiny {one.version}", one.digest or "", one) if one else None
@@ -36,7 +36,7 @@ def compared(
     request = replace(cases.request(), digest=candidate.digest or "")
     decision = decide(cases.load_gates(folder), candidate, champion, request)
     made = compare(sides[0], sides[1])
-    return Compared(made, decision, "prod", "tiny", notes)
+    return replace(made, decision=decision, environment="prod", model="tiny", notes=notes)
 
 
 def elements(text: str) -> set[str]:
@@ -66,10 +66,8 @@ def test_a_better_candidate(tmp_path: Path):
 def test_the_comment_states_the_confidence_of_its_intervals(tmp_path: Path):
     """A project may ask for more than 95 %."""
     comparison = compared(cases.good(0.9), cases.good(0.8, "6", cases.OTHER), tmp_path)
-    made = comparison.comparison
-    assert made.champion
-    surer = compare(made.candidate, made.champion, 0.995)
-    text = comment(replace(comparison, comparison=surer))
+    surer = compare(comparison.candidate, comparison.champion, 0.995)
+    text = comment(replace(surer, decision=comparison.decision))
     assert "with 99.5 % intervals" in text and "95 % intervals" in comment(comparison)
     assert "95 % intervals" not in text.replace("99.5 %", "")
 
@@ -148,9 +146,7 @@ def test_a_chart_by_its_address(tmp_path: Path):
         comparison, chart=url
     )
     assert "├" in comment(comparison, chart="data:image/svg+xml,<svg/>")
-    assert [one.label for one in forest_rows(comparison.comparison)] == [
-        *("test", "topic=cost", "topic=data")
-    ]
+    assert [one.label for one in forest_rows(comparison)] == [*("test", "topic=cost", "topic=data")]
 
 
 def test_invalid_evidence_has_no_table_of_metrics(tmp_path: Path):

@@ -16,7 +16,7 @@ from ml.reports.formatting import amount, number, signed
 
 if TYPE_CHECKING:
     from ml.backends.runs import Event
-    from ml.release.comparison import Amount, Compared, Row, Side
+    from ml.release.comparison import Amount, Comparison, Row, Side
     from policies.promotion.evidence import Estimate
 
 
@@ -49,22 +49,21 @@ def compare(
     from ml.reports.charts.forest import svg_file
     from ml.reports.comment import comment, forest_rows
 
-    result = versus(open_backend(), candidate, champion, to, _watch)
+    comparison = versus(open_backend(), candidate, champion, to, _watch)
     if chart is not None:
-        title = f"{result.comparison.primary}: candidate minus champion"
-        files.replace(chart, svg_file(forest_rows(result.comparison), title))
+        title = f"{comparison.primary}: candidate minus champion"
+        files.replace(chart, svg_file(forest_rows(comparison), title))
     if form == "json":
-        write_json(_document(result))
+        write_json(_document(comparison))
     elif form == "md":
         links = {"report": report_url} if report_url else {}
-        typer.echo(comment(result, repository or _repository(), chart_url, links), nl=False)
+        typer.echo(comment(comparison, repository or _repository(), chart_url, links), nl=False)
     else:
-        _print_comparison(result)
+        _print_comparison(comparison)
 
 
-def _document(result: Compared) -> dict[str, Any]:
+def _document(comparison: Comparison) -> dict[str, Any]:
     """The comparison for a program."""
-    comparison = result.comparison
 
     def row(of: Row) -> dict[str, Any]:
         return {
@@ -80,28 +79,27 @@ def _document(result: Compared) -> dict[str, Any]:
         return {"name": of.name, "digest": of.digest}
 
     return {
-        "model": result.model,
-        "environment": result.environment,
+        "model": comparison.model,
+        "environment": comparison.environment,
         "candidate": side(comparison.candidate),
         "champion": side(comparison.champion) if comparison.champion else None,
         "primary_metric": comparison.primary,
         "metrics": [row(each) for each in comparison.metrics],
         "slices": [row(each) for each in comparison.slices],
         "amounts": [asdict(row) for row in comparison.amounts],
-        "decision": result.decision.to_json() if result.decision else None,
+        "decision": comparison.decision.to_json() if comparison.decision else None,
         "lineage": asdict(comparison.candidate.evidence.lineage),
         "missing": comparison.missing,
         "unpaired": comparison.unpaired or None,
-        "notes": result.notes,
+        "notes": comparison.notes,
     }
 
 
-def _print_comparison(result: Compared) -> None:
+def _print_comparison(comparison: Comparison) -> None:
     from ml.cli.render import verdicts
     from ml.reports.charts.forest import text_plot
     from ml.reports.comment import forest_rows
 
-    comparison = result.comparison
     names = [side.name for side in (comparison.candidate, comparison.champion) if side]
     head = ["metric", "on", *names, *(["difference"] if comparison.champion else [])]
     write_table(head, [_row(row)[: len(head)] for row in comparison.metrics])
@@ -111,11 +109,11 @@ def _print_comparison(result: Compared) -> None:
             typer.echo(line)
     typer.echo("")
     write_table(["", *names], [_amounts(row)[: len(names) + 1] for row in comparison.amounts])
-    if result.decision:
-        verdicts.show(result.decision)
+    if comparison.decision:
+        verdicts.show(comparison.decision)
     if comparison.unpaired:
         typer.echo(f"note: not compared unit by unit: {comparison.unpaired}", err=True)
-    for note in result.notes:
+    for note in comparison.notes:
         typer.echo(f"note: {note}", err=True)
     if comparison.missing:
         typer.echo(f"missing from the evidence: {', '.join(comparison.missing)}", err=True)
