@@ -292,7 +292,7 @@ class App:
                 content = orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY)
                 if b"null" in content:  # orjson writes NaN and infinite numbers so
                     json.dumps(result, default=_plain, allow_nan=False)
-            if status == 200 and not is_finite(content):
+            if status < 300 and not is_finite(content):
                 raise ValueError("the answer has an infinite number or NaN")
             return status, [], content
         except Exception:

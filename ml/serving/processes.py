@@ -179,17 +179,22 @@ def listens(process: psutil.Process, port: int) -> bool:
 class Listener:
     """The very socket that a process listens on, by its descriptor and its inode.
 
-    While it is open nobody else can take its port, and no other socket is it.
+    While it is open nobody else can take its port, and no other socket is it. Where there is no
+    /proc, `inode` is None and every look asks the system who listens on the port.
     """
 
+    pid: int
+    port: int
     path: Path
-    inode: int
+    inode: int | None
 
     def is_open(self) -> bool:
         """Whether the process still has this socket."""
         try:
+            if self.inode is None:
+                return listens(psutil.Process(self.pid), self.port)
             return self.path.stat().st_ino == self.inode
-        except OSError:
+        except (psutil.Error, OSError):
             return False
 
 
@@ -199,7 +204,8 @@ def listener(pid: int, port: int) -> Listener | None:
         for connection in psutil.Process(pid).net_connections("tcp4"):
             if _listens(connection, port):
                 path = Path(f"/proc/{pid}/fd/{connection.fd}")
-                return Listener(path, path.stat().st_ino)
+                inode = path.stat().st_ino if sys.platform == "linux" else None
+                return Listener(pid, port, path, inode)
     except (psutil.Error, OSError):
         pass
     return None

@@ -149,6 +149,28 @@ def test_green_and_its_baseline_are_under_the_same_load(
             assert each["callers"]["requests"] == 0
 
 
+@pytest.mark.attack("a caller asks green by another path or method, or with few large requests")
+def test_no_load_reaches_green_alone(tmp_path: Path, blue: Backend, green: Backend) -> None:
+    """What leads to the script is counted; all that is addressed, and all that is large, is copied.
+    Small requests that the router splits are not."""
+    with backend("baseline") as twin, routed(tmp_path, **canary(blue, green, twin)) as at:
+        for path in ("/%73core", "/health", "/swagger.json"):
+            assert ask(at, path=path, azureml_model_deployment="green")[0] == 200
+        for number in range(2):
+            assert ask(at, b"%d" % number * 100_000)[0] == 200
+        assert ask(at, b"small", path="/sc%6fre")[0] == 200
+        while len(green.asked) + len(twin.asked) < 11:
+            time.sleep(0.01)
+        without = [
+            [(path, body) for path, _, body in each.asked if body != b"small"]
+            for each in (green, twin)
+        ]
+        assert sorted(without[0]) == sorted(without[1]) and len(without[0]) == 5
+        counted = at.router.state()["tallies"].values()
+        assert sum(each["callers"]["requests"] for each in counted) == 3
+        assert sum(each["apart"]["requests"] for each in counted) == 2 + 2
+
+
 @pytest.mark.attack("a caller passes its requests off as the project's samples")
 def test_samples_have_a_secret(both: Routed, blue: Backend) -> None:
     """They are counted by themselves, and no server can tell them from others."""

@@ -16,6 +16,7 @@ import gc
 import hmac
 import json
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -28,7 +29,7 @@ import uvloop
 from aiohttp import hdrs, web
 
 from ml.serving.processes import HOST
-from ml.serving.router.front import Server, error
+from ml.serving.router.front import MAX_CONNECTIONS, Server, error
 from ml.serving.router.proxy import Proxy
 
 # The routes file is checked this often, in case its writer could not announce a change.
@@ -36,6 +37,8 @@ CHECK_S = 0.5
 # Requests in flight may end before the process does; `ml serve --stop` waits ten seconds.
 PATIENCE_S = 8.0
 BACKLOG = 2048
+# Each caller has a connection, and so has each request in flight to a deployment.
+DESCRIPTORS = 4 * MAX_CONNECTIONS
 
 
 class Control:
@@ -148,6 +151,9 @@ def _announce(folder: Path, router: Mapping[str, int | str]) -> None:
 def main() -> None:
     """Serve until a signal ends it."""
     folder, listener, file = sys.argv[1:]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
     gc.freeze()  # imported modules are never collected: do not scan them
     uvloop.run(serve(Path(folder), socket.socket(fileno=int(listener)), Path(file)))
 

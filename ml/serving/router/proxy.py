@@ -21,7 +21,7 @@ from yarl import URL
 from ml.serving import processes
 from ml.serving.processes import HOST
 from ml.serving.router import routes as routing
-from ml.serving.router.front import MAX_HEADERS, Full, Load, error
+from ml.serving.router.front import MAX_HEADERS, SMALL, Full, Load, error
 from ml.serving.router.records import (
     FOLDER,
     NO_ANSWER,
@@ -186,13 +186,26 @@ class Proxy:
             return error(404, f"no deployment `{named[:80]}`; one of: {names}")
         key = _text(headers.get(KEY_HEADER))
         chosen = self.deployments[named or routes.pick(key, self._random, self.leased)]
-        if request.method != hdrs.METH_POST or request.rel_url.raw_path != SCORE:
-            return await self._send(chosen, None, request, body, load)
         kind = self._kind(request, named, key, routes)
-        collects = named is None and self._collects(routes, chosen.name, key)
-        if (other := self._copied_to(chosen.name, kind, named, routes)) is not None:
-            self._copy(other, kind, request, body, load)
-        answer = await self._send(chosen, kind, request, body, load)
+        # As the server reads the path; it also runs the script for GET.
+        scores = request.rel_url.path == SCORE
+        mirror = self._mirror(chosen, routes) if scores and kind != "apart" else None
+        if mirror is not None:
+            self._copy(mirror, kind, scores, request, body, load)
+        if self.leased and (kind == "apart" or len(body) > SMALL):
+            # Whatever callers choose to send to a canary's green its baseline gets too, and the
+            # reverse. Large requests too, of which a few would make all the difference. So both
+            # stay under the same load, and their latency and memory can be compared.
+            for each in (chosen, mirror):
+                if each is not None and (twin := routes.twin(each.name)) is not None:
+                    self._copy(self.deployments[twin], "apart", scores, request, body, load)
+        collects = (
+            scores
+            and named is None
+            and request.method == hdrs.METH_POST
+            and self._collects(routes, chosen.name, key)
+        )
+        answer = await self._send(chosen, kind, scores, request, body, load)
         if collects:
             digest = routes.digests.get(chosen.name, "")
             request_id = _text(answer.headers.get(REQUEST_ID)) or ""
@@ -202,7 +215,7 @@ class Proxy:
     def _kind(
         self, request: web.BaseRequest, named: str | None, key: str | None, routes: Routes
     ) -> Kind:
-        """What a scoring request is counted as.
+        """What a request is counted as, if it scores.
 
         Nobody can foresee where a new routing key leads. The answer tells, so whoever sends the key
         again has chosen the deployment.
@@ -218,38 +231,35 @@ class Proxy:
         sample = request.headers.get(SAMPLE_HEADER, "").encode("utf-8", "surrogateescape")
         return "samples" if sample and hmac.compare_digest(sample, self._sample) else "callers"
 
-    def _copied_to(
-        self, chosen: str, kind: Kind, named: str | None, routes: Routes
-    ) -> Deployment | None:
-        """The deployment that gets a copy of a request to `chosen`, whose answer is dropped.
-
-        What callers send to a canary's green by choice its baseline gets too, and the reverse: they
-        stay under the same load, and their latency and memory can be compared.
-        """
-        if not self.leased:
+    def _mirror(self, chosen: Deployment, routes: Routes) -> Deployment | None:
+        """The deployment that gets a copy of a request, drawn at random."""
+        name = routes.pick_mirror(chosen.name, self._random) if self.leased else None
+        if name is None or self.deployments[name].copies >= MAX_COPIES_IN_FLIGHT:
             return None
-        if kind == "apart" and (twin := routes.twin(chosen)) is not None:
-            return self.deployments[twin]
-        mirror = routes.pick_mirror(chosen, self._random) if named is None else None
-        if mirror is None or self.deployments[mirror].copies >= MAX_COPIES_IN_FLIGHT:
-            return None
-        return self.deployments[mirror]
+        return self.deployments[name]
 
     def _copy(
-        self, to: Deployment, kind: Kind, request: web.BaseRequest, body: bytes, load: Load
+        self,
+        to: Deployment,
+        kind: Kind,
+        scores: bool,
+        request: web.BaseRequest,
+        body: bytes,
+        load: Load,
     ) -> None:
-        """Send a copy that nobody waits for; none where the router has no room for its body."""
+        """Send a copy whose answer is dropped; none where the router has no room for its body."""
         own = Load(load.room)
         try:
             own.add(len(body))
         except Full:
             return
-        to.counters.of(kind).mirrored += 1
+        if scores:
+            to.counters.of(kind).mirrored += 1
         to.copies += 1
 
         async def send() -> None:
             try:
-                await self._send(to, kind, request, body, own)
+                await self._send(to, kind, scores, request, body, own)
             finally:
                 to.copies -= 1
                 own.end()
@@ -288,35 +298,44 @@ class Proxy:
     async def _send(
         self,
         to: Deployment,
-        kind: Kind | None,
+        kind: Kind,
+        scores: bool,
         request: web.BaseRequest,
         body: bytes,
         load: Load,
     ) -> web.Response:
-        """The answer of a deployment, counted unless `kind` is None: it does not score."""
-        if to.in_flight >= MAX_IN_FLIGHT:
-            return _turn_away(to, kind, TOO_MANY, "has too many pending requests")
+        """The answer of a deployment, counted if the request `scores`.
+
+        What a busy router turns away is counted apart: callers bring it about.
+        """
         timeout_ms = self.routes.timeout_ms if self.routes else TIMEOUT_MS
-        to.in_flight += 1
-        start = perf_counter()
+        seconds = 0.0
         own = False
-        try:
-            answer = await self._forward(request, body, to, timeout_ms, load)
-            own = kind is None or answer.status != 200 or is_finite(_bytes(answer))
-            if not own:
-                answer = error(NO_ANSWER, f"deployment `{to.name}`: an infinite number or NaN")
-            answer.headers[DEPLOYMENT_HEADER] = to.name
-        except Full:
-            return _turn_away(to, kind, TOO_FULL, "has an answer that the router cannot hold now")
-        except TimeoutError:
-            text = f"deployment `{to.name}` took longer than {timeout_ms / 1000:g} s"
-            answer = error(TOO_LATE, text, to.name)
-        except (aiohttp.ClientError, OSError) as failure:
-            answer = error(NO_ANSWER, f"deployment `{to.name}`: {_reason(failure)}", to.name)
-        finally:
-            to.in_flight -= 1
-        if kind is not None:
-            to.counters.of(kind).add(answer.status, perf_counter() - start, own)
+        if to.in_flight >= MAX_IN_FLIGHT:
+            text = f"deployment `{to.name}` has too many pending requests"
+            kind, answer = "apart", error(TOO_MANY, text, to.name)
+        else:
+            to.in_flight += 1
+            start = perf_counter()
+            try:
+                answer = await self._forward(request, body, to, timeout_ms, load)
+                own = not scores or answer.status >= 300 or is_finite(_bytes(answer))
+                if not own:
+                    answer = error(NO_ANSWER, f"deployment `{to.name}`: an infinite number or NaN")
+                answer.headers[DEPLOYMENT_HEADER] = to.name
+            except Full:
+                text = f"deployment `{to.name}`: no room for its answer; try again"
+                kind, answer = "apart", error(TOO_FULL, text, to.name)
+            except TimeoutError:
+                text = f"deployment `{to.name}` took longer than {timeout_ms / 1000:g} s"
+                answer = error(TOO_LATE, text, to.name)
+            except (aiohttp.ClientError, OSError) as failure:
+                answer = error(NO_ANSWER, f"deployment `{to.name}`: {_reason(failure)}", to.name)
+            finally:
+                to.in_flight -= 1
+            seconds = perf_counter() - start
+        if scores:
+            to.counters.of(kind).add(answer.status, seconds, own)
             if kind != "apart" and len(self.deployments) > 1:
                 self.recent.add(to.name, kind, answer.status, _bytes(answer) if own else b"")
         return answer
@@ -406,15 +425,6 @@ def _text(header: str | None) -> str | None:
 
 def _bytes(answer: web.Response) -> bytes:
     return answer.body if isinstance(answer.body, bytes) else b""
-
-
-def _turn_away(to: Deployment, kind: Kind | None, status: int, why: str) -> web.Response:
-    """The answer of a router that is too busy. Callers bring this about, so it is not judged as the
-    deployment's.
-    """
-    if kind is not None:
-        to.counters.apart.add(status, 0.0, own=False)
-    return error(status, f"deployment `{to.name}` {why}", to.name)
 
 
 def _reason(failure: Exception) -> str:

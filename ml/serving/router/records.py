@@ -9,6 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,9 +22,9 @@ from ml.core import files
 FIRST_S = 50e-6
 PER_OCTAVE = 8
 BUCKETS = 168
-# Limits on the recent answers that a canary reads; the oldest are dropped first.
+# Limits on the recent answers that a canary reads, of each kind; the oldest are dropped first.
 MAX_ANSWERS = 4096
-MAX_BYTES = 16 * 2**20
+MAX_BYTES = 8 * 2**20
 # A longer body is recorded as null.
 MAX_BODY = 64 * 2**10
 # The router's own statuses: no answer, too late; too many requests, too many bytes.
@@ -113,25 +115,32 @@ class Answered:
 
 
 class Recent:
-    """The latest answers that a canary judges, numbered from 1, within a bound of memory."""
+    """The latest answers that a canary judges, numbered from 1, within a bound of memory.
+
+    The bound holds for each kind, so that callers do not displace the samples.
+    """
 
     def __init__(self) -> None:
-        self._answers: deque[Answered] = deque()
-        self._bytes = 0
+        self._answers: dict[Kind, deque[Answered]] = {"callers": deque(), "samples": deque()}
+        self._bytes: dict[Kind, int] = {"callers": 0, "samples": 0}
         self.last = 0
 
     def add(self, deployment: str, kind: Kind, status: int, body: bytes) -> None:
-        """Record an answer, and drop the oldest beyond the bound."""
+        """Record an answer, and drop the oldest of its kind beyond the bound."""
         self.last += 1
         short = body if len(body) <= MAX_BODY else None
-        self._answers.append(Answered(self.last, deployment, kind, status, short))
-        self._bytes += len(short or b"")
-        while len(self._answers) > MAX_ANSWERS or self._bytes > MAX_BYTES:
-            self._bytes -= len(self._answers.popleft().body or b"")
+        answers = self._answers[kind]
+        answers.append(Answered(self.last, deployment, kind, status, short))
+        self._bytes[kind] += len(short or b"")
+        while len(answers) > MAX_ANSWERS or self._bytes[kind] > MAX_BYTES:
+            self._bytes[kind] -= len(answers.popleft().body or b"")
 
     def since(self, number: int) -> list[Answered]:
         """Those after `number`, the oldest first."""
-        return [answer for answer in self._answers if answer.number > number]
+        found = chain.from_iterable(self._answers.values())
+        return sorted(
+            (answer for answer in found if answer.number > number), key=attrgetter("number")
+        )
 
 
 def numbered(folder: Path) -> list[Path]:
