@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -277,8 +279,19 @@ def test_an_answer_without_a_number_is_an_error(tmp_path: Path, answer: bytes, s
         assert tally(at, "blue")["errors"] == (status == 502)
 
 
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """As many open files as this process may have, for both ends of many connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.attack("callers make the router too busy for one deployment alone")
-def test_what_the_router_turns_away_is_not_judged(tmp_path: Path, blue: Backend) -> None:
+def test_what_the_router_turns_away_is_not_judged(
+    tmp_path: Path, blue: Backend, many_files: None
+) -> None:
     """429 is counted apart, since callers bring it about."""
     blue.hold = threading.Event()
     with routed(tmp_path, ports={"blue": blue.port}, timeout_ms=60_000) as at:
