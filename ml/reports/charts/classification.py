@@ -20,13 +20,15 @@ from ml.toolkit.tasks import METRICS, Answers, value
 LEFT, RIGHT, TOP, BOTTOM, HEIGHT, POINTS = 50.0, 430.0, 34.0, 334.0, 380.0, 200
 # Predictions are grouped into so many ranges of probability of equal width.
 BINS = 10
+# The share of "1" among fewer predictions is chance.
+FEWEST = 10
 # The most classes with curves of their own: page.css has as many colours.
 CURVES = 6
 Points = Sequence[tuple[float, float]]
 _ROC = ("ROC", ("false positive rate", "true positive rate"))
 _PRECISION_RECALL = ("Precision and recall", ("recall", "precision"))
 _DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
-_BINS = f"Predictions in {BINS} ranges of equal width; empty ranges are left out."
+_BINS = f"Predictions in {BINS} ranges of equal width; those with fewer than {FEWEST} are left out."
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,18 @@ def class_charts(answers: Answers, probabilities: Mapping[str, Values]) -> list[
     counts = Counter(label for label in answers.expected.tolist() if label in probabilities)
     if len(counts) < 2:
         return _class_dots(rates)
-    meanings: dict[str, str] = {}
+    meanings: tuple[dict[str, str], ...] = ({}, {}, {})
     curves: tuple[list[Series], ...] = ([], [], [])
     for at, (label, count) in enumerate(counts.most_common(CURVES), 1):
         ones, score, kind = answers.expected == label, probabilities[label], f"class{at}"
         against_rest = replace(answers, expected=np.where(ones, "1", "0"), score=score)
-        auc = number(value(METRICS["binary"]["auc"], against_rest))
-        meanings[kind] = f"{label}: area {auc}, {count:,} rows"
+        auc, precision = (
+            number(value(METRICS["binary"][name], against_rest))
+            for name in ("auc", "average_precision")
+        )
+        meanings[0][kind] = f"{label}: area {auc}"
+        meanings[1][kind] = f"{label}: average precision {precision}"
+        meanings[2][kind] = f"{label}: {count:,} rows"
         roc, precision_recall = threshold_curves(ones, score)
         curves[0].append(Series(kind, roc))
         curves[1].append(Series(kind, precision_recall))
@@ -100,15 +107,15 @@ def class_charts(answers: Answers, probabilities: Mapping[str, Values]) -> list[
     if len(counts) > CURVES:
         note = f"The {CURVES} most frequent of {len(counts)} classes, each against the rest."
     return [
-        _chart(*_ROC, curves[0], _DIAGONAL, f"{note} Grey: a random order.", meanings),
-        _chart(*_PRECISION_RECALL, curves[1], None, note, meanings),
+        _chart(*_ROC, curves[0], _DIAGONAL, f"{note} Grey: a random order.", meanings[0]),
+        _chart(*_PRECISION_RECALL, curves[1], None, note, meanings[1]),
         _chart(
             "Calibration",
             ("mean predicted probability", "share of the class"),
             curves[2],
             _DIAGONAL,
             f"{note} {_BINS} Grey: perfect calibration.",
-            meanings,
+            meanings[2],
         ),
     ]
 
@@ -176,7 +183,7 @@ def calibration(ones: Values, score: Values) -> list[tuple[float, float, int]]:
 
 
 def _calibration_series(kind: str, ones: Values, score: Values) -> Series:
-    bins = calibration(ones, score)
+    bins = [each for each in calibration(ones, score) if each[2] >= FEWEST]
     words = [f"{number(observed)} of {rows:,} predictions" for _, observed, rows in bins]
     return Series(kind, [(predicted, observed) for predicted, observed, _ in bins], words)
 
