@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from ml.core import faults, files, home
 from ml.core.errors import Exit, Place, Problem, Refused
@@ -20,6 +21,7 @@ from ml.serving.server import Launch
 START = "0" * 64  # what the first line holds in place of a hash before it
 APPLIED, ROLLED_BACK = "applied", "rolled-back"  # events of a rollout
 Line = Mapping[str, object]
+T = TypeVar("T")
 
 
 def path() -> Path:
@@ -150,22 +152,21 @@ class History:
 
     @property
     def served(self) -> Sequence[Line]:
-        """The `applied` lines of the versions that a rollback may return to; the last is live.
-
-        A rollback removes what came after: after 1, 2, 3 and 2 again there are 1 and 2, and 3 would
-        be a promotion again.
-        """
-        lines: list[Line] = []
-        for line in self.applied:
-            pairs = [_pair(earlier) for earlier in lines]
-            if _pair(line) in pairs:
-                lines = lines[: pairs.index(_pair(line))]
-            lines.append(line)
-        return lines
+        """The `applied` lines of the versions that a rollback may return to; the last is live."""
+        return returnable(self.applied, _pair)
 
     def served_before(self, launch: Launch) -> bool:
         """Whether this model with this serving code is among those that may be returned to."""
         return any(is_launch(line, launch) for line in self.served)
+
+    def is_good(self, declared: Declared) -> bool:
+        """Whether the declared version served here and was not rolled back since. Where no version
+        was ever applied, as on another machine, any is.
+        """
+        for line in reversed(self._rollouts):
+            if is_declared(line, declared):
+                return line["event"] == APPLIED
+        return not self.applied
 
     def last_refusal(self, declared: Declared) -> str | None:
         """Why the declared version was rolled back, if nothing happened to it since."""
@@ -236,6 +237,21 @@ def history(endpoint: str) -> History:
     return History(endpoint, verify())
 
 
+def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
+    """The items that a rollback may return to, oldest first; the last is the present one.
+
+    `pair` is the model and serving of an item. A rollback removes what came after: after 1, 2, 3
+    and 2 again there are 1 and 2, and 3 would be a promotion again.
+    """
+    kept: list[T] = []
+    for item in items:
+        pairs = [pair(earlier) for earlier in kept]
+        if pair(item) in pairs:
+            kept = kept[: pairs.index(pair(item))]
+        kept.append(item)
+    return kept
+
+
 def refused_before(line: Line, expected: str, hint: str) -> Refused:
     """The error for a version that the line of the log says was rolled back."""
     return Refused(
@@ -253,6 +269,11 @@ def refused_before(line: Line, expected: str, hint: str) -> Refused:
 def is_launch(line: Line, launch: Launch) -> bool:
     """Whether the line is of this model with this serving."""
     return _pair(line) == (launch.digest, launch.serving)
+
+
+def is_declared(line: Line, declared: Declared) -> bool:
+    """Whether the line is of the declared model, with its serving where that is declared."""
+    return _pair(line) == (declared.digest, declared.serving or line.get("serving"))
 
 
 def _pair(line: Line) -> tuple[object, object]:

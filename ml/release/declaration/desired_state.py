@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 
 import yaml
 
-from ml.core import files, home, repository
+from ml.core import documents, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.declaration import edit, release_file
 from ml.release.declaration.release_file import (
@@ -31,6 +31,8 @@ LOCAL = "local"
 TRACKED = tuple(field.name for field in fields(Environments))
 ENVIRONMENTS = (LOCAL, *TRACKED)
 FILE = "release.yml"
+# Of release.yml that are looked at for the versions before.
+COMMITS = 50
 # Where an environment can be brought about.
 PLACES = (LOCAL, "azure")
 _HEADER = "# Written by `ml release propose`; `ml release apply` brings it about.\n"
@@ -71,10 +73,28 @@ def read(project: str, environment: str) -> Declared | None:
     if not file.is_file():
         return None
     of = Local if environment == LOCAL else Tracked
-    entry = release_file.read(file, of).entries.get(environment)
-    if entry is None or not entry.model:
-        return None
-    return Declared(**{field.name: getattr(entry, field.name) for field in fields(Declared)})
+    return release_file.read(file, of).declared(environment)
+
+
+def on_branch(project: str, environment: str) -> Sequence[Declared]:
+    """What the commits of the branch declared, oldest first: those that changed release.yml, at
+    most the last `COMMITS` of them. A merge counts as one commit.
+
+    Empty for `local` and outside git; a file that cannot be read now is left out.
+    """
+    if environment == LOCAL:
+        return []
+    file = path(project, environment)
+    log = ("log", "--first-parent", f"--max-count={COMMITS}", "--format=%H", "--", file.name)
+    every = []
+    for commit in reversed((trees.git(file.parent, *log) or "").split()):
+        text = trees.git(file.parent, "show", f"{commit}:./{file.name}")
+        with suppress(Refused):
+            shown = f"{repository.shown(file)} at {commit[:12]}"
+            declared = release_file.parse(documents.parse(text or "", shown)).declared(environment)
+            if declared is not None:
+                every.append(declared)
+    return every
 
 
 def reason_for(project: str, environment: str, digest: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -293,6 +293,13 @@ class ReleaseFile:
     entries: Mapping[str, Entry]
     strategies: Mapping[str, Strategy]
 
+    def declared(self, environment: str) -> Declared | None:
+        """What the environment is to serve; None where nothing is declared."""
+        entry = self.entries.get(environment)
+        if entry is None or not entry.model:
+            return None
+        return Declared(**{each.name: getattr(entry, each.name) for each in fields(Declared)})
+
     def strategy(self, environment: str) -> Strategy:
         """The canary strategy there; the project's own where the environment states none."""
         return self.strategies.get(environment, self.strategies[""])
@@ -300,7 +307,11 @@ class ReleaseFile:
 
 def read(path: Path, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
     """The file at `path`; raises Refused with every problem, each with its line."""
-    document = documents.read(path)
+    return parse(documents.read(path), kind)
+
+
+def parse(document: Document, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
+    """The file in a document; raises as `read`."""
     release = settings.read(kind, document)
     entries = {name: entry for name, entry in vars(release.environments).items() if entry}
     problems = [

@@ -1,0 +1,129 @@
+"""Rollback by the history of release.yml on the branch."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ml.backends.registry import Version
+from ml.core.errors import Refused
+from ml.release import audit
+from ml.release.declaration import desired_state
+from ml.release.declaration.release_file import Declared
+from ml.release.rollout.rollback import roll_back
+from ml.release.versions import EVIDENCE_FILE
+from tests.release import tiny
+
+
+def git(*words: str) -> None:
+    """Run git here."""
+    who = ("-c", "user.name=ana", "-c", "user.email=ana@example.org")
+    subprocess.run(["git", *who, *words], check=True, capture_output=True)
+
+
+def declared(version: str) -> Declared:
+    """A declaration of that version, and its evidence on this machine."""
+    of = Declared("tiny", version, f"sha256:{version * 64}", "e" * 63 + version, "d" * 64)
+    folder = Version(of.model, of.version, of.digest, "tiny", "", of.evidence).evidence_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / EVIDENCE_FILE).write_text(version)
+    return of
+
+
+def commit(version: str, environment: str = "prod") -> None:
+    """Declare it and commit."""
+    desired_state.declare("tiny", environment, declared(version))
+    git("add", "-A")
+    git("commit", "-qm", f"{environment} {version}")
+
+
+def happened(event: str, version: str) -> None:
+    """Add a line of a rollout to the audit log."""
+    of = {"endpoint": "tiny-prod", "model": "tiny", "version": version, "decision": "d" * 64}
+    audit.append(event, {**of, "digest": f"sha256:{version * 64}", "serving": "5" * 64})
+
+
+def registered(model: str, version: str) -> Version:
+    """The version as a registry has it."""
+    of = declared(version)
+    return Version(model, version, of.digest, "tiny", "", of.evidence)
+
+
+REGISTRY: Any = SimpleNamespace(find=registered)
+
+
+def back() -> str:
+    """The version that a rollback of prod declares."""
+    return roll_back(REGISTRY, "tiny", "prod").declared.version
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny project in a repository of its own, with nothing declared."""
+    tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_version_before_is_that_of_the_branch() -> None:
+    """Without a line of an audit log, as on another machine; commits for other environments and a
+    rollback that was committed are no versions of their own.
+    """
+    commit("1")
+    with pytest.raises(Refused, match="nothing-before"):
+        back()
+    commit("2")
+    commit("9", "dev")
+    found = roll_back(REGISTRY, "tiny", "prod")
+    assert found.declared == declared("1") and found.replaced == declared("2")
+    assert [path.read_text() for path in found.written[1:]] == ["1"]
+    git("add", "-A")
+    git("commit", "-qm", "back")
+    with pytest.raises(Refused, match="nothing-before"):
+        back()
+    commit("3")
+    assert back() == "1"
+
+
+@pytest.mark.parametrize(
+    ("events", "version"),
+    [
+        ([("applied", "1"), ("applied", "2"), ("applied", "3")], "2"),
+        ([("applied", "1"), ("rolled-back", "2"), ("applied", "3")], "1"),
+        ([("applied", "1"), ("applied", "3")], "1"),  # 2 was never applied
+        ([("rolled-back", "2"), ("applied", "1"), ("applied", "2"), ("applied", "3")], "2"),
+        ([("applied", "1"), ("applied", "2"), ("rolled-back", "3")], "2"),
+    ],
+)
+def test_versions_that_are_not_good_are_passed_over(
+    events: list[tuple[str, str]], version: str
+) -> None:
+    """What a canary refused, and what never served where others did."""
+    for number in "123":
+        commit(number)
+    for event in events:
+        happened(*event)
+    assert back() == version
+
+
+def test_a_merge_is_one_step_of_the_branch() -> None:
+    """A pull request declared 2, then 3: only 3 was ever on the branch."""
+    commit("1")
+    git("checkout", "-qb", "proposal")
+    commit("2")
+    commit("3")
+    git("checkout", "-q", "-")
+    git("merge", "-q", "--no-ff", "-m", "merge", "proposal")
+    assert back() == "1"
+
+
+def test_a_declaration_that_is_not_committed_goes_back_by_the_audit_log() -> None:
+    """The commits do not say what served before it."""
+    commit("1")
+    for version in "1234":
+        happened("applied", version)
+    desired_state.declare("tiny", "prod", declared("4"))
+    assert back() == "3"
