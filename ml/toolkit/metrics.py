@@ -95,7 +95,8 @@ def resampled_means(
     """
     return np.concatenate(
         [
-            times @ values / times.sum(axis=1, keepdims=True)
+            np.stack([weighted_sums(times, column) for column in values.T], axis=1)
+            / times.sum(axis=1, keepdims=True)
             for times in drawn_times(len(values), seed, groups, samples)
         ]
     )
@@ -117,6 +118,13 @@ def drawn_times(
         drawn = rng.integers(among, size=(size, among)) + among * np.arange(size)[:, None]
         times = np.bincount(drawn.ravel(), minlength=size * among).reshape(size, among)
         yield (times if at is None else times.take(at, axis=1)).astype(np.float64)
+
+
+def weighted_sums(times: Values, values: Values) -> Values:
+    """The sum of the values in each draw. Not `times @ values`: the threads of a BLAS wait for each
+    other on a machine that is busy.
+    """
+    return np.asarray(np.einsum("ij,j->i", times, values))
 
 
 def _numbered(groups: Groups) -> NDArray[np.int64]:

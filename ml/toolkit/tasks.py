@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.toolkit.metrics import METRICS as OF_RANKS
-from ml.toolkit.metrics import Estimate, Groups, Values, bounds, drawn_times
+from ml.toolkit.metrics import Estimate, Groups, Values, bounds, drawn_times, weighted_sums
 
 Task = Literal["ranking", "binary", "multiclass", "regression"]
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -137,7 +137,8 @@ def _f1(draws: Draws) -> Values:
     """Of the label "1"; 0 where nothing is "1" and nothing was taken for it."""
     ones, times = draws.answers.ones, draws.times
     predicted = draws.answers.predicted == "1"
-    return np.nan_to_num(_share(2.0 * (times @ (ones * predicted)), times @ (ones + predicted)))
+    hits, named = (weighted_sums(times, of) for of in (2.0 * ones * predicted, ones + predicted))
+    return np.nan_to_num(_share(hits, named))
 
 
 def _macro_f1(draws: Draws) -> Values:
@@ -202,8 +203,8 @@ def _quantile_loss(level: float) -> Metric:
 
 
 def _rmse(draws: Draws) -> Values:
-    times = draws.times
-    return np.asarray(np.sqrt(times @ _errors(draws.answers) ** 2 / times.sum(axis=1)))
+    squares = weighted_sums(draws.times, _errors(draws.answers) ** 2)
+    return np.asarray(np.sqrt(squares / draws.times.sum(axis=1)))
 
 
 _ACCURACY = Metric("maximize", of_units=_right)
@@ -325,16 +326,13 @@ def estimates_of(
     for name, metric in metrics.items():
         with suppress(ValueError):
             points[name] = value(metric, answers)
-    of_units = {name: of for name in points if (of := metrics[name].of_units) is not None}
-    columns = np.stack(
-        [of(answers) for of in of_units.values()] or [np.zeros(len(answers))], axis=1
-    )
+    of_units = {name: of(answers) for name in points if (of := metrics[name].of_units) is not None}
     drawn: dict[str, list[Values]] = {name: [] for name in points}
     for times in drawn_times(len(answers), seed, groups):
         draws = Draws(answers, times)
-        means = times @ columns / times.sum(axis=1, keepdims=True)
-        for name, mean in zip(of_units, means.T, strict=False):
-            drawn[name].append(mean)
+        rows = times.sum(axis=1)
+        for name, column in of_units.items():
+            drawn[name].append(weighted_sums(times, column) / rows)
         for name in points.keys() - of_units.keys():
             of_all = metrics[name].of_all
             assert of_all is not None
