@@ -99,6 +99,7 @@ ALLOWED: dict[str, list[str]] = {
         + "inputs: {x: {path: 'https://example.org/none'}, y: {path: azureml:none@latest}}\n"
     ],
     "empty-pipeline": [PIPELINE],
+    "bad-mltable": [COMMAND + "inputs: {x: {type: mltable, path: data}}\n"],
     "bad-conda-file": [
         "command: echo\nenvironment: {image: i:1, conda_file: conda.yml}\n",
         "command: echo\nenvironment:\n  image: i:1\n  conda_file: {dependencies: [numpy]}\n",

@@ -240,6 +240,8 @@ NUMBERS = {
 
 PIPELINES = {
     "empty-pipeline": "type: pipeline\njobs: {}  # warning: empty-pipeline\n",
+    "mltable-without-its-file": COMMAND
+    + "inputs:\n  x:\n    type: mltable\n    path: src  # error: bad-mltable\n",
     "conda-file-without-a-list": "command: echo\nenvironment:\n  image: i:1\n  conda_file:\n"
     "    dependencies: numpy  # error: bad-conda-file\n",
     "conda-file-that-is-not-there": "command: echo\nenvironment:\n  image: i:1\n"

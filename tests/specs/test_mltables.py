@@ -46,18 +46,11 @@ def test_a_table_that_can_be_read(repo: Path, table: str) -> None:
 @pytest.mark.parametrize(
     ("table", "severity", "code", "place"),
     [
-        (None, "error", "no-mltable", "job.yml:5"),
+        (None, "error", "bad-mltable", "job.yml:5"),
         ("type: mltable\n", "error", "bad-mltable", "table/MLTable:1"),
         ("paths:\n  - file: a\n    folder: b\n", "error", "bad-mltable", "table/MLTable:2"),
         ("paths:\n  - ./train.csv\n", "error", "bad-mltable", "table/MLTable:2"),
-        ("paths: [\n", "error", "unreadable-yaml", "table/MLTable:2"),
-        (
-            "paths:\n  - file: ./train.csv\n  - file: ./none.csv\n",
-            "warning",
-            "missing-file",
-            "table/MLTable:3",
-        ),
-        ("paths:\n  - pattern: ./*.parquet\n", "warning", "missing-file", "table/MLTable:2"),
+        ("paths: [\n", "error", "bad-mltable", "table/MLTable:2"),
     ],
 )
 def test_a_table_that_cannot(

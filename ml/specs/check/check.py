@@ -12,7 +12,6 @@ from ml.core.documents import read
 from ml.core.errors import Problem, Refused, errors
 from ml.core.terminal import printable
 from ml.specs import kinds
-from ml.specs.assets import mltables
 from ml.specs.assets.links import Links
 from ml.specs.check.nodes import Node, inside, nodes
 from ml.specs.check.rules.registry import RULES, Rule, Subject
@@ -37,7 +36,6 @@ def check(spec: Spec, links: Links | None = None) -> list[Problem]:
             except (AttributeError, KeyError, TypeError, ValueError):
                 if not spec.problems:
                     raise  # a spec that the SDK refused may have any shape
-    problems += mltables.problems(spec)
     problems = _without_repeats(spec.problems, problems)
     problems.sort(key=lambda problem: _order(problem, spec))
     if not errors(problems):

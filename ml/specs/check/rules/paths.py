@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ml.core import repository
-from ml.core.documents import Key, strings
-from ml.core.errors import Severity
+from ml.core.documents import Key, read, strings
+from ml.core.errors import Refused, Severity
 from ml.specs.assets import assets, conda
 from ml.specs.check.rules.registry import Finding, Subject, rule
+from ml.specs.parts import Part
 from ml.specs.sdk.load import Spec
 
 # Keys whose text is a path, and keys whose text is one when it looks like one.
@@ -137,6 +138,41 @@ def bad_conda_file(subject: Subject) -> Iterator[Finding]:
                 yield Finding(
                     keys, problem.found, problem.expected, problem.hint, place=problem.place
                 )
+
+
+@rule("bad-mltable", scope="spec", source="reference-yaml-mltable")
+def bad_mltable(subject: Subject) -> Iterator[Finding]:
+    """Data of type mltable is a folder with a file `MLTable`, which lists its paths."""
+    spec = subject.spec
+    for keys, text, folder in local_paths(spec):
+        kind = spec.get(*keys[:-1], "type")
+        if keys[-1] != "path" or kind != "mltable" or "outputs" in keys or not folder.is_dir():
+            continue
+        file, example = folder / "MLTable", "for example: paths: [{file: ./train.csv}]"
+        if not file.is_file():
+            message, hint = f"`{text}` contains no file `MLTable`", "or make it a uri_folder"
+            yield Finding(keys, message, f"a file with `paths:`, {example}", hint)
+            continue
+        try:
+            table = Part(read(file), file)
+        except Refused as refused:
+            first = refused.problems[0]
+            yield Finding(keys, first.found, first.expected, first.hint, place=first.place)
+            continue
+        paths = table.mapping().get("paths")
+        entries = paths if isinstance(paths, list) else []
+        wrong = [number for number, entry in enumerate(entries) if not _names_one(entry)]
+        if wrong or not entries:
+            message = f"a path is {entries[wrong[0]]!r}" if wrong else "there is no list `paths`"
+            expected = "`paths:`, a list of mappings with one of file, folder, pattern"
+            place = table.place("paths", *wrong[:1])
+            yield Finding(keys, message, expected, example, place=place)
+
+
+def _names_one(entry: object) -> bool:
+    """Whether an entry of a table's paths is a mapping with one way to name files."""
+    ways = {"file", "folder", "pattern"} & entry.keys() if isinstance(entry, dict) else set()
+    return isinstance(entry, dict) and len(ways) == 1 and isinstance(entry[ways.pop()], str)
 
 
 def _conda_files(spec: Spec) -> Iterator[tuple[tuple[Key, ...], Path | None]]:
