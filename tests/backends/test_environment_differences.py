@@ -90,7 +90,6 @@ def test_what_is_here_is_no_difference(line: str) -> None:
         ("pip:git+https://github.com/a/b", "cannot be compared: `git+https://github.com/a/b`"),
         ("pip:--pre", "cannot be compared: `--pre`"),
         ("conda:cudatoolkit=11.3", "cannot be compared: `cudatoolkit=11.3`"),
-        ("pip:requests[socks]", f"`requests[socks]` → {version('requests')} without PySocks here"),
     ],
 )
 def test_a_difference_is_named(line: str, said: str) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.local.execution.saved_plan import from_json, to_json
 from ml.release.declaration import release_file
 from ml.release.selection import weights
 from ml.release.serving import read
 from ml.specs.check.check import check
-from ml.specs.plan.json import from_json, to_json
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from ml.specs.search.hints import is_hints

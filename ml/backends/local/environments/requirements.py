@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -42,7 +42,6 @@ class Package:
     name: str
     versions: tuple[SpecifierSet, ...]
     requirement: str | None
-    extras: frozenset[str] = frozenset()
 
     @property
     def is_python(self) -> bool:
@@ -128,9 +127,7 @@ def _pip(dependency: Dependency) -> Package | None:
     if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
         return None
     versions = (requirement.specifier,) if requirement.specifier else ()
-    return Package(
-        dependency, requirement.name, versions, dependency.text, frozenset(requirement.extras)
-    )
+    return Package(dependency, requirement.name, versions, dependency.text)
 
 
 # A package of conda → the requirement that brings the same modules from PyPI, where the names
@@ -263,22 +260,6 @@ def _differences(environment: Environment) -> Iterator[Difference]:
             here = _installed(package.name)
         if not here or not package.accepts(here):
             yield Difference(package.dependency, here)
-        elif lacking := _lacking(package.name, package.extras):
-            yield Difference(package.dependency, f"{here} without {', '.join(lacking)}")
-
-
-def _lacking(name: str, extras: frozenset[str]) -> list[str]:
-    """What the extras of an installed package need and this interpreter does not have."""
-    needs = [Requirement(text) for text in requires(name) or ()] if extras else []
-    lacking = {
-        need.name
-        for need in needs
-        if need.marker is not None
-        and not need.marker.evaluate({"extra": ""})
-        and any(need.marker.evaluate({"extra": extra}) for extra in extras)
-        and not _installed(need.name)
-    }
-    return sorted(lacking)
 
 
 def _installed(name: str) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from ml.backends.local.execution.saved_plan import from_json, kinds, to_json
 from ml.core.errors import Place
 from ml.specs.plan import plan as plans
-from ml.specs.plan.json import from_json, kinds, to_json
 from ml.specs.plan.plan import (
     CommandPlan,
     Constraint,
