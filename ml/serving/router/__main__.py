@@ -29,7 +29,7 @@ import uvloop
 from aiohttp import hdrs, web
 
 from ml.serving.processes import HOST
-from ml.serving.router.front import MAX_CONNECTIONS, Server, error
+from ml.serving.router.front import MAX_CONNECTIONS, Load, Server, error
 from ml.serving.router.proxy import Proxy
 
 # The routes file is checked this often, in case its writer could not announce a change.
@@ -49,34 +49,32 @@ class Control:
     def __init__(self, proxy: Proxy, token: str) -> None:
         self._proxy = proxy
         self._expected = f"Bearer {token}".encode()
+        self._routes = {
+            ("POST", "/refresh"): self._refresh,
+            ("POST", "/renew"): self._renew,
+            ("GET", "/state"): self._state,
+            ("GET", "/answers"): self._answers,
+        }
 
-    def application(self) -> web.Application:
-        """The application of the control port."""
-        application = web.Application(middlewares=[self._authorize])
-        application.router.add_post("/refresh", self._refresh)
-        application.router.add_post("/renew", self._renew)
-        application.router.add_get("/state", self._state)
-        application.router.add_get("/answers", self._answers)
-        return application
-
-    @web.middleware
-    async def _authorize(self, request: web.Request, handler: object) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest, _: bytes, __: Load) -> web.Response:
+        """Answer one request to the control port."""
         header = request.headers.get(hdrs.AUTHORIZATION, "")
         if not hmac.compare_digest(header.encode("utf-8", "surrogateescape"), self._expected):
             return error(401, "the token is missing or wrong")
-        return await handler(request)  # type: ignore[operator, no-any-return]
+        route = self._routes.get((request.method, request.rel_url.path))
+        return web.json_response(route(request)) if route else error(404, "no such route")
 
-    async def _refresh(self, request: web.Request) -> web.Response:
+    def _refresh(self, request: web.BaseRequest) -> object:
         self._proxy.refresh()
-        return await self._state(request)
+        return self._state(request)
 
-    async def _renew(self, request: web.Request) -> web.Response:
+    def _renew(self, request: web.BaseRequest) -> object:
         self._proxy.renew()
-        return await self._state(request)
+        return self._state(request)
 
-    async def _state(self, _: web.Request) -> web.Response:
+    def _state(self, _: web.BaseRequest) -> object:
         proxy = self._proxy
-        state = {
+        return {
             "generation": proxy.generation,
             "problem": proxy.problem,
             "leased": proxy.leased,
@@ -95,11 +93,10 @@ class Control:
                 "problem": proxy.collector.problem,
             },
         }
-        return web.json_response(state)
 
-    async def _answers(self, request: web.Request) -> web.Response:
+    def _answers(self, request: web.BaseRequest) -> object:
         since = request.query.get("since", "0")
-        answers = [
+        return [
             {
                 "number": answer.number,
                 "deployment": answer.deployment,
@@ -109,7 +106,6 @@ class Control:
             }
             for answer in self._proxy.recent.since(int(since) if since.isdecimal() else 0)
         ]
-        return web.json_response(answers)
 
 
 async def serve(folder: Path, listener: socket.socket, file: Path) -> None:
@@ -121,8 +117,7 @@ async def serve(folder: Path, listener: socket.socket, file: Path) -> None:
     token, sample = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     proxy = Proxy(file, sample)
     proxy.refresh()
-    application = Control(proxy, token).application()
-    control = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    control = web.ServerRunner(Server(Control(proxy, token).handle), shutdown_timeout=1.0)
     front = web.ServerRunner(Server(proxy.handle), shutdown_timeout=PATIENCE_S)
     await control.setup()
     await front.setup()
