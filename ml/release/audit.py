@@ -35,13 +35,13 @@ def append(event: str, details: Mapping[str, object]) -> str:
     Raises Refused when a line there does not verify or the disk is full; the log is then as it was.
     """
     with faults.as_refusals(), files.locked(path().with_suffix(".lock")):
-        previous, count = _end()
+        lines = verify()
         line = {
-            "number": count + 1,
+            "number": len(lines) + 1,
             "at": datetime.now(UTC).isoformat(),
             "event": event,
             **details,
-            "previous": previous,
+            "previous": lines[-1]["hash"] if lines else START,
         }
         line["hash"] = _hash(line)
         # All of it or nothing: half a line would break the chain.
@@ -49,41 +49,25 @@ def append(event: str, details: Mapping[str, object]) -> str:
         return str(line["hash"])
 
 
-def verify() -> tuple[Mapping[str, object], ...]:
+def verify(holding: str | None = None) -> tuple[Line, ...]:
     """Every line, once each follows from the one before; raises Refused naming the first that does
-    not. Lines cut off the end leave a sound chain: `holding` finds those.
+    not.
+
+    Lines cut off the end leave a sound chain, and so does a log that is written anew: with
+    `holding`, a hash that somebody noted before (hex), one line must have it.
     """
-    lines: list[Mapping[str, object]] = []
-    if not path().exists():
-        return ()
-    previous = START
-    *texts, rest = path().read_bytes().split(b"\n")
-    for number, text in enumerate(texts, start=1):
-        lines.append(_checked(text, number, previous))
-        previous = str(lines[-1]["hash"])
-    if rest or not texts:
-        raise _broken(len(lines) + 1, "the line does not end")
+    lines: list[Line] = []
+    if path().exists():
+        previous = START
+        *texts, rest = path().read_bytes().split(b"\n")
+        for number, text in enumerate(texts, start=1):
+            lines.append(_checked(text, number, previous))
+            previous = str(lines[-1]["hash"])
+        if rest or not texts:
+            raise _broken(len(lines) + 1, "the line does not end")
+    if holding is not None and holding not in [line["hash"] for line in lines]:
+        raise _broken(len(lines) + 1, f"no line has the hash {holding}, which one had before")
     return tuple(lines)
-
-
-def holding(hash_: str) -> tuple[Mapping[str, object], ...]:
-    """Every line, when one of them has the hash that somebody noted before (hex).
-
-    Raises Refused when a line does not follow, or when none has that hash: lines were cut off the
-    end, or the log was written anew.
-    """
-    lines = verify()
-    if hash_ not in [line["hash"] for line in lines]:
-        raise _broken(len(lines) + 1, f"no line has the hash {hash_}, which one had before")
-    return lines
-
-
-def _end() -> tuple[str, int]:
-    """The hash of the last line and how many there are."""
-    if not path().exists():
-        return START, 0
-    lines = verify()
-    return (str(lines[-1]["hash"]), len(lines)) if lines else (START, 0)
 
 
 def _checked(text: bytes, number: int, previous: str) -> Mapping[str, object]:

@@ -117,12 +117,12 @@ def test_every_changed_byte_is_found() -> None:
 def test_lines_cut_off_the_end_are_found_by_a_hash_that_was_noted() -> None:
     """A shorter chain is sound in itself; who knows a hash that it had finds out."""
     hashes = fill(3)
-    assert len(audit.holding(hashes[1])) == 3
+    assert len(audit.verify(hashes[1])) == 3
     audit.path().write_bytes(b"".join(audit.path().read_bytes().splitlines(True)[:-1]))
-    assert len(audit.verify()) == len(audit.holding(hashes[1])) == 2
+    assert len(audit.verify()) == len(audit.verify(hashes[1])) == 2
     for known in (hashes[2], "", "0" * 64):
         with pytest.raises(Refused) as raised:
-            audit.holding(known)
+            audit.verify(known)
         assert raised.value.problems[0].code == "audit-broken"
 
 
@@ -132,7 +132,7 @@ def test_an_emptied_log_is_found_by_a_hash_that_was_noted() -> None:
     audit.path().unlink()
     assert audit.verify() == ()
     with pytest.raises(Refused):
-        audit.holding(known)
+        audit.verify(known)
 
 
 def test_the_command_says_how_many_lines_follow(capsys: pytest.CaptureFixture[str]) -> None:

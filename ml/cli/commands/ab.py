@@ -176,7 +176,7 @@ def report(
     from ml.release.ab.verdict import verdict
 
     ab_test = experiment.find(name)
-    outcomes, is_served = records.read(ab_test), routing.served(ab_test)
+    outcomes, is_served = records.read(ab_test), routing.is_served(ab_test)
     result = verdict(ab_test, outcomes)
     if out is not None:
         from ml.core import files

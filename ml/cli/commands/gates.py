@@ -102,7 +102,7 @@ def verify_audit(
     from ml.release import audit
 
     try:
-        lines = audit.holding(holding) if holding else audit.verify()
+        lines = audit.verify(holding or None)
     except Refused as refused:
         if not as_json:
             raise

@@ -88,7 +88,7 @@ def stop(experiment: Experiment) -> bool:
     return True
 
 
-def served(experiment: Experiment) -> bool:
+def is_served(experiment: Experiment) -> bool:
     """Whether B is served its keys now."""
     state = endpoint.live(experiment.endpoint)
     return state is not None and _is_on(state, experiment)

@@ -176,7 +176,7 @@ def load(version: Version) -> Evidence:
     )
 
 
-def rescored(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
+def rescore(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
     """The champion's evidence with its quality measured anew by an evaluation run."""
     evaluation = evaluation_of(evaluated)
     scored = backend.runs.entry(evaluated).lineage

@@ -130,7 +130,7 @@ def champion_evidence(
         return theirs
     try:
         evaluated = evaluate(backend, project, champion.folder, watch)
-        return evidence.rescored(backend, theirs, evaluated)
+        return evidence.rescore(backend, theirs, evaluated)
     except (Refused, OSError) as error:
         # The comparing gate fails with this reason.
         return Evidence(version=champion.version, disagreements=(str(error),))
@@ -149,7 +149,7 @@ def evaluate(backend: Backend, project: Project, model: Path, watch: Watch = unw
     return writer_of(backend, run, EVALUATION) if run.steps else run
 
 
-def evaluated_before(backend: Backend, project: Project, model: Path) -> Run | None:
+def find_evaluation(backend: Backend, project: Project, model: Path) -> Run | None:
     """A pipeline's step that was this evaluation of this model; None when there is none.
 
     Command, code, environment and data are the same by content, so a new run would give the same

@@ -20,7 +20,7 @@ from ml.release.promotion.gate_check import (
     GateCheck,
     check_gates,
     evaluate,
-    evaluated_before,
+    find_evaluation,
     load_gates,
     request,
     writer_of,
@@ -159,7 +159,7 @@ def _registered(
     """Measure everything, then register the version with its evidence."""
     model = serves.endpoint
     unregistered = Version(model, "", digest, project.name, chosen.id, "")
-    evaluated = evaluated_before(backend, project, chosen.outputs[MODEL]) or evaluate(
+    evaluated = find_evaluation(backend, project, chosen.outputs[MODEL]) or evaluate(
         backend, project, unregistered.folder, watch
     )
     stated = evidence.evaluation_of(evaluated).get("model")

@@ -31,7 +31,7 @@ Side = Literal["two-sided", "greater"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison: a test with its p-value (see `corrected`) and a size in the unit of `limit`.
+    """One comparison: a test with its p-value (see `correct`) and a size in the unit of `limit`.
 
     `test` is "KS distance", "PSI", "missing" or "loss".
     """
@@ -79,7 +79,7 @@ def compare(
     return findings
 
 
-def worsened(
+def compare_losses(
     name: str, reference: Mapping[str, float], losses: Sequence[float], limits: Limits
 ) -> Finding:
     """Whether the mean loss of labelled answers has risen (Welch's test)."""
@@ -99,7 +99,7 @@ def worsened(
     return Finding(name, "loss", more, limits.loss, float(p), text, limits.alpha)
 
 
-def corrected(findings: Sequence[Finding]) -> list[Finding]:
+def correct(findings: Sequence[Finding]) -> list[Finding]:
     """The findings with p-values corrected for their number."""
     from scipy.stats import false_discovery_control
 

@@ -107,7 +107,7 @@ def look(
     if labelled is not None:
         findings += _quality(reference, seen, labelled, limits, notes)
     findings = sorted(
-        drift.corrected(findings), key=lambda finding: (not finding.is_breach, finding.p)
+        drift.correct(findings), key=lambda finding: (not finding.is_breach, finding.p)
     )
     breaches = [finding for finding in findings if finding.is_breach]
     outcome: Outcome = "breach" if breaches else "no-breach"
@@ -175,7 +175,7 @@ def _quality(
                 "quality is not judged"
             )
         else:
-            findings.append(drift.worsened(name, losses, judged, limits))
+            findings.append(drift.compare_losses(name, losses, judged, limits))
     return findings
 
 
@@ -210,7 +210,7 @@ def _version(
 
 def _collected(model: str, environment: str, version: Version, since: float | None) -> Seen:
     name = endpoint_of(model, environment)
-    seen = requests.collected(name, version.digest, since)
+    seen = requests.read_collected(name, version.digest, since)
     if seen.rows or seen.earlier:
         return seen
     state = endpoint.live(name)

@@ -58,7 +58,7 @@ class Seen:
     earlier: int = 0
 
 
-def collected(name: str, digest: str, since: float | None = None) -> Seen:
+def read_collected(name: str, digest: str, since: float | None = None) -> Seen:
     """What the router wrote down of the model with that digest, the oldest first."""
     running = endpoint.router(name)
     if running is not None:

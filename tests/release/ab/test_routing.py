@@ -54,7 +54,9 @@ def test_an_experiment_from_start_to_stop(
     assert code == 0 and json.loads(out)["planned"] > json.loads(out)["fixed"]
     assert "salt" not in out
     code, _, err = ml(capsys, "ab", "serve", "wording")
-    assert code == 3 and "--approved-by" in err and not routing.served(experiment.find("wording"))
+    assert (
+        code == 3 and "--approved-by" in err and not routing.is_served(experiment.find("wording"))
+    )
     code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
     assert code == 0 and "50 % of the keys" in err
     code, out, _ = ml(capsys, "release", "status", "tiny", "--to", "local")
@@ -113,7 +115,7 @@ def test_b_is_started_again_and_an_apply_leaves_it_alone(
     desired_state.declare(
         "tiny", "local", Declared(one.model, one.version, one.digest, one.evidence, "0" * 64)
     )
-    assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged" and routing.served(made)
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged" and routing.is_served(made)
 
 
 @pytest.mark.slow
@@ -139,7 +141,7 @@ def test_a_full_disk_sends_no_key_to_a_b_that_is_stopped(
         patch.setattr(audit, "append", append)
         code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
     assert code == 1 and "error[disk-full]" in err
-    assert not routing.served(made) and {ask(key)[0] for key in KEYS} == {made.a.digest}
+    assert not routing.is_served(made) and {ask(key)[0] for key in KEYS} == {made.a.digest}
     assert process_of(endpoint.other_slot("tiny")) is None
     assert routing.serve(BACKEND, made, "ana")[1] is not None
 
@@ -158,7 +160,7 @@ def test_b_is_not_served_beside_another_than_a(challenged: World) -> None:
     )
     with pytest.raises(Refused, match="ab-not-live"):
         routing.serve(BACKEND, made, "ana")
-    assert not routing.served(made)
+    assert not routing.is_served(made)
 
 
 def test_a_b_that_its_canary_took_back_is_not_served(
@@ -175,7 +177,7 @@ def test_a_b_that_its_canary_took_back_is_not_served(
     record(change, "rolled-back", None, why="latency: too slow")
     code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
     assert code == 3 and "error[refused-before]" in err and "latency: too slow" in err
-    assert not routing.served(experiment.find("wording"))
+    assert not routing.is_served(experiment.find("wording"))
 
 
 def test_a_name_is_not_asked_for_where_another_gate_says_no(

@@ -26,7 +26,7 @@ def findings(
     reference: dict[str, Any], seen: dict[str, list[Any]], limits: Limits
 ) -> list[Finding]:
     """Every comparison, corrected."""
-    return drift.corrected(
+    return drift.correct(
         [
             one
             for name, of in reference.items()
@@ -141,7 +141,7 @@ def test_quality_is_worse_or_not() -> None:
     rng = np.random.default_rng(0)
     for rate, breach in ((0.5, True), (0.2, False), (0.0, False), (1.0, True)):
         losses = (rng.random(200) < rate).astype(float).tolist()
-        assert drift.worsened("entry", kept, losses, Limits()).is_breach is breach
+        assert drift.compare_losses("entry", kept, losses, Limits()).is_breach is breach
 
 
 def test_texts_that_the_vocabulary_was_made_of_are_no_drift() -> None:
@@ -189,7 +189,7 @@ def test_sizes_and_chances_are_those_of_the_books() -> None:
     losses = [rng.gamma(2, scale, count) for scale, count in ((1, 400), (1.2, 150))]
     mean, spread = losses[0].mean(), losses[0].std(ddof=1)
     kept = {"mean": mean, "deviation": spread, "rows": 400}
-    worse = drift.worsened("x", kept, losses[1].tolist(), Limits())
+    worse = drift.compare_losses("x", kept, losses[1].tolist(), Limits())
     welch = ttest_ind(losses[1], losses[0], equal_var=False, alternative="greater").pvalue
     assert worse.p == pytest.approx(welch)
 
@@ -197,10 +197,10 @@ def test_sizes_and_chances_are_those_of_the_books() -> None:
 def test_the_correction_is_benjamini_s_and_yekutieli_s() -> None:
     """p m (1 + 1/2 + … + 1/m) / rank, no smaller than that of a larger p: of all of a report."""
     ps = [0.04, 0.001, 0.5, 0.01, 0.02]
-    found = drift.corrected([Finding("x", "PSI", 1.0, 0.25, p, "", 0.01) for p in ps])
+    found = drift.correct([Finding("x", "PSI", 1.0, 0.25, p, "", 0.01) for p in ps])
     sums = 5 * sum(1 / rank for rank in range(1, 6))
     by_rank = [p * sums / rank for rank, p in enumerate(sorted(ps), 1)]
     corrected = [min(1.0, *by_rank[rank:]) for rank in range(5)]
     assert sorted(one.p for one in found) == pytest.approx(sorted(corrected))
     assert [one.is_breach for one in found] == [False] * 5
-    assert drift.corrected([found[0]])[0].p == pytest.approx(found[0].p)
+    assert drift.correct([found[0]])[0].p == pytest.approx(found[0].p)
