@@ -129,7 +129,10 @@ class Strategy:
     ] = 0
     requests: Annotated[
         tuple[Annotated[int, Field(ge=20)], ...],
-        Field(description="How many requests green must have answered, for each step at least."),
+        Field(
+            description="How many of the project's samples green must have answered, for each "
+            "step at least."
+        ),
     ] = (150, 600, 150)
     patience: Annotated[
         int,
