@@ -50,8 +50,8 @@ MAX_ANSWER = 64 * 2**20
 KEEP_S = 1.0
 # Requests that a deployment may have in flight; more are answered 429, as a managed endpoint does.
 MAX_IN_FLIGHT = 512
-# Copies that a deployment may have in flight.
-MAX_COPIES_IN_FLIGHT = 32
+# Copies of requests drawn at random that it may have in flight.
+MAX_MIRRORED_IN_FLIGHT = 32
 # Routing keys that are remembered; the requests of others are not judged then.
 MAX_KEYS = 100_000
 # RFC 9110, 7.6.1: headers about one connection, beside those that `Connection` names. Lengths are
@@ -68,7 +68,8 @@ Headers = CIMultiDict[str]
 class Deployment:
     """A deployment of the routes: where its server listens, its counters, what is in flight.
 
-    `pid` is the server's process, None where the routes do not say it.
+    `pid` is the server's process, None where the routes do not say it. `mirrored` are the copies in
+    flight that were drawn at random.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Deployment:
     pid: int | None
     counters: Counters = field(default_factory=Counters)
     in_flight: int = 0
-    copies: int = 0
+    mirrored: int = 0
 
     def __post_init__(self) -> None:
         self._listener = processes.listener(self.pid, self.port) if self.pid else None
@@ -234,7 +235,7 @@ class Proxy:
     def _mirror(self, chosen: Deployment, routes: Routes) -> Deployment | None:
         """The deployment that gets a copy of a request, drawn at random."""
         name = routes.pick_mirror(chosen.name, self._random) if self.leased else None
-        if name is None or self.deployments[name].copies >= MAX_COPIES_IN_FLIGHT:
+        if name is None or self.deployments[name].mirrored >= MAX_MIRRORED_IN_FLIGHT:
             return None
         return self.deployments[name]
 
@@ -255,13 +256,14 @@ class Proxy:
             return
         if scores:
             to.counters.of(kind).mirrored += 1
-        to.copies += 1
+        is_drawn = kind != "apart"
+        to.mirrored += is_drawn
 
         async def send() -> None:
             try:
                 await self._send(to, kind, scores, request, body, own)
             finally:
-                to.copies -= 1
+                to.mirrored -= is_drawn
                 own.end()
 
         copy = asyncio.create_task(send())
