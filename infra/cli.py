@@ -110,6 +110,7 @@ def preview(
         Path | None,
         typer.Option(help="A folder for STACK.md: a Mermaid diagram of each, as GitHub draws it."),
     ] = None,
+    save: Annotated[Path | None, typer.Option(help="Also write the JSON into this file.")] = None,
 ) -> None:
     """Show what each environment would contain, from the real program, without Azure.
 
@@ -124,15 +125,17 @@ def preview(
         ) from None
 
     if diagram:
-        _writing(diagram, lambda: diagram.mkdir(parents=True, exist_ok=True))
+        _writing("--diagram", diagram, lambda: diagram.mkdir(parents=True, exist_ok=True))
     previews = reports(stacks or (), against=against)
     sys.stdout.write(rendered(previews, form))
+    if save:
+        _writing("--save", save, lambda: save.write_text(rendered(previews, "json")))
     if diagram:
         from infra.preview.diagram import page
 
         for report in previews:
             file, text = diagram / f"{report.capture.stack}.md", page(report.capture)
-            _writing(diagram, lambda file=file, text=text: file.write_text(text))  # type: ignore[misc]
+            _writing("--diagram", diagram, lambda file=file, text=text: file.write_text(text))  # type: ignore[misc]
     if any(report.problems for report in previews):
         raise typer.Exit(int(Exit.WRONG_CALL))
     if any(report.refused for report in previews):
@@ -255,13 +258,13 @@ def _write_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
-def _writing(folder: Path, write: Callable[[], object]) -> None:
+def _writing(option: str, path: Path, write: Callable[[], object]) -> None:
     try:
         write()
     except OSError as error:
-        problem = f"--diagram {folder}: {error.strerror}"
-        expected = "a folder, or a place where one can be created"
-        raise Refused(Problem("cannot-write", problem, expected, "name another folder")) from None
+        problem = f"{option} {path}: {error.strerror}"
+        expected = "a path where a file can be written"
+        raise Refused(Problem("cannot-write", problem, expected, "name another")) from None
 
 
 def _declared(stack: str) -> Sequence[Resource]:

@@ -35,8 +35,8 @@ _LONGEST_LIST = 12
 INTERNET = "Internet"
 
 
-def markdown(capture: Capture) -> Iterator[str]:
-    """The diagrams with their titles, as lines of Markdown."""
+def diagrams(capture: Capture) -> Iterator[tuple[str, str]]:
+    """The title and the Mermaid text of each diagram that shows something."""
     services = _service_identities(capture)
     for title, graph in (
         ("Access: roles of people, workflows, compute and endpoints", _access(capture, services)),
@@ -44,8 +44,14 @@ def markdown(capture: Capture) -> Iterator[str]:
         ("Network: who reaches what, and the way out", _network(capture)),
     ):
         if not graph.empty:
-            yield f"**{title}**\n"
-            yield f"```mermaid\n{graph}\n```\n"
+            yield title, str(graph)
+
+
+def markdown(capture: Capture) -> Iterator[str]:
+    """The diagrams with their titles, as lines of Markdown."""
+    for title, graph in diagrams(capture):
+        yield f"**{title}**\n"
+        yield f"```mermaid\n{graph}\n```\n"
 
 
 def page(capture: Capture) -> str:

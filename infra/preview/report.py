@@ -26,6 +26,7 @@ from infra.preview.capture import (
     changes,
     immutable_changes,
 )
+from infra.preview.diagram import diagrams
 from infra.preview.runner import ROOT, Runner, captures, runner
 from infra.settings import loader
 from infra.settings.model import Settings
@@ -121,6 +122,7 @@ class Report:
                 for resource in capture.provided
             ],
             "outputs": capture.outputs,
+            "diagrams": [{"title": title, "mermaid": graph} for title, graph in diagrams(capture)],
             "problems": self.problems,
             "immutable": self.immutable,
             "refused": [asdict(finding) for finding in self.refused],

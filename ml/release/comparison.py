@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from ml.backends.base import Backend
 from ml.backends.registry import Version
@@ -96,6 +97,54 @@ class Comparison:
     environment: str = ""
     decision: Decision | None = None
     notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison for a program and for the comment of a pull request."""
+        evidence, decision = self.candidate.evidence, self.decision
+
+        def row(of: Row) -> dict[str, Any]:
+            return {
+                "place": of.place,
+                "metric": of.metric,
+                "candidate": asdict(of.ours) if of.ours else None,
+                "champion": asdict(of.theirs) if of.theirs else None,
+                "difference": asdict(of.difference) if of.difference else None,
+                "sign": of.sign,
+                "verdict": of.verdict or None,
+            }
+
+        def side(of: Side) -> dict[str, str]:
+            return {"name": of.name, "digest": of.digest}
+
+        return {
+            "model": self.model,
+            "environment": self.environment,
+            "candidate": side(self.candidate),
+            "champion": side(self.champion) if self.champion else None,
+            "primary_metric": self.primary,
+            "confidence": self.confidence,
+            "metrics": [row(each) for each in self.metrics],
+            "slices": [row(each) for each in self.slices],
+            "amounts": [asdict(each) for each in self.amounts],
+            "hardware": {
+                "measured": evidence.latency.hardware,
+                "deployed": evidence.latency.instance_type,
+            },
+            "decision": {
+                **decision.to_json(),
+                "blocking": [asdict(result) for result in decision.blocking],
+            }
+            if decision
+            else None,
+            "lineage": asdict(evidence.lineage),
+            "data": {
+                name: {"asset": data.asset, "sha256": data.sha256}
+                for name, data in evidence.data.items()
+            },
+            "missing": self.missing,
+            "unpaired": self.unpaired or None,
+            "notes": self.notes,
+        }
 
 
 def versus(

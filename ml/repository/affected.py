@@ -476,6 +476,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="Print JSON.")
     form.add_argument("--tests", action="store_true", help="Print the paths for pytest.")
+    form.add_argument("--stacks", action="store_true", help="Print the stacks.")
     options = parser.parse_args(argv)
     try:
         result = affected(repository.root(), options.base)
@@ -485,8 +486,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if path := os.environ.get("GITHUB_OUTPUT"):
         with Path(path).open("a", encoding="utf-8") as outputs:
             outputs.write(as_outputs(result))
-    if options.tests:
-        print(" ".join(result.tests))
+    if options.tests or options.stacks:
+        print(" ".join(result.tests if options.tests else result.stacks))
     else:
         print(json.dumps(asdict(result), indent=1) if options.json else as_text(result))
     return 0

@@ -10,7 +10,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 from ml.release.comparison import Comparison, Side, compare
-from ml.reports.comment import MAX_LENGTH, comment, forest_rows, marker
+from ml.reports import comment as comments
+from ml.reports.comment import MAX_LENGTH, forest_rows, marker
+from ml.reports.json_values import Value
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Estimate, Evidence, Lineage
 from tests.policies import cases
@@ -37,6 +39,10 @@ def compared(
     decision = decide(cases.load_gates(folder), candidate, champion, request)
     made = compare(sides[0], sides[1])
     return replace(made, decision=decision, environment="prod", model="tiny", notes=notes)
+
+
+def comment(of: Comparison, *words: str, **more: object) -> str:
+    return comments.comment(of.to_json(), *words, **more)  # type: ignore[arg-type]
 
 
 def elements(text: str) -> set[str]:
@@ -146,7 +152,9 @@ def test_a_chart_by_its_address(tmp_path: Path):
         comparison, chart=url
     )
     assert "├" in comment(comparison, chart="data:image/svg+xml,<svg/>")
-    assert [one.label for one in forest_rows(comparison)] == [*("test", "topic=cost", "topic=data")]
+    assert [one.label for one in forest_rows(Value(comparison.to_json()))] == [
+        *("test", "topic=cost", "topic=data")
+    ]
 
 
 def test_invalid_evidence_has_no_table_of_metrics(tmp_path: Path):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,7 +15,7 @@ from ml.reports.formatting import amount, number, signed
 
 if TYPE_CHECKING:
     from ml.backends.runs import Event
-    from ml.release.comparison import Amount, Comparison, Row, Side
+    from ml.release.comparison import Amount, Comparison, Row
     from policies.promotion.evidence import Estimate
 
 
@@ -48,62 +47,32 @@ def compare(
     from ml.release.comparison import versus
     from ml.reports.charts.forest import svg_file
     from ml.reports.comment import comment, forest_rows
+    from ml.reports.json_values import Value
 
     comparison = versus(open_backend(), candidate, champion, to, _watch)
+    document = comparison.to_json()
     if chart is not None:
         title = f"{comparison.primary}: candidate minus champion"
-        files.replace(chart, svg_file(forest_rows(comparison), title))
+        files.replace(chart, svg_file(forest_rows(Value(document)), title))
     if form == "json":
-        write_json(_document(comparison))
+        write_json(document)
     elif form == "md":
         links = {"report": report_url} if report_url else {}
-        typer.echo(comment(comparison, repository or _repository(), chart_url, links), nl=False)
+        typer.echo(comment(document, repository or _repository(), chart_url, links), nl=False)
     else:
         _print_comparison(comparison)
-
-
-def _document(comparison: Comparison) -> dict[str, Any]:
-    """The comparison for a program."""
-
-    def row(of: Row) -> dict[str, Any]:
-        return {
-            "place": of.place,
-            "metric": of.metric,
-            "candidate": asdict(of.ours) if of.ours else None,
-            "champion": asdict(of.theirs) if of.theirs else None,
-            "difference": asdict(of.difference) if of.difference else None,
-            "verdict": of.verdict or None,
-        }
-
-    def side(of: Side) -> dict[str, str]:
-        return {"name": of.name, "digest": of.digest}
-
-    return {
-        "model": comparison.model,
-        "environment": comparison.environment,
-        "candidate": side(comparison.candidate),
-        "champion": side(comparison.champion) if comparison.champion else None,
-        "primary_metric": comparison.primary,
-        "metrics": [row(each) for each in comparison.metrics],
-        "slices": [row(each) for each in comparison.slices],
-        "amounts": [asdict(row) for row in comparison.amounts],
-        "decision": comparison.decision.to_json() if comparison.decision else None,
-        "lineage": asdict(comparison.candidate.evidence.lineage),
-        "missing": comparison.missing,
-        "unpaired": comparison.unpaired or None,
-        "notes": comparison.notes,
-    }
 
 
 def _print_comparison(comparison: Comparison) -> None:
     from ml.cli.render import verdicts
     from ml.reports.charts.forest import text_plot
     from ml.reports.comment import forest_rows
+    from ml.reports.json_values import Value
 
     names = [side.name for side in (comparison.candidate, comparison.champion) if side]
     head = ["metric", "on", *names, *(["difference"] if comparison.champion else [])]
     write_table(head, [_row(row)[: len(head)] for row in comparison.metrics])
-    if plot_rows := forest_rows(comparison):
+    if plot_rows := forest_rows(Value(comparison.to_json())):
         typer.echo(f"\n{printable(comparison.primary)}, candidate minus champion")
         for line in text_plot(plot_rows):
             typer.echo(line)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ml.reports.charts.scales import Linear
-from ml.reports.charts.svg import tag
 from ml.reports.formatting import signed_short
 from ml.reports.markdown import plain, truncate
 
@@ -71,6 +70,9 @@ def text_plot(rows: Sequence[ForestRow]) -> Iterator[str]:
 
 def svg_file(rows: Sequence[ForestRow], title: str) -> str:
     """A complete SVG document without references; only the title when there are no rows."""
+    # A pull request's comment needs the text alone, and is made without packages.
+    from ml.reports.charts.svg import tag
+
     row_height, top, left, right, value_width = 24.0, 44.0, 210.0, 510.0, 170.0
     reach, width, height = _reach(rows), right + value_width, top + row_height * len(rows) + 12
     x = Linear(-reach, reach, left, right)

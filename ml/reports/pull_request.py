@@ -1,0 +1,280 @@
+"""The one comment that a pull request gets about its checks: the verdict first, details folded.
+
+Whether a check passed is what GitHub says. All else comes from documents that the checks wrote;
+these ran the pull request's own code, so that their numbers are shown and decide nothing. It needs
+no package besides Python's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ml.reports import comment
+from ml.reports.formatting import duration, number
+from ml.reports.json_values import Value
+from ml.reports.markdown import code, details, link, plain, table, text, truncate
+
+MARKER = "<!-- ml-check -->"
+# The most characters of the whole comment and of one of its parts; GitHub refuses 65,537.
+MAX_LENGTH, MAX_PART = 60_000, 14_000
+# Rows of a table, failed jobs of the verdict; candidates, and projects or stacks, that are shown.
+ROWS, FAILED, CANDIDATES, PROJECTS = 20, 6, 4, 12
+# What decides how a pull request is checked, and what it may change of the platform.
+RULES = (".github/", ".ci/", "Makefile", "policies/", "ml/repository/", "tests/github/")
+_GATES = re.compile(r"ml/projects/[^/]+/gates\.yml")
+# A diagram as infra/preview/diagram.py writes it: nodes, groups, arrows, and no directive.
+_LABEL = r'"(?:[^"`<>\\\n]|<br/>)*"'
+_DIAGRAM = re.compile(
+    rf"flowchart LR(?:\n *(?:subgraph g\d+\[{_LABEL}\]|n\d+\[{_LABEL}\]|end"
+    rf"|n\d+ -->(?:\|{_LABEL}\|)? n\d+)){{1,300}}"
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of the run: its conclusion, and the steps that failed."""
+
+    name: str
+    conclusion: str
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """What GitHub itself says of a run of the checks; `files` are those that the request changes.
+
+    `number` is the run's, which grows; `required` names the job that stands for all others.
+    """
+
+    id: int
+    commit: str
+    conclusion: str
+    url: str
+    jobs: tuple[Job, ...]
+    files: tuple[str, ...]
+    required: str = "required"
+
+    @property
+    def passed(self) -> bool:
+        """Whether the run, and the job that stands for all others, succeeded."""
+        required = any(
+            job.name == self.required and job.conclusion == "success" for job in self.jobs
+        )
+        return required and self.conclusion == "success"
+
+    @property
+    def failed(self) -> tuple[Job, ...]:
+        """The jobs that stop the pull request, without the one that only counts the others."""
+        fine = ("success", "skipped", "neutral")
+        return tuple(
+            job for job in self.jobs if job.conclusion not in fine and job.name != self.required
+        )
+
+
+def state(run: Run) -> str:
+    """The second line of the comment: which run it shows."""
+    return f"<!-- commit: {run.commit} run: {run.id} -->"
+
+
+def shown_run(body: str) -> int:
+    """The run that a comment shows; 0 for none."""
+    match = re.match(rf"{re.escape(MARKER)}\s*\n<!-- commit: [0-9a-f]+ run: (\d{{1,18}}) -->", body)
+    return int(match[1]) if match else 0
+
+
+def comment_of(
+    run: Run, documents: Mapping[str, object], unread: Sequence[str] = (), repository: str = ""
+) -> str:
+    """The comment about a run, below MAX_LENGTH characters whatever the documents hold.
+
+    `documents` by their names: affected, smoke, infra, compare-1 …; `unread` are sentences
+    about those that could not be read; `repository` is the address that commits are linked under.
+    """
+    values = {name: Value(document) for name, document in documents.items()}
+    infra = [*values.get("infra", Value())][:PROJECTS]
+    compared = [value for name, value in sorted(values.items()) if name.startswith("compare")]
+    compared = compared[:CANDIDATES]
+    parts = [
+        f"{MARKER}\n{state(run)}\n\n{_verdict(run, infra, compared)}",
+        *_remarks(run, unread),
+        *(_candidate(value, repository) for value in compared),
+        _smoke(values.get("smoke", Value())),
+        _costs(infra),
+        *(_infrastructure(report) for report in infra),
+        _jobs(run),
+        _touched(values.get("affected", Value())),
+        _diagrams(infra),
+    ]
+    return comment.fit([_bounded(part) for part in parts], MAX_LENGTH)
+
+
+def _bounded(part: str) -> str:
+    if len(part) <= MAX_PART:
+        return part
+    first = next(iter(part.strip("#* \n").splitlines()), "")
+    return f"_A part of {len(part):,} characters is not shown: {text(plain(first), 60)}_"
+
+
+def _verdict(run: Run, infra: Sequence[Value], compared: Sequence[Value]) -> str:
+    """One sentence that says whether the checks passed, and what did not."""
+    refused = [report["stack"].code() for report in infra if report["refused"]]
+    gates = [value["candidate"]["name"].text() for value in compared if comment.is_refused(value)]
+    reasons = [f"{_name(job)} {_outcome(job)}" for job in run.failed[:FAILED]]
+    if len(run.failed) > FAILED:
+        reasons.append(f"{len(run.failed) - FAILED} more failed")
+    if refused:
+        reasons.append(f"a policy refuses {', '.join(refused)}")
+    if gates:
+        reasons.append(f"the gates refuse {', '.join(gates)}")
+    if run.passed and not reasons:
+        return "### ✅ Every check passed"
+    if run.passed:
+        return f"### ⚠️ Every check passed, but {'; '.join(reasons)}"
+    return f"### ❌ Not ready to merge: {'; '.join(reasons) or 'a required check did not run'}"
+
+
+def _name(job: Job) -> str:
+    return code(truncate(job.name, 60))
+
+
+def _outcome(job: Job) -> str:
+    words = {"failure": "failed", "timed_out": "took too long", "cancelled": "was cancelled"}
+    steps = f" ({', '.join(text(step, 60) for step in job.failed[:3])})" if job.failed else ""
+    return words.get(job.conclusion, text(job.conclusion or "did not end", 30)) + steps
+
+
+def _remarks(run: Run, unread: Sequence[str]) -> Iterator[str]:
+    yield (
+        f"Commit {code(run.commit[:12])}, merged into the base; {link('the run', run.url)}. The "
+        "numbers below come from the pull request's own code, which had no secrets; gates and "
+        "policies decide again after the merge."
+    )
+    rules = [file for file in run.files if file.startswith(RULES) or _GATES.fullmatch(file)]
+    if rules:
+        names = ", ".join(text(file, 80) for file in rules[:8])
+        more = f" and {len(rules) - 8} more" if len(rules) > 8 else ""
+        yield f"⚠️ **This pull request changes how it is judged: {names}{more}.** Review it first."
+    if unread:
+        yield "\n".join(f"- {text(sentence, 300)}" for sentence in unread[:ROWS])
+
+
+def _candidate(compared: Value, repository: str) -> str:
+    parts = comment.sections(compared, repository)
+    return comment.fit([comment.title(compared), *parts], MAX_PART)
+
+
+def _smoke(runs: Value) -> str:
+    """The small runs of the projects, with the metrics that end as the first letters do."""
+    rows = []
+    for run in [*runs][:PROJECTS]:
+        metrics = [
+            f"{text(name, 40)} {number(value.number)}"
+            for name, value in run["metrics"].fields()
+            if value.number is not None and not name.endswith(("_seconds", "_ms"))
+        ]
+        seconds = run["seconds"].number
+        rows.append(
+            [
+                run["project"].code(),
+                run["status"].text(30) + (f": {run['error'].text()}" if run["error"] else ""),
+                "" if seconds is None or not 0 <= seconds < 1e6 else duration(seconds),
+                ", ".join(metrics[:6]),
+            ]
+        )
+    if not rows:
+        return ""
+    return (
+        f"**Small training runs on this change**\n\n{table(['project', '', '', 'metrics'], rows)}"
+    )
+
+
+def _costs(infra: Sequence[Value]) -> str:
+    rows = []
+    for report in infra:
+        mark = "❌" if report["problems"] or report["refused"] else "✅"
+        now, before = _month(report["cost"]), _month(report["cost_before"])
+        cost = f"{before} → **{now}**" if before and before != now else now
+        rows.append([f"{mark} {report['stack'].code()}", _counts(report), cost])
+    if not rows:
+        return ""
+    currency = infra[0]["cost"]["currency"].text(8)
+    head = ["environment", "changes", f"{currency} a month: idle, typical, worst"]
+    return f"**Infrastructure after the merge**\n\n{table(head, rows)}"
+
+
+def _month(cost: Value) -> str:
+    month = [cost["month"][key].number for key in ("idle", "typical", "worst")]
+    return ", ".join("?" if value is None else f"{value:,.0f}" for value in month) if cost else ""
+
+
+def _counts(report: Value) -> str:
+    if report["removed"]:
+        return "its stack file is removed"
+    kinds = [change["what"].string for change in report["changes"]]
+    counts = {kind: kinds.count(kind) for kind in ("added", "changed", "removed")}
+    return ", ".join(f"{n} {kind}" for kind, n in counts.items() if n) or "no changes"
+
+
+def _infrastructure(report: Value) -> str:
+    """What stops an environment, then its changes, folded."""
+    stack = report["stack"].text(40)
+    lines = [f"- **{stack}**: {problem.text(400)}" for problem in [*report["problems"]][:ROWS]]
+    lines += [
+        f"- **{stack} is refused** by {finding['policy'].code()}: {finding['message'].text(400)}"
+        for finding in [*report["refused"]][:ROWS]
+    ]
+    lines += [f"- {stack}, note: {note.text(400)}" for note in [*report["immutable"]][:ROWS]]
+    rows = [row for change in [*report["changes"]][:ROWS] for row in _rows(change)][:ROWS]
+    parts = ["\n".join(lines)] if lines else []
+    if rows:
+        head = ["", "resource", "property", "before", "after"]
+        parts.append(details(f"{stack}: {_counts(report)}", table(head, rows)))
+    return "\n\n".join(parts)
+
+
+def _rows(change: Value) -> Iterator[list[str]]:
+    resource = [change["what"].text(20), f"{change['name'].code()} {change['kind'].text(60)}"]
+    properties = [*change["properties"]][:ROWS]
+    for difference in properties:
+        values = (truncate(plain(difference[key].json), 80) for key in ("before", "after"))
+        yield [*resource, difference["path"].code(), *map(text, values)]
+    if not properties:
+        yield [*resource, "", "", ""]
+
+
+def _diagrams(infra: Sequence[Value]) -> str:
+    """The diagrams of the first environment that changes."""
+    changed = next((report for report in infra if report["changes"]), None)
+    if changed is None:
+        return ""
+    graphs = [
+        f"**{diagram['title'].text()}**\n\n```mermaid\n{diagram['mermaid'].string}\n```"
+        for diagram in [*changed["diagrams"]][:3]
+        if len(diagram["mermaid"].string) < 6000 and _DIAGRAM.fullmatch(diagram["mermaid"].string)
+    ]
+    summary = f"Diagrams of {changed['stack'].text(40)}"
+    return details(summary, "\n\n".join(graphs)) if graphs else ""
+
+
+def _jobs(run: Run) -> str:
+    signs = {"success": "✅", "skipped": "–", "neutral": "–"}
+    rows = [
+        [
+            signs.get(job.conclusion, "❌"),
+            _name(job),
+            _outcome(job) if job in run.failed else text(job.conclusion, 30),
+        ]
+        for job in run.jobs[:ROWS]
+    ]
+    return details("Checks", table(["", "check", ""], rows)) if rows else ""
+
+
+def _touched(affected: Value) -> str:
+    rows = [
+        [text(name, 60), cause.text(120)] for name, cause in [*affected["causes"].fields()][:ROWS]
+    ]
+    if affected["documents"].json is True:
+        return "Only documents changed."
+    return details("What the change touches", table(["", "because of"], rows)) if rows else ""

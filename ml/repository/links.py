@@ -1,0 +1,91 @@
+"""Relative links of the repository's pages lead to a file, and to a heading that is there.
+
+`python -m ml.repository.links` needs no package: a pull request of documents installs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from ml.core import repository
+from ml.core.errors import Exit, Place, Problem
+
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
+_CODE = re.compile(r"`[^`]*`")
+# A target in angle brackets may have spaces; a title may follow.
+_LINK = re.compile(r"\]\(\s*(?:<([^>]*)>|([^\s)]+))[^)]*\)")
+_HEADING = re.compile(r"^ {0,3}#{1,6}\s+(.*?)\s*#*\s*$")
+
+
+def problems(root: Path) -> Iterator[Problem]:
+    """A problem for each link of a tracked or new page that leads nowhere."""
+    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.md"]
+    names = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True).stdout
+    for name in sorted({*names.split("\0")} - {""}):
+        page = root / name
+        if page.is_file():
+            for number, target in _links(page):
+                if not _leads_somewhere(page, target, root):
+                    place, hint = Place(name, number), "correct the link, or name a web address"
+                    found = f"the link `{target}` leads nowhere"
+                    expected = "a file of the repository, and one of its headings after `#`"
+                    yield Problem("broken-link", found, expected, hint, place)
+
+
+def _links(page: Path) -> Iterator[tuple[int, str]]:
+    """The line and the target of each link that is not a web address."""
+    for number, line in _prose(page):
+        for match in _LINK.finditer(_CODE.sub("", line)):
+            target = match[1] or match[2]
+            if not re.match(r"[a-z][a-z0-9+.-]*:", target, re.I):
+                yield number, target
+
+
+def _leads_somewhere(page: Path, target: str, root: Path) -> bool:
+    path, _, heading = target.partition("#")
+    folder = root if path.startswith("/") else page.parent
+    file = folder / path.lstrip("/") if path else page
+    if not file.exists() or not file.resolve().is_relative_to(root.resolve()):
+        return False
+    return not heading or file.suffix != ".md" or heading in _headings(file)
+
+
+def _headings(page: Path) -> set[str]:
+    """The anchors that GitHub gives to headings: a second one of the same words ends in -1."""
+    seen: Counter[str] = Counter()
+    anchors = set()
+    for _, line in _prose(page):
+        if match := _HEADING.match(line):
+            words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match[1]).lower()
+            anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+            anchors.add(f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor)
+            seen[anchor] += 1
+    return anchors
+
+
+def _prose(page: Path) -> Iterator[tuple[int, str]]:
+    """The numbered lines outside of fenced code."""
+    fence = ""
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        match = _FENCE.match(line)
+        if match and (not fence or match[1].startswith(fence)):
+            fence = "" if fence else match[1]
+        elif not fence:
+            yield number, line
+
+
+def main() -> int:
+    """Print every problem; 1 when there is one."""
+    broken = [*problems(repository.root())]
+    for problem in broken:
+        print(problem, file=sys.stderr)
+    return int(Exit.RUN_FAILED if broken else Exit.DONE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

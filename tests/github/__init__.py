@@ -1,0 +1,1 @@
+"""The workflows: their rules, their commands in the order of an event, and what they post."""

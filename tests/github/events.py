@@ -1,0 +1,383 @@
+"""Runs a workflow's commands in the order and under the conditions of an event, on this machine.
+
+A runner of our own, small: jobs by `needs` and `if`, expressions, outputs, environment variables,
+the exit code of each `run`. Checkout, Python and artifacts are done here; any other action is an
+error. `az`, `gh` and `pulumi` are programs that write down how they were called and fail, and so is
+`make` for the targets that a test names.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.conftest import ROOT
+from tests.stand_ins.github import State
+from tests.test_fork import GIT, tracked
+
+PULL, RUN = 12, 1000
+TOKEN = re.compile(r"\s*('(?:[^']|'')*'|\d+|[A-Za-z_][\w.-]*(?:\(\))?|==|!=|&&|\|\||[!()])")
+STATUS = re.compile(r"\b(always|cancelled|success|failure)\(\)")
+RECORDER = """#!/usr/bin/env bash
+name="$(basename "$0")"
+for target in $FAKE_MAKE; do
+  if [ "$name" = make ] && [ "$target" = "$1" ]; then
+    echo "make $*" >> "$RECORD"
+    case " $FAILING " in *" $1 "*) exit 2;; esac
+    exit 0
+  fi
+done
+echo "$name $*" >> "$RECORD"
+if [ "$name" = make ]; then exec "$REAL_MAKE" "$@"; fi
+exit 1
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@dataclass
+class Repository:
+    """The team's repository, a pull request from a stranger's fork, and what GitHub knows."""
+
+    folder: Path
+    origin: Path
+    state: State
+    branch: str = "change"
+    title: str = "a change"
+    runs: int = RUN
+    fake: Sequence[str] = ("lint", "smoke", "preview", "affected-tests", "test")
+    failing: Sequence[str] = ()
+
+    @property
+    def record(self) -> Path:
+        """The commands that ran, one a line."""
+        return self.folder / "record"
+
+    def pull_request(self, changes: Mapping[str, str | None]) -> None:
+        """A new commit of the pull request, merged into main as GitHub does."""
+        work = self.folder / "fork"
+        if not work.exists():
+            git(self.folder, "clone", "-q", "--shared", str(self.origin), "fork")
+            git(work, "switch", "-qc", self.branch)
+        for name, text in changes.items():
+            path = work / name
+            if text is None:
+                path.unlink()
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+        git(work, "add", "-A")
+        git(work, "commit", "-qm", "a change")
+        head = git(work, "rev-parse", "HEAD")
+        git(work, "switch", "-q", "--detach", "origin/main")
+        git(work, "merge", "-q", "--no-ff", "-m", "merge", head)
+        git(work, "push", "-qf", "origin", f"HEAD:refs/pull/{PULL}/merge")
+        git(work, "switch", "-q", self.branch)
+        self.state.changed[PULL] = git(work, "diff", "--name-only", "origin/main").splitlines()
+        self.state.pulls[:] = [
+            {
+                "number": PULL,
+                "state": "open",
+                "title": self.title,
+                "head": {
+                    "sha": head,
+                    "label": f"stranger:{self.branch}",
+                    "repo": {"full_name": "stranger/models"},
+                },
+            }
+        ]
+
+    def check(self, event: str = "pull_request") -> dict[str, Job]:
+        """The event happens: check.yml runs, and then what follows it."""
+        self.runs += 1
+        ref = f"refs/pull/{PULL}/merge" if event == "pull_request" else "refs/heads/main"
+        github = {
+            "event_name": event,
+            "ref": ref,
+            "event": {"pull_request": {"title": self.title, "number": PULL}},
+        }
+        jobs = self.run("check", ref, github, trusted=event == "push")
+        failed = any(job.result == "failure" for job in jobs.values())
+        self.state.runs[self.runs] = {
+            "id": self.runs,
+            "path": ".github/workflows/check.yml",
+            "event": event,
+            "conclusion": "failure" if failed else "success",
+            "head_sha": self.state.pulls[0]["head"]["sha"],
+            "head_branch": self.branch,
+            "head_repository": {"full_name": "stranger/models", "owner": {"login": "stranger"}},
+            "repository": {"full_name": self.state.repository},
+            "html_url": f"https://github.com/team/models/actions/runs/{self.runs}",
+        }
+        self.state.jobs[self.runs] = [
+            {"name": name, "conclusion": job.result, "steps": job.steps}
+            for name, job in jobs.items()
+        ]
+        return jobs
+
+    def follow(self) -> dict[str, Job]:
+        """The run is completed: comment.yml runs, as it is on main."""
+        run = self.state.runs[self.runs]
+        event = {"workflow_run": run, "repository": {"default_branch": "main"}}
+        github = {"event_name": "workflow_run", "ref": "refs/heads/main", "event": event}
+        return self.run("comment", "refs/heads/main", github, trusted=True)
+
+    def run(
+        self, workflow: str, ref: str, github: Mapping[str, Any], *, trusted: bool
+    ) -> dict[str, Job]:
+        """Each job of a workflow in turn; the file is that of `ref`."""
+        text = git(self.origin, "show", f"{ref}:.github/workflows/{workflow}.yml")
+        jobs: dict[str, Job] = {}
+        waiting = dict(yaml.safe_load(text)["jobs"])
+        while waiting:
+            key = next(key for key, job in waiting.items() if {*_needs(job)} <= {*jobs})
+            jobs[key] = self._job(key, waiting.pop(key), jobs, ref, github, trusted)
+        return jobs
+
+    def _job(
+        self,
+        key: str,
+        job: Mapping[str, Any],
+        others: Mapping[str, Job],
+        ref: str,
+        github: Mapping[str, Any],
+        trusted: bool,
+    ) -> Job:
+        needs = {name: others[name] for name in _needs(job)}
+        token = f"token-{self.runs}-{key}"
+        # A pull request of a fork gets a token that reads, whatever its workflow asks for.
+        rights = dict(job.get("permissions") or {})
+        self.state.tokens[token] = rights if trusted else dict.fromkeys(rights, "read")
+        context: dict[str, Any] = {
+            "github": {**github, "token": token},
+            "vars": {},
+            "secrets": {},
+            "steps": {},
+            "needs": {
+                name: {"result": need.result, "outputs": need.outputs}
+                for name, need in needs.items()
+            },
+        }
+        fine = all(need.result == "success" for need in needs.values())
+        if not _holds(job.get("if"), context, fine):
+            return Job("skipped")
+        result = Job("success")
+        home = Path(tempfile.mkdtemp(prefix=f"{self.runs}-{key}-", dir=self.folder))
+        for step in job["steps"]:
+            if not _holds(step.get("if"), context, result.result == "success"):
+                continue
+            name = str(step.get("name") or step.get("uses"))
+            if "uses" in step:
+                self._action(step, home, ref, context)
+                continue
+            code, outputs = self._command(step, home, context)
+            context["steps"][step.get("id", name)] = {"outputs": outputs}
+            result.steps.append({"name": name, "conclusion": "failure" if code else "success"})
+            result.result = "failure" if code else result.result
+        wanted = job.get("outputs") or {}
+        result.outputs = {name: str(_filled(text, context)) for name, text in wanted.items()}
+        summary = home / "summary"
+        result.summary = summary.read_text() if summary.exists() else ""
+        return result
+
+    def _action(
+        self, step: Mapping[str, Any], home: Path, ref: str, context: Mapping[str, Any]
+    ) -> None:
+        action, options = str(step["uses"]).partition("@")[0], step.get("with") or {}
+        if action == "actions/checkout":
+            wanted = str(_filled(options["ref"], context)) if "ref" in options else ref
+            depth = str(options.get("fetch-depth", 1))
+            checkout(self.origin, home / "work", wanted, depth)
+        elif action == "actions/upload-artifact":
+            content = io.BytesIO()
+            with zipfile.ZipFile(content, "w") as packed:
+                for file in sorted((home / "work").glob(options["path"])):
+                    packed.write(file, file.name)
+            self.state.artifact(self.runs, options["name"], content.getvalue())
+        elif action == "actions/setup-python":
+            assert options["python-version"] == "3.11"
+        else:
+            raise AssertionError(f"this runner does not know {action}")
+
+    def _command(
+        self, step: Mapping[str, Any], home: Path, context: Mapping[str, Any]
+    ) -> tuple[int, dict[str, str]]:
+        programs = self.folder / "programs"
+        if not programs.exists():
+            programs.mkdir()
+            for name in ("az", "gh", "make", "pulumi"):
+                (programs / name).write_text(RECORDER)
+                (programs / name).chmod(0o755)
+        work = home / "work"
+        outputs = home / "outputs"
+        outputs.write_text("")
+        variables = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "HOME": str(home),
+            "CI": "true",
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_API_URL": self.state.api,
+            "GITHUB_REPOSITORY": self.state.repository,
+            "GITHUB_OUTPUT": str(outputs),
+            "GITHUB_STEP_SUMMARY": str(home / "summary"),
+            "PYTHONPATH": str(work),
+            "RECORD": str(self.record),
+            "REAL_MAKE": str(shutil.which("make")),
+            "FAKE_MAKE": " ".join(self.fake),
+            "FAILING": " ".join(self.failing),
+            **{name: str(_filled(text, context)) for name, text in (step.get("env") or {}).items()},
+        }
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            cwd=work if work.exists() else home,
+            env=variables,
+            capture_output=True,
+            text=True,
+        )
+        print(f"{step['run']}: {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        lines = (line.partition("=") for line in outputs.read_text().splitlines())
+        return done.returncode, {name: value for name, _, value in lines}
+
+    def commands(self) -> list[str]:
+        """What ran since the last call, without the settings of make."""
+        if not self.record.exists():
+            return []
+        lines = self.record.read_text().splitlines()
+        self.record.unlink()
+        return [re.sub(r" [A-Z]+=\S+", "", line) for line in lines]
+
+
+@dataclass
+class Job:
+    """What came of a job."""
+
+    result: str
+    outputs: dict[str, str] = field(default_factory=dict)
+    steps: list[dict[str, str]] = field(default_factory=list)
+    summary: str = ""
+
+
+def checkout(origin: Path, work: Path, ref: str, depth: str) -> None:
+    """As actions/checkout leaves it, `depth` commits deep, with this environment's packages."""
+    commit = git(origin, "rev-parse", f"{ref}^{{commit}}")
+    ends = [commit] if depth == "1" else git(origin, "rev-parse", f"{commit}^@").splitlines()
+    git(work.parent, "clone", "-q", "--shared", "--no-checkout", str(origin), work.name)
+    (work / ".git/shallow").write_text("".join(f"{end}\n" for end in ends))
+    git(work, "checkout", "-q", "--detach", commit)
+    (work / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    (work / ".git/info/exclude").write_text(".venv\n")
+    # What is installed is not installed again.
+    for file in (*(work / "requirements").iterdir(), work / "pyproject.toml"):
+        os.utime(file, (0, 0))
+
+
+def origin_in(folder: Path) -> Path:
+    """A repository whose main is this tree."""
+    folder.mkdir()
+    for name in tracked(ROOT):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "the template")
+    return folder
+
+
+def _needs(job: Mapping[str, Any]) -> list[str]:
+    needs = job.get("needs") or []
+    return [needs] if isinstance(needs, str) else list(needs)
+
+
+def _holds(condition: object, context: Mapping[str, Any], fine: bool) -> bool:
+    """Whether a job or step runs; without a function of the status only while all is fine."""
+    if condition is None:
+        return fine
+    text = str(condition).strip().removeprefix("${{").removesuffix("}}")
+    value = _evaluated(text, {**context, "fine": fine})
+    return bool(value) and (fine or bool(STATUS.search(text)))
+
+
+def _filled(text: object, context: Mapping[str, Any]) -> object:
+    """A value with its expressions replaced."""
+    if not isinstance(text, str):
+        return text
+
+    def replace(match: re.Match[str]) -> str:
+        value = _evaluated(match[1], context)
+        return "" if value is None else json.dumps(value) if isinstance(value, bool) else str(value)
+
+    return re.sub(r"\$\{\{(.*?)\}\}", replace, text)
+
+
+def _evaluated(text: str, context: Mapping[str, Any]) -> Any:
+    """The value of an expression: names, texts, numbers, `! == != && ||`, parentheses, status."""
+    tokens = TOKEN.findall(text)
+    assert "".join(tokens) == re.sub(r"\s+(?=(?:[^']*'[^']*')*[^']*$)", "", text), text
+    functions: dict[str, Callable[[], bool]] = {
+        "always()": lambda: True,
+        "cancelled()": lambda: False,
+        "success()": lambda: bool(context.get("fine", True)),
+        "failure()": lambda: not context.get("fine", True),
+    }
+
+    def atom() -> Any:
+        token = tokens.pop(0)
+        if token == "!":
+            return not atom()
+        if token == "(":
+            value = either()
+            assert tokens.pop(0) == ")"
+            return value
+        if token.startswith("'"):
+            return token[1:-1].replace("''", "'")
+        if token.isdigit():
+            return int(token)
+        if token in {"true", "false"}:
+            return token == "true"
+        if token in functions:
+            return functions[token]()
+        value: Any = context
+        for part in token.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def compared() -> Any:
+        value = atom()
+        while tokens and tokens[0] in {"==", "!="}:
+            wanted = tokens.pop(0) == "=="
+            value = (str(value or "") == str(atom() or "")) is wanted
+        return value
+
+    def both() -> Any:
+        value = compared()
+        while tokens and tokens[0] == "&&":
+            tokens.pop(0)
+            other = compared()
+            value = value and other
+        return value
+
+    def either() -> Any:
+        value = both()
+        while tokens and tokens[0] == "||":
+            tokens.pop(0)
+            other = both()
+            value = value or other
+        return value
+
+    return either()

@@ -1,0 +1,325 @@
+"""check.yml and comment.yml as events start them: what runs and is posted, what attacks get."""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ml.reports.pull_request import MAX_LENGTH
+from tests.conftest import EXAMPLE, ROOT
+from tests.github.events import PULL, Repository, git, origin_in
+from tests.shared import once
+from tests.stand_ins.github import State, serving
+
+TRAIN = "ml/projects/faq_matching/train.py"
+PROD = "infra/Pulumi.prod.yaml"
+ALWAYS = ["make affected", "make links"]
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return once(tmp_path_factory, "team", lambda folder: origin_in(folder / "origin")) / "origin"
+
+
+@pytest.fixture
+def team(template: Path, tmp_path: Path) -> Iterator[Repository]:
+    origin = tmp_path / "origin"
+    git(tmp_path, "clone", "-q", "--bare", str(template), "origin")
+    with serving(State()) as state:
+        yield Repository(tmp_path, origin, state)
+
+
+@pytest.mark.parametrize(
+    ("changed", "commands"),
+    {
+        "documents": (["README.md"], []),
+        "a stack": ([PROD], ["make lint", "make preview"]),
+        "the floor of the gates": (
+            ["policies/promotion/gates.yml"],
+            ["make lint", "make smoke", "make affected-tests"],
+        ),
+        "a workflow": ([".github/CODEOWNERS"], ["make lint", "make affected-tests"]),
+        "the framework": (["ml/specs/kinds.py"], ["make lint", "make test"]),
+        "the core": (["ml/core/errors.py"], ["make lint", "make preview", "make test"]),
+        "a lock": (
+            ["requirements/main.lock"],
+            ["make lint", "make smoke", "make preview", "make test"],
+        ),
+    }.values(),
+    ids=str,
+)
+def test_a_pull_request_runs_what_it_touches(
+    changed: list[str], commands: list[str], team: Repository
+) -> None:
+    """And the comment follows; a second time it changes nothing."""
+    if not EXAMPLE.is_dir():
+        commands = [command for command in commands if command != "make smoke"]
+    team.pull_request({name: f"{text(name)}\n# edited\n" for name in changed})
+    jobs = team.check()
+    assert jobs["required"].result == "success"
+    assert team.commands() == [*ALWAYS, *commands]
+    assert team.follow()["comment"].result == "success"
+    assert team.commands() == ["make comment"]
+    (body,) = team.state.bodies(PULL)
+    assert "### ✅ Every check passed" in body
+    assert ("Only documents changed." in body) is (changed == ["README.md"])
+    assert ("how it is judged" in body) is bool(re.search("policies|CODEOWNERS", changed[0]))
+    team.follow()
+    assert team.state.changes == [("POST", f"issues/{PULL}/comments")]
+
+
+@pytest.mark.example
+def test_a_pull_request_to_a_project(team: Repository) -> None:
+    team.pull_request({TRAIN: f"{text(TRAIN)}\n# edited\n"})
+    assert team.check()["required"].result == "success"
+    assert team.commands() == [*ALWAYS, "make lint", "make smoke", "make affected-tests"]
+
+
+def test_a_push_to_main_runs_every_test(team: Repository) -> None:
+    """And no comment: there is no pull request."""
+    team.pull_request({"docs/page.md": "# words\n"})
+    git(team.folder / "fork", "push", "-q", "origin", f"{team.branch}:main")
+    assert team.check("push")["required"].result == "success"
+    assert team.commands() == [*ALWAYS, "make test"]
+    assert team.follow()["comment"].result == "skipped"
+    assert team.state.changes == []
+
+
+def test_a_failure_is_in_the_first_line(team: Repository) -> None:
+    """The steps after it run all the same; a push that mends it updates the comment."""
+    team.failing = ("lint", "preview")
+    team.pull_request({PROD: f"{text(PROD)}\n# edited\n"})
+    jobs = team.check()
+    assert (jobs["change"].result, jobs["required"].result) == ("failure", "failure")
+    assert team.commands() == [*ALWAYS, "make lint", "make preview"]
+    team.follow()
+    (body,) = team.state.bodies(PULL)
+    first = "### ❌ Not ready to merge: `change` failed (lint, types and specs, infrastructure"
+    assert body.split("\n")[3].startswith(first)
+    team.failing = ()
+    team.pull_request({"docs/page.md": "# words\n"})
+    team.check()
+    team.follow()
+    (body,) = team.state.bodies(PULL)
+    assert "### ✅ Every check passed" in body
+
+
+def test_a_broken_link_stops_a_document(team: Repository) -> None:
+    team.pull_request({"docs/page.md": "[there](../nowhere.md)\n"})
+    jobs = team.check()
+    assert [job.result for job in jobs.values()] == ["failure", "skipped", "skipped", "failure"]
+    team.follow()
+    assert "`affected` failed (links)" in team.state.bodies(PULL)[0]
+
+
+def test_an_event_that_happens_twice_has_one_comment(team: Repository) -> None:
+    """A re-run has a number of its own; a rebase has another commit."""
+    for number in range(3):
+        if number < 2:
+            team.pull_request({"docs/page.md": f"# words {number}\n"})
+        team.check()
+        team.follow()
+        team.follow()
+    assert len(team.state.bodies(PULL)) == 1
+    assert [method for method, _ in team.state.changes] == ["POST", "PATCH", "PATCH"]
+
+
+def test_a_newer_push_overtakes_a_run(team: Repository) -> None:
+    """The comment waits for the run of the last commit."""
+    team.pull_request({"docs/page.md": "# words\n"})
+    team.check()
+    team.pull_request({"docs/page.md": "# other words\n"})
+    team.follow()
+    assert team.state.changes == []
+
+
+@pytest.mark.parametrize(
+    ("affected", "change", "framework", "passes"),
+    [
+        ("success", "success", "success", True),
+        ("success", "success", "skipped", True),
+        ("success", "skipped", "skipped", True),
+        ("success", "failure", "skipped", False),
+        ("success", "cancelled", "skipped", False),
+        ("success", "success", "failure", False),
+        ("success", "success", "cancelled", False),
+        ("failure", "skipped", "skipped", False),
+        ("skipped", "skipped", "skipped", False),
+        ("cancelled", "success", "success", False),
+        ("", "", "", False),
+    ],
+)
+def test_the_required_check(
+    affected: str, change: str, framework: str, passes: bool, team: Repository
+) -> None:
+    import yaml
+
+    (step,) = yaml.safe_load(text(".github/workflows/check.yml"))["jobs"]["required"]["steps"]
+    home = team.folder / "home"
+    home.mkdir()
+    results = {
+        name: {"result": result}
+        for name, result in (("affected", affected), ("change", change), ("framework", framework))
+    }
+    code, _ = team._command(step, home, {"needs": results})
+    assert (code == 0) is passes
+
+
+def test_documents_take_seconds(team: Repository) -> None:
+    """Processor time of everything from the push to the comment, with nothing installed."""
+    team.pull_request({"README.md": text("README.md") + "\nMore words.\n"})
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    team.check()
+    team.follow()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 20
+
+
+# Attacks: a stranger's pull request.
+
+EVIL_MAKE = """
+affected links lint smoke preview affected-tests test comment:
+\t@env > {canary}-env
+\t@touch {canary}-$@
+\t@mkdir -p .local/check
+\t@echo '[{{"stack": "@admin <img src=x>"}}]' > .local/check/infra.json
+\t@echo '{{}}' > .local/check/evil.json
+"""
+
+
+@pytest.mark.parametrize(
+    "branch",
+    ["$(touch${IFS}pwned)", '";touch${IFS}pwned;"', "`touch${IFS}pwned`", "a&b", "--help", "a'b"],
+)
+def test_the_name_of_a_branch_runs_nothing(branch: str, team: Repository) -> None:
+    """Nor does a title; neither is in the comment."""
+    team.branch = "change"
+    team.title = "<script>alert(1)</script> $(touch pwned) @everyone [x](javascript:alert(1))"
+    team.pull_request({"docs/page.md": "# words\n"})
+    team.branch = branch
+    team.state.pulls[0]["head"]["label"] = f"stranger:{branch}"
+    assert team.check()["required"].result == "success"
+    assert team.follow()["comment"].result == "success"
+    (body,) = team.state.bodies(PULL)
+    assert "script" not in body and "everyone" not in body and branch not in body
+    assert not [*team.folder.rglob("pwned")]
+
+
+def test_an_edited_makefile_gets_nothing(team: Repository) -> None:
+    """It runs where there is no token; the comment is made by main's, and names the file."""
+    canary = team.folder / "canary"
+    team.fake = ()
+    team.pull_request({"Makefile": EVIL_MAKE.format(canary=canary), TRAIN: "evil\n"})
+    team.check()
+    variables = Path(f"{canary}-env").read_text()
+    assert "token" not in variables.lower().replace(str(team.folder).lower(), "")
+    assert Path(f"{canary}-affected").exists()
+    team.follow()
+    assert not Path(f"{canary}-comment").exists()
+    (body,) = team.state.bodies(PULL)
+    assert "changes how it is judged: Makefile.**" in body
+    assert "the results of check-affected cannot be read: a file of another name" in body
+    assert "<img" not in body and "@admin" not in body
+    assert not any(line.startswith(("az", "gh", "pulumi")) for line in team.commands())
+
+
+def test_an_edited_workflow_gets_a_token_that_reads(team: Repository) -> None:
+    """GitHub gives a fork no more than that, whatever its workflow asks for."""
+    workflow = text(".github/workflows/check.yml")
+    ask = (
+        'curl --fail -X POST -H "Authorization: Bearer $TOKEN" -d \'{"body": "all fine"}\''
+        f" $GITHUB_API_URL/repos/team/models/issues/{PULL}/comments"
+    )
+    evil = workflow.replace(
+        "        run: make links\n",
+        f"        env: {{TOKEN: '${{{{ github.token }}}}'}}\n        run: |\n          {ask}\n",
+        1,
+    ).replace("contents: read", "contents: read\n      pull-requests: write")
+    assert "all fine" in evil
+    team.pull_request({".github/workflows/check.yml": evil})
+    assert team.check()["affected"].result == "failure"
+    assert team.state.changes == []
+    team.follow()
+    (body,) = team.state.bodies(PULL)
+    assert "### ❌ Not ready" in body and "changes how it is judged: \\.github/workflows" in body
+
+
+def test_a_workflow_without_checks_is_not_ready(team: Repository) -> None:
+    """Its run succeeds, and the required check is not in it."""
+    workflow = "on: pull_request\njobs:\n  fine:\n    runs-on: x\n    steps:\n      - run: 'true'\n"
+    team.pull_request({".github/workflows/check.yml": workflow})
+    team.check()
+    team.follow()
+    assert "❌ Not ready to merge: a required check did not run" in team.state.bodies(PULL)[0]
+
+
+@pytest.mark.parametrize("name", ["ml/projects/$(touch pwned)/x.py", "infra/Pulumi.`id`.yaml"])
+def test_a_name_of_a_folder_runs_nothing(name: str, team: Repository) -> None:
+    team.pull_request({name: "x: 1\n"})
+    assert team.check()["affected"].result == "failure"
+    assert not [*team.folder.rglob("pwned")]
+
+
+# The whole way.
+
+
+def whole(team: Repository, changes: dict[str, Callable[[str], str]]) -> str:
+    """The comment of a pull request, every command run; its processor time is bounded."""
+    team.fake = ()
+    edited = {name: change(text(name)) for name, change in changes.items()}
+    assert all(edited[name] != text(name) for name in edited)
+    team.pull_request(edited)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    team.check()
+    team.follow()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 240
+    (body,) = team.state.bodies(PULL)
+    assert len(body) < MAX_LENGTH
+    return body
+
+
+@pytest.mark.slow
+@pytest.mark.example
+@pytest.mark.timeout(1200)
+def test_a_pull_request_to_a_project_and_a_stack(team: Repository) -> None:
+    """Lint, a small run, tests, the preview: the comment has the numbers of each."""
+    body = whole(
+        team,
+        {
+            TRAIN: lambda text: f"{text}\n# A remark.\n",
+            PROD: lambda text: text.replace("max_nodes: 2\n", "max_nodes: 3\n"),
+        },
+    )
+    assert "### ✅ Every check passed" in body
+    assert re.search(
+        r"\| `faq_matching` \| Completed \| .* \| .*validation\\_gain\\_at\\_3 0\.", body
+    )
+    assert "| ✅ `dev` | no changes |" in body and "| ✅ `prod` | 1 changed |" in body
+    (changed,) = re.findall(r"\| changed \| .*maxNodeCount.*", body)
+    assert "gpu-large" in changed
+    assert "```mermaid\nflowchart LR\n" in body
+    assert "| project faq\\_matching |" in body
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_policy_refuses_in_the_first_line(team: Repository) -> None:
+    team.fake = ("lint",)
+    team.pull_request({PROD: text(PROD).replace("redundancy: GZRS", "redundancy: LRS")})
+    jobs = team.check()
+    assert jobs["required"].result == "failure"
+    assert "storage-redundancy" in jobs["change"].summary
+    team.follow()
+    (body,) = team.state.bodies(PULL)
+    assert "❌ Not ready to merge: `change` failed (infrastructure" in body.split("\n")[3]
+    assert "a policy refuses `prod`" in body.split("\n")[3]
+    assert "**prod is refused** by `storage-redundancy`" in body

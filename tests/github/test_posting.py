@@ -1,0 +1,453 @@
+"""The comment about a run: which pull request, which comment, and what a poisoned artifact gets."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from ml.core.errors import Refused
+from ml.reports.pull_request import MARKER, MAX_LENGTH, shown_run
+from ml.repository.github import GitHub
+from ml.repository.posting import MAX_DOCUMENT, post
+from tests.conftest import ROOT
+from tests.reports.test_comment import OURS, RENDER, elements
+from tests.reports.test_markdown import HOSTILE, MENTION
+from tests.stand_ins.github import BOT, State, serving
+
+RIGHTS = {"actions": "read", "contents": "read", "pull-requests": "write"}
+HEAD, OLD = "a" * 40, "b" * 40
+RUN, PULL = 7, 12
+TRAIN = "ml/projects/faq_matching/train.py"
+AFFECTED = {"documents": False, "causes": {"project faq_matching": TRAIN}}
+
+
+def packed(files: Mapping[str, object]) -> bytes:
+    """A ZIP file; what is not bytes is written as JSON."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, value in files.items():
+            archive.writestr(name, value if isinstance(value, bytes) else json.dumps(value))
+    return content.getvalue()
+
+
+def run_of(branch: str = "change", owner: str = "stranger", **fields: Any) -> dict[str, Any]:
+    """A run as GitHub answers; of a fork it names no pull request."""
+    return {
+        "id": RUN,
+        "path": ".github/workflows/check.yml",
+        "event": "pull_request",
+        "conclusion": "success",
+        "head_sha": HEAD,
+        "head_branch": branch,
+        "head_repository": {"full_name": f"{owner}/models", "owner": {"login": owner}},
+        "repository": {"full_name": "team/models"},
+        "pull_requests": [],
+        "html_url": f"https://github.com/team/models/actions/runs/{RUN}",
+        **fields,
+    }
+
+
+def pull_of(
+    number: int = PULL, branch: str = "change", owner: str = "stranger", **fields: Any
+) -> dict[str, Any]:
+    return {
+        "number": number,
+        "state": "open",
+        "title": "a change",
+        "head": {
+            "sha": HEAD,
+            "label": f"{owner}:{branch}",
+            "repo": {"full_name": f"{owner}/models"},
+        },
+        **fields,
+    }
+
+
+def jobs(**conclusions: str) -> list[dict[str, Any]]:
+    names = dict.fromkeys(("affected", "change", "framework", "required"), "success")
+    return [
+        {
+            "name": name,
+            "conclusion": conclusion,
+            "steps": [{"name": "Set up job", "conclusion": "success"}]
+            + ([{"name": "lint", "conclusion": "failure"}] if conclusion == "failure" else []),
+        }
+        for name, conclusion in {**names, **conclusions}.items()
+    ]
+
+
+@pytest.fixture
+def state() -> Iterator[State]:
+    state = State(tokens={"writer": RIGHTS, "reader": {"actions": "read"}})
+    state.runs[RUN] = run_of()
+    state.pulls.append(pull_of())
+    state.jobs[RUN] = jobs()
+    state.changed[PULL] = [TRAIN]
+    state.artifact(RUN, "check-affected", packed({"affected.json": AFFECTED}))
+    with serving(state):
+        yield state
+
+
+def client(state: State, token: str = "writer") -> GitHub:
+    return GitHub(state.repository, token, state.api)
+
+
+def test_the_comment_is_created_then_updated(state: State) -> None:
+    """One comment: the same run changes nothing, a rebase updates it, others' stay."""
+    state.comment(PULL, "looks good", "somebody")
+    assert post(client(state), RUN).endswith("the comment is created")
+    _, body = state.bodies(PULL)
+    assert body.startswith(f"{MARKER}\n<!-- commit: {HEAD} run: {RUN} -->\n")
+    assert body.split("\n")[3] == "### ✅ Every check passed"
+    assert post(client(state), RUN).endswith("the comment is as it should be")
+    state.pulls[0]["head"]["sha"] = OLD
+    state.runs[8] = run_of(id=8, head_sha=OLD, conclusion="failure")
+    state.jobs[8] = jobs(change="failure", required="failure")
+    assert post(client(state), 8).endswith("the comment is updated")
+    assert len(state.bodies(PULL)) == 2
+    assert "### ❌ Not ready to merge: `change` failed (lint)" in state.bodies(PULL)[1]
+    assert [method for method, _ in state.changes] == ["POST", "PATCH"]
+
+
+def test_a_run_that_is_late_changes_nothing(state: State) -> None:
+    """Two runs of one commit: the newer one's comment stays."""
+    state.runs[9] = run_of(id=9)
+    state.jobs[9] = jobs()
+    post(client(state), 9)
+    assert post(client(state), RUN).endswith("shows a newer run")
+    assert shown_run(state.bodies(PULL)[0]) == 9
+
+
+def test_comments_of_others_are_left_alone(state: State) -> None:
+    """Somebody pasted the marker, the account is gone, the marker is quoted or further down."""
+    foreign = [
+        (f"{MARKER}\n<!-- commit: {HEAD} run: 99999 -->\nall fine!", "mallory"),
+        (f"{MARKER}\nold", None),
+        (f"> {MARKER}\n> quoted", BOT),
+        (f"words\n{MARKER}", BOT),
+        ("", BOT),
+    ]
+    for body, login in foreign:
+        state.comment(PULL, body, login)
+    post(client(state), RUN)
+    assert state.bodies(PULL)[:5] == [body for body, _ in foreign]
+    assert len(state.bodies(PULL)) == 6
+
+
+def test_a_second_comment_of_ours_is_removed(state: State) -> None:
+    """Two runs at once may have created two; line ends may have changed."""
+    for text in ("first", "second", "third"):
+        state.comment(PULL, f"{MARKER}\r\n{text}")
+    post(client(state), RUN)
+    assert len(state.bodies(PULL)) == 1 and "Every check passed" in state.bodies(PULL)[0]
+
+
+def changed(**fields: Any) -> Callable[[State], None]:
+    return lambda state: state.runs[RUN].update(fields)
+
+
+def pulls(*every: dict[str, Any]) -> Callable[[State], None]:
+    return lambda state: state.pulls.__setitem__(slice(None), every)
+
+
+@pytest.mark.parametrize(
+    "change",
+    {
+        "a push": changed(event="push"),
+        "another workflow of the same name": changed(path=".github/workflows/evil.yml"),
+        "a workflow at another path": changed(path="x/.github/workflows/check.yml"),
+        "another repository": changed(repository={"full_name": "team/other"}),
+        "the fork is gone": changed(head_repository=None),
+        "no commit": changed(head_sha="main"),
+        "the pull request is closed": pulls(pull_of(state="closed")),
+        "there are newer commits": pulls(
+            pull_of(head={"sha": OLD, "label": "stranger:change", "repo": {"full_name": "x/y"}})
+        ),
+        "another branch has the same commit": pulls(pull_of(branch="other")),
+        "another fork has the same branch": pulls(pull_of(owner="other")),
+        "two pull requests of one branch": pulls(pull_of(1), pull_of(2)),
+    }.values(),
+    ids=str,
+)
+def test_nothing_is_posted(change: Callable[[State], None], state: State) -> None:
+    change(state)
+    assert post(client(state), RUN).endswith("nothing is posted")
+    assert state.changes == []
+
+
+def test_two_pull_requests_of_a_branch_of_ours(state: State) -> None:
+    """GitHub names the one that the run was for."""
+    state.runs[RUN] = run_of(owner="team", pull_requests=[{"number": 2}])
+    state.pulls[:] = [pull_of(1, owner="team"), pull_of(2, owner="team")]
+    post(client(state), RUN)
+    assert not state.bodies(1) and len(state.bodies(2)) == 1
+
+
+@pytest.mark.parametrize(
+    "branch", ["a/b", "x&state=closed", "$(touch pwned)", '";touch pwned;"', "ä b", "#1", "%2e%2e/"]
+)
+def test_the_name_of_a_branch_is_text(branch: str, state: State) -> None:
+    state.runs[RUN] = run_of(branch)
+    state.pulls[:] = [pull_of(branch=branch), pull_of(99, branch="change")]
+    post(client(state), RUN)
+    assert len(state.bodies(PULL)) == 1 and not state.bodies(99)
+
+
+def test_the_verdict_is_what_github_says(state: State) -> None:
+    """Documents that lie do not turn a failed check into a passed one; a missing one fails."""
+    state.artifacts.clear()
+    state.artifact(RUN, "check-results", packed({"affected.json": {"conclusion": "success"}}))
+    state.runs[RUN]["conclusion"] = "failure"
+    state.jobs[RUN] = jobs(change="failure", required="failure")
+    post(client(state), RUN)
+    assert "### ❌ Not ready" in state.bodies(PULL)[0]
+    state.runs[RUN]["conclusion"] = "success"
+    state.jobs[RUN] = jobs()[:3]
+    post(client(state), RUN)
+    assert "❌ Not ready to merge: a required check did not run" in state.bodies(PULL)[0]
+
+
+def test_a_change_of_the_rules_is_said(state: State) -> None:
+    """GitHub lists the files; an artifact cannot hide one."""
+    state.changed[PULL] = ["README.md", "a.py", "Makefile", ".github/workflows/check.yml"]
+    post(client(state), RUN)
+    body = state.bodies(PULL)[0]
+    assert "changes how it is judged: Makefile, \\.github/workflows/check.yml.**" in body
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+def lying_size() -> bytes:
+    """A ZIP file whose directory says that a document is 10 bytes long; it is 20 MB."""
+    content = packed({"smoke.json": b" " * 20_000_000})
+    start = content.index(b"PK\x01\x02")
+    return content[: start + 24] + struct.pack("<I", 10) + content[start + 28 :]
+
+
+def encrypted() -> bytes:
+    content = bytearray(packed({"smoke.json": []}))
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    {
+        "no ZIP": b"hello",
+        "empty": b"",
+        "cut off": packed({"smoke.json": []})[:-30],
+        "a path upwards": packed({"../../../../etc/cron.d/x": b"x"}),
+        "an absolute path": packed({"/etc/passwd": b"x"}),
+        "a path of Windows": packed({"..\\x.json": b"x"}),
+        "a script": packed({"Makefile": b"comment:\n\ttouch pwned"}),
+        "a folder": packed({"smoke.json/": b""}),
+        "a name with NUL": packed({"smoke.json\x00.py": b"x"}),
+        "many files": packed({f"{number}.json": [] for number in range(1000)}),
+        "a large document": packed({"smoke.json": b"[" + b" " * (MAX_DOCUMENT + 1) + b"]"}),
+        "a size that lies": lying_size(),
+        "encrypted": encrypted(),
+        "not JSON": packed({"smoke.json": b"{"}),
+        "not UTF-8": packed({"smoke.json": b'"\xff\xfe"'}),
+        "deeply nested": packed({"smoke.json": nested(200_000)}),
+        "a number of a million digits": packed({"smoke.json": b"1" * 1_000_000}),
+    }.values(),
+    ids=str,
+)
+def test_a_poisoned_artifact_is_not_read(
+    content: bytes, state: State, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comment says so; nothing is written to the disk, and the verdict is GitHub's."""
+    monkeypatch.chdir(tmp_path)
+    state.artifacts.clear()
+    state.artifact(RUN, "check-results", content)
+    post(client(state), RUN)
+    (body,) = state.bodies(PULL)
+    assert "the results of check-results cannot be read" in body
+    assert "### ✅ Every check passed" in body and len(body) < 3000
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_artifact_that_is_too_large_is_not_downloaded(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ml.repository.posting.MAX_ARTIFACT", 1000)
+    state.artifact(RUN, "check-results", os.urandom(2000))
+    post(client(state), RUN)
+    assert "more than 1,000 bytes" in state.bodies(PULL)[0]
+
+
+def test_artifacts_of_other_names_are_not_read(state: State) -> None:
+    for name in ("check-results-2", "evil", "../check-results"):
+        state.artifact(RUN, name, b"evil")
+    post(client(state), RUN)
+    assert "cannot be read" not in state.bodies(PULL)[0]
+
+
+def hostile_documents(text: str) -> dict[str, object]:
+    """Every document with the text in every place."""
+    metrics = {text: 0.5, "gain": 0.5}
+    run = {"project": text, "status": text, "seconds": 1, "metrics": metrics, "error": text}
+    change = {
+        "what": text,
+        "name": text,
+        "kind": text,
+        "properties": [{"path": text, "before": text, "after": {text: [text]}}],
+    }
+    month = {"idle": 1, "typical": 2, "worst": text}
+    report = {
+        "stack": text,
+        "problems": [text],
+        "immutable": [text],
+        "refused": [{"policy": text, "message": text}],
+        "changes": [change],
+        "cost": {"currency": text, "month": month},
+        "cost_before": {"month": {}},
+        "diagrams": [{"title": text, "mermaid": text}],
+    }
+    estimate = {"value": 0.5, "low": 0.4, "high": 0.6}
+    row = {
+        "place": text,
+        "metric": text,
+        "candidate": estimate,
+        "champion": estimate,
+        "difference": {"mean": 0.1, "low": 0.05, "high": 0.2, "count": 400},
+        "sign": 1,
+        "verdict": text,
+    }
+    result = {"gate": text, "verdict": text, "found": text, "required": text, "mode": text}
+    compared = {
+        "model": text,
+        "environment": text,
+        "candidate": {"name": text, "digest": text},
+        "champion": {"name": text},
+        "primary_metric": text,
+        "confidence": 0.95,
+        "metrics": [row],
+        "slices": [row],
+        "amounts": [{"what": text, "unit": text, "ours": 1, "theirs": 2}],
+        "hardware": {"measured": text, "deployed": text},
+        "decision": {"outcome": text, "results": [result], "blocking": [result]},
+        "lineage": {"commit": text, "run": text, "dirty": True},
+        "data": {text: {"asset": text, "sha256": text}},
+        "missing": [text],
+        "unpaired": text,
+        "notes": [text],
+    }
+    return {
+        "smoke.json": [run],
+        "infra.json": [report],
+        "affected.json": {"causes": {text: text}},
+        **{f"compare-{number}.json": compared for number in (1, 2, 3, 4)},
+    }
+
+
+@pytest.mark.parametrize(
+    "text", [*HOSTILE, "### title", f"{MARKER}\n", "```\n</details>\n@octocat"]
+)
+def test_hostile_documents_are_text(text: str, state: State) -> None:
+    """In every place of every document: no element, link or mention, one marker, within bounds."""
+    state.artifact(RUN, "check-results", packed(hostile_documents(text)))
+    state.changed[PULL] = [f"policies/{text}"]
+    state.jobs[RUN][1]["name"] = text
+    post(client(state), RUN)
+    (body,) = state.bodies(PULL)
+    assert len(body) < MAX_LENGTH and RENDER.render(body).count("<!--") == 2
+    assert elements(body) <= OURS | {"em", "ul", "li"}
+    # Mentions may stand in code, which GitHub does not read for them.
+    assert not MENTION.search(body.replace("`", ""))
+    links = [part.partition(">")[0] for part in body.split("](<")[1:]]
+    assert {*links} <= {state.runs[RUN]["html_url"]}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [None, True, 3, "text", [], {}, [[]], [None], [{}], {"a": 1}, [1e999], 10**400, {"causes": []}],
+    ids=str,
+)
+def test_documents_of_any_shape(document: object, state: State) -> None:
+    """Each name with each value: a comment comes of it."""
+    names = ("affected", "smoke", "infra", "compare-1")
+    state.artifact(RUN, "check-results", packed({f"{name}.json": document for name in names}))
+    post(client(state), RUN)
+    assert "Every check passed" in state.bodies(PULL)[0]
+
+
+def test_a_comment_has_a_bound(state: State) -> None:
+    """A thousand stacks, runs and rows with long texts."""
+    documents = hostile_documents("[" * 5000)
+    huge = {
+        key: [*value] * 1000 if isinstance(value, list) else value
+        for key, value in documents.items()
+    }
+    compared: Any = huge["compare-1.json"]
+    for key in ("metrics", "slices", "amounts", "missing", "notes"):
+        compared[key] *= 1000
+    compared["decision"]["results"] *= 1000
+    state.artifact(RUN, "check-results", packed(huge))
+    state.changed[PULL] = [f"policies/{'x' * 500}{number}" for number in range(300)]
+    state.jobs[RUN] = jobs() + [{"name": "x" * 5000, "conclusion": "failure"}] * 300
+    post(client(state), RUN)
+    assert len(state.bodies(PULL)[0]) < MAX_LENGTH
+    assert state.bodies(PULL)[0].split("\n")[3].startswith("### ⚠️")
+
+
+def ask(state: State, *words: str, **variables: str) -> tuple[int, str]:
+    """The program as the workflow starts it, without packages."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "ml.repository.posting", *words],
+        cwd=ROOT,
+        env={
+            "PATH": os.environ["PATH"],
+            "GITHUB_API_URL": state.api,
+            "GITHUB_REPOSITORY": state.repository,
+            **variables,
+        },
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_program_without_packages(state: State) -> None:
+    code, text = ask(state, "--run", str(RUN), GH_TOKEN="writer")
+    assert (code, text) == (0, f"pull request {PULL}: the comment is created\n")
+
+
+@pytest.mark.parametrize(
+    ("run", "variables", "code", "error"),
+    [
+        ("7; id", {"GH_TOKEN": "writer"}, 2, "error[no-such-run]"),
+        ("٧", {"GH_TOKEN": "writer"}, 2, "error[no-such-run]"),
+        ("7", {}, 2, "error[no-github]: GH_TOKEN is not set"),
+        ("7", {"GH_TOKEN": "writer", "GITHUB_REPOSITORY": "../x/y"}, 2, "error[no-github]"),
+        ("8", {"GH_TOKEN": "writer"}, 1, "error[github-failed]"),
+        ("7", {"GH_TOKEN": "stolen"}, 1, "401"),
+        ("7", {"GH_TOKEN": "reader"}, 1, "403"),
+    ],
+)
+def test_a_wrong_call(
+    run: str, variables: dict[str, str], code: int, error: str, state: State
+) -> None:
+    """No traceback, no token in the output, nothing posted."""
+    result, text = ask(state, "--run", run, **variables)
+    assert result == code and error in text and "Traceback" not in text
+    assert "stolen" not in text and state.changes == []
+
+
+def test_a_page_of_another_host_is_not_asked(state: State) -> None:
+    """`Link` is followed below the API's own address alone: the token goes nowhere else."""
+    state.jobs[RUN] *= 3
+    github = GitHub(state.repository, "writer", state.api.replace("127.0.0.1", "localhost"))
+    with pytest.raises(Refused, match="the next page is at http://127"):
+        post(github, RUN)

@@ -1,0 +1,204 @@
+"""A stand-in for the part of GitHub's API that the workflows ask, in memory, on localhost.
+
+A token has the permissions that a job's `permissions` give it. Lists come in pages of two, with the
+`Link` header; an artifact is behind a redirect to a store that refuses GitHub's token, as Azure's
+does. Answers have the fields of docs.github.com/rest that are read here, and no others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+BOT = "github-actions[bot]"
+PAGE = 2
+
+
+@dataclass
+class State:
+    """What the server knows of one repository; the tests fill it in."""
+
+    repository: str = "team/models"
+    # Token → the permissions of a job, such as {"pull-requests": "write"}.
+    tokens: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    runs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    jobs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    artifacts: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    files: dict[int, bytes] = field(default_factory=dict)
+    pulls: list[dict[str, Any]] = field(default_factory=list)
+    changed: dict[int, list[str]] = field(default_factory=dict)
+    comments: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    # Every change that was made: (method, path).
+    changes: list[tuple[str, str]] = field(default_factory=list)
+    api: str = ""
+
+    def artifact(self, run: int, name: str, content: bytes) -> None:
+        """An artifact of a run."""
+        number = 1 + len(self.files)
+        self.files[number] = content
+        self.artifacts.setdefault(run, []).append({"id": number, "name": name, "expired": False})
+
+    def comment(self, pull: int, body: str, login: str | None = BOT) -> None:
+        """A comment that is there already; of a deleted account without a login."""
+        number = 100 + sum(map(len, self.comments.values()))
+        user = {"login": login} if login else None
+        self.comments.setdefault(pull, []).append({"id": number, "body": body, "user": user})
+
+    def bodies(self, pull: int) -> list[str]:
+        """The comments of a pull request, in order."""
+        return [comment["body"] for comment in self.comments.get(pull, [])]
+
+
+class Refusal(Exception):
+    """An answer other than 200."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def _answer(state: State, method: str, path: str, query: Mapping[str, str], body: Any) -> Any:
+    """What GitHub answers; the permission that a token needs comes first."""
+
+    def match(wanted: str, pattern: str) -> re.Match[str] | None:
+        return re.fullmatch(pattern, path) if method == wanted else None
+
+    if found := match("GET", r"actions/runs/(\d+)"):
+        return "actions:read", _known(state.runs, found[1])
+    if found := match("GET", r"actions/runs/(\d+)/jobs"):
+        return "actions:read", ("jobs", state.jobs.get(int(found[1]), []))
+    if found := match("GET", r"actions/runs/(\d+)/artifacts"):
+        return "actions:read", ("artifacts", state.artifacts.get(int(found[1]), []))
+    if found := match("GET", r"actions/artifacts/(\d+)/zip"):
+        _known(state.files, found[1])
+        return "actions:read", f"{state.api}/storage/{found[1]}"
+    if match("GET", "pulls"):
+        pulls = [pull for pull in state.pulls if pull["state"] == query["state"]]
+        if "head" in query:
+            pulls = [pull for pull in pulls if pull["head"]["label"] == query["head"]]
+        return "pull-requests:read", ("", pulls)
+    if found := match("GET", r"pulls/(\d+)/files"):
+        names = state.changed.get(int(found[1]), [])
+        return "pull-requests:read", ("", [{"filename": name} for name in names])
+    if found := match("GET", r"issues/(\d+)/comments"):
+        return "pull-requests:read", ("", state.comments.get(int(found[1]), []))
+    if found := match("POST", r"issues/(\d+)/comments"):
+        return "pull-requests:write", lambda: state.comment(int(found[1]), _body(body))
+    if found := match("PATCH", r"issues/comments/(\d+)"):
+        return "pull-requests:write", lambda: _comment(state, found[1]).update(body=_body(body))
+    if found := match("DELETE", r"issues/comments/(\d+)"):
+        return "pull-requests:write", lambda: [
+            comments.remove(comment)
+            for comments in state.comments.values()
+            for comment in [*comments]
+            if comment["id"] == int(found[1])
+        ]
+    raise Refusal(404, f"the stand-in does not answer {method} {path}")
+
+
+def _known(of: Mapping[int, Any], number: str) -> Any:
+    if int(number) not in of:
+        raise Refusal(404, "Not Found")
+    return of[int(number)]
+
+
+def _comment(state: State, number: str) -> dict[str, Any]:
+    comments = (comment for comments in state.comments.values() for comment in comments)
+    return next(comment for comment in comments if comment["id"] == int(number))
+
+
+def _body(body: Any) -> str:
+    text = str(body["body"])
+    if len(text) > 65_536:
+        raise Refusal(422, "Body is too long (maximum is 65536 characters)")
+    return text
+
+
+class _Handler(BaseHTTPRequestHandler):
+    state: State
+
+    def _serve(self) -> None:
+        split = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(split.query))
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        try:
+            if split.path.startswith("/storage/"):
+                if self.headers.get("Authorization"):
+                    raise Refusal(400, "the store of artifacts refuses GitHub's token")
+                self._write(200, _known(self.state.files, split.path.rpartition("/")[2]))
+                return
+            prefix = f"/repos/{self.state.repository}/"
+            if not split.path.startswith(prefix):
+                raise Refusal(404, "Not Found")
+            path = urllib.parse.unquote(split.path.removeprefix(prefix))
+            needed, answer = _answer(self.state, self.command, path, query, body)
+            self._check(needed)
+            if callable(answer):
+                answer()
+                self.state.changes.append((self.command, path))
+                self._write(
+                    204 if self.command == "DELETE" else 201, b"" if body is None else b"{}"
+                )
+            elif isinstance(answer, tuple):
+                self._write_page(answer[0], answer[1], split.path, query)
+            elif isinstance(answer, str):
+                self._write(302, b"", {"Location": answer})
+            else:
+                self._write(200, json.dumps(answer).encode())
+        except Refusal as refusal:
+            self._write(refusal.status, json.dumps({"message": str(refusal)}).encode())
+
+    do_GET = do_POST = do_PATCH = do_DELETE = _serve
+
+    def _check(self, needed: str) -> None:
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        if token not in self.state.tokens:
+            raise Refusal(401, "Bad credentials")
+        scope, _, level = needed.partition(":")
+        if self.state.tokens[token].get(scope) not in {level, "write"}:
+            raise Refusal(403, f"Resource not accessible by integration ({needed})")
+
+    def _write_page(self, key: str, items: list[Any], path: str, query: Mapping[str, str]) -> None:
+        page = int(query.get("page", 1))
+        shown = items[PAGE * (page - 1) : PAGE * page]
+        headers = {}
+        if len(items) > PAGE * page:
+            following = urllib.parse.urlencode({**query, "page": page + 1})
+            headers["Link"] = f'<{self.state.api}{path}?{following}>; rel="next"'
+        answer = {key: shown, "total_count": len(items)} if key else shown
+        self._write(200, json.dumps(answer).encode(), headers)
+
+    def _write(self, status: int, content: bytes, headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *words: object) -> None:
+        """Nothing is printed."""
+
+
+@contextmanager
+def serving(state: State) -> Iterator[State]:
+    """The state with the address of a server for it, which ends with the block."""
+    handler = type("Handler", (_Handler,), {"state": state})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    state.api = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
