@@ -44,7 +44,7 @@ class GitHub:
                 raise Refused(Problem("no-github", f"{name} is not set", "its value", hint))
         if not _REPOSITORY.fullmatch(values[0]):
             raise Refused(Problem("no-github", f"GITHUB_REPOSITORY={values[0]}", "OWNER/NAME"))
-        return cls(*values, os.environ.get("GITHUB_API_URL", API))
+        return cls(values[0], values[1], os.environ.get("GITHUB_API_URL", API))
 
     def get(self, path: str, **query: str) -> Any:
         """The answer to a question about the repository."""
