@@ -22,7 +22,7 @@ MAX_LENGTH, MAX_PART = 60_000, 14_000
 # Rows of a table, failed jobs of the verdict; candidates, and projects or stacks, that are shown.
 ROWS, FAILED, CANDIDATES, PROJECTS = 20, 6, 4, 12
 # What decides how a pull request is checked, and what it may change of the platform.
-RULES = (".github/", ".ci/", "Makefile", "policies/", "ml/repository/", "tests/github/")
+RULES = (".github/", ".ci/", "Makefile", "policies/", "ml/repository/", "ml/reports/")
 _GATES = re.compile(r"ml/projects/[^/]+/gates\.yml")
 # A diagram as infra/preview/diagram.py writes it: nodes, groups, arrows, and no directive.
 _LABEL = r'"(?:[^"`<>\\\n]|<br/>)*"'
@@ -96,8 +96,8 @@ def comment_of(
     infra = [*values.get("infra", Value())][:PROJECTS]
     compared = [value for name, value in sorted(values.items()) if name.startswith("compare")]
     compared = compared[:CANDIDATES]
+    first = f"{MARKER}\n{state(run)}\n\n{_verdict(run, infra, compared)}"
     parts = [
-        f"{MARKER}\n{state(run)}\n\n{_verdict(run, infra, compared)}",
         *_remarks(run, unread),
         *(_candidate(value, repository) for value in compared),
         _smoke(values.get("smoke", Value())),
@@ -107,7 +107,7 @@ def comment_of(
         _touched(values.get("affected", Value())),
         _diagrams(infra),
     ]
-    return comment.fit([_bounded(part) for part in parts], MAX_LENGTH)
+    return comment.fit([first, *map(_bounded, parts)], MAX_LENGTH)
 
 
 def _bounded(part: str) -> str:
@@ -166,7 +166,7 @@ def _candidate(compared: Value, repository: str) -> str:
 
 
 def _smoke(runs: Value) -> str:
-    """The small runs of the projects, with the metrics that end as the first letters do."""
+    """The small runs of the projects, with their metrics besides times."""
     rows = []
     for run in [*runs][:PROJECTS]:
         metrics = [
