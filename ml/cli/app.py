@@ -31,6 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Compare a candidate with the champion; a pull-request comment.",
     ),
     "demo": ("ml.cli.demo:demo", "The main job: sweep, select, gate, canary, ask."),
+    "doctor": (
+        "ml.cli.commands.doctor:doctor",
+        "Check this machine, Azure and GitHub; each fault with its mend.",
+    ),
     "evidence": (
         "ml.cli.commands.gates:evidence",
         "Check the evidence of a model version again, offline.",

@@ -1,0 +1,85 @@
+"""`ml doctor`: one screen on this machine, Azure and GitHub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ml.cli.options import AsJson
+from ml.cli.render.output import write_json
+from ml.core import repository
+from ml.core.errors import Exit, Problem, Refused
+
+if TYPE_CHECKING:
+    from ml.repository.doctor import Check, Stack
+
+PARTS = ("machine", "azure", "github")
+SIGNS = {"ok": "✔", "warning": "!", "error": "✘"}
+
+
+def doctor(
+    parts: Annotated[
+        list[str] | None,
+        typer.Argument(help="machine, azure, github; all of them without any.", metavar="PART…"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check Python, packages, sign-in, workspaces, quota and GitHub's settings; nothing changes.
+
+    Each fault has its mend beside it. Exit 1 when one is an error.
+    """
+    for part in parts or ():
+        if part not in PARTS:
+            raise Refused(Problem("no-such-part", part, f"one of: {', '.join(PARTS)}"))
+    checks = []
+    for check in _checks(parts or PARTS):
+        checks.append(check)
+        if not as_json:
+            typer.echo(f"{SIGNS[check.verdict]} {check.name:<18} {check.found}")
+            if check.fix:
+                typer.echo(f"  {'':<18} → {check.fix}")
+    if as_json:
+        write_json([asdict(check) for check in checks])
+    if any(check.verdict == "error" for check in checks):
+        raise typer.Exit(Exit.RUN_FAILED)
+
+
+def _checks(parts: Sequence[str]) -> Iterator[Check]:
+    from ml.repository import doctor
+
+    root = repository.root()
+    if "machine" in parts:
+        yield from doctor.machine(root)
+        yield from doctor.placeholders(root)
+    try:
+        stacks = _stacks() if {"azure", "github"} & {*parts} else []
+    except Refused as refused:
+        problem = refused.problems[0]
+        found = f"{problem.place}: {problem.found}"
+        yield doctor.Check("stack files", "error", found, "infra settings")
+        return
+    if "azure" in parts:
+        yield from doctor.azure(stacks)
+    if "github" in parts and stacks:
+        yield from doctor.github(stacks[0].repository, stacks)
+
+
+def _stacks() -> list[Stack]:
+    from infra.settings import loader
+    from ml.repository.doctor import Stack
+
+    every = [loader.load(name) for name in loader.select(None)]
+    return [
+        Stack(
+            name=settings.environment,
+            subscription=settings.subscription,
+            location=settings.location,
+            group=settings.names.group,
+            workspace=settings.names.local("mlw"),
+            repository=settings.github,
+        )
+        for settings in every
+    ]
