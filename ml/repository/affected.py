@@ -45,6 +45,8 @@ _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 _WORD = re.compile(r"""[^\s'",\[\]{}()]+""")
 _ASSET = re.compile(r"azureml:([^:@/]+)")
 _ASSET_NAME = re.compile(r"^name:\s*[\"']?([\w.-]+)", re.M)
+# Git's name of the tree without files.
+_EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _MODULE = re.compile(rf"(?:{'|'.join(SOURCES)})(?:\.\w+)+")
 
 
@@ -417,10 +419,13 @@ def _files_of(module: str) -> Iterator[str]:
 
 
 def _merge_base(root: Path, base: str) -> str:
+    """The commit to compare with; nothing at all for the parent of the first commit."""
     commit = f"{base}^{{commit}}"
     try:
         resolved = _git(root, "rev-parse", "--verify", "--end-of-options", commit).strip()
     except Refused:
+        if base in {"HEAD^", "HEAD^1", "HEAD~1"} and _is_first(root):
+            return _EMPTY
         raise Refused(
             Problem(
                 "unknown-revision",
@@ -433,6 +438,12 @@ def _merge_base(root: Path, base: str) -> str:
         return _git(root, "merge-base", "HEAD", resolved).strip()
     except Refused:
         return resolved  # a shallow clone has the commit alone
+
+
+def _is_first(root: Path) -> bool:
+    """Whether HEAD has no parent, known or not: a repository made of a template begins so."""
+    header = _git(root, "cat-file", "commit", "HEAD").partition("\n\n")[0]
+    return "\nparent " not in header
 
 
 def _git(root: Path, *words: str) -> str:

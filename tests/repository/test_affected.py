@@ -357,6 +357,16 @@ def test_a_clone_that_has_the_two_commits_alone(repository: Path, tmp_path: Path
     assert affected(repository, "main").framework
 
 
+def test_the_first_commit(repository: Path, tmp_path: Path) -> None:
+    """A repository that is made of a template has one; a shallow clone does not look like it."""
+    assert affected(repository, "HEAD^1").projects == ALL
+    git(repository, "commit", "--allow-empty", "-qm", "the second")
+    assert affected(repository, "HEAD^1").projects == ()
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
+    with pytest.raises(Refused, match="unknown-revision"):
+        affected(tmp_path / "shallow", "HEAD^1")
+
+
 @pytest.mark.parametrize("base", ["nothing", "--help", "-x", "HEAD:README.md", ""])
 def test_an_unknown_revision(base: str, repository: Path) -> None:
     with pytest.raises(Refused, match="unknown-revision"):
