@@ -197,7 +197,7 @@ affected links lint smoke preview affected-tests test comment:
 
 @pytest.mark.parametrize(
     "branch",
-    ["$(touch${IFS}pwned)", '";touch${IFS}pwned;"', "`touch${IFS}pwned`", "a&b", "--help", "a'b"],
+    ["$(touch${IFS}pwned)", '";touch${IFS}pwned;"', "--help"],
 )
 def test_the_name_of_a_branch_runs_nothing(branch: str, team: Repository) -> None:
     """Nor does a title; neither is in the comment."""
