@@ -1,7 +1,7 @@
 """An endpoint of this machine: two slots, blue and green, behind a router, and the file live.json.
 
 live.json says which server is live, which canary runs beside it, and who gets which requests; the
-router follows its `routes`. It is replaced in one step, and then the router is told. A canary may
+router follows its `routes`. It is replaced in one step; the router reads it then. A canary may
 have a third slot, its baseline.
 """
 

@@ -384,7 +384,7 @@ def _rival_text(proposal: Proposal, rival: Version) -> str:
     """The sentence on a declared version that was never applied and had to be beaten too."""
     text = f"version {rival.version} is declared and was never applied: it had to be beaten too"
     if proposal.written:
-        return f"{text}, and is not declared any more"
+        return f"{text}, and is no longer declared"
     if proposal.decision.request.environment == "local":
         return f"{text}; ml release rollback {rival.project} undoes the declaration"
     return f"{text}; git revert undoes a declaration by mistake"

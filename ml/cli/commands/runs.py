@@ -291,7 +291,7 @@ def keep(
     backend = open_backend(on)
     for protected in [backend.runs.find(name) for name in run]:
         backend.storage.keep(protected, not undo)
-        state = "is not protected any more" if undo else "is protected; --undo ends that"
+        state = "is no longer protected" if undo else "is protected; --undo ends that"
         typer.echo(f"{protected.name} {state}", err=True)
 
 

@@ -36,7 +36,7 @@ class Records:
     """The records so far; a key counts once, with its first outcome.
 
     `assigned` is by ticket, `outcomes` in the order of arrival. Later outcomes of a key are
-    `repeated` (the same value) or `contradicting` (another one). `unreadable` lines are no records
+    `repeated` (the same value) or `contradicting` (another one). `unreadable` lines are not records
     (a kill may cut one off), or belong to a key that was never assigned.
     """
 

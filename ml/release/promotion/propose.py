@@ -41,7 +41,7 @@ class Proposal(GateCheck):
 
     `written` are the files that a promotion pull request carries, the declaration first; none when
     the gates refused the version or it is the champion already. `unapplied` is a version that was
-    declared and not applied, and is not declared any more. `rival` is one that is declared, waits
+    declared and not applied, and is no longer declared. `rival` is one that is declared, waits
     to be applied, and was what this one had to beat.
     """
 

@@ -76,7 +76,7 @@ def _of(
 ) -> Status:
     model = declared.model if declared else _model(project)
     name = desired_state.endpoint_of(model, environment)
-    past = History(name, log)
+    history = History(name, log)
     live, url = endpoint.live(name), endpoint.url(name)
     champion = registry.champion(model, environment) if declared else None
     logged = declared is not None and declared.decision in [line["hash"] for line in log]
@@ -89,7 +89,7 @@ def _of(
         if live is not None and declared.serving:
             is_live &= live.launch.serving == declared.serving
         verdict = _refused(
-            declared, past.last_refusal(declared), live.launch.version if live else None, project
+            declared, history.last_refusal(declared), live.launch.version if live else None, project
         ) or _verdict(project, environment, name, applied and is_live, bool(url))
     return Status(
         project=project,
@@ -102,9 +102,9 @@ def _of(
         serving=serving,
         url=url,
         beside=_beside(live) if url else "",
-        signed_off=past.approver(live.launch.digest) if live else "",
-        last_attempt=past.last_attempt(project, environment),
-        refused=past.refused(),
+        signed_off=history.approver(live.launch.digest) if live else "",
+        last_attempt=history.last_attempt(project, environment),
+        refused=history.refused(),
         audit=_audit(declared, logged),
         verdict=verdict,
     )

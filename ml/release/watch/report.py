@@ -166,8 +166,8 @@ def _quality(
         judged = [cost for cost in costs if cost is not None]
         if len(judged) < len(costs):
             notes.append(
-                f"{len(costs) - len(judged):,} labels of `{name}` that are no number, or whose "
-                "answer is none, left out"
+                f"{len(costs) - len(judged):,} labels of `{name}` were left out: the label "
+                "is not a number, or the answer has no number"
             )
         if len(judged) < limits.min_rows:
             notes.append(

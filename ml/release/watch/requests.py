@@ -133,7 +133,7 @@ def labels(path: Path) -> Mapping[str, str]:
 
 def loss(kind: Kind, predicted: object, label: str) -> float | None:
     """0 or 1 for a category, 1 for none; the absolute error of a number, None where either of the
-    two is no number.
+    two is not a number.
     """
     right = _typed(label) if kind == "numeric" or isinstance(predicted, float) else label
     now, then = clean(kind, predicted), clean(kind, right)

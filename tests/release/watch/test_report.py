@@ -157,7 +157,7 @@ def test_a_report_says_what_it_could_not_judge(tmp_path: Path) -> None:
         labelled={"1": "a"},
     )
     assert found.outcome == "no-breach" and len(found.notes) == 6
-    assert "1 labels of `p` that are no number" in found.notes[-2]
+    assert "1 labels of `p` were left out" in found.notes[-2]
     assert "0 answers of `p` have a label, 50 are needed" in found.notes[-1]
     ignoring = look(
         *(document(tmp_path), requests.Seen(rows), Limits(ignore=("q",))),
@@ -193,7 +193,7 @@ def test_the_quality_of_classes_and_of_numbers(tmp_path: Path) -> None:
     found = look(kept, requests.Seen(rows), Limits(), **NAMED, labelled=labelled)
     (loss,) = [one for one in found.findings if one.test == "loss"]
     assert loss.is_breach and loss.size == pytest.approx(100) and "over 100 labels" in loss.said
-    assert "100 labels of `p` that are no number" in found.notes[-1]
+    assert "100 labels of `p` were left out" in found.notes[-1]
     few = look(kept, requests.Seen(rows[:80]), Limits(), **NAMED, labelled=labelled)
     assert "40 answers" in few.notes[-1] and "quality is not judged" in few.notes[-1]
 
