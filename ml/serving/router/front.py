@@ -24,7 +24,7 @@ MAX_HEADERS = 64 * 2**10
 MAX_CONNECTIONS = 1024
 # The bytes of all requests and answers in memory. Each request has this much beside that bound, so
 # that callers with large bodies do not shut out those with small ones.
-MAX_HELD = 96 * 2**20
+MAX_HELD = 64 * 2**20
 SMALL = 64 * 2**10
 # A caller's connection may be silent this long between requests. A caller may take this long to
 # send a request, and as long to read its answer.
