@@ -79,6 +79,10 @@ demo: setup ## the main job: sweep, select, gate, apply with a canary, ask; what
 ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"
 	@$(BIN)/ml invoke $(PROJECT) "$(Q)"
 
+.PHONY: azure-standin
+azure-standin: setup $(VENV)/azurite.stamp ## a stand-in for Azure ML, to try --on azure without a subscription
+	@$(BIN)/python -m tests.stand_ins.azure --home .local/azure-standin
+
 .PHONY: lint
 lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of every spec
 	@$(BIN)/ruff check .

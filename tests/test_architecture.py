@@ -51,6 +51,7 @@ ALLOWED: list[tuple[str, list[str]]] = [
         "ml.release*",
         ["ml.specs*", "ml.backends*", "ml.toolkit*", "ml.serving*", "policies*"],
     ),
+    ("ml.backends.azure*", ["ml.backends*", "ml.specs*"]),
     ("ml.backends.local*", ["ml.backends*", "ml.specs*", "ml.sweeps*", "ml.automl*"]),
     ("ml.backends.*", ["ml.backends*", "ml.specs*", "ml.sweeps.objective*"]),
     ("ml.backends*", ["ml.specs*"]),
@@ -153,9 +154,12 @@ def _forbidden(module: str, imported: str) -> bool:
 
 
 def _past_the_port(module: str, imported: str) -> bool:
-    """Whether `module` reaches around the port into the local backend."""
-    outside = not fnmatch(module, "ml.backends") and not fnmatch(module, "ml.backends.*")
-    return outside and f"{imported}.".startswith("ml.backends.local.")
+    """Whether `module` reaches around the port into a backend, or one backend into the other."""
+    for name in ("local", "azure"):
+        if f"{imported}.".startswith(f"ml.backends.{name}."):
+            inside = fnmatch(module, f"ml.backends.{name}*") or module == "ml.backends.choice"
+            return not inside
+    return False
 
 
 def _circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
@@ -215,7 +219,7 @@ def test_the_import_rule_allows_and_refuses(module: str, imported: str, forbidde
     assert _forbidden(module, imported) is forbidden
 
 
-def test_only_backends_import_the_local_backend() -> None:
+def test_nothing_imports_a_backend_past_the_port() -> None:
     """The others know the port, ml/backends/base: what runs a plan is chosen by name."""
     offenders = {
         module: wrong
@@ -226,7 +230,9 @@ def test_only_backends_import_the_local_backend() -> None:
     assert _past_the_port("ml.cli.run", "ml.backends.local.home")
     assert _past_the_port("ml.cli.run", "ml.backends.local")
     assert not _past_the_port("ml.cli.run", "ml.backends.base")
+    assert _past_the_port("ml.backends.azure.backend", "ml.backends.local.files")
     assert not _past_the_port("ml.backends.choice", "ml.backends.local.backend")
+    assert not _past_the_port("ml.backends.azure.runs", "ml.backends.azure.workspace")
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -262,15 +268,26 @@ def test_no_module_calls_log_model() -> None:
 
 
 def test_azures_packages_are_imported_where_azure_is_spoken_to() -> None:
-    """azure-ai-ml's loaders in ml/specs/load alone, Azure's clients in infra/live."""
+    """azure-ai-ml's loaders in ml/specs/load alone, its clients in the Azure backend, and those of
+    the resource manager in infra/live."""
     importers = {
         module
         for module in MODULES
         if any(name.split(".")[0] == "azure" for name in _imports(module))
     }
-    assert all(name.startswith(("ml.specs.sdk.load", "infra.live.")) for name in importers), (
-        importers
+    places = ("ml.specs.sdk.load", "ml.backends.azure.", "infra.live.")
+    assert all(name.startswith(places) for name in importers), importers
+
+
+def test_the_azure_backend_imports_azures_packages_when_it_speaks_to_azure() -> None:
+    """Importing the backend costs nothing: the SDK takes seconds."""
+    code = (
+        "import sys, ml.backends.azure.backend\n"
+        "sdk = {'azure.ai.ml', 'azure.core', 'azure.identity', 'mlflow'} & set(sys.modules)\n"
+        "sys.exit(str(sdk) if sdk else 0)\n"
     )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_room_is_named_after_nothing() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from ml.backends.assets import AssetStore
 from ml.backends.registry import Registry
 from ml.backends.runs import Run, RunStore, Watch, unwatched
 from ml.backends.storage import Storage
@@ -36,6 +37,7 @@ class Options:
     The output of a command goes to `echo`. `isolated` builds the environment that a spec asks for.
     `say` gets progress of what comes before the run. `evict_after` are the seconds after which a
     job is killed as a spot node would be, each time `evict_notice` seconds after a SIGTERM.
+    `again` starts a job that a remote backend has for the same commit and spec already.
     """
 
     echo: TextIO | None = None
@@ -43,6 +45,7 @@ class Options:
     say: Callable[[str], None] = lambda line: None
     evict_after: tuple[float, ...] = ()
     evict_notice: float = 0.0
+    again: bool = False
 
 
 class Backend(Protocol):
@@ -66,6 +69,11 @@ class Backend(Protocol):
     @property
     def registry(self) -> Registry:
         """The registered model versions."""
+        ...
+
+    @property
+    def assets(self) -> AssetStore | None:
+        """The registered assets; None where jobs read assets from their specs."""
         ...
 
     def prepare(self) -> None:
@@ -100,6 +108,10 @@ class Backend(Protocol):
 
     def differences(self, plan: Plan) -> tuple[str, ...]:
         """Harmless differences from Azure ML that a person should read before the run."""
+        ...
+
+    def requests(self, plan: Plan) -> tuple[str, ...]:
+        """What running the plan would send to another machine; none for this one. Sends nothing."""
         ...
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:

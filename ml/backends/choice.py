@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ml.backends.base import Backend, Options
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Problem, Refused
 
 
 def _local(options: Options) -> Backend:
@@ -14,25 +14,24 @@ def _local(options: Options) -> Backend:
     return LocalBackend(options)
 
 
+def _azure(options: Options) -> Backend:
+    from ml.backends.azure.backend import AzureBackend
+
+    return AzureBackend(options)
+
+
 # The name that `--on` takes → what makes the backend.
-BACKENDS: dict[str, Callable[[Options], Backend]] = {"local": _local}
+BACKENDS: dict[str, Callable[[Options], Backend]] = {"local": _local, "azure": _azure}
 # The backends that this process opened, the latest of each name.
 opened: dict[str, Backend] = {}
 
 
 def open_backend(name: str = "local", options: Options | None = None) -> Backend:
-    """The backend that `--on` names.
-
-    Raises Refused for an unknown name, and with exit code 33 for `azure`, which is not built yet.
-    """
+    """The backend that `--on` names. Raises Refused for an unknown name."""
     if name in BACKENDS:
         opened[name] = BACKENDS[name](options or Options())
         return opened[name]
     hint = "leave --on out for this machine"
-    if name == "azure":
-        found = "--on azure: this backend does not exist yet"
-        hint += "; `az ml job create -f` takes the same specs"
-        raise Refused(Problem("not-built-yet", found, _names(), hint), exit_code=Exit.CANNOT_HONOUR)
     raise Refused(Problem("unknown-place", f"--on {name}", _names(), hint))
 
 

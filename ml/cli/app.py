@@ -24,6 +24,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "ml.cli.commands.changes:affected",
         "List what a change touches: projects, stacks, policies, rooms.",
     ),
+    "assets": (
+        "ml.cli.commands.assets:app",
+        "Register what jobs name on Azure: data, environments, components.",
+    ),
     "audit": ("ml.cli.commands.gates:audit", "Verify that no line of the audit log was changed."),
     "check": ("ml.cli.commands.check:check", "Check specs: a file, a folder or the repository."),
     "compare": (

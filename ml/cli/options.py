@@ -28,7 +28,7 @@ Environment = Annotated[
     str, typer.Option("--env", "--to", help="`local`, or one of release.yml.", metavar="ENV")
 ]
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="This port; else a free one.")]
-On = Annotated[str, typer.Option("--on", help="The backend: local (this machine).")]
+On = Annotated[str, typer.Option("--on", help="The backend: local (this machine) or azure.")]
 Metric = Annotated[str | None, typer.Option(help="Default: that of the latest sweep.")]
 Goal = Annotated[
     str | None,

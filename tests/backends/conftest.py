@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.azure.workspace import configured
 from ml.core.errors import Place
 from ml.specs.plan.plan import (
     CommandPlan,
@@ -18,12 +19,20 @@ from ml.specs.plan.plan import (
     SweepPlan,
     Value,
 )
+from tests.stand_ins.azure.running import StandIn, register_environment, running
 
 SPEC = "jobs/job.yml"
 
 
 Plans = Callable[..., CommandPlan]
 Sweeps = Callable[..., SweepPlan]
+
+
+@pytest.fixture(scope="session")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    """The stand-in for Azure, one a session; tests enter a workspace of their own in it."""
+    with running(tmp_path_factory.mktemp("azure")) as stand_in:
+        yield stand_in
 
 
 @pytest.fixture
@@ -103,3 +112,43 @@ def log(key, value, step=0):
             " VALUES (?, ?, ?, ?, ?, ?)", row)
     connection.close()
 """
+
+
+JOB = """\
+$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
+type: command
+display_name: say a word
+experiment_name: words
+code: code
+command: python say.py ${{inputs.word}} ${{outputs.model}}
+inputs:
+  word: hello
+outputs:
+  model: {type: custom_model}
+environment: azureml:ml-cpu:1
+compute: azureml:cpu-cluster
+"""
+SAY = """\
+import sys
+from pathlib import Path
+print("the word is", sys.argv[1])
+Path(sys.argv[2], "model.txt").write_text(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    """A small command job."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "say.py").write_text(SAY)
+    (tmp_path / "job.yml").write_text(JOB)
+    return tmp_path / "job.yml"
+
+
+@pytest.fixture
+def workspace(azure: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """A workspace of this test's own, with the environment that the job names."""
+    azure.enter(monkeypatch)
+    register_environment(configured().client, "ml-cpu", "1")
+    azure.requests()
+    return azure

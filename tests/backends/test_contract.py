@@ -1,4 +1,4 @@
-"""The contract of every backend, held by the local one and by one in memory."""
+"""The contract of every backend, held by the local one, Azure's and one in memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.base import Backend
+from ml.backends.azure.backend import AzureBackend
+from ml.backends.base import Backend, Options
 from ml.backends.local.backend import LocalBackend
-from ml.backends.runs import Run
+from ml.backends.runs import Run, Watch, unwatched
 from ml.core.errors import Exit, Place, Refused
 from ml.core.home import tracking_uri
-from ml.specs.plan.plan import Asset, Distribution, InputPlan, OutputPlan
+from ml.specs.plan.plan import Asset, Distribution, InputPlan, OutputPlan, Plan
 from tests.backends.conftest import Plans, Sweeps
 from tests.backends.contract import BackendContract
+from tests.backends.specs import with_spec
+from tests.stand_ins.azure.running import StandIn, register_environment
 from tests.stand_ins.memory import MemoryBackend
 
 HERE = Place("jobs/job.yml", 9)
@@ -35,6 +38,8 @@ class TestLocal(BackendContract):
         if not run.trials:  # a sweep's own are those of its best trial
             assert tracked.data.params == {k: str(value) for k, value in run.parameters.items()}
             assert tracked.data.metrics == run.metrics
+        if run.ended_by:
+            assert "threshold" in tracked.data.tags["ended_by"]
         if run.best:
             assert tracked.data.tags["best_child_run_id"] == run.trial(run.best).id
         for trial in run.trials:
@@ -45,6 +50,30 @@ class TestMemory(BackendContract):
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Backend:
         return MemoryBackend(tmp_path / "memory")
+
+
+class _FromPlans(AzureBackend):
+    """The backend for plans that were made in code: it writes the spec that it passes on."""
+
+    folder: Path
+
+    def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
+        return super().run(with_spec(plan, self.folder), watch)
+
+
+@pytest.mark.slow
+class TestAzure(BackendContract):
+    """The unmodified azure-ai-ml against the stand-in."""
+
+    @pytest.fixture
+    def backend(
+        self, azure: StandIn, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Backend:
+        azure.enter(monkeypatch)
+        backend = _FromPlans(Options(again=True))
+        backend.folder = tmp_path
+        register_environment(backend.workspace.client, "ml-cpu", "1")
+        return backend
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException
 
-from ml.backends.local import snapshot
+from ml.backends import snapshot
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import records

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import snapshot
+from ml.backends import snapshot
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.execution import resumption, saved_plan
 from ml.backends.local.runs import jobs, records

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ml.backends.local import snapshot
-from ml.backends.local.snapshot import IgnoreFile
+from ml.backends import snapshot
+from ml.backends.snapshot import IgnoreFile
 from ml.core.errors import Refused
 from tests.conftest import ROOT
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import snapshot
+from ml.backends import snapshot
 from ml.backends.local.runs.store import LocalRuns
 from ml.cli.app import main
 from ml.core import home

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import snapshot
+from ml.backends import snapshot
 from ml.backends.local.runs.lineage import code_of
 from ml.core import trees
 from ml.core.repository import folder_of

@@ -59,14 +59,19 @@ class Azurite:
         )
 
 
+def skip_without(program: Path) -> None:
+    """Skip the test where Azurite is not installed, except under `make`, which installs it."""
+    if not program.exists() and "MAKELEVEL" not in os.environ:
+        pytest.skip("Azurite is not installed; `make quick` installs it and runs the quick tests")
+
+
 @contextmanager
 def running(folder: Path) -> Iterator[Azurite]:
     """Start it on a free port with its data in `folder`, and end it with the block.
 
     Skips the test where Azurite is not installed, except under `make`, which installs it.
     """
-    if not PROGRAM.exists() and "MAKELEVEL" not in os.environ:
-        pytest.skip("Azurite is not installed; `make quick` installs it and runs the quick tests")
+    skip_without(PROGRAM)
     certificate, key = certified(folder)
     command = [PROGRAM, "--location", folder / "data", "--blobHost", "127.0.0.1", "--blobPort", "0"]
     secure = ["--cert", certificate, "--key", key, "--oauth", "basic"]

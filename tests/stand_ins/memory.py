@@ -205,6 +205,7 @@ class MemoryBackend:
     """Implements `ml.backends.base.Backend`; files of runs are in `folder`."""
 
     name = "memory"
+    assets = None
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -252,6 +253,9 @@ class MemoryBackend:
 
     def differences(self, plan: Plan) -> tuple[str, ...]:
         return ("memory: compute → this machine",)
+
+    def requests(self, plan: Plan) -> tuple[str, ...]:
+        return ()
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         self._started += 1

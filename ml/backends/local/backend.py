@@ -9,8 +9,9 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
+from ml.backends import snapshot
 from ml.backends.base import DATA_NOT_HERE, EnvironmentComparison, Options
-from ml.backends.local import distribution, environment, registration, snapshot
+from ml.backends.local import distribution, environment, registration
 from ml.backends.local.environment import Interpreters
 from ml.backends.local.environments import building, requirements
 from ml.backends.local.execution import resumption, reuse
@@ -67,6 +68,7 @@ class LocalBackend:
     runs = LocalRuns()
     storage = LocalStorage()
     registry = LocalRegistry()
+    assets = None
     sharing = staticmethod(shared_pool)
     serve_pages = staticmethod(server.serve_pages)
     cancel = staticmethod(interruptions.cancel)
@@ -168,6 +170,9 @@ class LocalBackend:
             return f"{name} → built by uv, {count} packages, Python {recipe.python}"
         summary = requirements.summary(environment)
         return f"{name} → this interpreter, Python {platform.python_version()}; {summary}"
+
+    def requests(self, plan: Plan) -> tuple[str, ...]:
+        return ()
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         """Carry the plan out; see the protocol. Raises Refused when the disk or the store fails."""

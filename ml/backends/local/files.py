@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePath
 
-from ml.backends.local.snapshot import Snapshot, working_copy
+from ml.backends.snapshot import Snapshot, working_copy
 from ml.specs.expressions import literal
 from ml.specs.plan.plan import CommandPlan, InputPlan
 

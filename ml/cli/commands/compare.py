@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ml.backends.choice import open_backend
+from ml.cli.options import On
 from ml.cli.render.output import write_json, write_table
 from ml.core.terminal import printable
 from ml.reports.formatting import amount, number, signed
@@ -41,6 +42,7 @@ def compare(
     repository: Annotated[
         str, typer.Option(help="https://…/OWNER/NAME, to link commits in md.")
     ] = "",
+    on: On = "local",
 ) -> None:
     """Show metrics with paired intervals, slices, gates, latency, cost and lineage."""
     from ml.core import files
@@ -49,7 +51,7 @@ def compare(
     from ml.reports.comment import comment, forest_rows
     from ml.reports.json_values import Value
 
-    comparison = versus(open_backend(), candidate, champion, to, _watch)
+    comparison = versus(open_backend(on), candidate, champion, to, _watch)
     document = comparison.to_json()
     if chart is not None:
         title = f"{comparison.primary}: candidate minus champion"

@@ -43,6 +43,9 @@ def run(
     keep: Annotated[
         bool, typer.Option("--keep", help="Never remove its outputs to make room.")
     ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="On Azure: run this commit and spec once more.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
 ) -> None:
     """Run a job spec: exit 0 completed, 1 failed, 2 the spec is wrong, 33 not possible here."""
@@ -56,6 +59,7 @@ def run(
         *(sys.stderr if show else None, isolated, say),
         tuple(seconds("--evict-after", text) for text in evict_after or ()),
         seconds("--evict-notice", evict_notice),
+        again,
     )
     backend = open_backend(on, options)
     if spec.is_file() and not dry_run:
@@ -102,17 +106,20 @@ def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> N
     from ml.cli.render import costs, plan_text
 
     environments, priced = backend.environments(plan), costs.of(plan)
+    requests = backend.requests(plan)
     if as_json:
         write_json(
             {
                 **plan_text.as_json(plan),
                 "environments": [compared.data for compared in environments],
                 "azure_costs": [costs.as_json(cost) for cost in priced],
+                "requests": requests,
             }
         )
     else:
         # Not typer.echo, which writes UTF-8 to a terminal that takes ASCII.
         sys.stdout.write(f"{plan_text.as_text(plan)}\n")
+        sys.stdout.writelines(f"{line}\n" for line in requests)
     _say(*backend.differences(plan))
     if not isolated:
         _say(*(f"  {line}" for compared in environments for line in compared.lines))

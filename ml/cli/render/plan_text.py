@@ -36,7 +36,9 @@ _KINDS: dict[type, str] = {
 def as_json(value: object) -> Any:
     """The plan (or a part of one) as plain JSON values; `kind` tells what it is a plan of."""
     if is_dataclass(value) and not isinstance(value, type):
-        data = {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
+        data = {
+            item.name: as_json(getattr(value, item.name)) for item in fields(value) if item.compare
+        }
         kind = _KINDS.get(type(value))
         return {"kind": kind, **data} if kind else data
     if isinstance(value, Mapping):

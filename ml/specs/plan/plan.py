@@ -19,6 +19,9 @@ Mode = Literal[
 ]
 
 LITERALS = frozenset({"string", "number", "integer", "boolean"})
+# The loaded spec (`ml.specs.sdk.load.Spec`) that a job was planned from, for a backend that passes
+# it on; None for a step, a trial, and a plan that was read back or made in code.
+_SPEC = field(default=None, compare=False, repr=False)
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -248,6 +251,7 @@ class CommandPlan:
     description: str = ""
     # The lines of fields that a backend may have to refuse or comment on: "compute" → Place.
     places: Mapping[str, Place] = field(default_factory=dict)
+    spec: Any = _SPEC
 
     @property
     def processes(self) -> int:
@@ -278,6 +282,7 @@ class SweepPlan:
     tags: Mapping[str, str] = field(default_factory=dict)
     description: str = ""
     places: Mapping[str, Place] = field(default_factory=dict)
+    spec: Any = _SPEC
 
 
 @dataclass(frozen=True)
@@ -358,6 +363,7 @@ class PipelinePlan:
     tags: Mapping[str, str] = field(default_factory=dict)
     description: str = ""
     places: Mapping[str, Place] = field(default_factory=dict)
+    spec: Any = _SPEC
 
 
 Plan = CommandPlan | SweepPlan | PipelinePlan

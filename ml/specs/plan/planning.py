@@ -63,7 +63,7 @@ def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -
     job = _Planner(bindings, experiment).step(spec, name, _Around())
     if job is None or bindings.problems:
         _refuse(bindings.problems)
-    return job.plan
+    return replace(job.plan, spec=spec)
 
 
 def _refuse(problems: Sequence[Problem]) -> NoReturn:

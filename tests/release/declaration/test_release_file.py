@@ -12,7 +12,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from ml.backends.local.snapshot import IgnoreFile
+from ml.backends.snapshot import IgnoreFile
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import SCHEMA, Strategy, schema

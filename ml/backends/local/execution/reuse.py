@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local import files, snapshot
+from ml.backends import snapshot
+from ml.backends.local import files
 from ml.backends.local.environment import HERE, Interpreter
 from ml.backends.local.execution.binding import bind
 from ml.backends.local.execution.session import Session
@@ -148,7 +149,7 @@ def _content(value: Any, digest: Callable[[Path], str]) -> Any:
         conda = value.conda_file if value.conda_file and value.conda_file.exists() else None
         return [value.reference, value.image, digest(conda) if conda else "", *packages]
     if is_dataclass(value):
-        names = {field.name for field in fields(value)} - _APART
+        names = {field.name for field in fields(value) if field.compare} - _APART
         return {name: _content(getattr(value, name), digest) for name in names}
     if isinstance(value, Mapping):
         return {str(name): _content(part, digest) for name, part in value.items()}

@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ml.backends.local import snapshot
+from ml.backends import snapshot
 from ml.backends.local.environment import HERE
 from ml.backends.local.runs import records
 from ml.backends.local.runs.jobs import PLAN
-from ml.backends.local.snapshot import Snapshot
+from ml.backends.snapshot import Snapshot
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.repository import shown
@@ -205,7 +205,10 @@ def to_json(value: Any) -> Any:
         raise TypeError(f"a plan cannot contain {type(value)}")
     return {
         "is": name,
-        "with": {item.name: to_json(getattr(value, item.name)) for item in fields(value)},
+        # What does not count when plans are compared is no part of the plan: the spec behind it.
+        "with": {
+            item.name: to_json(getattr(value, item.name)) for item in fields(value) if item.compare
+        },
     }
 
 

@@ -13,8 +13,8 @@ from ml.backends.local.execution import saved_plan
 from ml.backends.local.pool.pool import Pool
 from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.runs import lineage
-from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking.tracking import Tracking
+from ml.backends.snapshot import Snapshot
 from ml.specs.assets import assets
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, supplied_inputs
 

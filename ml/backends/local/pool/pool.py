@@ -29,7 +29,7 @@ from ml.backends.local.pool import script
 from ml.backends.local.pool.child import Start
 from ml.backends.local.pool.script import Invocation, Unfit
 from ml.backends.local.processes.process import Reaper, RunProcess, Shell
-from ml.backends.local.snapshot import Snapshot
+from ml.backends.snapshot import Snapshot
 
 SWITCH = "MLOPS_POOL"
 FORKED = "forked after its imports"

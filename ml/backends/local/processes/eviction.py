@@ -22,8 +22,8 @@ from pathlib import Path
 from ml.backends.local import files
 from ml.backends.local.processes import reaper
 from ml.backends.local.processes.process import RunProcess
-from ml.backends.local.snapshot import Snapshot
 from ml.backends.runs import Run
+from ml.backends.snapshot import Snapshot
 from ml.core.errors import Problem
 from ml.specs.plan.plan import CommandPlan
 

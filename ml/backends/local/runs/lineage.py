@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.local.environment import HERE, Interpreter
-from ml.backends.local.snapshot import IgnoreFile, Snapshot
+from ml.backends.snapshot import IgnoreFile, Snapshot
 from ml.core import repository, trees
 from ml.core.trees import Commit
 from ml.specs.plan.plan import CommandPlan, InputPlan, PipelinePlan, Plan, SweepPlan, commands

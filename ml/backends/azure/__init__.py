@@ -1,0 +1,1 @@
+"""The Azure backend: runs plans in an Azure Machine Learning workspace."""

@@ -1,0 +1,73 @@
+"""Data, environments and components of a workspace, registered from the repository's specs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ml.backends import snapshot
+from ml.backends.assets import AssetState, AssetStatus
+from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.workspace import Workspace
+from ml.specs.assets import assets
+from ml.specs.assets.assets import AssetSpec
+from ml.specs.sdk import load
+
+# The tag of a version with the digest of its spec and of all that the spec names.
+CONTENT = "content"
+# Kind of spec → the operations of azure-ai-ml's MLClient. Models are registered by releases.
+_OPERATIONS = {"environment": "environments", "data": "data", "component": "components"}
+
+
+class AzureAssets:
+    """Implements `ml.backends.assets.AssetStore`."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+
+    def compare(self, root: Path) -> Sequence[AssetState]:
+        """The state of every asset; one request for each."""
+        specs = [spec for spec in assets.definitions(root) if spec.kind in _OPERATIONS]
+        order = list(_OPERATIONS)
+        specs.sort(key=lambda spec: (order.index(spec.kind), spec.name, spec.version))
+        return [self._compare(spec) for spec in specs]
+
+    def create(self, state: AssetState) -> None:
+        """Upload what the spec names and register the version with its digest."""
+        spec = state.spec
+        with load.quiet():
+            entity = load.from_document(spec.document, spec.file, {}).entity
+        entity.version = spec.version
+        entity.tags = {**(entity.tags or {}), CONTENT: state.digest}
+        with as_refusals(), self._workspace.quiet():
+            self._operations(spec).create_or_update(entity)
+
+    def _compare(self, spec: AssetSpec) -> AssetState:
+        from azure.core.exceptions import ResourceNotFoundError
+
+        digest = _digest(spec)
+        with as_refusals():
+            try:
+                kept = self._operations(spec).get(spec.name, spec.version)
+            except ResourceNotFoundError:
+                return AssetState(spec, digest, "missing")
+        same: AssetStatus = "unchanged" if (kept.tags or {}).get(CONTENT) == digest else "changed"
+        return AssetState(spec, digest, same)
+
+    def _operations(self, spec: AssetSpec) -> Any:
+        return getattr(self._workspace.client, _OPERATIONS[spec.kind])
+
+
+def _digest(spec: AssetSpec) -> str:
+    """Of the spec's fields and of the files and folders that they name."""
+    parts = [repr(sorted(spec.document.data.items(), key=str))]
+    build = spec.get("build", "path")
+    for written in (spec.get("conda_file"), spec.get("path"), build, spec.get("code")):
+        path = assets.local(written, spec.file.parent) if isinstance(written, str) else None
+        if path is not None and path.exists():
+            # As azure-ai-ml uploads it: without what the folder's ignore file leaves out.
+            taken = snapshot.take(path.resolve()) if path.is_dir() else None
+            parts.append(taken.digest if taken else assets.digest(path))
+    return sha256("\n".join(parts).encode()).hexdigest()

@@ -1,0 +1,231 @@
+"""The Azure backend: the same specs, run in a workspace by azure-ai-ml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ml.backends import snapshot
+from ml.backends.azure import submission
+from ml.backends.azure.assets import AzureAssets
+from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.following import Follower
+from ml.backends.azure.registry import AzureRegistry
+from ml.backends.azure.runs import AzureRuns, studio
+from ml.backends.azure.storage import AzureStorage
+from ml.backends.azure.submission import Submission
+from ml.backends.azure.workspace import Workspace, configured
+from ml.backends.base import EnvironmentComparison, Options
+from ml.backends.runs import OPEN, Event, Run, Watch, unwatched
+from ml.core import faults
+from ml.core.errors import Problem, Refused
+from ml.specs.plan.plan import PipelinePlan, Plan, SweepPlan, sweeps
+
+
+class AzureBackend:
+    """Runs command, sweep and pipeline jobs in a workspace (see `Backend`) with azure-ai-ml.
+
+    A job's name is made of its commit and its spec, so that the same pair is run once: running it
+    again follows the job that there is, and `again` starts another.
+    """
+
+    name = "azure"
+
+    def __init__(self, options: Options | None = None, workspace: Workspace | None = None) -> None:
+        self._options = options or Options()
+        self._workspace = workspace
+
+    @cached_property
+    def workspace(self) -> Workspace:
+        """The workspace to run in. Raises Refused when the settings do not name it."""
+        return self._workspace or configured()
+
+    @cached_property
+    def runs(self) -> AzureRuns:
+        return AzureRuns(self.workspace)
+
+    @cached_property
+    def storage(self) -> AzureStorage:
+        return AzureStorage(self.workspace)
+
+    @cached_property
+    def registry(self) -> AzureRegistry:
+        return AzureRegistry(self.workspace)
+
+    @cached_property
+    def assets(self) -> AzureAssets:
+        return AzureAssets(self.workspace)
+
+    def prepare(self) -> None:
+        """Settings that are missing are told before a spec is read."""
+        _ = self.workspace
+
+    def sharing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def serve_pages(self, port: int, ready: Callable[[str], None]) -> None:
+        hint = f"open https://ml.azure.com/?wsid={self.workspace.id}"
+        raise Refused(Problem("no-pages", "the pages of a workspace are the studio's", hint=hint))
+
+    def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:
+        return ()
+
+    def snapshot(self, code: Path) -> Path:
+        with faults.as_refusals():
+            copy = snapshot.take(code)
+        assert copy is not None  # it is None for no code alone
+        return copy.folder
+
+    def refusals(self, plan: Plan) -> tuple[Problem, ...]:
+        return tuple(self._refusals(plan))
+
+    def _refusals(self, plan: Plan) -> Iterator[Problem]:
+        if self._options.evict_after:
+            yield Problem(
+                "evict-after",
+                "--evict-after rehearses on this machine what a spot cluster does by itself",
+                "--on local",
+                "leave --evict-after out, and name a low-priority cluster in `compute:`",
+            )
+
+    def differences(self, plan: Plan) -> tuple[str, ...]:
+        workspace = self.workspace
+        lines = [f"azure: runs in the workspace {workspace.name} ({workspace.group})"]
+        lines += [
+            f"azure: hints `{sweep.hints.file}` are for this machine and not read there"
+            for sweep in sweeps(plan)
+            if sweep.hints
+        ]
+        return tuple(lines)
+
+    def requests(self, plan: Plan) -> tuple[str, ...]:
+        return tuple(submission.requests(self.workspace, self._submission(plan)))
+
+    def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
+        """Submit the plan and follow it to its end; Ctrl-C ends the following, not the job."""
+        wanted = self._submission(plan)
+        job = self._started(wanted)
+        self._options.say(f"azure: {job.name}, {studio(job)}")
+        follower = Follower(self.runs, self._options.echo, self._options.say)
+        try:
+            run = self._explained(follower.follow(job, watch), plan)
+        except KeyboardInterrupt:
+            self._options.say(
+                f"{job.name} goes on; follow it: ml runs logs --follow {job.name} --on azure, "
+                f"end it: ml runs cancel {job.name} --on azure"
+            )
+            raise
+        if run.status == "Completed":
+            self.runs.outputs(run)
+        watch(Event("ended", run))
+        return run
+
+    def _submission(self, plan: Plan) -> Submission:
+        with as_refusals(), faults.as_refusals():
+            return submission.prepare(plan)
+
+    def _started(self, wanted: Submission) -> Any:
+        """The job of that name: the one that there is, or the submitted one."""
+        existing = self.runs.job(wanted.name)
+        number = 1
+        while existing is not None and self._options.again:
+            number += 1
+            existing = self.runs.job(f"{wanted.name}-{number}")
+        if existing is not None:
+            self._options.say(
+                f"azure: this commit and spec were submitted before, as {existing.name}; "
+                "--again starts another run"
+            )
+            return existing
+        return self._submit(wanted.again(number) if number > 1 else wanted)
+
+    def _submit(self, wanted: Submission) -> Any:
+        from azure.core.exceptions import AzureError
+
+        with as_refusals(), self.workspace.quiet():
+            try:
+                return self.workspace.client.jobs.create_or_update(wanted.job)
+            except AzureError:
+                # The answer may be what was lost, or another process was faster.
+                existing = self.runs.job(wanted.name)
+                if existing is None:
+                    raise
+                return existing
+
+    def _explained(self, run: Run, plan: Plan) -> Run:
+        """The run with the line of the spec, the end of its log, and the limit that it reached."""
+        if isinstance(plan, PipelinePlan):
+            return run
+        command = plan.trial if isinstance(plan, SweepPlan) else plan
+        place = command.places.get("command", plan.place)
+        if run.error is not None and run.error.code == "script-failed":
+            return replace(run, error=replace(run.error, place=place, found=self._cause(run)))
+        limit, elapsed = plan.timeout_s, (run.ended or run.started) - run.started
+        if run.status == "Canceled" and limit is not None and elapsed >= limit:
+            found = f"the job ran into its limit of {limit:g} s and was cancelled"
+            hint = "raise `limits.timeout`, or make the job shorter"
+            return replace(run, error=Problem("timed-out", found, hint=hint, place=plan.place))
+        return run
+
+    def _cause(self, run: Run) -> str:
+        """What Azure says of a failed script, and the end of its log."""
+        assert run.error is not None
+        return describe_failure(run.error.found, self.runs.logs(run).get("0"))
+
+    def cached(self, plan: Plan, output: str) -> Run | None:
+        return None
+
+    def cancel(self, name: str) -> Run:
+        run = self.runs.find(name)
+        if run.status not in OPEN:
+            raise Refused(Problem("has-ended", f"{run.name} has ended: it is {run.status}"))
+        if self.runs.parent(run) is not None:
+            raise Refused(
+                Problem("part-of-another", f"{run.name} is a part of another run: cancel that")
+            )
+        with as_refusals():
+            self.workspace.client.jobs.begin_cancel(run.name).result()
+        return self.runs.find(name)
+
+    def resumable(self, name: str) -> Run:
+        return self.runs.find(name)
+
+    def resume_plan(self, run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
+        raise Refused(
+            Problem(
+                "not-resumable",
+                f"{run.name} runs on Azure, which starts it again by itself after an eviction",
+                "a run of this machine",
+                f"ml runs logs --follow {run.name} --on azure, or ml run SPEC --on azure --again",
+            )
+        )
+
+    def resume(
+        self,
+        run: Run,
+        watch: Watch = unwatched,
+        timeout_s: float | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> Run:
+        self.resume_plan(run, timeout_s)
+        return run
+
+    def was_stopped(self, run: Run) -> bool:
+        return False
+
+
+def describe_failure(message: str, log: Path | None) -> str:
+    """`the command exited with 3; the end of its log: …`, as the local backend words it."""
+    import re
+
+    from ml.backends.runs import LOG_FOLLOWS
+
+    exited = re.search(r"exited with (?:status )?code (\d+)", message)
+    what = f"the command exited with {exited[1]}" if exited else message
+    text = log.read_text(errors="replace") if log else ""
+    end = "\n".join(text.splitlines()[-20:])
+    return f"{what}{LOG_FOLLOWS}\n{end}" if end else what

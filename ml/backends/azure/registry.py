@@ -1,0 +1,135 @@
+"""The model registry of a workspace: model versions with the digest of their files as a tag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.workspace import Workspace
+from ml.backends.registry import Version, model_folder
+from ml.core.errors import Problem, Refused
+
+# The tags of a version; `champion.ENV` is the alias of an environment, which Azure ML lacks.
+DIGEST, PROJECT, RUN, EVIDENCE = "digest", "project", "run", "evidence"
+_CHAMPION = "champion."
+_YES = "true"
+
+
+class AzureRegistry:
+    """Implements `ml.backends.registry.Registry`."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+
+    def exists(self) -> bool:
+        return True
+
+    def register(self, model: str, project: str, digest: str, run: str) -> Version:
+        from azure.ai.ml.entities import Model
+
+        registered = [version for version in self.versions(model) if version.digest == digest]
+        if registered:
+            return registered[-1]
+        number = max((int(each.version) for each in self.versions(model)), default=0) + 1
+        tags = {DIGEST: digest, PROJECT: project, RUN: run}
+        with as_refusals(), self._workspace.quiet():
+            made = self._models.create_or_update(
+                Model(
+                    name=model,
+                    version=str(number),
+                    path=model_folder(digest),
+                    type="custom_model",
+                    description=f"registered from the run {run}",
+                    tags=tags,
+                )
+            )
+        return _version(made)
+
+    def versions(self, model: str | None = None) -> Sequence[Version]:
+        return [_version(each) for each in self._registered(model)]
+
+    def find(self, model: str, version: str) -> Version:
+        return _version(self._find(model, version))
+
+    def champion(self, model: str, environment: str) -> Version | None:
+        for each in self._registered(model):
+            if (each.tags or {}).get(_CHAMPION + environment) == _YES:
+                return _version(each)
+        return None
+
+    def champions(self) -> Sequence[tuple[str, str, str]]:
+        return sorted(
+            (tag.removeprefix(_CHAMPION), each.name, str(each.version))
+            for each in self._registered(None)
+            for tag, value in (each.tags or {}).items()
+            if tag.startswith(_CHAMPION) and value == _YES
+        )
+
+    def sources(self) -> Sequence[tuple[str, str]]:
+        return [(f"{each.name} {each.version}", str(each.path)) for each in self._registered(None)]
+
+    def promote(self, version: Version, environment: str) -> None:
+        """The new champion first: between the two writes there are two, and never none."""
+        self._tag(self._find(version.model, version.version), _CHAMPION + environment, _YES)
+        for each in self._registered(version.model):
+            is_other = str(each.version) != version.version
+            if is_other and (each.tags or {}).get(_CHAMPION + environment) == _YES:
+                self._tag(each, _CHAMPION + environment, "false")
+
+    def demote(self, model: str, environment: str) -> None:
+        for each in self._registered(model):
+            if (each.tags or {}).get(_CHAMPION + environment) == _YES:
+                self._tag(each, _CHAMPION + environment, "false")
+
+    def keep_evidence(self, version: Version, sha256: str) -> Version:
+        return _version(self._tag(self._find(version.model, version.version), EVIDENCE, sha256))
+
+    @property
+    def _models(self) -> Any:
+        return self._workspace.client.models
+
+    def _registered(self, model: str | None) -> list[Any]:
+        """The versions of a model, or of every one, oldest first: 10 comes after 9."""
+        with as_refusals():
+            names = [each.name for each in self._models.list()]
+            listed = [
+                each
+                for name in names
+                if model in (None, name)
+                for each in self._models.list(name=name)
+            ]
+        return sorted(listed, key=lambda each: (each.name, _order(str(each.version))))
+
+    def _find(self, model: str, version: str) -> Any:
+        from azure.core.exceptions import ResourceNotFoundError
+
+        with as_refusals():
+            try:
+                return self._models.get(model, version)
+            except ResourceNotFoundError:
+                names = ", ".join(str(each.version) for each in self._registered(model))
+        raise Refused(
+            Problem(
+                "no-such-version",
+                f"there is no version {version} of `{model}` in the workspace",
+                f"one of: {names}" if names else "a registered model: this one has no version",
+                "ml release propose PROJECT registers the best run",
+            )
+        )
+
+    def _tag(self, model: Any, key: str, value: str) -> Any:
+        model.tags = {**(model.tags or {}), key: value}
+        with as_refusals():
+            return self._models.create_or_update(model)
+
+
+def _order(version: str) -> tuple[int, str]:
+    return (int(version) if version.isdigit() else 0, version)
+
+
+def _version(model: Any) -> Version:
+    tags = model.tags or {}
+    values: Iterator[str] = (tags.get(key, "") for key in (DIGEST, PROJECT, RUN, EVIDENCE))
+    digest, project, run, evidence = values
+    return Version(model.name, str(model.version), digest, project, run, evidence)

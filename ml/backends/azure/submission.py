@@ -1,0 +1,144 @@
+"""Submits a plan: the spec's own job under a name that is the same for the same commit and spec."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ml.backends import snapshot
+from ml.backends.azure.runs import CODE, SPEC
+from ml.backends.azure.workspace import Workspace
+from ml.core import repository, trees
+from ml.specs.assets import assets
+from ml.specs.plan.plan import Plan, supplied_inputs
+from ml.specs.sdk import load
+
+# "letters, digits, - and _, at most 255" (azure-ai-ml's job schema); what is shown stays short.
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
+_WORDS, _DIGITS = 40, 12
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job as it would be sent: its name and azure-ai-ml's entity.
+
+    `code` maps each folder of code to the digest of what travels of it.
+    """
+
+    name: str
+    job: Any
+    code: Mapping[Path, str]
+
+    def again(self, number: int) -> Submission:
+        """The same job under another name, as its `number`-th run."""
+        name = f"{self.name}-{number}"
+        self.job.name = name
+        return Submission(name, self.job, self.code)
+
+
+def prepare(plan: Plan) -> Submission:
+    """The submission of a plan that was made from a spec; nothing is sent.
+
+    The name has the display name and a digest of all that the result depends on: the commit, the
+    code that travels, the spec with its `--set`, and data that lies on this machine. The code is a
+    snapshot of it, since azure-ai-ml would match every file of the repository against .amlignore,
+    those of .venv too, and would upload what was edited meanwhile.
+    """
+    spec = plan.spec
+    # An entity of its own: azure-ai-ml changes the one that it submits.
+    with load.quiet():
+        job = load.from_document(spec.document, spec.file, {}).entity
+    code: dict[Path, str] = {}
+    for task in _tasks(job):
+        folder = _code(task, job.base_path)
+        taken = snapshot.take(folder)
+        if folder is not None and taken is not None:
+            code[folder] = taken.digest
+            task.code = str(taken.folder)
+    digests = [*code.values()]
+    name = str(job.name or "") or _name(plan, _digest(plan, spec.document.data, digests))
+    job.name, job.display_name, job.experiment_name = name, plan.display_name, plan.experiment
+    digest = digests[0] if len(digests) == 1 else _hashed(digests) if digests else ""
+    job.properties = {**(job.properties or {}), SPEC: str(plan.place), CODE: digest}
+    return Submission(name, job, code)
+
+
+def _tasks(job: Any) -> Iterator[Any]:
+    """What has code in a job: the job itself, a sweep's trial, the components of steps."""
+    # By the type: a node of azure-ai-ml has any attribute that one asks for.
+    if job.type != "pipeline":
+        yield job.trial if job.type == "sweep" else job
+        return
+    for node in job.jobs.values():
+        component = node.trial if node.type == "sweep" else node.component
+        if not isinstance(component, str):  # one that is registered brings its own code
+            yield from _tasks(component)
+
+
+def _code(task: Any, base: str) -> Path | None:
+    """The folder of a task's code; None without code, and where it is not on this machine.
+
+    A sweep's trial has no base path of its own: the job's is `base`.
+    """
+    folder = Path(getattr(task, "base_path", None) or base)
+    path = assets.local(str(task.code), folder) if task.code else None
+    return path.resolve() if path is not None and path.exists() else None
+
+
+def _name(plan: Plan, digest: str) -> str:
+    words = _NOT_IN_NAMES.sub("-", plan.display_name.lower()).strip("-")
+    return f"{words[:_WORDS].strip('-') or 'job'}-{digest[:_DIGITS]}"
+
+
+def _digest(plan: Plan, document: Any, code: list[str]) -> str:
+    data = {
+        field: assets.digest(data.path)
+        for field, data in supplied_inputs(plan)
+        if data.path is not None and data.asset is None and data.path.exists()
+    }
+    return _hashed(
+        [trees.git(plan.spec.file.parent, "rev-parse", "HEAD"), document, code, data]
+    ).partition(":")[2]
+
+
+def _hashed(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return f"sha256:{sha256(text.encode()).hexdigest()}"
+
+
+def requests(workspace: Workspace, submission: Submission) -> list[str]:
+    """What submitting would send, as text: the uploads in words, the request of the job in full.
+
+    References are as in the spec: azure-ai-ml resolves them to ARM ids when it submits.
+    """
+    from azure.ai.ml._restclient.arm_ml_service._utils.model_base import SdkJSONEncoder
+    from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
+
+    job = submission.job
+    lines = [
+        f"upload {repository.shown(folder)} ({digest[:19]}…), unless the workspace has it"
+        for folder, digest in submission.code.items()
+    ]
+    for task in _tasks(job):
+        environment = task.environment
+        if environment is not None and not isinstance(environment, str):
+            anonymous = "CliV2AnonymousEnvironment"
+            lines.append(f"PUT …/environments/{anonymous}: {environment.image or 'from a build'}")
+            task.environment = f"azureml:{anonymous}"
+    if hasattr(job, "_to_job"):  # a command is a node, which becomes a job when it is submitted
+        job = job._to_job()
+    with load.quiet():
+        body = json.loads(json.dumps(to_rest_job_object(job), cls=SdkJSONEncoder))
+    lines.append(f"PUT https://management.azure.com{workspace.id}/jobs/{submission.name}")
+    return [*lines, json.dumps(_without_null(body), indent=2)]
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    return value

@@ -1,0 +1,259 @@
+"""`--on azure`: what the contract does not say. The unmodified SDK against the stand-in."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from ml.backends.azure.backend import AzureBackend
+from ml.backends.azure.errors import KNOWN, log
+from ml.backends.azure.workspace import VARIABLES, configured
+from ml.backends.base import Options
+from ml.core.errors import Exit, Refused
+from ml.specs.plan import planning
+from ml.specs.plan.plan import Plan
+from ml.specs.sdk import load
+from tests.conftest import ROOT
+from tests.stand_ins.azure import bodies
+from tests.stand_ins.azure.running import StandIn
+
+
+def planned(spec: Path, **changes: str) -> Plan:
+    return planning.plan(
+        load.load(spec, {f"inputs.{name}": text for name, text in changes.items()})
+    )
+
+
+def _submitted(requests: list[str]) -> list[str]:
+    """The names of the jobs that were sent, one for each time."""
+    return [line.rpartition("/")[2] for line in requests if re.match(r"PUT .*/jobs/[^/]+$", line)]
+
+
+@pytest.mark.slow
+def test_a_commit_and_a_spec_run_once(workspace: StandIn, spec: Path) -> None:
+    """Again they are the same job, in another process too; `again` and a change are another."""
+    said: list[str] = []
+    first = AzureBackend().run(planned(spec))
+    assert _submitted(workspace.requests()) == [first.name]
+    same = AzureBackend(Options(say=said.append)).run(planned(spec))
+    assert (same.name, same.status) == (first.name, "Completed")
+    assert _submitted(workspace.requests()) == []
+    assert any("--again" in line for line in said)
+    other = AzureBackend(Options(again=True)).run(planned(spec))
+    changed = AzureBackend().run(planned(spec, word="bye"))
+    assert other.name == f"{first.name}-2"
+    assert changed.name not in (first.name, other.name)
+    assert (changed.outputs["model"] / "model.txt").read_text() == "bye"
+    script = spec.parent / "code" / "say.py"
+    script.write_text(f"{script.read_text()}print('more')\n")
+    assert AzureBackend().run(planned(spec)).name not in (first.name, other.name, changed.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"pattern": "PUT .*/jobs/", "drop_after": True},
+        {"pattern": "PUT .*/jobs/", "drop": True, "times": 2},
+        {"pattern": "PUT .*/jobs/", "status": 500, "times": 2},
+        {"pattern": "GET .*/details", "drop": True, "times": 6},
+        {"pattern": "GET .*/details", "status": 500, "times": 5},
+        {
+            "pattern": "GET .*(/details|/jobs/)",
+            "status": 429,
+            "headers": {"Retry-After": "1"},
+            "times": 2,
+        },
+        {"pattern": "GET /logs/", "drop": True, "times": 2},
+    ],
+    ids=["answer-lost", "dropped", "server-error", "following", "status", "throttled", "log"],
+)
+def test_a_fault_on_the_way_changes_nothing(
+    workspace: StandIn, spec: Path, fault: dict[str, object]
+) -> None:
+    """The run ends as it would have, and one job was made."""
+    workspace.fail(fault)
+    run = AzureBackend().run(planned(spec))
+    workspace.fail()
+    assert run.status == "Completed"
+    assert (run.outputs["model"] / "model.txt").read_text() == "hello"
+    assert [entry.run.name for entry in AzureBackend().runs.entries()] == [run.name]
+    assert (run.folder / "logs" / "std_log.txt").read_text() == "the word is hello\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "code", "exit_code"),
+    [
+        ({"pattern": "workspaces", "status": 401}, "not-signed-in", Exit.WRONG_CALL),
+        (
+            {"pattern": "workspaces", "status": 403, "code": "AuthorizationFailed"},
+            "no-permission",
+            Exit.WRONG_CALL,
+        ),
+        (
+            {"pattern": "PUT .*/jobs/", "status": 400, "code": "QuotaExceeded"},
+            "quota",
+            Exit.WRONG_CALL,
+        ),
+    ],
+)
+def test_a_refusal_names_what_mends_it(
+    workspace: StandIn, spec: Path, fault: dict[str, object], code: str, exit_code: Exit
+) -> None:
+    """One problem with a command to type; Azure's own answer is in the log."""
+    workspace.fail({**fault, "times": 99})
+    with pytest.raises(Refused) as refused:
+        AzureBackend().run(planned(spec))
+    workspace.fail()
+    (problem,) = refused.value.problems
+    assert (problem.code, refused.value.exit_code) == (code, exit_code)
+    assert problem.hint
+    assert "a fault that was asked for" in log().read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"environment": "azureml:ml-cpu:7"}, "no-asset"),
+        ({"compute": "azureml:no-such-cluster"}, "no-compute"),
+    ],
+)
+def test_what_a_spec_names_must_be_there(
+    workspace: StandIn, spec: Path, change: dict[str, str], code: str
+) -> None:
+    """An environment or a cluster that the workspace lacks: exit 2, and no job."""
+    with pytest.raises(Refused) as refused:
+        AzureBackend().run(planning.plan(load.load(spec, change)))
+    assert [problem.code for problem in refused.value.problems] == [code]
+    assert refused.value.exit_code == Exit.WRONG_CALL
+    assert AzureBackend().runs.entries() == []
+
+
+@pytest.mark.slow
+def test_a_dry_run_sends_nothing(workspace: StandIn, spec: Path) -> None:
+    """It prints the upload and the body of the job, with the name that the job would have."""
+    text = "\n".join(AzureBackend().requests(planned(spec)))
+    assert workspace.requests() == []
+    assert '"command": "python say.py ${{inputs.word}} ${{outputs.model}}"' in text
+    assert "upload " in text
+    run = AzureBackend().run(planned(spec))
+    assert f"/jobs/{run.name}" in text
+
+
+@pytest.mark.slow
+def test_the_sdks_own_stream_works(
+    workspace: StandIn, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stand-in answers what azure-ai-ml itself asks to stream a job."""
+    run = AzureBackend().run(planned(spec))
+    configured().client.jobs.stream(run.name)
+    assert "the word is hello" in (capsys.readouterr().out + run.name) or run.status == "Completed"
+
+
+@pytest.mark.slow
+def test_a_running_job_is_cancelled(workspace: StandIn, spec: Path) -> None:
+    """From another process, by its name; the run that is followed ends as Canceled."""
+    (spec.parent / "code" / "say.py").write_text(
+        "import time; print('on', flush=True); time.sleep(60)"
+    )
+    said: list[str] = []
+    ended: list[str] = []
+
+    def follow() -> None:
+        ended.append(AzureBackend(Options(say=said.append)).run(planned(spec)).status)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    backend = AzureBackend()
+    deadline = threading.Event()
+    for _ in range(600):
+        entries = backend.runs.entries()
+        if entries and entries[0].run.status == "Running":
+            break
+        deadline.wait(0.1)
+    run = backend.cancel(entries[0].run.name)
+    thread.join()
+    assert (run.status, ended) == ("Canceled", ["Canceled"])
+
+
+@pytest.mark.slow
+def test_assets_are_registered_once(workspace: StandIn, tmp_path: Path) -> None:
+    """A missing one is registered; the same content is unchanged; other content is told."""
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "a.txt").write_text("a")
+    (tmp_path / "data.yml").write_text(
+        "$schema: https://azuremlschemas.azureedge.net/latest/data.schema.json\n"
+        "type: uri_folder\nname: words\nversion: 3\npath: words\n"
+    )
+    store = AzureBackend().assets
+    (state,) = store.compare(tmp_path)
+    assert (str(state), state.status) == ("azureml:words:3", "missing")
+    store.create(state)
+    assert [each.status for each in store.compare(tmp_path)] == ["unchanged"]
+    (tmp_path / "words" / "a.txt").write_text("b")
+    assert [each.status for each in store.compare(tmp_path)] == ["changed"]
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_missing_setting_is_named(name: str) -> None:
+    """Each variable with the command that prints its value."""
+    values = dict.fromkeys(VARIABLES, "x")
+    assert configured(values).name == "x"
+    del values[name]
+    with pytest.raises(Refused) as refused:
+        configured(values)
+    (problem,) = refused.value.problems
+    assert name in problem.found
+    assert problem.hint == f'export {name}="$({VARIABLES[name]} -o tsv)"'
+
+
+def test_the_page_lists_every_known_error() -> None:
+    """The table of the README is made of the errors that the code knows."""
+    text = (ROOT / "ml" / "backends" / "azure" / "README.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    expected = [
+        f"| `{known.code}` | {known.status or 'any'} | {known.found.format(message='…')} "
+        f"| {known.hint} |"
+        for known in KNOWN
+    ]
+    assert rows == expected
+
+
+GOOD = {
+    "properties": {
+        "jobType": "Command",
+        "command": "python x.py",
+        "environmentId": "e",
+        "limits": {"jobLimitsType": "Command", "timeout": "PT5M"},
+        "inputs": {"n": {"jobInputType": "literal", "value": "3"}},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        (("properties", "jobType"), "Comand", "$.properties.jobType"),
+        (("properties", "command"), None, "$.properties.command"),
+        (("properties", "environmentId"), 3, "$.properties.environmentId"),
+        (("properties", "limits", "timeout"), "5 minutes", "ISO 8601"),
+        (("properties", "inputs", "n", "jobInputType"), "number", "jobInputType"),
+        (("properties", "comand"), "x", "unknown to CommandJob"),
+    ],
+)
+def test_a_malformed_body_is_refused(path: tuple[str, ...], value: object, problem: str) -> None:
+    """By the service's own models: missing and unknown fields, types, enumerations, durations."""
+    import copy
+
+    assert bodies.problems("jobs", GOOD) == []
+    body = copy.deepcopy(GOOD)
+    at = body
+    for key in path[:-1]:
+        at = at[key]  # type: ignore[assignment]
+    at[path[-1]] = value  # type: ignore[assignment]
+    assert any(problem in text for text in bodies.problems("jobs", body))

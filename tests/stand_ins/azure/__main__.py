@@ -1,0 +1,104 @@
+"""Runs the stand-in in the foreground and prints what leads to it, as JSON or for a shell.
+
+It is a test double of Azure Machine Learning: no subscription, no network, no cost, and no proof
+that Azure would answer alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+NOTICE = """\
+This is a stand-in for Azure Machine Learning on this machine, for trying `--on azure` without a
+subscription. Jobs run here as local processes: there are no clusters, images, quotas, roles, prices
+or network rules, and an endpoint has no machine of its own. Where it and Azure differ, Azure is
+right. Ctrl-C ends it. In another terminal:
+"""
+
+
+def main() -> None:
+    """Serve until a signal, or until the process that started it ends its standard input."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--home", type=Path, required=True, help="its folder")
+    parser.add_argument("--json", action="store_true", help="print the variables as one JSON line")
+    options = parser.parse_args()
+    folder: Path = options.home.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["MLOPS_HOME"] = str(folder)
+
+    from ml.backends.local.tracking import tracking
+    from tests.stand_ins import azurite_server, token_server
+    from tests.stand_ins.azure.server import Server
+    from tests.stand_ins.azure.service import CLOUD, GROUP, SUBSCRIPTION, WORKSPACE, Service
+    from tests.stand_ins.azure.storage import Storage
+
+    tracking.prepare()
+    with azurite_server.running(folder) as azurite:
+        storage = Storage(azurite.url, str(azurite.certificate))
+        tokens: dict[str, str] = {}
+        service = Service(storage, lambda header: header.removeprefix("Bearer ") in issued)
+        server = Server(service.respond, azurite.certificate, folder / "key.pem")
+        service.url = server.url
+        for audience in (server.url, "https://ml.azure.com", "https://storage.azure.com"):
+            tokens[audience] = _token(audience)
+        issued = frozenset(tokens.values())
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        with token_server.running(tokens) as (identity, _):
+            variables = {
+                **identity,
+                "ARM_CLOUD_METADATA_URL": f"{server.url}/metadata/endpoints?api-version=2019-05-01",
+                "AZUREML_CURRENT_CLOUD": CLOUD,
+                "REQUESTS_CA_BUNDLE": str(azurite.certificate),
+                "AZURE_SUBSCRIPTION_ID": SUBSCRIPTION,
+                "AZUREML_RESOURCE_GROUP": GROUP,
+                "AZUREML_WORKSPACE_NAME": WORKSPACE,
+            }
+            _announce(variables, options.json)
+            _wait(options.json)
+        for workspace in service.workspaces.values():
+            for job in workspace.jobs.values():
+                if job.process is not None and job.process.is_alive():
+                    job.end()
+        server.shutdown()
+
+
+def _announce(variables: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(variables), flush=True)
+        return
+    print(NOTICE)
+    for name, value in variables.items():
+        print(f"export {name}='{value}'")
+    print("ml run ml/projects/faq_matching/jobs/train.yml --on azure", flush=True)
+
+
+def _wait(with_parent: bool) -> None:
+    """Until SIGTERM or Ctrl-C; with a parent also until standard input ends, as it was killed."""
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    signal.signal(signal.SIGINT, lambda *_: ended.set())
+    if with_parent:
+        threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    ended.wait()
+
+
+def _token(audience: str) -> str:
+    """An unsigned token whose audience is what was asked for; the SDK reads `aud` and `tid`."""
+    now = int(time.time())
+    claims = {"aud": audience, "iat": now, "nbf": now, "exp": now + 86400, "oid": "somebody"}
+    claims["tid"] = "00000000-0000-0000-0000-00000000bb01"
+    parts = [{"alg": "none", "typ": "JWT"}, claims]
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts]
+    return b".".join([*encoded, b"c2ln"]).decode()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,378 @@
+"""Submitted jobs, which run on this machine through the local backend.
+
+Each runs in a process of its own, forked from one that has imported what it needs. The process
+brings code and data here from storage, runs the plan, uploads the outputs and ends; `state.json` in
+the job's folder says how far it is.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import isodate
+import yaml
+
+from ml.backends.base import Options
+from ml.backends.local.backend import LocalBackend
+from ml.backends.local.runs import records
+from ml.backends.runs import OPEN, Event, Run
+from ml.core import home
+from ml.core.errors import Place, Problem, Refused
+from ml.specs.plan import planning
+from ml.specs.plan.plan import (
+    LITERALS,
+    CommandPlan,
+    Dimension,
+    Distribution,
+    EarlyTermination,
+    Environment,
+    InputPlan,
+    OutputPlan,
+    Plan,
+    SweepPlan,
+)
+from ml.specs.sdk import load
+from tests.stand_ins.azure.storage import Storage
+
+STATE = "state.json"
+# The names of MLflow runs on the local tracking server are cached in one connection.
+READING = RLock()
+_FORK = multiprocessing.get_context("forkserver")
+_FORK.set_forkserver_preload(["tests.stand_ins.azure.jobs"])
+# docs reference-yaml-job-command, `mode`; on the wire: spec CommandJob/createOrUpdate.
+_MODES = {
+    "ReadOnlyMount": "ro_mount",
+    "ReadWriteMount": "rw_mount",
+    "Download": "download",
+    "Upload": "upload",
+    "Direct": "direct",
+    "EvalMount": "eval_mount",
+    "EvalDownload": "eval_download",
+}
+_POLICIES = {
+    "Bandit": "bandit",
+    "MedianStopping": "median_stopping",
+    "TruncationSelection": "truncation_selection",
+}
+_ENVIRONMENT = re.compile(r"^.*/environments/([^/]+)/versions/(.+)$")
+_PLACE = Place("job", 0)
+
+
+@dataclass
+class Job:
+    """A submitted job: its properties as they were sent, and the process that runs it.
+
+    `files` maps the data assets and codes that it names to their URIs in storage.
+    """
+
+    name: str
+    properties: dict[str, Any]
+    folder: Path
+    files: dict[str, str]
+    created: float
+    process: BaseProcess | None = None
+    cancel: bool = False
+    children: dict[str, str] = field(default_factory=dict)
+
+    def start(self, storage: Storage) -> None:
+        """Begin to run it; returns at once."""
+        self.folder.mkdir(parents=True)
+        work = (self.name, self.properties, self.folder, self.files, storage)
+        self.process = _FORK.Process(target=_carry_out, args=work)
+        self.process.start()
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the process wrote last: `run`, the local run's name, and `problem`, if any."""
+        with suppress(FileNotFoundError):
+            state: dict[str, Any] = json.loads((self.folder / STATE).read_text())
+            return state
+        return {}
+
+    def run(self) -> Run | None:
+        """The local run; None before it has begun."""
+        name = self.state.get("run")
+        if not name:
+            return None
+        with READING:
+            return records.read_if_whole(home.jobs() / name)
+
+    @property
+    def status(self) -> str:
+        """Azure ML's status (SDK: `RunHistoryConstants`)."""
+        run, is_alive = self.run(), self.process is not None and self.process.is_alive()
+        if run is None:
+            if self.cancel:
+                return "Canceled"
+            return "Preparing" if is_alive else "Failed"
+        if run.status in OPEN:
+            return "Running" if is_alive else "Failed"
+        return "Finalizing" if is_alive else run.status
+
+    def end(self) -> None:
+        """Cancel it."""
+        self.cancel = True
+        run = self.run()
+        if run is not None:
+            with suppress(Refused), READING:
+                LocalBackend().cancel(run.name)
+        elif self.process is not None:
+            self.process.terminate()
+
+
+def _carry_out(
+    name: str, properties: Mapping[str, Any], folder: Path, files: Mapping[str, str], store: Storage
+) -> None:
+    """The whole of a job, in its process."""
+    state: dict[str, str] = {}
+
+    def tell(**changes: str) -> None:
+        state.update(changes)
+        unfinished = folder / "state.tmp"
+        unfinished.write_text(json.dumps(state))
+        unfinished.replace(folder / STATE)
+
+    def watch(event: Event) -> None:
+        if event.kind == "started":
+            tell(run=event.run.name)
+
+    log = os.open(folder / "process.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        run = LocalBackend(Options()).run(
+            _Plans(folder, files, store).plan(name, properties), watch
+        )
+        tell(run=run.name)
+        with READING:
+            for part in parts(name, run):
+                for output, path in part.run.outputs.items():
+                    if path.exists():
+                        store.store(path, output_path(part.id, output))
+    except Refused as refused:
+        tell(problem=str(refused))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run that a job consists of: its id in the workspace, its parent's, and what it is called.
+
+    A trial has its sweep's id and its number (docs how-to-tune-hyperparameters). The step of a
+    pipeline has a GUID, and is called as in the pipeline.
+    """
+
+    id: str
+    run: Run
+    parent: str
+    label: str
+
+
+def parts(id: str, run: Run, parent: str = "", label: str = "") -> Iterator[Part]:
+    """The run itself and all that belongs to it."""
+    yield Part(id, run, parent, label)
+    for trial in run.trials:
+        name = f"{id}_{trial.name.rpartition('_')[2]}"
+        yield Part(name, trial, id, name)
+    for step in run.steps:
+        name = step.name.rpartition(".")[2]
+        yield from parts(str(uuid.uuid5(uuid.NAMESPACE_URL, f"{id}/{name}")), step, id, name)
+
+
+def output_path(job: str, output: str) -> str:
+    """Where an output lies in the workspace's container.
+
+    docs how-to-read-write-data-v2: `azureml/{run id}/{output name}` in the default datastore.
+    """
+    return f"azureml/{job}/{output}"
+
+
+@dataclass(frozen=True)
+class _Plans:
+    """Makes plans of the bodies of jobs; brings code and data to this machine."""
+
+    folder: Path
+    files: Mapping[str, str]
+    storage: Storage
+
+    def plan(self, name: str, properties: Mapping[str, Any]) -> Plan:
+        kind = properties["jobType"]
+        if kind == "Command":
+            return self._command(name, properties, properties)
+        if kind == "Sweep":
+            return self._sweep(name, properties)
+        if kind == "Pipeline":
+            return self._pipeline(properties)
+        raise Refused(Problem("unknown-job", f"the stand-in does not run {kind} jobs"))
+
+    def _command(self, name: str, job: Mapping[str, Any], task: Mapping[str, Any]) -> CommandPlan:
+        """`task` is the part with the command: the job itself, or the trial of a sweep."""
+        limits, resources = job.get("limits") or {}, task.get("resources") or {}
+        code = task.get("codeId")
+        return CommandPlan(
+            _PLACE,
+            job.get("displayName") or name,
+            job.get("experimentName") or "Default",
+            task["command"],
+            self.storage.fetch(self.files[code], self.folder / "code") if code else None,
+            Environment(task["environmentId"].rpartition("/environments/")[2]),
+            job.get("computeId") or "",
+            environment_variables=task.get("environmentVariables") or {},
+            inputs={key: self._input(key, each) for key, each in _items(job, "inputs")},
+            outputs={
+                key: OutputPlan(key, each["jobOutputType"], _PLACE)
+                for key, each in _items(job, "outputs")
+            },
+            timeout_s=_seconds(limits.get("timeout")),
+            instance_count=resources.get("instanceCount") or 1,
+            distribution=_distribution(task.get("distribution")),
+            tags=job.get("tags") or {},
+        )
+
+    def _sweep(self, name: str, job: Mapping[str, Any]) -> SweepPlan:
+        limits = job.get("limits") or {}
+        trial = self._command(name, {**job, "limits": {}}, job["trial"])
+        algorithm, objective = job["samplingAlgorithm"], job["objective"]
+        return SweepPlan(
+            _PLACE,
+            trial.display_name,
+            trial.experiment,
+            trial,
+            {key: _dimension(key, *each) for key, each in job["searchSpace"].items()},
+            algorithm["samplingAlgorithmType"].lower(),
+            objective["goal"].lower(),
+            objective["primaryMetric"],
+            seed=algorithm.get("seed"),
+            rule=(algorithm.get("rule") or "random").lower(),
+            max_total_trials=limits.get("maxTotalTrials") or 1,
+            max_concurrent_trials=limits.get("maxConcurrentTrials") or 1,
+            timeout_s=_seconds(limits.get("timeout")),
+            trial_timeout_s=_seconds(limits.get("trialTimeout")),
+            early_termination=_policy(job.get("earlyTermination")),
+        )
+
+    def _pipeline(self, job: Mapping[str, Any]) -> Plan:
+        """What is sent of a pipeline is close to its YAML: written as such, and planned."""
+        inputs: dict[str, Any] = {}
+        for name, data in _items(job, "inputs"):
+            planned = self._input(name, data)
+            literal = {"type": planned.type, "path": str(planned.path)}
+            inputs[name] = data["value"] if planned.is_literal else literal
+        document = {
+            "type": "pipeline",
+            "display_name": job.get("displayName"),
+            "experiment_name": job.get("experimentName") or "Default",
+            "inputs": inputs,
+            "outputs": {
+                name: {"type": each["jobOutputType"]} for name, each in _items(job, "outputs")
+            },
+            "settings": {
+                **{key: value for key, value in job["settings"].items() if key[0] != "_"},
+                "default_compute": "azureml:cpu-cluster",
+            },
+            "jobs": {name: self._node(node) for name, node in job["jobs"].items()},
+        }
+        path = self.folder / "pipeline.yml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        return planning.plan(load.load(path), root=self.folder)
+
+    def _node(self, node: Mapping[str, Any]) -> dict[str, Any]:
+        """A step: SDK `BaseNode._to_rest_object`, undone."""
+        kept = ("type", "search_space", "sampling_algorithm", "objective")
+        step: dict[str, Any] = {key: node[key] for key in kept if key in node}
+        step["inputs"] = {name: each["value"] for name, each in _items(node, "inputs")}
+        step["outputs"] = {
+            name: each.get("value") or {"type": each["job_output_type"]}
+            for name, each in _items(node, "outputs")
+        }
+        if node["type"] == "sweep":
+            step["trial"] = self._component(node["trial"]["componentId"])
+            step["limits"] = node["limits"]
+            if policy := node.get("early_termination"):
+                kind = _POLICIES[policy["policy_type"]]
+                step["early_termination"] = {**policy, "type": kind}
+                del step["early_termination"]["policy_type"]
+            return step
+        step["component"] = self._component(node["componentId"])
+        timeout = _seconds((node.get("limits") or {}).get("timeout"))
+        if timeout:
+            step["limits"] = {"timeout": int(timeout)}
+        return step
+
+    def _component(self, id: str) -> dict[str, Any]:
+        """A component as YAML, its code in a folder of this machine."""
+        component = json.loads(self.files[id])
+        code = str(component.pop("code", "")).removeprefix("azureml:")
+        if code:
+            folder = self.folder / "code" / code.split("/")[-3]
+            component["code"] = str(self.storage.fetch(self.files[code], folder))
+        environment = _ENVIRONMENT.sub(r"azureml:\1:\2", component.pop("environment"))
+        kept = {key: value for key, value in component.items() if key[0] not in "_$"}
+        return {**kept, "environment": environment}
+
+    def _input(self, name: str, data: Mapping[str, Any]) -> InputPlan:
+        kind = data["jobInputType"]
+        if kind == "literal":
+            return InputPlan(name, "string", _PLACE, value=data["value"])
+        folder = self.folder / "inputs" / name
+        path = self.storage.fetch(self.files.get(data["uri"], data["uri"]), folder)
+        mode = _MODES[data.get("mode") or "ReadOnlyMount"]
+        return InputPlan(name, kind, _PLACE, source=data["uri"], path=path, mode=mode)
+
+
+def _items(job: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:
+    yield from (job.get(key) or {}).items()
+
+
+def _seconds(duration: str | None) -> float | None:
+    return isodate.parse_duration(duration).total_seconds() if duration else None
+
+
+def _distribution(data: Mapping[str, Any] | None) -> Distribution | None:
+    if not data:
+        return None
+    return Distribution(
+        data["distributionType"].lower(),
+        data.get("processCountPerInstance") or 1,
+        _PLACE,
+        data.get("workerCount"),
+        data.get("parameterServerCount") or 0,
+    )
+
+
+def _dimension(name: str, kind: str, arguments: list[Any]) -> Dimension:
+    """SDK `SearchSpace`: `["uniform", [0.01, 0.3]]`, `["choice", [[15, 31]]]`."""
+    return Dimension(name, kind, tuple(arguments[0] if kind == "choice" else arguments), _PLACE)
+
+
+def _policy(data: Mapping[str, Any] | None) -> EarlyTermination | None:
+    if not data:
+        return None
+    return EarlyTermination(
+        _POLICIES[data["policyType"]],
+        _PLACE,
+        data.get("evaluationInterval") or 1,
+        data.get("delayEvaluation") or 0,
+        data.get("slackFactor"),
+        data.get("slackAmount"),
+        data.get("truncationPercentage"),
+    )
+
+
+def literals(properties: Mapping[str, Any]) -> set[str]:
+    """The names of the inputs that are values."""
+    return {
+        key
+        for key, each in _items(properties, "inputs")
+        if each["jobInputType"] in {"literal"} | LITERALS
+    }

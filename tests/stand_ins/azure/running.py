@@ -1,0 +1,81 @@
+"""Starts the stand-in for a test session, and controls it from a test."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from ml.backends.azure.workspace import VARIABLES
+from tests.conftest import ROOT
+from tests.stand_ins.azurite_server import PROGRAM, skip_without
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A running stand-in: the environment variables that lead to it."""
+
+    variables: dict[str, str]
+
+    def fail(self, *faults: dict[str, Any]) -> None:
+        """Faults to come: see `tests.stand_ins.azure.server.Fault`."""
+        self._control("faults", list(faults))
+
+    def requests(self) -> list[str]:
+        """The requests since the last call, each as `METHOD path`."""
+        answer: list[str] = self._control("requests", None)
+        return answer
+
+    def enter(self, patch: pytest.MonkeyPatch) -> str:
+        """Lead this process to a workspace of its own; its name."""
+        name = f"mlw-{uuid.uuid4().hex[:8]}"
+        for key, value in {**self.variables, "AZUREML_WORKSPACE_NAME": name}.items():
+            patch.setenv(key, value)
+        assert set(VARIABLES) <= set(self.variables)
+        return name
+
+    def _control(self, what: str, body: Any) -> Any:
+        host = self.variables["ARM_CLOUD_METADATA_URL"].partition("/metadata/")[0]
+        request = Request(f"{host}/stand-in/{what}", json.dumps(body).encode(), method="POST")
+        context = ssl.create_default_context(cafile=self.variables["REQUESTS_CA_BUNDLE"])
+        with urlopen(request, context=context) as response:
+            return json.load(response)
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[StandIn]:
+    """The stand-in as a process of its own with its home in `folder`; it ends with the block.
+
+    Skips the test where Azurite is not installed.
+    """
+    skip_without(PROGRAM)
+    command = [sys.executable, "-m", "tests.stand_ins.azure", "--home", str(folder), "--json"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, "the stand-in did not start"
+        yield StandIn(json.loads(line))
+    finally:
+        process.stdin.close()
+        process.wait(timeout=60)
+
+
+def register_environment(client: Any, name: str, version: str) -> None:
+    """Register an environment in the workspace of an MLClient."""
+    from azure.ai.ml.entities import Environment
+
+    image = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"
+    client.environments.create_or_update(Environment(name=name, version=version, image=image))

@@ -1,0 +1,518 @@
+"""What the stand-in knows, and how it answers each request of the control plane."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ml.core import home
+from tests.stand_ins.azure import bodies
+from tests.stand_ins.azure.jobs import Job, output_path
+from tests.stand_ins.azure.server import Answer, Refusal, Request
+from tests.stand_ins.azure.storage import DATASTORES, Storage
+from tests.stand_ins.azure.tracking import Tracked, Tracking, tracked
+
+SUBSCRIPTION = "00000000-0000-0000-0000-00000000aa01"
+GROUP, WORKSPACE = "rg-stand-in", "mlw-stand-in"
+# A path with a workspace's ARM id; Azure does not mind the case of it.
+_WORKSPACE = re.compile(
+    rf"(?i)(/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
+    r"/providers/Microsoft.MachineLearningServices/workspaces/([^/]+))"
+)
+CLOUD = "StandInCloud"
+COMPUTES = ("cpu-cluster", "gpu-cluster", "gpu-spot")
+# docs concept-endpoints… and SDK `RunHistoryConstants.TERMINAL_STATUSES`.
+ENDED = frozenset({"Completed", "Failed", "Canceled"})
+_ASSETS = ("data", "environments", "codes", "models", "components")
+
+Handler = Callable[["Workspace", Request, "re.Match[str]"], Answer]
+_ROUTES: list[tuple[str, re.Pattern[str], Handler]] = []
+
+
+def _route(method: str, path: str) -> Callable[[Handler], Handler]:
+    """Registers a handler; `{ws}` in the path stands for the ARM id of a workspace."""
+    pattern = re.compile(path.replace("{ws}", re.escape("{ws}")))
+
+    def register(handler: Handler) -> Handler:
+        _ROUTES.append((method, pattern, handler))
+        return handler
+
+    return register
+
+
+@dataclass
+class Service:
+    """Azure: checks tokens, and answers for every workspace of one resource group.
+
+    A workspace is there as soon as somebody names it, so that each test has one of its own.
+    """
+
+    storage: Storage
+    token: Callable[[str], bool]
+    url: str = ""
+    workspaces: dict[str, Workspace] = field(default_factory=dict)
+
+    def respond(self, request: Request) -> Answer:
+        """The answer to a request. Raises Refusal."""
+        if request.path == "/metadata/endpoints":
+            return self._metadata()
+        match = _WORKSPACE.search(request.path)
+        is_open = request.path.startswith(("/discovery/", "/logs/"))
+        if not is_open and not self.token(request.headers.get("Authorization", "")):
+            raise Refusal(401, "AuthenticationFailed", "the token is missing or not valid")
+        if match is None:
+            raise Refusal(404, "ResourceNotFound", f"{request.path} was not found")
+        name = match[2].lower()
+        if name not in self.workspaces:
+            storage = replace(self.storage, name=f"azureml-{name}")
+            storage.container()
+            self.workspaces[name] = Workspace(match[1], storage, self.url)
+        return self.workspaces[name].respond(request)
+
+    def _metadata(self) -> Answer:
+        """SDK `_azure_environments._convert_arm_to_cli`."""
+        authentication = {"loginEndpoint": "https://login.localhost", "audiences": [self.url]}
+        cloud = {
+            "name": CLOUD,
+            "portal": "https://portal.azure.com",
+            "resourceManager": f"{self.url}/",
+            "authentication": authentication,
+            "suffixes": {"storage": "core.localhost", "keyVaultDns": "vault.localhost"},
+        }
+        return Answer(200, [cloud])
+
+
+@dataclass
+class Workspace:
+    """The state of one workspace; resources by their lower-case ARM id."""
+
+    id: str
+    storage: Storage
+    url: str
+    resources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+
+    def respond(self, request: Request) -> Answer:
+        """The answer to a request. Raises Refusal."""
+        path = _WORKSPACE.sub("{ws}", request.path)
+        for method, pattern, handler in _ROUTES:
+            match = pattern.fullmatch(path) if method == request.method else None
+            if match is not None:
+                return handler(self, request, match)
+        raise Refusal(404, "ResourceNotFound", f"{request.method} {request.path} is not known")
+
+    # The workspace
+
+    @_route("GET", "/discovery{ws}")
+    def _discovery(self, request: Request, match: re.Match[str]) -> Answer:
+        """SDK `JobOperations._get_workspace_url` reads the key `api`."""
+        return Answer(200, {"api": self.url, "history": self.url})
+
+    @_route("GET", "{ws}")
+    def _workspace(self, request: Request, match: re.Match[str]) -> Answer:
+        """spec Workspace/get."""
+        tracking = f"{self.url.replace('https', 'azureml')}/mlflow/v1.0{self.id}"
+        account = (
+            f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Storage"
+        )
+        properties = {
+            "workspaceId": str(uuid.uuid5(uuid.NAMESPACE_URL, self.id)),
+            "discoveryUrl": f"{self.url}/discovery{self.id}",
+            "mlFlowTrackingUri": tracking,
+            "storageAccount": f"{account}/storageAccounts/standin",
+            "provisioningState": "Succeeded",
+        }
+        resource = self._resource(self.id, properties)
+        return Answer(200, {**resource, "location": "westeurope", "kind": "Default"})
+
+    @_route("GET", "{ws}/computes/(?P<name>[^/]+)")
+    def _compute(self, request: Request, match: re.Match[str]) -> Answer:
+        """spec Compute/get/AmlCompute."""
+        if match["name"] not in COMPUTES:
+            raise Refusal(404, "ResourceNotFound", f"The compute {match['name']} was not found.")
+        return Answer(200, self._cluster(match["name"]))
+
+    @_route("GET", "{ws}/computes")
+    def _computes(self, request: Request, match: re.Match[str]) -> Answer:
+        return Answer(200, {"value": [self._cluster(name) for name in COMPUTES]})
+
+    def _cluster(self, name: str) -> dict[str, Any]:
+        scale = {"minNodeCount": 0, "maxNodeCount": 2, "nodeIdleTimeBeforeScaleDown": "PT2M"}
+        cluster = {"vmSize": "STANDARD_E4DS_V4", "vmPriority": "Dedicated", "scaleSettings": scale}
+        properties = {
+            "computeType": "AmlCompute",
+            "provisioningState": "Succeeded",
+            "disableLocalAuth": True,
+            "properties": {**cluster, "allocationState": "Steady", "currentNodeCount": 0},
+        }
+        resource = self._resource(f"{self.id}/computes/{name}", properties)
+        return {**resource, "location": "westeurope"}
+
+    # Storage
+
+    @_route("GET", "{ws}/datastores/(?P<name>[^/]+)")
+    def _datastore(self, request: Request, match: re.Match[str]) -> Answer:
+        """spec Datastore/get."""
+        if match["name"] not in DATASTORES:
+            raise Refusal(404, "UserError", f"Datastore {match['name']} does not exist.")
+        return Answer(200, self._store(match["name"]))
+
+    @_route("GET", "{ws}/datastores")
+    def _datastores(self, request: Request, match: re.Match[str]) -> Answer:
+        """spec Datastore/list; the SDK asks for the default one (`isDefault`)."""
+        return Answer(200, {"value": [self._store(name) for name in DATASTORES]})
+
+    def _store(self, name: str) -> dict[str, Any]:
+        properties = {
+            "datastoreType": "AzureBlob",
+            "accountName": self.storage.account,
+            "containerName": self.storage.name,
+            "endpoint": "core.localhost",
+            "protocol": "https",
+            "isDefault": name == DATASTORES[0],
+            "credentials": {"credentialsType": "AccountKey"},
+            **{"tags": {}, "properties": {}},
+        }
+        return self._resource(f"{self.id}/datastores/{name}", properties)
+
+    @_route("POST", "{ws}/datastores/(?P<name>[^/]+)/listSecrets")
+    def _secrets(self, request: Request, match: re.Match[str]) -> Answer:
+        """spec Datastore/listSecrets; the SDK asks for a SAS (`expirableSecret`)."""
+        return Answer(200, {"secretsType": "Sas", "sasToken": self.storage.sas()})
+
+    @_route("POST", "{ws}/codes/(?P<name>[^/]+)/versions/[^/]+/startPendingUpload")
+    def _pending_upload(self, request: Request, match: re.Match[str]) -> Answer:
+        """spec CodeVersion/createOrGetStartPendingUpload: a container of its own."""
+        container = f"code-{match['name'].lower()}"
+        self.storage.container(container)
+        uri = f"{self.storage.url}/{container}"
+        credential = {"credentialType": "SAS", "sasUri": f"{uri}?{self.storage.sas()}"}
+        reference = {"blobUri": uri, "storageAccountArmId": "standin", "credential": credential}
+        body = {"pendingUploadType": "TemporaryBlobReference"}
+        return Answer(200, {**body, "blobReferenceForConsumption": reference})
+
+    # Assets
+
+    @_route(
+        "PUT", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)/versions/(?P<version>[^/]+)"
+    )
+    def _put_asset(self, request: Request, match: re.Match[str]) -> Answer:
+        """spec Workspace/*Version/createOrUpdate; a version's content does not change."""
+        self._demand(match["kind"], request.body)
+        properties = {"isAnonymous": False, "isArchived": False, **request.body["properties"]}
+        properties |= {key: properties.get(key) or {} for key in ("properties", "tags")}
+        if match["kind"] == "models":
+            properties.setdefault("flavors", {})
+        before = self.resources.get(self._path(match).lower())
+        for key in ("dataUri", "modelUri", "codeUri", "image", "condaFile"):
+            # docs concept-data: "once you create a data asset version, it's immutable".
+            if before and before["properties"].get(key) != properties.get(key):
+                raise Refusal(
+                    400,
+                    "UserError",
+                    f"A {match['kind']} version with this name and version is already registered, "
+                    f"and its {key} cannot be changed.",
+                )
+        resource = self._resource(
+            self._path(match), {**properties, "provisioningState": "Succeeded"}
+        )
+        self.resources[self._path(match).lower()] = resource
+        return Answer(200 if before else 201, resource)
+
+    @_route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)/versions/[^/]+")
+    def _get_asset(self, request: Request, match: re.Match[str]) -> Answer:
+        return Answer(200, self._kept(self._path(match)))
+
+    @_route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)/versions")
+    def _versions(self, request: Request, match: re.Match[str]) -> Answer:
+        """Newest first, with `$top`; codes are looked up by `hash` (SDK `CodeOperations`)."""
+        values = self._below(self._path(match))
+        if "hash" in request.query:
+            wanted = request.query["hash"]
+            values = [
+                value
+                for value in values
+                if value["properties"]["properties"].get("hash_sha256") == wanted
+            ]
+        newest = values[::-1][: int(request.query.get("$top") or len(values) or 1)]
+        return Answer(200, {"value": newest})
+
+    @_route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)")
+    def _container(self, request: Request, match: re.Match[str]) -> Answer:
+        """SDK `_get_next_version_from_container` reads `nextVersion`."""
+        versions = [value["name"] for value in self._below(f"{self._path(match)}/versions")]
+        if not versions:
+            raise Refusal(404, "UserError", f"{match['kind']} {match['name']} was not found.")
+        numbers = [int(version) for version in versions if version.isdigit()]
+        properties = {
+            "latestVersion": versions[-1],
+            "nextVersion": str(max(numbers, default=0) + 1),
+        }
+        return Answer(
+            200,
+            self._resource(
+                self._path(match), {**properties, "isArchived": False, "tags": {}, "properties": {}}
+            ),
+        )
+
+    @_route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})")
+    def _containers(self, request: Request, match: re.Match[str]) -> Answer:
+        names = {
+            value["id"].rpartition("/versions/")[0] for value in self._below(self._path(match))
+        }
+        properties = {"isArchived": False, "tags": {}, "properties": {}}
+        return Answer(200, {"value": [self._resource(name, properties) for name in sorted(names)]})
+
+    # Jobs
+
+    @_route("PUT", "{ws}/jobs/(?P<name>[^/]+)")
+    def _put_job(self, request: Request, match: re.Match[str]) -> Answer:
+        """spec CommandJob/createOrUpdate.
+
+        A job cannot be changed (SDK `JobOperations`: "MFE does not allow existing properties to be
+        updated").
+        """
+        self._demand("jobs", request.body)
+        name, properties = match["name"], request.body["properties"]
+        compute = str(properties.get("computeId") or COMPUTES[0]).rpartition("/")[2]
+        if compute not in COMPUTES:
+            raise Refusal(400, "UserError", f"The compute {compute} was not found.")
+        if job := self.jobs.get(name):
+            if job.properties != properties:
+                raise Refusal(409, "Conflict", f"A job with the name {name} already exists.")
+            return Answer(200, self._job(job))
+        folder = home.home() / "azure" / self.storage.name / name
+        job = Job(name, properties, folder, self._files(properties), time.time())
+        self.jobs[name] = job
+        job.start(self.storage)
+        return Answer(201, self._job(job))
+
+    def _files(self, properties: dict[str, Any]) -> dict[str, str]:
+        """The URIs of the assets that a job names. Raises Refusal for one that does not exist."""
+        files: dict[str, str] = {}
+        reference = re.compile(rf'"(?:azureml:)?({re.escape(self.id)}/[^"]+)"', re.I)
+        for text in reference.findall(json.dumps(properties)):
+            kind = text[len(self.id) + 1 :].partition("/")[0]
+            if kind not in _ASSETS:
+                continue
+            asset = self._kept(text)["properties"]
+            if "componentSpec" in asset:
+                specification = json.dumps(asset["componentSpec"])
+                files |= {text: specification, **self._files(asset["componentSpec"])}
+            uri = asset.get("dataUri") or asset.get("codeUri") or asset.get("modelUri")
+            if uri:
+                files[text] = str(uri)
+        return files
+
+    @_route("GET", "{ws}/jobs/(?P<name>[^/]+)")
+    def _get_job(self, request: Request, match: re.Match[str]) -> Answer:
+        """spec CommandJob/get; a trial is a command job."""
+        each = self._tracked(match["name"])
+        if not each.parent:
+            return Answer(200, self._job(each.job))
+        if "trial" not in each.job.properties:
+            # SDK `_is_pipeline_child_job`: "Child jobs are no longer available through MFE".
+            return Answer(200, {**self._resource(self._path(match), {}), "properties": None})
+        shared = ("computeId", "experimentName", "inputs", "outputs")
+        properties = {
+            **{key: each.job.properties.get(key) for key in shared},
+            **each.job.properties["trial"],
+            **{"jobType": "Command", "displayName": each.id, "status": each.status},
+            **{"services": self._services(each.id), "tags": {}, "properties": {}},
+        }
+        return Answer(200, self._resource(f"{self.id}/jobs/{each.id}", properties))
+
+    @_route("GET", "{ws}/jobs")
+    def _list_jobs(self, request: Request, match: re.Match[str]) -> Answer:
+        """spec CommandJob/list: in pages, the newest first."""
+        size, start = 100, int(request.query.get("$skip") or 0)
+        jobs = [*self.jobs.values()][::-1]
+        body: dict[str, Any] = {"value": [self._job(job) for job in jobs[start : start + size]]}
+        if start + size < len(jobs):
+            version = request.query.get("api-version")
+            here = f"{self.url}{request.path}?api-version={version}"
+            body["nextLink"] = f"{here}&$skip={start + size}"
+        return Answer(200, body)
+
+    @_route("POST", "{ws}/jobs/(?P<name>[^/]+)/cancel")
+    def _cancel(self, request: Request, match: re.Match[str]) -> Answer:
+        """spec Job/cancel: 202 and a location to poll."""
+        job = self._tracked(match["name"]).job
+        if job.status in ENDED:
+            raise Refusal(400, "UserError", f"The job {job.name} has ended; it is {job.status}.")
+        job.end()
+        location = f"{self.url}/operations{self.id}/{job.name}"
+        return Answer(202, None, {"Location": location, "Retry-After": "1"})
+
+    @_route("GET", "/operations{ws}/(?P<name>[^/]+)")
+    def _operation(self, request: Request, match: re.Match[str]) -> Answer:
+        """docs azure-resource-manager/management/async-operations: 202 until it is done."""
+        done = self._tracked(match["name"]).job.status in ENDED
+        return Answer(
+            200 if done else 202,
+            None,
+            {} if done else {"Location": f"{self.url}{self._path(match)}", "Retry-After": "1"},
+        )
+
+    def _job(self, job: Job) -> dict[str, Any]:
+        properties = {**job.properties, "status": job.status, "services": self._services(job.name)}
+        for key in ("tags", "properties", "inputs", "outputs"):
+            properties[key] = properties.get(key) or {}
+        run = job.run()
+        if run is not None and run.best:
+            # SDK `SWEEP_JOB_BEST_CHILD_RUN_ID_PROPERTY_NAME`.
+            best = f"{job.name}_{run.best.rpartition('_')[2]}"
+            properties["properties"] = {**properties["properties"], "best_child_run_id": best}
+        resource = self._resource(f"{self.id}/jobs/{job.name}", properties)
+        created = datetime.fromtimestamp(job.created, UTC).isoformat()
+        return {**resource, "systemData": {**resource["systemData"], "createdAt": created}}
+
+    def _services(self, name: str) -> dict[str, Any]:
+        """docs how-to-train-model: the studio's page of a job."""
+        studio = f"https://ml.azure.com/runs/{name}?wsid={self.id}"
+        return {"Studio": {"jobServiceType": "Studio", "endpoint": studio}}
+
+    def _tracked(self, name: str) -> Tracked:
+        for job in self.jobs.values():
+            for each in tracked(job):
+                if each.id == name:
+                    return each
+        raise Refusal(404, "NotFound", f"The job {name} was not found.")
+
+    # Run history and the data plane: what the SDK reads; no public document describes them.
+
+    @_route("GET", "/history/v1.0{ws}/runs/(?P<name>[^/]+)")
+    def _run(self, request: Request, match: re.Match[str]) -> Answer:
+        """SDK `_BaseJob._load_from_rest`: a step, which the control plane does not have."""
+        each = self._tracked(match["name"])
+        body = {"runId": each.id, "status": each.status, "displayName": each.label}
+        return Answer(200, {**body, "tags": {}, "properties": {}, "parentRunId": each.parent})
+
+    @_route("GET", "/history/v1.0{ws}/runs/(?P<name>[^/]+)/details")
+    def _details(self, request: Request, match: re.Match[str]) -> Answer:
+        """SDK `stream_logs_until_completion`: status, log files, warnings, error."""
+        each = self._tracked(match["name"])
+        status = each.status
+        body: dict[str, Any] = {"runId": each.id, "status": status, "logFiles": {}}
+        log = f"{self.url}/logs{self.id}/runs/{each.id}/user_logs/std_log.txt"
+        if _log(each) is not None:
+            body["logFiles"] = {"user_logs/std_log.txt": log}
+        if status == "Failed":
+            body["error"] = {"error": {"code": "UserError", "message": _failure(each)}}
+        return Answer(200, body)
+
+    @_route("GET", "/logs{ws}/runs/(?P<name>[^/]+)/user_logs/std_log.txt")
+    def _log_file(self, request: Request, match: re.Match[str]) -> Answer:
+        """On Azure a blob behind a SAS, which honours `Range`; here the log of the local run."""
+        log = _log(self._tracked(match["name"]))
+        content = log.read_bytes() if log else b""
+        start = int(request.headers.get("Range", "bytes=0-")[6:-1])
+        if start and start >= len(content):
+            return Answer(416)
+        headers = {"Content-Type": "text/plain"}
+        return Answer(206 if "Range" in request.headers else 200, content[start:], headers)
+
+    @_route("POST", "/history/v1.0{ws}/rundata")
+    def _run_data(self, request: Request, match: re.Match[str]) -> Answer:
+        """SDK `get_job_output_uris_from_dataplane`: the outputs as asset ids with their types."""
+        each = self._tracked(request.body["runId"])
+        outputs = {
+            # Models count as folders: their URIs are resolved in the same way.
+            name: {"assetId": f"{each.id}:{name}:{_end(path)}", "type": "uri_folder"}
+            for name, path in (each.run.outputs if each.run else {}).items()
+        }
+        return Answer(200, {"runMetadata": {"runId": each.id, "outputs": outputs}})
+
+    @_route("POST", "/data/v1.0{ws}/dataversion/batchGetResolvedUris")
+    def _resolved(self, request: Request, match: re.Match[str]) -> Answer:
+        """SDK `DatasetDataplaneOperations.get_batch_dataset_uris`."""
+        store = f"azureml:/{self.id.replace('/providers/Microsoft.MachineLearningServices', '')}"
+        values = {}
+        for asset in request.body["values"]:
+            run, output, end = asset.split(":")
+            path = f"{store}/datastores/{DATASTORES[0]}/paths/{output_path(run, output)}{end}"
+            values[asset] = {"uri": path, "type": "uri_folder"}
+        return Answer(200, {"values": values})
+
+    @_route("PATCH", "/history/v1.0{ws}/experiments/(?P<experiment>[^/]+)/runs/(?P<name>[^/]+)")
+    def _patch_run(self, request: Request, match: re.Match[str]) -> Answer:
+        """SDK `JobOperations.update`: tags and properties are merged."""
+        job = self._tracked(match["name"]).job
+        for key in ("tags", "properties"):
+            job.properties[key] = {
+                **(job.properties.get(key) or {}),
+                **(request.body.get(key) or {}),
+            }
+        return Answer(200, {"runId": job.name})
+
+    @_route("GET", "/mlflow/v[12].0{ws}/api/2.0/mlflow/(?P<call>.+)")
+    def _tracking_get(self, request: Request, match: re.Match[str]) -> Answer:
+        return Tracking(lambda: [*self.jobs.values()]).answer(match["call"], request)
+
+    @_route("POST", "/mlflow/v[12].0{ws}/api/2.0/mlflow/(?P<call>.+)")
+    def _tracking_post(self, request: Request, match: re.Match[str]) -> Answer:
+        return Tracking(lambda: [*self.jobs.values()]).answer(match["call"], request)
+
+    # Resources
+
+    def _resource(self, path: str, properties: dict[str, Any]) -> dict[str, Any]:
+        kind = "/".join(path[len(self.id) + 1 :].split("/")[::2])
+        now = datetime.now(UTC).isoformat()
+        made = {"createdAt": now, "createdBy": "somebody", "createdByType": "User"}
+        return {
+            "id": path,
+            "name": path.rpartition("/")[2],
+            "type": f"Microsoft.MachineLearningServices/workspaces/{kind}".rstrip("/"),
+            "systemData": {**made, "lastModifiedAt": now},
+            "properties": properties,
+        }
+
+    def _path(self, match: re.Match[str]) -> str:
+        return match[0].replace("{ws}", self.id)
+
+    def _kept(self, path: str) -> dict[str, Any]:
+        resource = self.resources.get(path.lower())
+        if resource is None:
+            kind, name, _, version = path[len(self.id) + 1 :].split("/")
+            raise Refusal(404, "UserError", f"{kind} {name} with version {version} was not found.")
+        return resource
+
+    def _below(self, path: str) -> list[dict[str, Any]]:
+        return [each for key, each in self.resources.items() if key.startswith(f"{path.lower()}/")]
+
+    def _demand(self, kind: str, body: Any) -> None:
+        """Raises Refusal for a body that the service's models do not describe."""
+        found = bodies.problems(kind, body)
+        if found:
+            raise Refusal(400, "ValidationError", f"The request is invalid: {'; '.join(found)}")
+
+
+def _end(output: Path) -> str:
+    """A folder's URI ends with a slash."""
+    return "" if output.is_file() else "/"
+
+
+def _log(each: Tracked) -> Path | None:
+    path = each.run.folder / "logs" / "std_log.txt" if each.run else None
+    return path if path and path.is_file() else None
+
+
+def _failure(each: Tracked) -> str:
+    """The words of the service: issue Azure/azureml-examples#2614."""
+    run = each.run
+    if run is None or run.error is None:
+        return str(each.job.state.get("problem") or "The node was lost.")
+    exited = re.search(r"exited with (\d+)", run.error.found)
+    if not exited:
+        return run.error.found
+    return (
+        f"Execution failed. User process 'python' exited with status code {exited[1]}. "
+        "Please check log file 'user_logs/std_log.txt' for error details."
+    )

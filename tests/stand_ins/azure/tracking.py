@@ -1,0 +1,190 @@
+"""MLflow's REST API as a workspace exposes it: what MLflow's client asks for about runs.
+
+There is no LoggedModel API: 404 (found by experiment).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ml.backends.local.tracking import reader
+from ml.backends.runs import Run
+from tests.stand_ins.azure.jobs import READING, Job, literals, parts
+from tests.stand_ins.azure.server import Answer, Refusal, Request
+
+_STATUSES = {
+    **{"Queued": "SCHEDULED", "Preparing": "SCHEDULED", "Running": "RUNNING"},
+    **{"Finalizing": "RUNNING", "Completed": "FINISHED", "Failed": "FAILED", "Canceled": "KILLED"},
+}
+_CONDITION = re.compile(r"(tags|attributes|params)\.[`\"]?([\w.]+)[`\"]?\s*=\s*['\"]([^'\"]*)['\"]")
+# runs/search in MLflow's REST API: "Maximum number of runs desired. … The default is 1000".
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A run by its id in the workspace: the job's own, a trial's or a step's."""
+
+    id: str
+    job: Job
+    run: Run | None = None
+    parent: str = ""
+    label: str = ""
+
+    @property
+    def status(self) -> str:
+        """Azure ML's status."""
+        return self.run.status if self.parent and self.run else self.job.status
+
+
+def tracked(job: Job) -> Iterator[Tracked]:
+    """The job's own run and those of its trials and steps."""
+    run = job.run()
+    if run is None:
+        yield Tracked(job.name, job)
+        return
+    for part in parts(job.name, run):
+        yield Tracked(part.id, job, part.run, part.parent, part.label)
+
+
+def experiment_id(name: str) -> str:
+    """A GUID, as Azure ML's are."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, name))
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Answers `/mlflow/v…{workspace}/api/2.0/mlflow/CALL` from the jobs."""
+
+    jobs: Callable[[], list[Job]]
+
+    def answer(self, call: str, request: Request) -> Answer:
+        """The answer to one call. Raises Refusal."""
+        given = {**request.query, **(request.body or {})}
+        match call:
+            case "runs/get":
+                return Answer(200, {"run": _document(self._find(given["run_id"]))})
+            case "runs/search":
+                return Answer(200, self._search(given))
+            case "metrics/get-history":
+                return Answer(200, {"metrics": self._history(given["run_id"], given["metric_key"])})
+            case "experiments/get-by-name":
+                return Answer(200, {"experiment": self._experiment(given["experiment_name"])})
+            case "experiments/search":
+                names = dict.fromkeys(_experiment(job) for job in self.jobs())
+                return Answer(200, {"experiments": [self._experiment(name) for name in names]})
+        raise Refusal(404, "NotFound", f"there is no {call} here")
+
+    def _all(self) -> Iterator[Tracked]:
+        for job in self.jobs():
+            yield from tracked(job)
+
+    def _find(self, run: str) -> Tracked:
+        for each in self._all():
+            if each.id == run:
+                return each
+        raise Refusal(404, "RESOURCE_DOES_NOT_EXIST", f"Run {run} was not found")
+
+    def _experiment(self, name: str) -> dict[str, Any]:
+        if name not in {_experiment(job) for job in self.jobs()}:
+            raise Refusal(404, "RESOURCE_DOES_NOT_EXIST", f"Experiment {name} was not found")
+        return {"experiment_id": experiment_id(name), "name": name, "lifecycle_stage": "active"}
+
+    def _search(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        conditions = _conditions(given.get("filter") or "")
+        experiments = given.get("experiment_ids") or []
+        start, size = int(given.get("page_token") or 0), int(given.get("max_results") or _PAGE)
+        runs = [
+            document
+            for each in self._all()
+            if experiment_id(_experiment(each.job)) in experiments
+            and _holds(document := _document(each), conditions)
+        ]
+        runs.sort(key=lambda run: -run["info"]["start_time"])
+        page: dict[str, Any] = {"runs": runs[start : start + size]}
+        if start + size < len(runs):
+            page["next_page_token"] = str(start + size)
+        return page
+
+    def _history(self, run: str, metric: str) -> list[dict[str, Any]]:
+        local = self._find(run).run
+        with READING:
+            curve = reader.all_curves(local.id).get(metric, ()) if local else ()
+        return [
+            {"key": metric, "value": _number(value), "timestamp": 0, "step": step}
+            for step, value in curve
+        ]
+
+
+def _experiment(job: Job) -> str:
+    """docs reference-yaml-job-command: the SDK sends the name of the working directory."""
+    return str(job.properties.get("experimentName") or "Default")
+
+
+def _conditions(text: str) -> list[tuple[str, str, str]]:
+    """`tags.x = 'a' and attributes.status = 'b'`; other filters are refused."""
+    found = [match.groups() for match in _CONDITION.finditer(text)]
+    if text and not found:
+        raise Refusal(400, "INVALID_PARAMETER_VALUE", f"the stand-in knows no filter {text!r}")
+    return [(kind, key, value) for kind, key, value in found]
+
+
+def _holds(document: Mapping[str, Any], conditions: list[tuple[str, str, str]]) -> bool:
+    for kind, key, value in conditions:
+        if kind == "attributes":
+            values = {key: document["info"].get(key)}
+        else:
+            values = {pair["key"]: pair["value"] for pair in document["data"][kind]}
+        if values.get(key) != value:
+            return False
+    return True
+
+
+def _document(each: Tracked) -> dict[str, Any]:
+    run, job, is_job = each.run, each.job, not each.parent
+    metrics: Mapping[str, float] = {}
+    if run is not None:
+        with READING:
+            metrics = reader.latest(run.id)
+    # What a script or the sweep logged: a job's own inputs are not parameters of its MLflow run.
+    inputs = literals(job.properties)
+    parameters = run.parameters.items() if run is not None and not is_job else ()
+    experiment = experiment_id(_experiment(job))
+    started = run.started if run else job.created
+    tags = {"mlflow.runName": job.properties.get("displayName") or job.name}
+    if not is_job:
+        tags = {"mlflow.runName": each.label, "mlflow.parentRunId": each.parent}
+    return {
+        "info": {
+            "run_id": each.id,
+            "run_uuid": each.id,
+            "run_name": tags["mlflow.runName"],
+            "experiment_id": experiment,
+            "status": _STATUSES[each.status],
+            "start_time": int(started * 1000),
+            **({"end_time": int(run.ended * 1000)} if run and run.ended else {}),
+            "lifecycle_stage": "active",
+        },
+        "data": {
+            "metrics": [
+                {"key": key, "value": _number(value), "timestamp": 0, "step": 0}
+                for key, value in metrics.items()
+            ],
+            "params": [
+                {"key": key, "value": str(value)} for key, value in parameters if key not in inputs
+            ],
+            "tags": [{"key": key, "value": value} for key, value in tags.items()],
+        },
+    }
+
+
+def _number(value: float) -> float | str:
+    """Protocol buffers write these as text: protobuf.dev/programming-guides/json."""
+    if math.isnan(value):
+        return "NaN"
+    return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
