@@ -178,6 +178,9 @@ def _child(node: yaml.Node, key: Key) -> tuple[yaml.Node, yaml.Mark] | None:
 
 _MERGE = "tag:yaml.org,2002:merge"  # `<<` may stand twice: each merges
 MAX_DEPTH = 64
+# An integer of more does not fit into any number that reads it, and may not be printed by Python.
+MAX_DIGITS = 300
+_INTEGER = "tag:yaml.org,2002:int"
 MAX_NODES = 100_000  # after aliases are followed: what the SDK would walk
 
 
@@ -229,6 +232,11 @@ def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
         if isinstance(node, yaml.ScalarNode):
             if "\0" in node.value:
                 yield _nul(at(node.start_mark))
+            if node.tag == _INTEGER and len(node.value) > MAX_DIGITS:
+                finding = f"a number of {len(node.value)} characters"
+                expected = f"a number of at most {MAX_DIGITS}"
+                hint = "put it in quotes if it is a text"
+                yield Problem("wrong-value", finding, expected, hint, at(node.start_mark))
         else:
             if isinstance(node, yaml.MappingNode):
                 yield from _duplicates(node, shown)

@@ -175,3 +175,16 @@ def test_text_is_read_as_pyyaml_reads_it(text: str) -> None:
         assert {problem.code for problem in refused.problems} <= ours
     else:
         assert repr(document.data) == repr(plain)
+
+
+@pytest.mark.attack("a number of hundreds of digits, which Python does not print")
+@pytest.mark.parametrize(
+    "number", ["9" * 400, "-" + "9" * 5000, "0x" + "f" * 4000, ":".join(["59"] * 500), "1" * 301]
+)
+def test_a_number_of_hundreds_of_digits_is_refused(number: str) -> None:
+    """With its line, wherever it stands; in quotes it is a text."""
+    with pytest.raises(Refused) as refused:
+        parse(f"a: 1\nb:\n  - {number}\n", "file.yml")
+    assert str(refused.value.problems[0].place) == "file.yml:3"
+    assert parse(f"a: '{number}'\n", "file.yml").data == {"a": number}
+    assert parse(f"a: {'9' * 300}\n", "file.yml").data == {"a": int("9" * 300)}

@@ -16,6 +16,7 @@ from ml.backends.runs import Run
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.serving import endpoint
+from policies.promotion import canary
 from tests.local import BACKEND
 from tests.release import tiny
 from tests.release.tiny import Tiny
@@ -152,3 +153,13 @@ def challenged(declared: Template, copied: Callable[[Template], World]) -> World
 def promoted_world(promoted: Template, copied: Callable[[Template], World]) -> World:
     """Version 1 is live by the state, its server stopped."""
     return copied(promoted)
+
+
+@pytest.fixture(autouse=True)
+def _few_requests(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The floor of a canary, lowered to the few requests of the tiny project."""
+    file = tmp_path_factory.mktemp("floor") / "canary.yml"
+    file.write_text(canary.FLOOR.read_text().replace("requests: 100", "requests: 20"))
+    monkeypatch.setattr(canary, "FLOOR", file)

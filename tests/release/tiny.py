@@ -271,10 +271,10 @@ instance_count: 1
 """,
     "ml/projects/tiny/release.yml": """
 schema_version: 1
-traffic: # few requests, so that a test is soon done
+traffic: # few requests, so that a test is soon done; tests/release has a floor of its own
   requests: [20, 20, 20]
 environments:
-  dev: {}
+  dev:
   staging:
   # Nothing is declared for prod, which need not be said.
 """,

@@ -22,6 +22,7 @@ from ml.core.errors import Place, Problem, Refused
 from ml.core.settings import CLOSED, SchemaVersion
 from ml.release.declaration.projects import Project
 from ml.serving.router.routes import MAX_MIRRORED
+from policies.promotion import canary
 
 SCHEMA = Path(__file__).with_name("release.schema.json")
 SCHEMA_VERSION = 1
@@ -328,6 +329,9 @@ def parse(document: Document, kind: type[Tracked | Local] = Tracked) -> ReleaseF
             problems.append(_unfit(error, name, document))
             if not name:  # an environment's strategy builds on the project's
                 break
+            continue
+        if name and kind is Tracked:
+            problems += _below_floor(strategies[name], name, document)
     if problems:
         raise Refused(*problems)
     return ReleaseFile(document, entries, strategies)
@@ -407,6 +411,27 @@ def complete(traffic: Mapping[str, object]) -> Strategy:
         count = f"`requests` are {len(requests)} numbers"
         raise StrategyError("requests", count, f"one for each step of {list(steps)}")
     return replace(strategy, steps=steps, requests=requests)
+
+
+def _below_floor(strategy: Strategy, name: str, document: Document) -> Iterator[Problem]:
+    """What lets a worse version pass more easily than policies/promotion/canary.yml allows."""
+    loose = list(canary.load().looser(settings_of(strategy)))
+    if document.get("traffic", "prediction") and not strategy.prediction:
+        loose.append(("prediction", "the project's, so that drift is judged"))
+    for setting, expected in loose:
+        keys = setting.split(".")
+        own = ("environments", name, "traffic", *keys)
+        place = document.place(*(own if document.get(*own) is not None else ("traffic", *keys)))
+        value = settings_of(strategy).get(setting, strategy.prediction)
+        found = f"the canary's `{setting}` in {name} is {value!r}"
+        hint = "policies/promotion/canary.yml is for every project; `local` has no floor"
+        yield Problem("canary-looser-than-floor", found, expected, hint, place)
+
+
+def settings_of(strategy: Strategy) -> Mapping[str, Any]:
+    """The settings that a floor can hold, by their names with dots."""
+    tolerances = {f"tolerances.{key}": value for key, value in vars(strategy.tolerances).items()}
+    return {**vars(strategy), **tolerances}
 
 
 def _traffic(document: Document, environment: str) -> dict[str, Any]:

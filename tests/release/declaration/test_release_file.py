@@ -50,7 +50,7 @@ def test_an_environment_says_what_differs_there(tmp_path: Path) -> None:
     path = tmp_path / "release.yml"
     path.write_text(
         "schema_version: 1\n"
-        "traffic: {mirror: 10, steps: [20, 100], tolerances: {drift: 0.5, errors: 0.1}}\n"
+        "traffic: {mirror: 10, steps: [20, 100], tolerances: {drift: 0.5, errors: 0.01}}\n"
         "environments:\n"
         "  prod: {traffic: {steps: [5], tolerances: {drift: 0.1}}}\n"
     )
@@ -59,7 +59,7 @@ def test_an_environment_says_what_differs_there(tmp_path: Path) -> None:
     assert found.strategy("dev").steps == (20, 100)
     prod = found.strategy("prod")
     assert (prod.steps, prod.mirror) == ((5, 100), 10)
-    assert (prod.tolerances.drift, prod.tolerances.errors) == (0.1, 0.1)
+    assert (prod.tolerances.drift, prod.tolerances.errors) == (0.1, 0.01)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,17 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from functools import cache
+from pathlib import Path, PurePath
+from typing import Annotated, Any, NotRequired
 
-from ml.backends.runs import Entry, Pause, Run
+from pydantic import AfterValidator, FiniteFloat, TypeAdapter
+from typing_extensions import TypedDict
+
+from ml.backends.runs import Entry, Pause, Run, Status
 from ml.core import home
 from ml.core.errors import Place, Problem
+from ml.core.names import is_name
 from ml.specs.plan.plan import Sample
 
 FILE = "job.json"
@@ -33,6 +38,50 @@ _AS_THEY_ARE = (
 )
 # What reading raises for a record that is missing or damaged.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+
+
+def _name(text: str) -> str:
+    if not is_name("job", text):
+        raise ValueError("not a name")
+    return text
+
+
+def _inside(path: str) -> str:
+    if PurePath(path).is_absolute() or ".." in PurePath(path).parts:
+        raise ValueError("a path out of the folder")
+    return path
+
+
+class _Record(TypedDict):
+    """What a record holds: fields that are read, with their types."""
+
+    id: str
+    name: Annotated[str, AfterValidator(_name)]
+    status: Status
+    experiment: str
+    started: FiniteFloat
+    ended: FiniteFloat | None
+    parameters: dict[str, str | bool | int | float | None]
+    metrics: dict[str, float]
+    outputs: dict[str, Annotated[str, AfterValidator(_inside)]]
+    trials: list[_Record]
+    best: str | None
+    ended_by: str
+    error: Problem | None
+    warnings: list[Problem]
+    steps: list[_Record]
+    reused_from: str
+    registered: dict[str, str]
+    restarts: list[FiniteFloat]
+    pauses: list[Pause]
+    former: list[_Record]
+    kind: str
+    lineage: NotRequired[dict[str, Any]]
+
+
+@cache
+def _form() -> TypeAdapter[_Record]:
+    return TypeAdapter(_Record)
 
 
 def write(run: Run, lineage: Mapping[str, Any]) -> None:
@@ -83,7 +132,11 @@ def document(folder: Path) -> dict[str, Any]:
 
     Raises as `read`.
     """
-    data: dict[str, Any] = json.loads((folder / FILE).read_text())
+    try:
+        data: dict[str, Any] = json.loads((folder / FILE).read_text())
+        _form().validate_python(data)
+    except RecursionError as error:
+        raise ValueError(error) from None
     if data["ended"] is None:
         data["trials"] = sorted(_parts(folder / "trials"), key=lambda part: _number(part["name"]))
         data["steps"] = sorted(_parts(folder / "steps"), key=lambda part: float(part["started"]))

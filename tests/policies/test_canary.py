@@ -1,0 +1,113 @@
+"""policies.promotion.canary: what a project's release.yml may not loosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from ml.core.errors import Problem, Refused
+from ml.release.declaration import release_file
+from ml.release.declaration.release_file import Strategy, Tolerances
+from policies.promotion.canary import load
+
+# What switches a signal off, or nearly: each setting beyond its bound.
+LOOSE = {
+    "tolerances.errors": "1.0",
+    "tolerances.refused": "0.051",
+    "tolerances.answers": "1.0",
+    "tolerances.latency": "1.0e+300",
+    "tolerances.drift": "0.51",
+    "tolerances.memory_mib": "1.0e+9",
+    "requests": "[100, 20, 100]",
+    "patience": "2",
+    "false_alarms": "1.0e-300",
+}
+STRICT = {
+    "tolerances.errors": "0",
+    "tolerances.refused": "0.05",
+    "tolerances.answers": "0.001",
+    "tolerances.latency": "1.1",
+    "tolerances.drift": "0.5",
+    "tolerances.memory_mib": "0",
+    "requests": "[100, 100, 1000]",
+    "patience": "3",
+    "false_alarms": "0.5",
+}
+
+
+def traffic(setting: str, value: str, indent: str) -> str:
+    """`traffic` with one setting, which stands in its last line."""
+    first, _, last = setting.rpartition(".")
+    lines = [f"{indent}traffic:"] + ([f"{indent}  {first}:"] if first else [])
+    lines.append(f"{indent}  {'  ' if first else ''}{last}: {value}")
+    return "\n".join(lines) + "\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    """A release.yml with this text after its first line."""
+    path = folder / "release.yml"
+    path.write_text("schema_version: 1\n" + text)
+    return path
+
+
+def problems(path: Path) -> list[Problem]:
+    try:
+        release_file.read(path)
+    except Refused as refused:
+        return list(refused.problems)
+    return []
+
+
+def test_every_setting_has_a_bound_or_a_reason() -> None:
+    """A setting that is added to `traffic` needs its line in the floor."""
+
+    def names() -> Iterator[str]:
+        for each in fields(Strategy):
+            if each.name == "tolerances":
+                yield from (f"tolerances.{inner.name}" for inner in fields(Tolerances))
+            else:
+                yield each.name
+
+    floor = load()
+    held = [*floor.at_most, *floor.at_least, *floor.no_bound]
+    assert sorted(held) == sorted(names())
+    assert sorted(LOOSE) == sorted(STRICT) == sorted([*floor.at_most, *floor.at_least])
+
+
+@pytest.mark.attack("a release.yml that switches a signal of the canary off")
+@pytest.mark.parametrize("environment", ["dev", "staging", "prod"])
+@pytest.mark.parametrize("setting", LOOSE)
+def test_a_looser_setting_is_refused(setting: str, environment: str, tmp_path: Path) -> None:
+    """With its line, whether the environment says it or the whole project; stricter passes."""
+    for value, is_loose in ((LOOSE[setting], True), (STRICT[setting], False)):
+        own = f"environments:\n  {environment}:\n" + traffic(setting, value, "    ")
+        whole = traffic(setting, value, "") + f"environments:\n  {environment}: {{}}\n"
+        for text, last in ((own, own), (whole, traffic(setting, value, ""))):
+            found = problems(written(tmp_path, text))
+            assert [problem.code for problem in found] == ["canary-looser-than-floor"] * is_loose
+            for problem in found:
+                assert str(problem.place).endswith(f":{1 + len(last.splitlines())}")
+                assert f"`{setting}` in {environment}" in problem.found and problem.expected
+
+
+@pytest.mark.attack("an environment that leaves out the prediction that the project names")
+def test_an_environment_keeps_the_prediction(tmp_path: Path) -> None:
+    """Without it the drift of predictions is not judged."""
+    text = "traffic: {prediction: answers/0/score}\nenvironments:\n  prod:\n    traffic:\n"
+    (problem,) = problems(written(tmp_path, text + "      prediction: ''\n"))
+    assert problem.code == "canary-looser-than-floor" and str(problem.place).endswith(":6")
+    assert not problems(written(tmp_path, text + "      prediction: answers/0/id\n"))
+
+
+def test_the_environment_local_has_no_floor(tmp_path: Path) -> None:
+    """What a person tries on one machine is that person's."""
+    path = written(tmp_path, "traffic: {requests: [20, 20, 20]}\nenvironments: {}\n")
+    assert release_file.read(path).strategy("local").requests == (20, 20, 20)
+
+
+def test_the_defaults_are_within_the_floor() -> None:
+    """A project that says nothing is not refused."""
+    assert not list(load().looser(release_file.settings_of(Strategy())))
