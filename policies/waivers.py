@@ -4,13 +4,20 @@ A rule's waiver sets aside what the rule refuses for one resource of one environ
 policies/infra/waivers.yml. A gate's waiver sets aside what the gate measured and found
 insufficient; evidence that is missing is never waived. A review says what a person found where a
 number cannot decide. Both of these stand in the project's gates.yml.
+
+What counts is the time that a statement covers. It begins on the day on which git's first-parent
+history has its lines: the day of the merge, whatever its commits say. Without that history (no
+repository, a shallow clone) it begins today, and of statements about the same thing the one that
+ends last counts for all: a series that was written in advance holds for no day of it.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, ClassVar, TypeVar
 
@@ -18,8 +25,9 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from ml.core import documents, settings
-from ml.core.documents import Document, Key
+from ml.core.documents import Document, Key, walk
 from ml.core.errors import Problem, Refused
+from ml.core.names import not_words
 from ml.core.settings import CLOSED, invalid
 
 RULE_WAIVERS = Path(__file__).parent / "infra" / "waivers.yml"
@@ -44,6 +52,16 @@ REVIEWED = ("fairness", "explainability")
 def _words(text: str) -> str:
     if not text.strip():
         raise invalid("a text that is not empty")
+    if problem := not_words(text.strip()):
+        raise invalid("words with a letter, of characters that can be seen", problem)
+    return text.strip()
+
+
+def _plain(text: str) -> str:
+    if not text.strip():
+        raise invalid("a text that is not empty")
+    if not text.strip().isprintable():
+        raise invalid("characters that can be seen")
     return text.strip()
 
 
@@ -53,7 +71,7 @@ def _text(value: object) -> object:
 
 
 Words = Annotated[str, AfterValidator(_words)]
-Version = Annotated[str, BeforeValidator(_text), AfterValidator(_words)]
+Version = Annotated[str, BeforeValidator(_text), AfterValidator(_plain)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +86,34 @@ class Statement:
     owner: Annotated[Words, Field(description="who answers for it")]
     expires: Annotated[date, Field(description="the last day on which it holds")]
     place: SkipJsonSchema[str] = field(default="", init=False)
+    merged: SkipJsonSchema[date | None] = field(default=None, init=False)
+    last: SkipJsonSchema[date | None] = field(default=None, init=False)
+
+    @property
+    def subject(self) -> tuple[str, ...]:
+        """What it is about: statements of one subject are counted together."""
+        raise NotImplementedError
 
     def expired(self, today: date) -> str:
-        """Why it does not hold today, or ""."""
+        """Why it does not hold today, or "".
+
+        `merged` is the day on which it begins, None where that is not known; `last` the last day
+        of all statements about the same thing.
+        """
+        which = f"the {self.NAME} at {self.place}"
         if today > self.expires:
-            return f"the {self.NAME} at {self.place} expired on {self.expires}"
-        if self.expires - today > self.LONGEST:
-            return f"the {self.NAME} at {self.place} is for more than {self.LONGEST.days} days"
+            return f"{which} expired on {self.expires}"
+        begins = self.merged or today
+        if begins > today:
+            return f"{which} begins on {begins}, when it was merged"
+        if self.expires - begins > self.LONGEST:
+            since = f", from its merge on {begins} on" if self.merged else ""
+            return f"{which} is for more than {self.LONGEST.days} days{since}"
+        if self.merged is None and (self.last or self.expires) - today > self.LONGEST:
+            return (
+                f"{which} is one of several, which are for more than {self.LONGEST.days} days: "
+                f"the last ends on {self.last}"
+            )
         return ""
 
 
@@ -102,7 +141,7 @@ class RuleWaiver(Waiver):
 
     @property
     def subject(self) -> tuple[str, str, str]:
-        """What it is about: the rule, the environment and the resource."""
+        """The rule, the environment and the resource."""
         return (self.rule, self.environment, self.resource)
 
 
@@ -120,6 +159,11 @@ class GateWaiver(Waiver):
     item: Words = ""
     version: Version = ""
 
+    @property
+    def subject(self) -> tuple[str, ...]:
+        """The gate and the item; versions come one after another, and so would their waivers."""
+        return (self.gate, self.item)
+
     def unusable(self, today: date, version: str) -> str:
         """Why it does not hold today for the model version, or ""."""
         if not (reason := self.expired(today)) and self.version not in ("", version):
@@ -130,8 +174,10 @@ class GateWaiver(Waiver):
         return f"{self.item} {super().__str__()}".strip()
 
     def to_json(self) -> Mapping[str, object]:
-        """Its fields, the date as text."""
-        return {**asdict(self), "expires": self.expires.isoformat()}
+        """Its fields, dates as text."""
+        stated = {key: value for key, value in asdict(self).items() if key != "last"}
+        merged = self.merged.isoformat() if self.merged else None
+        return {**stated, "expires": self.expires.isoformat(), "merged": merged}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +192,11 @@ class Review(Statement):
     finding: Annotated[Words, Field(description="what was found")]
     version: Version = ""
     feature_set: Words = ""
+
+    @property
+    def subject(self) -> tuple[str, ...]:
+        """The gate and what was reviewed."""
+        return (self.gate, self.version, self.feature_set)
 
     def unusable(self, today: date, version: str, feature_set: str | None) -> str:
         """Why it does not hold today for the version and its features, or ""."""
@@ -165,12 +216,55 @@ _RULE_WAIVERS = tuple[RuleWaiver, ...]
 S = TypeVar("S", bound=Statement)
 
 
-def located(statements: tuple[S, ...], document: Document, *keys: Key) -> tuple[S, ...]:
-    """The statements that the document lists at `keys`, each with its place."""
+def located(statements: tuple[S, ...], document: Document, file: Path, *keys: Key) -> tuple[S, ...]:
+    """The statements that the document lists at `keys`, each with its place and its days."""
+    days = merge_days(file) if statements else {}
+    last: dict[tuple[str, ...], date] = {}
+    for statement in statements:
+        last[statement.subject] = max(statement.expires, last.get(statement.subject, date.min))
     for index, statement in enumerate(statements):
-        # `place` is not written in the file; after this nothing changes it.
+        below = [inner for inner, _ in walk(document.get(*keys, index))]
+        lines = [document.position(*keys, index, *inner)[0] for inner in below]
+        merged = [days.get(line) for line in range(min(lines), max(lines) + 1)]
+        known = [day for day in merged if day is not None]
+        # These are not written in the file; after this nothing changes them.
         object.__setattr__(statement, "place", str(document.place(*keys, index)))
+        object.__setattr__(statement, "last", last[statement.subject])
+        object.__setattr__(statement, "merged", max(known) if len(known) == len(merged) else None)
     return statements
+
+
+def merge_days(file: Path) -> Mapping[int, date]:
+    """Line → the day (UTC) on which the first-parent history of the file has it.
+
+    A line that is not committed begins today. Empty without a history, and a line that is as old
+    as a shallow clone is left out.
+    """
+    try:
+        blame = subprocess.run(
+            ["git", "blame", "--first-parent", "--line-porcelain", "--", file.name],
+            cwd=file.parent,
+            capture_output=True,
+            check=True,
+            text=True,
+            errors="replace",
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    days: dict[int, date] = {}
+    for entry in re.split(r"(?m)^(?=[0-9a-f]{40} \d+ \d+)", blame):
+        head = re.match(r"[0-9a-f]{40} \d+ (\d+)", entry)
+        time = re.search(r"(?m)^committer-time (\d+)$", entry)
+        is_first = re.search(r"(?m)^boundary$", entry) and _is_shallow(file.parent)
+        if head and time and not is_first:
+            days[int(head[1])] = datetime.fromtimestamp(int(time[1]), UTC).date()
+    return days
+
+
+def _is_shallow(folder: Path) -> bool:
+    command = ["git", "rev-parse", "--is-shallow-repository"]
+    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout
+    return answer.strip() != "false"
 
 
 def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
@@ -181,7 +275,7 @@ def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[Rul
         if refused.problems[0].code == "empty-file":
             return ()
         raise
-    waivers = located(settings.read(_RULE_WAIVERS, document), document)
+    waivers = located(settings.read(_RULE_WAIVERS, document), document, file)
     problems: list[Problem] = []
     first: dict[tuple[str, str, str], str] = {}
     for index, waiver in enumerate(waivers):

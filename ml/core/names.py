@@ -7,6 +7,7 @@ control character, and it is neither `.` nor `..`.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Literal
 
@@ -48,6 +49,25 @@ def is_name(kind: Kind, text: str) -> bool:
 def form(kind: Kind) -> str:
     """The form in words."""
     return _FORMS[kind][1]
+
+
+# Letters and marks that are printed as nothing: fillers, joiners, selectors of a variant.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U0001d159\U0001d173-\U0001d17a\U000e0100-\U000e01ef]"
+)
+
+
+def not_words(text: str) -> str:
+    """Why a text is not the name or the reason of a person, or "".
+
+    It has a letter that can be seen, and no character that cannot.
+    """
+    if _INVISIBLE.search(text) or not text.replace("\n", " ").isprintable():
+        return "it has characters that cannot be seen"
+    if not any(unicodedata.category(char).startswith("L") for char in text):
+        return "it has no letter"
+    return ""
 
 
 def a(kind: Kind) -> str:

@@ -19,10 +19,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.backends.base import Backend
 from ml.backends.registry import Version
-from ml.core import files, home
-from ml.core.errors import Exit, Problem, Refused, errors
+from ml.core import files, home, repository
+from ml.core.errors import Exit, Place, Problem, Refused, errors
 from ml.serving.server import HomePath, Launch
 from ml.specs.sdk.load import Spec, load
+from policies.supply_chain import serving_code
 
 # What names a deployment, and does not change how it serves.
 NAMES = frozenset(
@@ -139,6 +140,8 @@ def read(folder: Path) -> Serving:
                 place=spec.place("code_configuration", "scoring_script"),
             )
         )
+    if problems := pickles(code, script):
+        raise Refused(*problems)
     settings = deployment.request_settings
     variables = {str(k): str(v) for k, v in (deployment.environment_variables or {}).items()}
     if settings is not None and settings.request_timeout_ms:
@@ -151,6 +154,20 @@ def read(folder: Path) -> Serving:
         environment_variables=variables,
         collect=_collected(deployment.data_collector),
         settings=spec.document.data,
+    )
+
+
+def pickles(code: Path, script: str) -> tuple[Problem, ...]:
+    """What the scoring script loads, or has beside it, that runs code when it is loaded."""
+    return tuple(
+        Problem(
+            "pickle-in-serving-code",
+            trace.found,
+            "formats that load without running code, as the gate `format` allows them",
+            "keep the model's parts as text, npz or safetensors (policies/README.md, Formats)",
+            Place(repository.shown(trace.file), trace.line),
+        )
+        for trace in serving_code.traces(code, script)
     )
 
 

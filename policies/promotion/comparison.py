@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ml.core.names import not_words
 from policies.promotion.decision import Case, Finding, estimate, listed, real, shown, unsound
 from policies.promotion.evidence import Evidence, Statistic
 from policies.promotion.gate_settings import Gate
@@ -285,7 +286,7 @@ def superiority(case: Case, gate: Gate) -> Finding:
         return Finding("fail", found, required)
     if result.low > 0:
         return Finding("pass", found, required)
-    if reason:
+    if reason and not not_words(reason):
         return Finding("pass", found, required, f"reason: {reason}")
     why = "not shown to be better; to replace the champion, give a reason in writing"
     return Finding("fail", found, required, why)

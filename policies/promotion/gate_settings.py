@@ -4,6 +4,7 @@ which may only tighten the floor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -62,7 +63,9 @@ _NUMBER = Annotated[float, Field(ge=0)]
 MODE = Kind(Mode, lambda value, floor: MODES.index(value) < MODES.index(floor))
 MAXIMUM = Kind(_NUMBER, lambda value, floor: bool(value > floor))
 MINIMUM = Kind(_NUMBER, lambda value, floor: bool(value < floor))
-CONFIDENCE = Kind(Annotated[float, Field(ge=0.5, lt=1)], MINIMUM.looser)
+# A higher one makes it harder to show that a candidate is better, and also that it is worse on a
+# slice; beyond 0.99 nothing is shown.
+CONFIDENCE = Kind(Annotated[float, Field(ge=0.5, le=0.99)], MINIMUM.looser)
 ALLOW_LIST = Kind(Names, lambda value, floor: not set(value) <= set(floor))
 DEMANDS = Kind(Names, lambda value, floor: not set(value) >= set(floor))
 FLOORS = _entries("SPLIT.METRIC", float, MINIMUM.looser)
@@ -102,7 +105,7 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "superiority": {"confidence": CONFIDENCE},
     "fairness": {
         "dimensions": DEMANDS,
-        "min_count": MINIMUM,
+        "min_count": MAXIMUM,  # smaller slices are not compared
         "at_most": _entries("DIMENSION.METRIC", float, MAXIMUM.looser),
         "unreviewed_allowed_in": ALLOW_LIST,
     },
@@ -121,6 +124,7 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "licences": ALLOW_LIST,
         "reviewed": ALLOW_LIST,
         "max_advisory_age_days": MAXIMUM,
+        "min_advisories": MINIMUM,
         "unchecked_allowed_in": ALLOW_LIST,
     },
     "sign-off": {},
@@ -217,12 +221,34 @@ def _tighten(
             problems += _looser(document, (gate, setting), value, held)
             entries = _kind(gate, setting).entries
             values[gate][setting] = {**held, **value} if entries else value
+    problems += _vacuous(document, file.get("gates", {}), values["quality"]["bounds"])
     if problems:
         raise Refused(*problems)
     return (
-        located(file.get("waivers", ()), document, "waivers"),
-        located(file.get("reviews", ()), document, "reviews"),
+        located(file.get("waivers", ()), document, project, "waivers"),
+        located(file.get("reviews", ()), document, project, "reviews"),
     )
+
+
+def _vacuous(
+    document: Document, stated: Mapping[str, Mapping[str, Any]], bounds: Bounds
+) -> Iterator[Problem]:
+    """Thresholds that every value of a metric meets: they judge nothing."""
+    for gate, setting in (("quality", "at_least"), *((g, "at_most") for g in _OF_METRICS)):
+        for name, value in stated.get(gate, {}).get(setting, {}).items():
+            lowest, highest = bounds.get(name.partition(".")[2], (-math.inf, math.inf))
+            widest = highest if gate == "quality" else highest - lowest
+            if value <= lowest if setting == "at_least" else value >= widest:
+                keys = ("gates", gate, setting, name)
+                found = f"`{settings.dotted(keys)}` is {value:g}, which every value meets"
+                edge = f"more than {lowest:g}" if setting == "at_least" else f"less than {widest:g}"
+                hint = "`gates.quality.bounds` says which values the metric can have"
+                place = document.place(*keys)
+                yield Problem("gate-judges-nothing", found, edge, hint, place)
+
+
+# Gates whose `at_most` is about values of metrics, or differences of them.
+_OF_METRICS = ("quality", "gap", "fairness")
 
 
 def _read(form: Any, path: Path) -> tuple[Any, Document]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-from policies.promotion.decision import LISTED, VALIDATION, Case, Finding, listed, shown
+from ml.core.names import not_words
+from policies.promotion.decision import LISTED, VALIDATION, Case, Finding, listed, real, shown
 from policies.promotion.evidence import SCHEMA_VERSION, Stability, SupplyChain, missing, uri
 from policies.promotion.gate_settings import Gate
 from policies.supply_chain.packages import licence_allowed
@@ -144,7 +145,7 @@ def supply_chain(case: Case, gate: Gate) -> Finding:
         for name, package in chain.packages.items()
         if name not in reviewed and not licence_allowed(package.licence or "", licences)
     ]
-    unchecked = _unchecked(case, limit)
+    unchecked = _unchecked(case, limit, gate.number("min_advisories"))
     refused = [*items, *(chain.advisories or ())]
     # One advisory may be about two packages: a waiver names its id.
     items += dict.fromkeys(advisory.partition(":")[0] for advisory in chain.advisories or ())
@@ -173,8 +174,8 @@ def _incomplete(chain: SupplyChain) -> str:
     return ""
 
 
-def _unchecked(case: Case, limit: float) -> str:
-    """Why the advisories are not of today, or ""."""
+def _unchecked(case: Case, limit: float, fewest: float) -> str:
+    """Why the advisories are not of today, or not all that are known; or ""."""
     as_of = case.evidence.supply_chain.as_of
     if as_of is None:
         return "advisories not checked: `MLOPS_ADVISORIES` names no copy of OSV's"
@@ -183,12 +184,16 @@ def _unchecked(case: Case, limit: float) -> str:
         return f"advisories from the future: {as_of.date()}"
     if age > timedelta(days=limit):
         return f"advisories are {age / timedelta(days=1):.0f} days old"
+    if not real(records := case.evidence.supply_chain.records) >= fewest:
+        return f"{shown(records)} advisories about PyPI, where an export of osv.dev has thousands"
     return ""
 
 
 def sign_off(case: Case, gate: Gate) -> Finding:
     """A person approves: still pending when it is proposed, required when it is applied."""
     name = case.request.approved_by.strip()
+    if name and (problem := not_words(name)):
+        return Finding("fail", repr(name), "a name that can be read", problem)
     if name:
         return Finding("pass", f"approved by {name}", "a name")
     if case.request.step == "propose":

@@ -32,6 +32,15 @@ class Advisories:
     records: tuple[Mapping[str, Any], ...]
     as_of: datetime
 
+    @property
+    def count(self) -> int:
+        """How many different records are about a package of this ecosystem.
+
+        An export of osv.dev has thousands; a source with a few was made for the occasion, or is of
+        another ecosystem.
+        """
+        return len({str(record["id"]) for record in self.records if any(_affected(record))})
+
     def affecting(self, packages: Iterable[Package]) -> tuple[str, ...]:
         """`ID: NAME VERSION` of every current record that affects one of the packages.
 

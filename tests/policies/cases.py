@@ -111,7 +111,7 @@ DOCUMENT: dict[str, Any] = {
         "packages": {"numpy": {"locked": "2.3.1", "installed": "2.3.1", "licence": "MIT"}},
         "source": "advisories.zip",
         "as_of": (NOW - timedelta(days=1)).isoformat(),
-        "records": 1,
+        "records": 20000,
         "advisories": [],
         "sbom": "a" * 64,
     },

@@ -55,6 +55,19 @@ LOOSER = {
     "disabled": ("  sign-off: {mode: disabled}", 3),
     "latency": ("  latency: {p95_ms: 200.5}", 3),
 }
+LOOSER |= {
+    "slices that are not compared": ("  fairness:\n    min_count: 21", 4),
+    "few advisories": ("  supply-chain: {min_advisories: 1}", 3),
+}
+# Thresholds that every value meets, and a confidence at which nothing is shown.
+VACUOUS = {
+    "a floor of zero": "  quality: {at_least: {t.auc: 0}}",
+    "a floor far below": "  quality: {at_least: {t.auc: -1.0e+300}}",
+    "a ceiling at the top": "  quality: {at_most: {t.auc: 1}}",
+    "a gap of everything": "  gap: {at_most: {t.auc: 1}}",
+    "slices apart as far as can be": "  fairness: {at_most: {topic.auc: 1}}",
+    "a floor below bounds of its own": "  quality: {bounds: {mae: [1, 9]}, at_least: {t.mae: 1}}",
+}
 WRONG = {
     "unknown gate": ("  latencyy: {p95_ms: 1}", "unknown-field", 3, "did you mean `latency`?"),
     "unknown setting": ("  latency: {p99: 1}", "unknown-field", 3, ""),
@@ -103,6 +116,26 @@ def test_a_project_may_not_loosen(body: str, at: int, tmp_path: Path) -> None:
     problem = refused(write(tmp_path, body))
     assert problem.code == "gate-looser-than-floor"
     assert str(problem.place) == f"{tmp_path}/gates.yml:{at}"
+
+
+@pytest.mark.attack("a threshold that every value meets")
+@pytest.mark.parametrize("body", VACUOUS.values(), ids=VACUOUS)
+def test_a_threshold_that_judges_nothing_is_refused(body: str, tmp_path: Path) -> None:
+    """With its line; one that a value can miss is not."""
+    problem = refused(write(tmp_path, body))
+    assert (problem.code, line(problem)) == ("gate-judges-nothing", 3)
+    inside = "9" if "most: {t.mae" in body else "5" if "mae" in body else "0.5"
+    head, _, _ = body.rpartition(": ")
+    assert load(write(tmp_path, f"{head}: {inside}}}}}"))
+
+
+@pytest.mark.attack("a confidence at which nothing is shown to be worse")
+@pytest.mark.parametrize("gate", ["non-inferiority", "superiority"])
+@pytest.mark.parametrize("value", ["0.9999999", "0.991", "1"])
+def test_a_confidence_has_a_bound_on_both_sides(gate: str, value: str, tmp_path: Path) -> None:
+    """With it no slice is ever shown to be worse."""
+    assert refused(write(tmp_path, f"  {gate}: {{confidence: {value}}}")).code == "wrong-value"
+    assert load(write(tmp_path, f"  {gate}: {{confidence: 0.99}}"))
 
 
 @pytest.mark.parametrize(("body", "code", "at", "hint"), WRONG.values(), ids=WRONG)

@@ -15,6 +15,7 @@ import pytest
 from ml.core.errors import Refused
 from ml.release.evidence import evidence
 from policies.promotion import gate_settings
+from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, LockedPackage, SupplyChain
 from policies.supply_chain.advisories import AdvisoriesError, read
 from policies.supply_chain.packages import (
@@ -26,6 +27,7 @@ from policies.supply_chain.packages import (
     sbom,
 )
 from tests.conftest import ROOT
+from tests.policies.cases import good, load_gates, request, result
 
 _LICENCE = "License :: OSI Approved :: "
 STATED = {
@@ -275,3 +277,26 @@ def today(chain: SupplyChain) -> SupplyChain:
 def at(day: str) -> datetime:
     """Midnight, UTC."""
     return datetime.fromisoformat(f"{day}T00:00:00+00:00")
+
+
+@pytest.mark.attack("a source of advisories with one irrelevant record")
+def test_few_advisories_are_no_export(tmp_path: Path) -> None:
+    """Records of other ecosystems and repeated ones do not count; prod asks for thousands."""
+
+    def record(name: str, ecosystem: str) -> dict[str, Any]:
+        package = {"ecosystem": ecosystem, "name": "left-pad"}
+        affected = [{"package": package, "versions": ["0"]}]
+        return {"id": name, "modified": "2025-06-01T00:00:00Z", "affected": affected}
+
+    file = tmp_path / "all.json"
+    npm = [record(f"NPM-{number}", "npm") for number in range(9000)]
+    file.write_text(json.dumps([*npm, *[record("PYSEC-1", "PyPI")] * 9000]))
+    assert read(file).count == 1
+    gates = load_gates(tmp_path)
+    for records, verdict in ((1.0, "fail"), (4999.0, "fail"), (5000.0, "pass"), (None, "fail")):
+        chain = replace(good().supply_chain, records=records)
+        evidence = replace(good(), supply_chain=chain)
+        decision = decide(gates, evidence, None, request(environment="prod"))
+        assert result(decision, "supply-chain").verdict == verdict, records
+        local = decide(gates, evidence, None, request(environment="local"))
+        assert result(local, "supply-chain").verdict == "pass"

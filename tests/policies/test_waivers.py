@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -282,3 +284,134 @@ def test_a_waiver_only_turns_a_failure_into_waived(
         assert bool(other.waivers) == (other.verdict == "waived")
     if after.outcome != before.outcome:
         assert after.waived
+
+
+def repository(folder: Path) -> Path:
+    """A git repository in the folder; its gates.yml is not there yet."""
+    _git(folder, "init", "-q", "-b", "main")
+    _git(folder, "config", "user.email", "a@example.org")
+    _git(folder, "config", "user.name", "a")
+    return folder / "gates.yml"
+
+
+def _git(folder: Path, *words: str, day: str = "2025-06-01") -> None:
+    dates = dict.fromkeys(("GIT_COMMITTER_DATE", "GIT_AUTHOR_DATE"), f"{day}T12:00:00Z")
+    subprocess.run(["git", *words], cwd=folder, check=True, env={**os.environ, **dates})
+
+
+def _series(*days: date) -> str:
+    return "".join(
+        f"- {{gate: latency, reason: slow image, owner: ana, expires: {day}}}\n" for day in days
+    )
+
+
+def _holds(file: Path, today: date) -> list[bool]:
+    return [not waiver.expired(today) for waiver in load(file)["latency"].waivers]
+
+
+FIRST_DAY = date(2025, 6, 1)
+FORTY = [FIRST_DAY + timedelta(days=90 * number) for number in range(1, 41)]
+
+
+@pytest.mark.attack("forty waivers that were dated in advance")
+def test_a_series_in_advance_covers_no_more_than_its_first(tmp_path: Path) -> None:
+    """Merged on one day, only the first holds, and on no later day another."""
+    file = repository(tmp_path)
+    file.write_text(project(_series(*FORTY)))
+    _git(tmp_path, "add", "gates.yml")
+    _git(tmp_path, "commit", "-q", "-m", "waivers")
+    assert _holds(file, FIRST_DAY) == [True] + [False] * 39
+    for later in (100, 200, 1000, 3500):
+        assert not any(_holds(file, FIRST_DAY + timedelta(days=later)))
+
+
+@pytest.mark.attack("waivers in advance where no history of git says when they were merged")
+def test_without_a_history_a_series_in_advance_holds_for_no_day(tmp_path: Path) -> None:
+    """Until the end of the last is near; one waiver alone holds as before."""
+    file = tmp_path / "gates.yml"
+    file.write_text(project(_series(*FORTY)))
+    assert not any(_holds(file, FIRST_DAY))
+    file.write_text(project(_series(FORTY[0])))
+    assert _holds(file, FIRST_DAY) == [True]
+    # Two within the longest time are a renewal.
+    file.write_text(project(_series(FIRST_DAY + timedelta(days=20), FORTY[0])))
+    assert _holds(file, FIRST_DAY) == [True, True]
+
+
+@pytest.mark.attack("a waiver on a branch whose commits bear another date")
+def test_a_waiver_begins_on_the_day_of_its_merge(tmp_path: Path) -> None:
+    """The merge commit counts, and a renewal that is merged later holds then."""
+    file = repository(tmp_path)
+    file.write_text(project("[]"))
+    _git(tmp_path, "add", "gates.yml")
+    _git(tmp_path, "commit", "-q", "-m", "none", day="2025-01-01")
+    _git(tmp_path, "switch", "-q", "-c", "branch")
+    file.write_text(project(_series(date(2025, 12, 1))))
+    _git(tmp_path, "commit", "-q", "-a", "-m", "dated ahead", day="2025-11-01")
+    _git(tmp_path, "switch", "-q", "main")
+    _git(tmp_path, "merge", "-q", "--no-ff", "-m", "merged", "branch", day="2025-06-01")
+    (waiver,) = load(file)["latency"].waivers
+    assert waiver.merged == FIRST_DAY
+    assert "for more than 90 days, from its merge on 2025-06-01" in waiver.expired(
+        date(2025, 11, 5)
+    )
+    file.write_text(project(_series(date(2025, 12, 2))))
+    _git(tmp_path, "commit", "-q", "-a", "-m", "renewed", day="2025-11-03")
+    assert _holds(file, date(2025, 11, 5)) == [True]
+    assert _holds(file, date(2025, 11, 1)) == [False]  # it was not merged yet
+
+
+@pytest.mark.attack("a shallow clone, in which every line is as old as the clone")
+def test_a_shallow_clone_says_nothing_of_the_past(tmp_path: Path) -> None:
+    """Its only commit is no day of a merge: the series counts together."""
+    (tmp_path / "whole").mkdir()
+    file = repository(tmp_path / "whole")
+    file.write_text(project(_series(*FORTY)))
+    _git(tmp_path / "whole", "add", "gates.yml")
+    _git(tmp_path / "whole", "commit", "-q", "-m", "waivers")
+    file.with_name("other").write_text("x")
+    _git(tmp_path / "whole", "add", "other")
+    _git(tmp_path / "whole", "commit", "-q", "-m", "other", day="2026-06-01")
+    url = f"file://{tmp_path / 'whole'}"
+    _git(tmp_path, "clone", "-q", "--depth", "1", url, "shallow")
+    assert not any(_holds(tmp_path / "shallow" / "gates.yml", date(2026, 6, 2)))
+
+
+INVISIBLE = [
+    *(
+        "\u200b",
+        "\u2060\u2060",
+        "\u3164",
+        "\u115f",
+        "\u2800",
+        "a\u202eb",
+        "\x1b[8mana",
+        "...",
+        "1",
+        "a\u034f",
+    ),
+]
+
+
+@pytest.mark.attack("a name or a reason of characters that cannot be seen")
+@pytest.mark.parametrize("text", INVISIBLE)
+def test_invisible_words_are_refused(text: str, tmp_path: Path) -> None:
+    """Of an owner, of a reason, of who approves, and of why a champion is replaced."""
+    for field in ("owner", "reason"):
+        fields = {"gate": "latency", "owner": "ana", "reason": "slow", field: text}
+        body = json.dumps(fields).replace('"latency"', "latency")[:-1] + ", expires: 2025-06-30}"
+        with pytest.raises(Refused, match=r"that can be seen|not empty"):
+            load_gates(tmp_path, project(f"- {body}"))
+    gates = load_gates(tmp_path)
+    asked = replace(request(approved_by=text), step="apply")
+    assert result(decide(gates, good(), None, asked), "sign-off").verdict == "fail"
+    evidence, against, _ = EVIDENCE["worse than the champion"]
+    decided = decide(gates, evidence, against, request(reason=text))
+    assert result(decided, "superiority").verdict == "fail"
+
+
+@pytest.mark.parametrize("text", ["ana", "José Ñ", "李雷", "Ana-María O'Neil", "محمد"])
+def test_names_of_people_are_accepted(text: str, tmp_path: Path) -> None:
+    """In any script."""
+    waivers = f'- {{gate: latency, owner: "{text}", reason: "{text} 1", expires: 2025-06-30}}'
+    assert load_gates(tmp_path, project(waivers))["latency"].waivers[0].owner == text

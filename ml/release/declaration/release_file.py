@@ -13,12 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSchema
 from pydantic.config import JsonDict
 
 from ml.core import documents, repository, settings
 from ml.core.documents import Document
 from ml.core.errors import Place, Problem, Refused
+from ml.core.names import not_words
 from ml.core.settings import CLOSED, SchemaVersion
 from ml.release.declaration.projects import Project
 from ml.serving.router.routes import MAX_MIRRORED
@@ -175,6 +176,12 @@ class Strategy:
         return (*shadow, *(Stage(percent, 0, requests) for percent, requests in steps))
 
 
+def _readable(text: str) -> str:
+    if text and (problem := not_words(text)):
+        raise settings.invalid("words with a letter, of characters that can be seen", problem)
+    return text
+
+
 def _text(value: object) -> object:
     """Versions are numbers to a person and text to a registry."""
     return str(value) if type(value) is int else value
@@ -222,7 +229,9 @@ class Declared:
         Sha256, Field(description="The hash of the gates' decision in the audit log.")
     ] = ""
     reason: Annotated[
-        str, Field(description="Why to promote a version that was not shown to be better.")
+        str,
+        AfterValidator(_readable),
+        Field(description="Why to promote a version that was not shown to be better."),
     ] = ""
     serving: Annotated[
         Sha256,

@@ -222,7 +222,13 @@ def with_advisories(evidence: Evidence) -> Evidence:
     if chain.as_of is not None and chain.as_of > advisories.as_of:
         every = tuple(sorted({*affecting, *(chain.advisories or ())}))
         return replace(evidence, supply_chain=replace(chain, advisories=every))
-    today = replace(chain, source=name, as_of=advisories.as_of, advisories=affecting)
+    today = replace(
+        chain,
+        source=name,
+        as_of=advisories.as_of,
+        records=float(advisories.count),
+        advisories=affecting,
+    )
     return replace(evidence, supply_chain=today)
 
 
@@ -254,7 +260,7 @@ def supply_chain() -> tuple[Mapping[str, object], str]:
         stated |= {
             "source": name,
             "as_of": advisories.as_of.isoformat(),
-            "records": len(advisories.records),
+            "records": advisories.count,
             "advisories": list(advisories.affecting(locked)),
         }
     return stated, bill

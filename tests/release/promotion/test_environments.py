@@ -63,8 +63,12 @@ def rehearse(project: Path, osv: Path) -> None:
     written = WRITTEN.replace("DAY", str(datetime.now(UTC).date())).replace("FEATURES", "f" * 64)
     path.write_text(path.read_text() + written)
     osv.mkdir()
-    record = {"id": "PYSEC-1", "modified": datetime.now(UTC).isoformat(), "affected": []}
-    (osv / "one.json").write_text(json.dumps(record))
+    package = {"ecosystem": "PyPI", "name": "left-pad"}
+    affected = [{"package": package, "versions": ["0"]}]
+    record = {"modified": datetime.now(UTC).isoformat(), "affected": affected}
+    # As many as an export of osv.dev has at least.
+    records = [{**record, "id": f"PYSEC-{number}"} for number in range(5000)]
+    (osv / "all.json").write_text(json.dumps(records))
     commit("gates for a rehearsal")
 
 
