@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ml.core import documents, repository, settings
+from ml.core import documents, settings
 
 FLOOR = Path(__file__).with_name("canary.yml")
 Number = Annotated[float, Field(ge=0)]
@@ -44,7 +44,7 @@ class Floor:
 def load(path: Path | None = None) -> Floor:
     """The floor; raises Refused with every problem of the file."""
     path = path or FLOOR
-    return settings.read(Floor, documents.read(path, repository.shown(path)))
+    return settings.read(Floor, documents.read(path))
 
 
 def _numbers(value: Value) -> Sequence[float]:
