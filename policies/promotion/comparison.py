@@ -301,7 +301,7 @@ def _compare(
     split: str,
     confidence: float,
     slice_name: str = "",
-    only: Collection[str] | None = None,
+    only: tuple[str, ...] | None = None,
 ) -> tuple[Difference | None, str]:
     """How the candidate differs from the champion, positive when better, and the sentence; None
     with the sentence when the two cannot be compared.
@@ -329,7 +329,7 @@ def _better(amount: float) -> str:
 
 
 def _difference(
-    case: Case, split: str, confidence: float, only: Collection[str] | None
+    case: Case, split: str, confidence: float, only: tuple[str, ...] | None
 ) -> Difference:
     """As `_compare`; raises ValueError when the two cannot be compared."""
     ours, theirs = case.evidence, case.champion
@@ -356,7 +356,10 @@ def _difference(
         ]
     if bounds is None or not all(bounds[0] <= real(value) <= bounds[1] for value in values):
         raise ValueError("a value is out of bounds")
-    result = paired_difference(ours, theirs, split, confidence, only)
+    key = (split, confidence, only)
+    if key not in case.differences:
+        case.differences[key] = paired_difference(ours, theirs, split, confidence, only)
+    result: Difference = case.differences[key]
     if only is None and result.count < case.min_count:
         raise ValueError(f"{result.count} units are too few")
     if sign < 0:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from policies.promotion.evidence import MOST, Estimate, Evidence, Metrics
 from policies.promotion.gate_settings import Gate, Gates, Mode
@@ -51,12 +51,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Case:
-    """What a gate judges: a request, its evidence, the champion's evidence, and the gates."""
+    """What a gate judges: a request, its evidence, the champion's evidence, and the gates.
+
+    `differences` are the paired differences that a gate had computed: another one may ask for them.
+    """
 
     request: Request
     evidence: Evidence
     champion: Evidence | None
     gates: Gates
+    differences: dict[object, Any] = field(default_factory=dict, compare=False)
 
     @property
     def only_serving_changes(self) -> bool:

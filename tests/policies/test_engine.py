@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from policies.promotion import comparison
+from policies.promotion.comparison import Difference, paired_difference
 from policies.promotion.engine import ROLLBACK_GATES
 from policies.promotion.evidence import Estimate, Evidence
 from policies.waivers import REVIEWED
@@ -53,6 +55,24 @@ def test_a_better_candidate_replaces_the_champion(tmp_path: Path) -> None:
     assert decision.outcome == "pending" and decision.champion == "3"
     assert result(decision, "first-promotion").verdict == "not asked"
     assert result(decision, "superiority").verdict == "pass"
+
+
+def test_gates_that_ask_for_the_same_comparison_share_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each split, and each slice, is compared once: it takes most of the time of a decision."""
+    asked: list[object] = []
+
+    def compared(ours: Evidence, theirs: Evidence, split: str, *more: object) -> Difference:
+        asked.append((split, *more))
+        return paired_difference(ours, theirs, split, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(comparison, "paired_difference", compared)
+    decision = judged(tmp_path, good(0.8), champion(0.7))
+    assert {"superiority", "non-inferiority"} <= {
+        one.gate for one in decision.results if one.verdict == "pass"
+    }
+    assert asked and len(asked) == len(set(asked))
 
 
 def test_a_tie_needs_a_reason_in_writing(tmp_path: Path) -> None:
