@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Literal
 
 # A value that only Azure knows, such as an id: `${Type:logical name.output}`.
@@ -69,10 +69,6 @@ class Capture:
         while top.parent and by_urn[top.parent].type != STACK:
             top = by_urn[top.parent]
         return "" if top is resource and resource.custom else top.name
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON has it."""
-        return asdict(self)
 
 
 ABSENT = "(not set)"

@@ -53,39 +53,16 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
             self.errors.append(request.message)
         return empty_pb2.Empty()
 
-    def GetRootResource(self, request: Any, context: Any) -> Any:
-        """The stack itself."""
-        return engine_pb2.GetRootResourceResponse(urn=self._root)
-
-    def SetRootResource(self, request: Any, context: Any) -> Any:
-        """The stack itself."""
-        self._root = request.urn
-        return engine_pb2.SetRootResourceResponse()
-
-    def RequirePulumiVersion(self, request: Any, context: Any) -> Any:
-        """Accept any version."""
-        return engine_pb2.RequirePulumiVersionResponse()
-
     # The monitor's half.
-    def SupportsFeature(self, request: Any, context: Any) -> Any:
-        """The features that the SDK needs to distinguish secrets and references."""
-        supported = request.id in {"secrets", "resourceReferences", "aliasSpecs"}
-        return resource_pb2.SupportsFeatureResponse(hasSupport=supported)
-
     def GetDeploymentInfo(self, request: Any, context: Any) -> Any:
-        """The same, as newer SDKs ask."""
-        feature = resource_pb2
+        """The features that the SDK needs to distinguish secrets and references."""
         return resource_pb2.DeploymentInfo(
             supportedFeatures=[
-                feature.RESOURCE_MONITOR_FEATURE_SECRETS,
-                feature.RESOURCE_MONITOR_FEATURE_RESOURCE_REFERENCES,
-                feature.RESOURCE_MONITOR_FEATURE_ALIAS_SPECS,
+                resource_pb2.RESOURCE_MONITOR_FEATURE_SECRETS,
+                resource_pb2.RESOURCE_MONITOR_FEATURE_RESOURCE_REFERENCES,
+                resource_pb2.RESOURCE_MONITOR_FEATURE_ALIAS_SPECS,
             ]
         )
-
-    def SignalAndWaitForShutdown(self, request: Any, context: Any) -> Any:
-        """Return at once: nothing waits for a shutdown."""
-        return empty_pb2.Empty()
 
     def Invoke(self, request: Any, context: Any) -> Any:
         """Refused: a program that queries Azure cannot be previewed offline."""

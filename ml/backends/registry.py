@@ -16,7 +16,10 @@ _NAMED = 16
 
 @dataclass(frozen=True)
 class Version:
-    """A registered model version; `evidence` is the sha256 of its evidence.json, "" before."""
+    """A registered model version; `evidence` is the sha256 of its evidence.json, "" before.
+
+    `source` is the folder that it was registered from.
+    """
 
     model: str
     version: str
@@ -24,6 +27,7 @@ class Version:
     project: str
     run: str
     evidence: str
+    source: str = ""
 
     @property
     def folder(self) -> Path:
@@ -68,10 +72,6 @@ class Registry(Protocol):
 
     def champions(self) -> Sequence[tuple[str, str, str]]:
         """(environment, model, version) of every alias."""
-        ...
-
-    def sources(self) -> Sequence[tuple[str, str]]:
-        """(model and version, the folder that it was registered from) of every version."""
         ...
 
     def promote(self, version: Version, environment: str) -> None:

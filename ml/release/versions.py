@@ -210,6 +210,9 @@ def find_in_use(registry: Registry) -> Needed:
         why = f"{version.model} {version.version} is registered"
         lineage = _lineage(version)
         snapshot = str(lineage.get("code_snapshot") or "").removeprefix("sha256:")
+        # Our own versions are in the home; a person may have registered any folder.
+        if Path(version.source).is_absolute():
+            paths[Path(version.source)] = why
         for path in (version.folder, version.evidence_folder, home.snapshots() / snapshot):
             if path not in (home.models(), home.snapshots()):
                 paths[path] = why
@@ -219,9 +222,6 @@ def find_in_use(registry: Registry) -> Needed:
         ):
             if run:
                 runs[str(run)] = why
-    for name, source in registry.sources():
-        if Path(source).is_absolute():
-            paths[Path(source)] = f"{name} is registered"
     for project in desired_state.projects():
         for environment in desired_state.ENVIRONMENTS:
             declared = desired_state.read(project, environment)

@@ -186,9 +186,6 @@ class MemoryRegistry:
     def champions(self) -> Sequence[tuple[str, str, str]]:
         return [(*key, number) for key, number in sorted(self._aliases.items())]
 
-    def sources(self) -> Sequence[tuple[str, str]]:
-        return [(f"{v.model} {v.version}", str(v.folder)) for v in self._versions]
-
     def promote(self, version: Version, environment: str) -> None:
         self._aliases[environment, version.model] = version.version
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ml.backends.local.tracking import reader
-from ml.backends.local.tracking.reader import RegisteredVersion
+from ml.backends.local.tracking.reader import DIGEST, EVIDENCE, PROJECT
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.registry import Version, model_folder
 from ml.core import faults, home
@@ -17,9 +17,6 @@ from ml.core.errors import Problem, Refused
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
-
-# The tags of a registered version.
-DIGEST, PROJECT, EVIDENCE = "digest", "project", "evidence"
 
 
 class LocalRegistry:
@@ -47,19 +44,12 @@ class LocalRegistry:
         return self.find(model, str(version.version))
 
     def versions(self, model: str | None = None) -> Sequence[Version]:
-        """None before the first run made the store."""
-        return [
-            Version(
-                model=registered.model,
-                version=registered.version,
-                digest=registered.tags.get(DIGEST, ""),
-                project=registered.tags.get(PROJECT, ""),
-                run=registered.run,
-                evidence=registered.tags.get(EVIDENCE, ""),
-            )
-            for registered in _registered()
-            if model in (None, registered.model)
-        ]
+        """Empty before the first run made the store."""
+        if not self.exists():
+            return []
+        with faults.as_refusals():
+            versions = reader.model_versions()
+        return [version for version in versions if model in (None, version.model)]
 
     def find(self, model: str, version: str) -> Version:
         versions = self.versions(model)
@@ -88,14 +78,6 @@ class LocalRegistry:
         with faults.as_refusals():
             return reader.aliases()
 
-    def sources(self) -> Sequence[tuple[str, str]]:
-        """Ours are in the home; MLflow lets a person register any folder."""
-        return [
-            (f"{registered.model} {registered.version}", registered.source.removeprefix("file://"))
-            for registered in _registered()
-            if registered.source
-        ]
-
     def promote(self, version: Version, environment: str) -> None:
         with faults.as_refusals():
             _client().set_registered_model_alias(version.model, environment, version.version)
@@ -117,10 +99,3 @@ def _client() -> MlflowClient:
         from mlflow.tracking import MlflowClient
 
         return MlflowClient(home.tracking_uri(), home.tracking_uri())
-
-
-def _registered() -> list[RegisteredVersion]:
-    if not home.database().is_file():
-        return []
-    with faults.as_refusals():
-        return reader.model_versions()

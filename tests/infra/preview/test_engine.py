@@ -67,7 +67,7 @@ def test_a_secret_is_replaced(tmp_path: Path) -> None:
     found = capture("dev", root=tree(tmp_path, PROGRAM))
     (who,) = (one for one in found.provided if one.name == "who")
     assert who.inputs["location"] == SECRET
-    assert "hidden" not in str(found.to_json())
+    assert "hidden" not in str(found)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ import sqlite3
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
+from ml.backends.registry import Version
 from ml.backends.runs import Curve
 from ml.core.home import database
 
@@ -26,16 +27,8 @@ _LARGEST = 1.7976931348623157e308
 # Variables of one statement: SQLite allows 999 at least.
 _VARIABLES = 900
 _DELETED = "Deleted_Internal"
-
-
-class RegisteredVersion(NamedTuple):
-    """A version of a model: the run that made it, and the folder that it was registered from."""
-
-    model: str
-    version: str
-    run: str
-    source: str
-    tags: Mapping[str, str]
+# The tags of a registered version.
+DIGEST, PROJECT, EVIDENCE = "digest", "project", "evidence"
 
 
 def schema() -> str:
@@ -142,23 +135,25 @@ def artifacts(run_id: str) -> str | None:
     return str(rows[0][0]) if rows else None
 
 
-def model_versions() -> list[RegisteredVersion]:
+def model_versions() -> list[Version]:
     """Every registered version of every model, by name and number."""
     tags: dict[tuple[str, int], dict[str, str]] = {}
     for model, number, key, value in _rows(
         "SELECT name, version, key, value FROM model_version_tags"
     ):
         tags.setdefault((model, number), {})[key] = value
-    return [
-        RegisteredVersion(
-            model, str(number), run or "", source or "", tags.get((model, number), {})
-        )
-        for model, number, run, source in _rows(
-            "SELECT name, version, run_id, source FROM model_versions"
-            " WHERE current_stage IS NOT ? ORDER BY name, version",
-            _DELETED,
-        )
-    ]
+    versions = []
+    for model, number, run, source in _rows(
+        "SELECT name, version, run_id, source FROM model_versions"
+        " WHERE current_stage IS NOT ? ORDER BY name, version",
+        _DELETED,
+    ):
+        own = tags.get((model, number), {})
+        digest, project, evidence = (own.get(tag, "") for tag in (DIGEST, PROJECT, EVIDENCE))
+        folder = (source or "").removeprefix("file://")
+        version = Version(model, str(number), digest, project, run or "", evidence, folder)
+        versions.append(version)
+    return versions
 
 
 def models() -> list[str]:
