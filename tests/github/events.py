@@ -63,6 +63,7 @@ class Repository:
     runs: int = RUN
     fake: Sequence[str] = ("lint", "smoke", "preview", "affected-tests", "test")
     failing: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def record(self) -> Path:
@@ -166,7 +167,7 @@ class Repository:
         self.state.tokens[token] = rights if trusted else dict.fromkeys(rights, "read")
         context: dict[str, Any] = {
             "github": {**github, "token": token},
-            "vars": {},
+            "vars": self.variables,
             "secrets": {},
             "steps": {},
             "needs": {

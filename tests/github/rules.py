@@ -32,6 +32,8 @@ def faults(text: str) -> Iterator[str]:
     name, events = str(workflow.get("name")), _events(workflow)
     if workflow.get("permissions") != {}:
         yield "`permissions: {}` is missing at the top"
+    if workflow.get("defaults") != {"run": {"shell": "bash"}}:
+        yield "not every command is run by bash, with pipefail"
     if not workflow.get("concurrency"):
         yield "no concurrency group"
     if "pull_request_target" in events:

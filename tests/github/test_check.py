@@ -93,6 +93,25 @@ def test_a_push_to_main_runs_every_test(team: Repository) -> None:
     assert team.state.changes == []
 
 
+@pytest.mark.parametrize(
+    ("event", "variables", "commands"),
+    [
+        ("schedule", {}, []),
+        ("schedule", {"NIGHTLY": "true"}, ["make torture"]),
+        ("workflow_dispatch", {}, ["make torture"]),
+    ],
+)
+def test_a_night(
+    event: str, variables: dict[str, str], commands: list[str], team: Repository
+) -> None:
+    """The rounds that take an hour run where a variable asks for them, or a person."""
+    team.fake, team.variables = ("torture",), variables
+    github = {"event_name": event, "event": {}}
+    (job,) = team.run("nightly", "refs/heads/main", github, trusted=True).values()
+    assert team.commands() == commands
+    assert job.result == ("success" if commands else "skipped")
+
+
 def test_a_failure_is_in_the_first_line(team: Repository) -> None:
     """The steps after it run all the same; a push that mends it updates the comment."""
     team.failing = ("lint", "preview")

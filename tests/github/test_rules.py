@@ -30,7 +30,7 @@ def test_a_workflow_keeps_the_rules(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "old", "new", "fault"),
     [
-        (CHECK, "permissions: {}\n\nconc", "permissions: write-all\n\nconc", "at the top"),
+        (CHECK, "permissions: {}\n\ndef", "permissions: write-all\n\ndef", "at the top"),
         (CHECK, "  pull_request:", "  pull_request_target:", "pull_request_target"),
         (CHECK, "# v5.0.0", "", "not pinned"),
         (CHECK, "@08c6903cd8c0fde910a37f88322edcfb5dd907a8", "@v5", "not pinned"),
@@ -57,6 +57,7 @@ def test_a_workflow_keeps_the_rules(path: Path) -> None:
             "does not count",
         ),
         (CHECK, "concurrency:\n", "x:\n", "no concurrency"),
+        (CHECK, "shell: bash", "shell: sh", "pipefail"),
         (
             COMMENT,
             "${{ github.event.repository.default_branch }}",
