@@ -12,6 +12,7 @@ from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.errors import KNOWN, log
 from ml.backends.azure.workspace import VARIABLES, configured
 from ml.backends.base import Options
+from ml.backends.runs import Filter
 from ml.core.errors import Exit, Refused
 from ml.specs.plan import planning
 from ml.specs.plan.plan import Plan
@@ -146,13 +147,35 @@ def test_a_dry_run_sends_nothing(workspace: StandIn, spec: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_sdks_own_stream_works(
-    workspace: StandIn, spec: Path, capsys: pytest.CaptureFixture[str]
+def test_the_bare_sdk_works(
+    workspace: StandIn, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The stand-in answers what azure-ai-ml itself asks to stream a job."""
+    """The stand-in answers azure-ai-ml itself: submit, stream, download, list."""
+    from azure.ai.ml import load_job
+
+    client = configured().client
+    job = load_job(spec)
+    job.name = "bare"
+    client.jobs.create_or_update(job)
+    client.jobs.stream("bare")
+    assert "the word is hello" in capsys.readouterr().out
+    client.jobs.download("bare", download_path=tmp_path / "here", output_name="model")
+    assert (tmp_path / "here" / "named-outputs" / "model" / "model.txt").read_text() == "hello"
+    assert [(each.name, each.status) for each in client.jobs.list()] == [("bare", "Completed")]
+
+
+@pytest.mark.slow
+def test_a_thousand_jobs_are_listed_by_page(workspace: StandIn, spec: Path) -> None:
+    """As many requests as there are pages: none for a job."""
     run = AzureBackend().run(planned(spec))
-    configured().client.jobs.stream(run.name)
-    assert "the word is hello" in (capsys.readouterr().out + run.name) or run.status == "Completed"
+    workspace.copy(run.name, 999)
+    workspace.requests()
+    entries = AzureBackend().runs.entries()
+    requests = [line for line in workspace.requests() if "/metadata/" not in line]
+    assert len(entries) == 1000
+    assert len(Filter(experiment="words", statuses=("Completed",)).apply(entries)) == 1000
+    # Ten pages of jobs and one of runs; the workspace and its experiments.
+    assert len(requests) <= 14, requests
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def main() -> None:
         storage = Storage(azurite.url, str(azurite.certificate))
         tokens: dict[str, str] = {}
         service = Service(storage, lambda header: header.removeprefix("Bearer ") in issued)
-        server = Server(service.respond, azurite.certificate, folder / "key.pem")
+        server = Server(service.respond, service.copy, azurite.certificate, folder / "key.pem")
         service.url = server.url
         for audience in (server.url, "https://ml.azure.com", "https://storage.azure.com"):
             tokens[audience] = _token(audience)

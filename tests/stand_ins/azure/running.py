@@ -36,6 +36,10 @@ class StandIn:
         answer: list[str] = self._control("requests", None)
         return answer
 
+    def copy(self, job: str, times: int) -> None:
+        """Add that many jobs that have ended as this one did."""
+        self._control("copies", {"job": job, "times": times})
+
     def enter(self, patch: pytest.MonkeyPatch) -> str:
         """Lead this process to a workspace of its own; its name."""
         name = f"mlw-{uuid.uuid4().hex[:8]}"

@@ -81,10 +81,14 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(
-        self, respond: Callable[[Request], Answer], certificate: Path, key: Path, port: int = 0
+        self,
+        respond: Callable[[Request], Answer],
+        copy: Callable[[str, int], None],
+        certificate: Path,
+        key: Path,
     ) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.respond = respond
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.respond, self.copy = respond, copy
         self.faults: list[Fault] = []
         self.requests: list[str] = []
         self._lock = Lock()
@@ -131,6 +135,9 @@ class Server(ThreadingHTTPServer):
         with self._lock:
             if request.path == "/stand-in/faults":
                 self.faults = [Fault(**each) for each in request.body]
+                return Answer(200, {})
+            if request.path == "/stand-in/copies":
+                self.copy(**request.body)
                 return Answer(200, {})
             if request.path == "/stand-in/requests":
                 requests, self.requests = self.requests, []

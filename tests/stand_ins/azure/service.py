@@ -76,6 +76,14 @@ class Service:
             self.workspaces[name] = Workspace(match[1], storage, self.url)
         return self.workspaces[name].respond(request)
 
+    def copy(self, job: str, times: int) -> None:
+        """Add jobs that have ended as this one did."""
+        for workspace in self.workspaces.values():
+            if job in workspace.jobs:
+                for number in range(times):
+                    name = f"{job}-copy-{number}"
+                    workspace.jobs[name] = replace(workspace.jobs[job], name=name)
+
     def _metadata(self) -> Answer:
         """SDK `_azure_environments._convert_arm_to_cli`."""
         authentication = {"loginEndpoint": "https://login.localhost", "audiences": [self.url]}
