@@ -50,7 +50,7 @@ class AzureBackend:
 
     @cached_property
     def storage(self) -> AzureStorage:
-        return AzureStorage(self.workspace)
+        return AzureStorage(lambda: self.workspace)
 
     @cached_property
     def registry(self) -> AzureRegistry:

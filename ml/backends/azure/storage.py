@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from ml.backends.azure.errors import as_refusals
@@ -27,8 +27,13 @@ class AzureStorage:
     limit_variable = "MLOPS_DISK_LIMIT"
     grew = False
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
+    def __init__(self, workspace: Callable[[], Workspace]) -> None:
+        """`workspace` is asked when it is needed: every command asks whether the storage grew."""
+        self._named = workspace
+
+    @property
+    def _workspace(self) -> Workspace:
+        return self._named()
 
     def size(self, run: Run) -> int:
         return sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())

@@ -194,7 +194,7 @@ def require_local(environment: str, on: str | None) -> None:
     raise Refused(
         Problem(
             "no-azure-backend",
-            f"`{environment}` on Azure ML takes the Azure backend, which is not built yet",
+            f"`{environment}` is on Azure ML, and releases there are not built yet",
             "an environment on this machine",
             hint,
         ),

@@ -77,6 +77,7 @@ def _announce(variables: dict[str, str], as_json: bool) -> None:
     print(NOTICE)
     for name, value in variables.items():
         print(f"export {name}='{value}'")
+    print("ml assets apply")
     print("ml run ml/projects/faq_matching/jobs/train.yml --on azure", flush=True)
 
 
