@@ -40,6 +40,8 @@ ITEMS: Mapping[str, str] = {
 # gate → why it cannot be waived.
 NEVER: Mapping[str, str] = {
     "identity": "evidence of another model does not describe this one",
+    "attestation": "a waiver does not make evidence that somebody else made",
+    "order": "the environment before it is there to be served first",
     "recomputed": "every other gate relies on metrics that can be recomputed",
     "completeness": "missing evidence cannot be excused",
     "superiority": "write a reason with the request instead",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from ml.backends.assets import AssetStore
+from ml.backends.attestation import Verifier
 from ml.backends.registry import Registry
 from ml.backends.runs import Run, RunStore, Watch, unwatched
 from ml.backends.storage import Storage
@@ -54,6 +55,16 @@ class Backend(Protocol):
     @property
     def name(self) -> str:
         """What `--on` calls it."""
+        ...
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether dev, staging and prod are only acted out here; False for the real place."""
+        ...
+
+    @property
+    def verifier(self) -> Verifier | None:
+        """What verifies attestations here; without one no evidence is attested."""
         ...
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ml.core import home, names
 
@@ -18,6 +20,9 @@ _NAMED = 16
 class Version:
     """A registered model version; `evidence` is the sha256 of its evidence.json, "" before.
 
+    `kept` has every evidence.json that was kept with it, the hash and when. `served` has every
+    environment that served it, the digest of the serving code, and since when; a rollback removes
+    what came after the version that it returned to.
     `source` is the folder that it was registered from.
     """
 
@@ -28,6 +33,16 @@ class Version:
     run: str
     evidence: str
     source: str = ""
+    kept: frozenset[tuple[str, datetime]] = frozenset()
+    served: frozenset[tuple[str, str, datetime]] = frozenset()
+
+    def kept_at(self, evidence: str) -> datetime | None:
+        """When the evidence with that hash was kept; None when it never was."""
+        return next((at for sha256, at in self.kept if sha256 == evidence), None)
+
+    def served_in(self, serving: str) -> tuple[str, ...]:
+        """The environments that served it by that serving code."""
+        return tuple(sorted({place for place, code, _ in self.served if code == serving}))
 
     @property
     def folder(self) -> Path:
@@ -74,8 +89,11 @@ class Registry(Protocol):
         """(environment, model, version) of every alias."""
         ...
 
-    def promote(self, version: Version, environment: str) -> None:
-        """Point the environment's alias at the version."""
+    def promote(self, version: Version, environment: str, serving: str = "") -> None:
+        """Point the environment's alias at the version, and record that it served there.
+
+        `serving` is the digest of the serving code. See `Version.served`.
+        """
         ...
 
     def demote(self, model: str, environment: str) -> None:
@@ -83,8 +101,47 @@ class Registry(Protocol):
         ...
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
-        """Record the hash of the version's evidence.json; the version with it."""
+        """Record the hash of the version's evidence.json, beside those before; the version."""
         ...
+
+
+def kept_tag(sha256: str) -> str:
+    """The tag of a version that says when the evidence with that hash was kept."""
+    return f"evidence.{sha256}"
+
+
+def served_tag(environment: str, serving: str) -> str:
+    """The tag of a version that says since when it served there by that serving code."""
+    return f"served.{environment}.{serving}"
+
+
+def marks(tags: Mapping[str, str]) -> dict[str, Any]:
+    """`Version.kept` and `Version.served` of a version with these tags."""
+    times: dict[str, set[Any]] = {"evidence": set(), "served": set()}
+    for tag, value in tags.items():
+        kind, *names = tag.split(".")
+        if len(names) == {"evidence": 1, "served": 2}.get(kind):
+            with suppress(ValueError):
+                times[kind].add((*names, datetime.fromisoformat(value).astimezone(UTC)))
+    return {"kept": frozenset(times["evidence"]), "served": frozenset(times["served"])}
+
+
+def withdrawn(
+    versions: Sequence[Version], version: Version, environment: str, serving: str
+) -> list[tuple[Version, str]]:
+    """What served in the environment after this version by this serving code did, [] if never.
+
+    To promote it again is to return to it; the others are versions and serving codes.
+    """
+    entries = [
+        (each, code, since)
+        for each in versions
+        for place, code, since in each.served
+        if place == environment
+    ]
+    here = (version.version, serving)
+    mine = [since for each, code, since in entries if (each.version, code) == here]
+    return [(each, code) for each, code, since in entries if mine and since > mine[0]]
 
 
 def model_folder(digest: str) -> Path:

@@ -51,7 +51,7 @@ def is_content(folder: Path, expected: str) -> bool:
 
 @dataclass(frozen=True)
 class Commit:
-    """The checked-out commit of a work tree: its files by path, each (mode, blob id)."""
+    """A commit of a work tree: its files by path, each (mode, blob id); `branch` is the current."""
 
     root: Path
     id: str
@@ -68,6 +68,17 @@ class Commit:
         if entry is None or entry[1] != self._blob((copy or real).read_bytes()):
             return False
         return real == Path(os.path.abspath(path)) or all(map(self._has_link, _links(path)))  # noqa: PTH100
+
+    def has_folder(self, folder: Path) -> bool:
+        """Whether the files of a copy are those of one folder of the commit."""
+        copies = {name: self._blob(path.read_bytes()) for name, path in files(folder)}
+        first = next(iter(copies), "")
+        starts = (name[: -len(first)] for name in self.entries if f"/{name}".endswith(f"/{first}"))
+        blobs = {name: blob for name, (_, blob) in self.entries.items()}
+        return any(
+            all(blobs.get(start + name) == blob for name, blob in copies.items())
+            for start in starts
+        )
 
     def below(self, folder: Path) -> Iterator[str]:
         """The names, relative to the folder, of the files that the commit has in it."""
@@ -93,12 +104,13 @@ class Commit:
         return algorithm(b"blob %d\0" % len(content) + content).hexdigest()
 
 
-def commit(folder: Path) -> Commit | None:
-    """The commit that is checked out above the folder.
+def commit(folder: Path, name: str = "HEAD") -> Commit | None:
+    """A commit of the repository above the folder, by default the one that is checked out.
 
-    None without git, outside of a work tree, and before the first commit.
+    None without git, outside of a work tree, and when there is no such commit.
     """
-    parsed = git(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
+    known = f"{name}^{{commit}}"
+    parsed = git(folder, "rev-parse", "--show-toplevel", known, "--abbrev-ref", "HEAD")
     if parsed is None:
         return None
     root, commit_id, branch = parsed.split("\n")

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from ml.core import faults, files, home
 from ml.core.errors import Exit, Place, Problem, Refused
+from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
 from ml.serving.server import Launch
 
@@ -68,6 +69,24 @@ def verify(holding: str | None = None) -> tuple[Line, ...]:
     if holding is not None and holding not in [line["hash"] for line in lines]:
         raise _broken(len(lines) + 1, f"no line has the hash {holding}, which one had before")
     return tuple(lines)
+
+
+def against(lines: Sequence[Line]) -> Sequence[str]:
+    """What the log was held against: a sentence for each decision that is declared.
+
+    Raises Refused when the log lacks one that was made on this machine: it was cut off or written
+    anew.
+    """
+    numbers = {line["hash"]: line["number"] for line in lines}
+    sentences = []
+    for where, decision, made_here in desired_state.decisions():
+        if decision in numbers:
+            sentences.append(f"{where} is line {numbers[decision]}")
+        elif made_here:
+            raise _broken(len(lines) + 1, f"no line has the decision {decision}, {where}")
+        else:
+            sentences.append(f"{where} was decided on another machine: {decision}")
+    return sentences
 
 
 def _checked(text: bytes, number: int, previous: str) -> Mapping[str, object]:
@@ -139,9 +158,16 @@ class History:
         """The `applied` lines of the versions that a rollback may return to; the last is live."""
         return returnable(self.applied, _pair)
 
-    def served_before(self, launch: Launch) -> bool:
-        """Whether this model with this serving code is among those that may be returned to."""
-        return any(is_launch(line, launch) for line in self.served)
+    def has_decided(self, declared: Declared, environment: str) -> bool:
+        """Whether the declared decision is one of the gates, which let this model go there."""
+        for line in self._log:
+            decision = line.get("decision")
+            if line["hash"] == declared.decision and isinstance(decision, Mapping):
+                request = decision["request"]
+                about = (request["environment"], request["model"], request["digest"])
+                allowed = line["event"] == "decision" and decision["outcome"] != "refused"
+                return allowed and about == (environment, declared.model, declared.digest)
+        return False
 
     def is_good(self, declared: Declared) -> bool:
         """Whether the declared version served here and was not rolled back since. Where no version

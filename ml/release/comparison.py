@@ -191,7 +191,7 @@ def versus(
             gates,
             evidence.with_advisories(ours.evidence),
             against_evidence,
-            request(candidate, environment, reason=reason),
+            request(backend, candidate, environment, reason=reason),
         )
     else:
         notes.append(f"the gates were not asked: the model of {ours.name} is not registered")

@@ -6,7 +6,6 @@ serves what served before, whatever the project's files say by then.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -21,15 +20,9 @@ from ml.backends.base import Backend
 from ml.backends.registry import Version
 from ml.core import files, home, repository
 from ml.core.errors import Exit, Place, Problem, Refused, errors
-from ml.serving.server import HomePath, Launch
+from ml.serving.server import NAMES, HomePath, Launch, serving_digest
 from ml.specs.sdk.load import Spec, load
 from policies.supply_chain import serving_code
-
-# What names a deployment, and does not change how it serves.
-NAMES = frozenset(
-    {"$schema", "name", "endpoint_name", "model", "description", "tags", "properties"}
-)
-
 
 MAX_TIMEOUT_MS = 180_000  # the longest request timeout of a managed online endpoint
 TIMEOUT = "SCORING_TIMEOUT_MS"
@@ -68,15 +61,13 @@ class Serving:
     @property
     def digest(self) -> str:
         """The sha256 of the snapshot and settings, in hex; the deployment's names do not count."""
-        content = {
-            "code": self.code.name,
-            "scoring_script": self.scoring_script,
-            "environment_variables": self.environment_variables,
-            "collect": self.collect,
-            "settings": {key: value for key, value in self.settings.items() if key not in NAMES},
-        }
-        text = json.dumps(content, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return serving_digest(
+            self.code.name,
+            self.scoring_script,
+            self.environment_variables,
+            self.collect,
+            self.settings,
+        )
 
     def launch(self, version: Version, endpoint: str) -> Launch:
         """How a server of the version is started on the endpoint."""
@@ -91,6 +82,7 @@ class Serving:
             environment_variables=self.environment_variables,
             collect=self.collect,
             serving=self.digest,
+            settings=self.settings,
         )
 
 

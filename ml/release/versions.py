@@ -209,11 +209,14 @@ def find_in_use(registry: Registry) -> Needed:
     for version in registry.versions():
         why = f"{version.model} {version.version} is registered"
         lineage = _lineage(version)
-        snapshot = str(lineage.get("code_snapshot") or "").removeprefix("sha256:")
+        snapshots = [
+            home.snapshots() / str(lineage.get(name) or "").removeprefix("sha256:")
+            for name in ("code_snapshot", "evaluation_snapshot")
+        ]
         # Our own versions are in the home; a person may have registered any folder.
         if Path(version.source).is_absolute():
             paths[Path(version.source)] = why
-        for path in (version.folder, version.evidence_folder, home.snapshots() / snapshot):
+        for path in (version.folder, version.evidence_folder, *snapshots):
             if path not in (home.models(), home.snapshots()):
                 paths[path] = why
         for run in (

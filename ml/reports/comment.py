@@ -15,6 +15,7 @@ from ml.reports.formatting import count, number, sentence, signed_short
 from ml.reports.json_values import Value
 from ml.reports.markdown import block, code, details, image, link, table, text
 
+LOCAL = "local"
 # GitHub refuses longer bodies: "Body is too long (maximum is 65536 characters)".
 MAX_LENGTH = 60_000
 # The most rows of one table, of the plot, notes, and names of missing fields.
@@ -110,6 +111,9 @@ def _verdict(compared: Value) -> Iterator[str]:
         blocking = ", ".join(result["gate"].code() for result in decision["blocking"])
         outcome = OUTCOMES.get(decision["outcome"].string, "❌ unknown")
         yield f"**Gates: {outcome}**" + (f" ({blocking})." if blocking else ".")
+        request = decision["request"]
+        if request["rehearsal"].json is True and request["environment"].json != LOCAL:
+            yield "A rehearsal on one machine: its evidence cannot be applied to Azure."
         waived = [r["gate"].code() for r in decision["results"] if r["verdict"].json == "waived"]
         if waived:
             yield f"Waived, not passed: {', '.join(waived)}."
@@ -251,13 +255,17 @@ def _lineage(compared: Value, repository: str, links: Mapping[str, str]) -> str:
     commit = lineage["commit"].string
     is_linked = repository and re.fullmatch("[0-9a-f]{40}", commit)
     linked = link(code(commit[:12]), f"{repository}/commit/{commit}") if is_linked else ""
-    changes = " with uncommitted changes" if lineage["dirty"] else ""
+    changes, other = (
+        " with uncommitted changes" if dirty else ""
+        for dirty in (lineage["dirty"], lineage["evaluation_dirty"])
+    )
     rows = [
         ["model", compared["candidate"]["digest"].code(19)],
         ["run", lineage["run_name"].code() if lineage["run_name"] else lineage["run"].code()],
         ["part of", lineage["parent_run"].code()],
         ["commit", (linked or lineage["commit"].code(12)) + changes],
         ["code", lineage["code_snapshot"].code(19)],
+        ["evaluation", lineage["evaluation_snapshot"].code(19) + other],
         ["environment", lineage["environment"].code()],
         ["features", lineage["feature_set_hash"].code(12)],
         *(

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Literal
 
 from ml.backends.runs import Run
+from ml.release.declaration.desired_state import LOCAL
 from ml.reports.facts import Facts, Release
 from ml.reports.formatting import count, duration, headline, number, signed
 from ml.reports.sweep import Sweep
@@ -143,6 +144,8 @@ def _decision(release: Release) -> str:
     ]
     request = decision.get("request") or {}
     environment, approver = request.get("environment", ""), request.get("approved_by", "")
+    if request.get("rehearsal") and environment != LOCAL:
+        environment += ", as a rehearsal on one machine"
     passes = f"The gates pass except {', '.join(waived)} (waived)" if waived else "The gates pass"
     champion = f"; it is the champion of {environment}" if release.is_champion else ""
     match decision.get("outcome"):

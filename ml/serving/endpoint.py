@@ -218,7 +218,7 @@ def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
         if _runs(endpoint, current, port):
             return current, False
         if not server.is_up(current.server):
-            check_model(current.launch)
+            check_launch(current.launch)
             current = replace(current, server=server.start(current.server.slot, current.launch))
         if not all(map(server.is_up, current.beside)):
             # An apply starts its canary anew; an experiment goes on.
@@ -252,8 +252,10 @@ def stop_idle(endpoint: str) -> None:
             processes.stop(slot)
 
 
-def check_model(launch: Launch) -> None:
-    """Refuse a model folder that is not, to the bit, the one that was registered."""
+def check_launch(launch: Launch) -> None:
+    """Refuse a model that is not, to the bit, the registered one, or serving code that is not the
+    released one; both are hashed again.
+    """
     try:
         verify(launch.model_folder, launch.digest)
     except (ManifestError, OSError) as error:
@@ -264,6 +266,17 @@ def check_model(launch: Launch) -> None:
             "nothing was loaded; propose and apply a version whose files are intact",
         )
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
+    if not launch.is_as_released():
+        path = folder(launch.endpoint) / STATE
+        problem = Problem(
+            "serving-changed",
+            f"the serving code of {launch.model} {launch.version} was changed: {launch.code} and "
+            f"the settings in {path}",
+            f"code and settings with the digest {launch.serving or 'of a release'}",
+            f"nothing was started; find out who changed them, remove {launch.code} and {path}, "
+            "propose the version again and apply it",
+        )
+        raise Refused(problem, exit_code=Exit.GATE_SAID_NO)
 
 
 def nothing_served(endpoint: str) -> Refused:
@@ -318,7 +331,7 @@ def _restart(canary: Canary | None) -> Canary | None:
     if canary is None or not canary.experiment:
         return None
     try:
-        check_model(canary.launch)
+        check_launch(canary.launch)
         return replace(canary, server=server.start(canary.server.slot, canary.launch))
     except Refused:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import os
@@ -11,14 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import psutil
 from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
-from ml.core import home
+from ml.core import home, trees
 from ml.serving import processes
 from ml.serving.processes import HOST
 from ml.serving.router.routes import DEPLOYMENT_HEADER
@@ -38,6 +39,10 @@ def _to_home(path: Path) -> str:
     return str(path)
 
 
+# What names a deployment, and does not change how it serves.
+NAMES = frozenset(
+    {"$schema", "name", "endpoint_name", "model", "description", "tags", "properties"}
+)
 # A path in a file of the home, relative to it where it lies inside, so that the home can be moved.
 HomePath = Annotated[Path, PlainValidator(_in_home), PlainSerializer(_to_home)]
 START_S = 60.0  # importing LightGBM and scikit-learn on a busy machine with two cores takes ten
@@ -57,8 +62,8 @@ class Launch:
 
     `code` is the snapshot that `scoring_script` is relative to, `model_folder` the model's own
     folder. `version` is "" for a candidate that is not registered yet. `collect` is the share of
-    its requests that the router records. `serving` is the digest of code and settings
-    (ml.release.serving).
+    its requests that the router records. `serving` is the `serving_digest` of it all but the model,
+    with the `settings` of deployment.yml.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -73,6 +78,36 @@ class Launch:
     environment_variables: Mapping[str, str]
     collect: float = 0.0
     serving: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_as_released(self) -> bool:
+        """Whether the code as it is now and the settings have the digest that was released."""
+        try:
+            code = trees.digest(trees.files(self.code)).removeprefix(trees.DIGEST_PREFIX)
+        except OSError:
+            return False
+        return self.serving == serving_digest(
+            code, self.scoring_script, self.environment_variables, self.collect, self.settings
+        )
+
+
+def serving_digest(
+    code: str,
+    scoring_script: str,
+    environment_variables: Mapping[str, str],
+    collect: float,
+    settings: Mapping[str, Any],
+) -> str:
+    """The sha256 of how a model is served, in hex; `code` is that of its files."""
+    content = {
+        "code": code,
+        "scoring_script": scoring_script,
+        "environment_variables": environment_variables,
+        "collect": collect,
+        "settings": {key: value for key, value in settings.items() if key not in NAMES},
+    }
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)

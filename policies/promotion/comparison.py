@@ -340,6 +340,8 @@ def _difference(
     hashes = {name: version.sha256 for name, version in ours.data.items()}
     if not hashes or hashes != {name: version.sha256 for name, version in theirs.data.items()}:
         raise ValueError("the champion was not scored on the same data")
+    if ours.lineage.evaluation_snapshot != theirs.lineage.evaluation_snapshot:
+        raise ValueError("the champion was not scored by the same evaluation code")
     sign = _sign(ours)
     if sign is None:
         raise ValueError("there is no goal")

@@ -29,7 +29,9 @@ class Request:
     `now` has a time zone. `reason` says in writing why to replace a champion that the candidate
     does not beat. The step `apply` requires `approved_by`. `served_before` means that the version
     served there already, so that this is a rollback; `serving_changes` that it is the champion's
-    own model, to be served by other code or settings.
+    own model, to be served by other code or settings. `rehearsal` means that the environment is
+    only acted out on one machine; `served_in` are the environments that have served this very model
+    by this very serving code.
     """
 
     environment: str
@@ -42,6 +44,8 @@ class Request:
     reason: str = ""
     served_before: bool = False
     serving_changes: bool = False
+    rehearsal: bool = False
+    served_in: tuple[str, ...] = ()
 
     @property
     def day(self) -> date:

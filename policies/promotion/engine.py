@@ -22,6 +22,7 @@ from policies.waivers import GateWaiver
 
 RULES: Mapping[str, Rule] = {
     "identity": provenance.identity,
+    "attestation": provenance.attestation,
     "freshness": provenance.freshness,
     "completeness": provenance.completeness,
     "recomputed": provenance.recomputed,
@@ -37,11 +38,12 @@ RULES: Mapping[str, Rule] = {
     "explainability": measurements.explainability,
     "latency": measurements.latency,
     "supply-chain": provenance.supply_chain,
+    "order": provenance.order,
     "sign-off": provenance.sign_off,
 }
 # The gates that block a version that served here before. It passed the others when it was promoted;
 # what they find today is shown and blocks nothing.
-ROLLBACK_GATES = frozenset({*PROPERTIES, "sign-off"})
+ROLLBACK_GATES = frozenset({*PROPERTIES, "attestation", "order", "sign-off"})
 
 
 def decide(

@@ -29,7 +29,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # No count, time or price is larger: MLflow turns infinity into a finite 1.797e308.
 MOST = 1e9
 # A field that a complete document may leave out.
@@ -221,12 +221,19 @@ class DataVersion(Part):
 
 @dataclass(frozen=True)
 class Lineage(Part):
-    """Where a model comes from; `parent_run` equals `run` for a model of no sweep or pipeline."""
+    """Where a model comes from, and what measured it.
+
+    `parent_run` equals `run` for a model of no sweep or pipeline. `evaluation_snapshot` is the
+    digest of the code that evaluated it, which is of `evaluation_commit` unless it was dirty.
+    """
 
     run: Text = None
     run_name: Text = field(default=None, metadata=OPTIONAL)
     parent_run: Text = None
     evaluation_run: Text = None
+    evaluation_snapshot: Text = None
+    evaluation_commit: Text = None
+    evaluation_dirty: Flag = None
     code_snapshot: Text = None
     commit: Text = None
     dirty: Flag = None
@@ -300,7 +307,8 @@ class EvidenceFile(Part):
     unit, or what holds several of them, such as an entity or a time block. `baseline_from` says how
     the model behind `baseline` was made. `slices` (dimension →
     slice → metric) and `fairness` (dimension → metric) are of `slice_split`. `identifiers` is the
-    sha256 of the hashed identifiers that `leakage` compared.
+    sha256 of the hashed identifiers that `leakage` compared. `rehearsal` says that nobody attested
+    it when it was made.
     """
 
     schema_version: Number = field(default=None, metadata=bounds(SCHEMA_VERSION, SCHEMA_VERSION))
@@ -310,6 +318,7 @@ class EvidenceFile(Part):
     version: Text = None
     digest: Text = None
     uri: Text = None
+    rehearsal: Flag = None
     task: Text = field(default=None, metadata=OPTIONAL)
     primary_metric: Text = None
     goal: Text = None
@@ -345,9 +354,12 @@ class Evidence(EvidenceFile):
     means that nobody compared them. By split: `outcomes` has the primary metric of every unit,
     `groups` what was drawn with a unit, `members` the units of every slice by dimension. Where the
     primary metric is one of all units together (an AUC), `statistics` computes it and the
-    `outcomes` are NaN.
+    `outcomes` are NaN. `attested` is who made it, by a valid attestation (the fields are those of
+    the gate `attestation`); `unattested` says why nobody did.
     """
 
+    attested: Mapping[str, str] = field(default_factory=dict)
+    unattested: str = "no attestation is kept with the evidence"
     files: Mapping[str, str] | None = None
     disagreements: tuple[str, ...] | None = None
     outcomes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -76,8 +76,19 @@ BOUNDS = _entries(
     lambda value, floor: bool(value[0] < floor[0] or value[1] > floor[1]),
 )
 
+# What the floor says holds everywhere: any other value is looser.
+EQUAL = Kind(str, lambda value, floor: value != floor)
+ORDER = Kind(Names, lambda value, floor: value != floor)
+# The gates that no file turns off.
+ALWAYS = ("attestation", "order")
+ENABLED = Kind(Literal["enabled"], EQUAL.looser)
+
 SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "identity": {},
+    "attestation": {
+        **dict.fromkeys(("issuer", "repository", "workflow", "ref"), EQUAL),
+        "unattested_allowed_in": ALLOW_LIST,
+    },
     "freshness": {"max_age_days": MAXIMUM},
     "completeness": {},
     "recomputed": {},
@@ -127,12 +138,15 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "min_advisories": MINIMUM,
         "unchecked_allowed_in": ALLOW_LIST,
     },
+    "order": {"environments": ORDER, "unordered": ALLOW_LIST},
     "sign-off": {},
 }
 
 
 def _kind(gate: str, setting: str) -> Kind:
-    return MODE if setting == "mode" else SETTINGS[gate][setting]
+    if setting == "mode":
+        return ENABLED if gate in ALWAYS else MODE
+    return SETTINGS[gate][setting]
 
 
 def _gates(required: bool) -> Any:
@@ -172,6 +186,10 @@ class Gate:
     def number(self, setting: str) -> float:
         """A maximum or a minimum."""
         return cast(float, self.settings[setting])
+
+    def text(self, setting: str) -> str:
+        """A text that the floor fixes."""
+        return cast(str, self.settings[setting])
 
     def names(self, setting: str) -> Names:
         """An allow-list or a list of demands."""

@@ -21,6 +21,8 @@ CLOCK_SKEW = timedelta(minutes=5)
 # An advisory may bear the date of the day on which it is published.
 ADVISORY_SKEW = timedelta(days=1)
 LISTED_DIFFERENCES = 3
+# Who makes evidence that counts, as the certificate of its attestation names them.
+RUNNER = ("issuer", "repository", "workflow", "ref")
 
 
 def identity(case: Case, gate: Gate) -> Finding:
@@ -47,6 +49,43 @@ def identity(case: Case, gate: Gate) -> Finding:
     )
     reason = "" if same else "the evidence is about another model"
     return Finding("pass" if same else "fail", found, required, reason)
+
+
+def attestation(case: Case, gate: Gate) -> Finding:
+    """The evidence was made by the workflow that this repository trusts: TRUST.md."""
+    evidence, request = case.evidence, case.request
+    trusted = {name: gate.text(name) for name in RUNNER}
+    required = "evidence made by {repository}/{workflow}@{ref}".format(**trusted)
+    if request.environment in gate.names("unattested_allowed_in"):
+        return Finding("not asked", "this machine vouches for itself", required)
+    if request.rehearsal:
+        return Finding("pass", "a rehearsal on this machine: it can never be applied to Azure", "")
+    if not evidence.attested or evidence.rehearsal is not False:
+        found = "nobody vouches for the evidence"
+        return Finding("fail", found, required, evidence.unattested or "it is of a rehearsal")
+    made_by = {name: evidence.attested.get(name, "") for name in RUNNER}
+    found = "made by {repository}/{workflow}@{ref}".format(**made_by)
+    other = ", ".join(name for name in RUNNER if made_by[name] != trusted[name])
+    return Finding("fail" if other else "pass", found, required, other and f"other {other}")
+
+
+def order(case: Case, gate: Gate) -> Finding:
+    """The environment before this one has served this very model by this very serving code."""
+    environment, environments = case.request.environment, gate.names("environments")
+    if environment in gate.names("unordered"):
+        return Finding("not asked", "no environment comes before it", "")
+    if environment not in environments:
+        return Finding("fail", f"{environment} has no place in it", " → ".join(environments))
+    before = environments[: environments.index(environment)][-1:]
+    required = f"served in {before[0]} first" if before else ""
+    if not before:
+        return Finding("pass", "it is the first", required)
+    if before[0] in case.request.served_in:
+        return Finding("pass", f"{before[0]} has served it", required)
+    found = f"{before[0]} has not served this model by this serving code"
+    if case.request.step == "propose":
+        return Finding("pending", found, required)
+    return Finding("fail", found, required, f"propose and apply it to {before[0]} first")
 
 
 def freshness(case: Case, gate: Gate) -> Finding:
@@ -98,18 +137,25 @@ def recomputed(case: Case, gate: Gate) -> Finding:
 def lineage(case: Case, gate: Gate) -> Finding:
     """Every field of the lineage is there; uncommitted code is for some environments only."""
     sources, data = case.evidence.lineage, case.evidence.data
-    required = "run, parent run, code, commit, environment, features, parameters, seed, data"
+    required = "run, parent run, evaluation, code, commit, environment, features, seed, data"
     absent = [*missing(sources), *([] if data else ["data"])]
     for name, version in data.items():
         absent += missing(version, f"data.{name}.")
     if absent:
         return Finding("fail", "missing: " + ", ".join(absent), required)
     commit = _short(sources.commit)
-    if sources.dirty and case.request.environment not in gate.names("dirty_allowed_in"):
+    changed = [
+        f"{what} by commit {_short(of)} with uncommitted changes"
+        for what, of, dirty in (
+            ("trained", sources.commit, sources.dirty),
+            ("evaluated", sources.evaluation_commit, sources.evaluation_dirty),
+        )
+        if dirty is not False
+    ]
+    if changed and case.request.environment not in gate.names("dirty_allowed_in"):
         reason = f"{case.request.environment} takes committed code only"
-        return Finding("fail", f"commit {commit} with changes", required, reason, measured=True)
-    dirty = " with uncommitted changes" if sources.dirty else ""
-    return Finding("pass", f"complete; commit {commit}{dirty}", required)
+        return Finding("fail", ", ".join(changed), required, reason, measured=True)
+    return Finding("pass", f"complete; {', '.join(changed) or f'commit {commit}'}", required)
 
 
 def model_format(case: Case, gate: Gate) -> Finding:

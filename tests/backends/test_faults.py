@@ -152,6 +152,7 @@ def small_disk_command() -> list[str] | None:
 
 
 @pytest.mark.slow
+@pytest.mark.attack("The disk is full while a job runs")
 def test_a_disk_that_is_really_full(
     home: Path, fresh_store: Path, command: Plans, tmp_path: Path
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_disk_that_is_really_full(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.attack("Another program holds the tracking store")
 def test_a_locked_store(home: Path, command: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
     """Says which file, and how to find who holds it."""
     monkeypatch.setattr(tracking, "PATIENCE_S", 0.2)
@@ -193,6 +195,7 @@ def test_a_locked_store(home: Path, command: Plans, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "content", [b"this is not a database, but it is long enough" * 100, b"\0" * 4096]
 )
+@pytest.mark.attack("The tracking store is damaged")
 def test_a_broken_store(home: Path, command: Plans, content: bytes) -> None:
     """Says what to do with it, and leaves the file and every job folder alone."""
     run = LocalBackend().run(command("print(1)"))

@@ -145,6 +145,7 @@ def test_ctrl_c_ends_every_trial_of_a_sweep(
 
 
 @pytest.mark.slow
+@pytest.mark.attack("The executor of a job is killed")
 def test_a_killed_executor_leaves_no_orphan_and_no_damage(
     home: Path, ml_run: Callable[..., subprocess.Popen[str]], command: Plans, sweep: Sweeps
 ) -> None:

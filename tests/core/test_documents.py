@@ -69,12 +69,14 @@ def test_strings_come_with_their_keys() -> None:
     assert list(strings({"a": ["x", 1, {"b": "y"}]})) == [(("a", 0), "x"), (("a", 2, "b"), "y")]
 
 
+@pytest.mark.attack("A key is written twice, so that reader and parser see different values")
 def test_all_duplicates_are_reported_at_once() -> None:
     """Two duplicate keys are two problems."""
     assert codes("a: 1\na: 2\nb: {c: 1, c: 2}\n") == ["duplicate-key", "duplicate-key"]
     parse("a: &a {b: 1}\nc: &c {d: 2}\ne: {<<: *a, <<: *c}\n1: x\n'1': y\n", "x.yml")
 
 
+@pytest.mark.attack("A small YAML file expands to gigabytes by its aliases")
 def test_alias_bomb_is_refused_and_plain_sharing_is_not() -> None:
     """Nine doublings of nine are refused before anything walks them; one shared mapping is fine."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
@@ -94,6 +96,7 @@ def test_alias_bomb_is_refused_and_plain_sharing_is_not() -> None:
     ],
     ids=["brackets", "braces", "dashes", "indent", "just-too-deep"],
 )
+@pytest.mark.attack("A document is nested so deeply that its reader crashes")
 def test_deep_nesting_is_refused_without_crashing(text: str) -> None:
     """Text that would overflow a recursive reader is refused."""
     assert codes(text)[0] in {"too-deep", "unreadable-yaml"}
@@ -120,6 +123,7 @@ def test_depth_that_a_person_writes_is_fine() -> None:
         ("# only a comment", "empty-file"),
     ],
 )
+@pytest.mark.attack("A spec is not the text that a parser takes it for")
 def test_unreadable_text(text: str, code: str) -> None:
     """What YAML cannot load is a problem with a code, not an exception."""
     assert codes(text) == [code]

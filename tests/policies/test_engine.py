@@ -112,8 +112,14 @@ def test_a_rollback_needs_unchanged_files(gate: str, tmp_path: Path) -> None:
         "identity": {"digest": "sha256:" + "0" * 64},
         "recomputed": {"disagreements": ("edited",)},
         "format": {"files": {"model.pkl": "pickle"}},
+        "attestation": {"unattested": "nobody signed it"},
+        "order": {},
     }
     back = request(step="apply", approved_by="ana", served_before=True)
+    if gate == "attestation":
+        back = replace(back, environment="dev")
+    elif gate == "order":
+        back = replace(back, environment="prod", rehearsal=True)
     decision = judged(tmp_path, replace(good(0.7), **broken[gate]), champion(0.8), back)
     assert [one.gate for one in decision.blocking] == [gate]
 

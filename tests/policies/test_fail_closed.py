@@ -47,6 +47,8 @@ BAD += ["", "  ", [], {}, "nan", [1], 10**400]
 # These are sound values in these places.
 SOUND = {
     ("lineage", "dirty"): [True],
+    ("lineage", "evaluation_dirty"): [True],
+    ("rehearsal",): [True],
     ("lineage", "hyperparameters"): [{}],
     ("lineage", "seed"): [-1, 1.797e308],
 }
@@ -113,6 +115,7 @@ def test_the_document_passes_as_it_is(tightened: Gates) -> None:
 @given(
     spoils=st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(BAD)), min_size=1, max_size=4)
 )
+@pytest.mark.attack("Evidence is missing, NaN, infinite, out of bounds or of a wrong type")
 def test_spoiled_evidence_never_passes(
     tightened: Gates, spoils: list[tuple[tuple[str, ...], Any]]
 ) -> None:
@@ -148,6 +151,7 @@ def test_each_place_alone_is_needed(path: tuple[str, ...], tightened: Gates) -> 
         max_leaves=20,
     )
 )
+@pytest.mark.attack("Evidence is any other JSON")
 def test_any_json_at_all_is_parsed_and_refused(tightened: Gates, document: Any) -> None:
     """Whatever is in the file, the engine decides, and it refuses."""
     decision = decide(tightened, parse(document), parse(document), REQUEST)

@@ -48,6 +48,7 @@ def test_json_and_arrays_are_recognised_whatever_their_name(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["model.txt", "model.json", "model.npz", "model.pkl"])
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.attack("A pickle bears the name of a harmless format")
 def test_a_pickle_is_no_format_under_any_name(name: str, protocol: int, tmp_path: Path) -> None:
     """The content decides, for every pickle protocol."""
     (tmp_path / name).write_bytes(pickle.dumps(Payload(), protocol=protocol))
@@ -136,6 +137,7 @@ def test_safetensors_are_recognised(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.attack("A skops file has types that run code")
 def test_skops_counts_with_trusted_types_alone(tmp_path: Path) -> None:
     """A fitted model; one with a function of the system in it; a zip that only looks like one."""
     import os
@@ -155,6 +157,7 @@ def test_skops_counts_with_trusted_types_alone(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=200))
+@pytest.mark.attack("Bytes of a model break the scan of its format")
 def test_no_bytes_break_the_scan(content: bytes) -> None:
     """Any bytes can be read without an error."""
     with tempfile.TemporaryDirectory() as folder:

@@ -111,6 +111,7 @@ def test_a_project_may_tighten(body: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("body", "at"), LOOSER.values(), ids=LOOSER)
+@pytest.mark.attack("A project loosens a gate in its gates.yml")
 def test_a_project_may_not_loosen(body: str, at: int, tmp_path: Path) -> None:
     """Each kind of setting is refused when it is looser, with its file and line."""
     problem = refused(write(tmp_path, body))
@@ -265,6 +266,7 @@ def test_a_report_only_floor_may_be_enabled_by_a_project(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("gate", sorted(SETTINGS))
+@pytest.mark.attack("A gate is left out of the floor")
 def test_a_floor_without_a_gate_is_refused(gate: str, tmp_path: Path) -> None:
     """The floor sets every gate."""
     import yaml

@@ -75,7 +75,7 @@ _DIRTY = replace(good(), lineage=replace(good().lineage, dirty=True))
 EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
     "too slow": (replace(good(), latency=_SLOW), None, REQUEST),
     "stale": (replace(good(), created=NOW - timedelta(days=31)), None, REQUEST),
-    "uncommitted code for prod": (_DIRTY, None, request(environment="prod")),
+    "uncommitted code for prod": (_DIRTY, None, request(environment="prod", rehearsal=True)),
     "below the threshold": (_measured(0.55), None, REQUEST),
     "chosen on luck": (
         replace(
@@ -176,6 +176,7 @@ def test_a_waiver_that_holds_sets_its_gate_aside(case: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("case", cases("refused.yml"))
+@pytest.mark.attack("A waiver that does not hold is used")
 def test_a_waiver_that_does_not_hold_changes_nothing(case: Any, tmp_path: Path) -> None:
     """The gate fails as it did, and the reason names the waiver's file and line."""
     before = result(decided(case, tmp_path, "[]"), case["gate"])
@@ -248,6 +249,7 @@ def waiving(tmp_path_factory: pytest.TempPathFactory) -> Gates:
 @given(
     spoils=st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(BAD)), min_size=1, max_size=4)
 )
+@pytest.mark.attack("A waiver stands in for missing evidence")
 def test_no_waiver_replaces_missing_evidence(
     waiving: Gates, spoils: list[tuple[tuple[str, ...], Any]]
 ) -> None:

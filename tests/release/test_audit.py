@@ -36,6 +36,7 @@ def test_no_log_verifies_to_nothing() -> None:
 @pytest.mark.parametrize(
     "how", ["edit", "rehash", "remove", "swap", "garble", "copy", "twice", "space"]
 )
+@pytest.mark.attack("A line of the audit log is edited, moved, copied or removed")
 def test_a_changed_line_is_found(line: int, how: str) -> None:
     """Whatever is done to a line, the first that no longer follows is named."""
     fill(4)
@@ -77,6 +78,7 @@ def test_a_torn_last_line_is_found_and_nothing_is_added_to_it() -> None:
             act()
 
 
+@pytest.mark.attack("Many writers append to the audit log at once")
 def test_many_writers_make_one_chain() -> None:
     """Threads that append at once wait for each other."""
     threads = [threading.Thread(target=fill, args=(10,)) for _ in range(4)]
@@ -87,6 +89,7 @@ def test_many_writers_make_one_chain() -> None:
     assert len(audit.verify()) == 40
 
 
+@pytest.mark.attack("The disk is full while the audit log is written")
 def test_a_full_disk_leaves_the_log_as_it_was() -> None:
     """A line for which there is no room is not half there, and the next one follows the last."""
     fill(2)
@@ -100,6 +103,7 @@ def test_a_full_disk_leaves_the_log_as_it_was() -> None:
     assert len(audit.verify()) == 3
 
 
+@pytest.mark.attack("A bit of the audit log is flipped")
 def test_every_changed_byte_is_found() -> None:
     """One bit flipped anywhere, also where it leaves no text, is found."""
     fill(1)

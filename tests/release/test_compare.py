@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ml.backends.attestation import Verifier
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import Version
 from ml.cli.app import main
@@ -68,8 +69,8 @@ def test_other_features_than_the_champions_are_noted(
     """The hash of the feature set is another one."""
     load = evidence.load
 
-    def other(version: Version) -> Evidence:
-        found = load(version)
+    def other(version: Version, verifier: Verifier | None = None) -> Evidence:
+        found = load(version, verifier)
         features = ("f" if version.version == "1" else "e") * 64
         return replace(found, lineage=replace(found.lineage, feature_set_hash=features))
 

@@ -41,15 +41,6 @@ def test_going_back_takes_away_what_came_after(applied: str, left: str) -> None:
         happened("applied", version)
         happened("applied", "9", endpoint="other")
     assert "".join(str(line["version"]) for line in audit.history("tiny").served) == left
-    for version in "1239":
-        assert audit.history("tiny").served_before(launch(version)) is (version in left)
-
-
-def test_a_model_with_other_serving_code_did_not_serve_before() -> None:
-    """The gates and the canary judged the old code: a changed score.py passes neither by it."""
-    happened("applied", "1")
-    assert audit.history("tiny").served_before(launch("1"))
-    assert not audit.history("tiny").served_before(launch("1", serving="2"))
 
 
 def test_refused_versions_are_those_that_did_not_make_it_since() -> None:

@@ -17,6 +17,7 @@ from ml.release.versions import store
 from ml.serving.scoring.manifest import folder_digest, verify
 from tests.local import BACKEND
 from tests.release.tiny import model_folder
+from tests.stand_ins.memory import MemoryRegistry
 
 
 @contextmanager
@@ -94,10 +95,40 @@ def test_the_champion_is_the_alias(tmp_path: Path) -> None:
     assert registry.champion("tiny", "local") is None
     for version in (first, second, first):
         registry.promote(version, "local")
-        assert registry.champion("tiny", "local") == version
+        champion = registry.champion("tiny", "local")
+        assert champion and champion.version == version.version
     assert registry.champion("tiny", "prod") is None
     registry.demote("tiny", "local")
     assert registry.champion("tiny", "local") is None
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize(
+    ("promoted", "left"),
+    [("", ""), ("1", "1"), ("123", "123"), ("1232", "12"), ("12321", "1"), ("1213", "13")],
+)
+def test_going_back_takes_away_what_came_after(
+    memory: bool, promoted: str, left: str, tmp_path: Path
+) -> None:
+    """A version that was gone back from has not served there any more; other places are apart."""
+    registry = MemoryRegistry() if memory else BACKEND.registry
+    versions = [registry.register("tiny", "tiny", f"sha256:{each}", "run") for each in "123"]
+    registry.promote(versions[2], "dev", "code")
+    for number in promoted:
+        registry.promote(versions[int(number) - 1], "local", "code")
+    found = registry.versions("tiny")
+    assert "".join(each.version for each in found if "local" in each.served_in("code")) == left
+    assert found[2].served_in("code")[0] == "dev" and not found[0].served_in("other")
+
+
+def test_every_evidence_that_was_kept_is_known() -> None:
+    """The last one is the version's; the others were kept for other environments."""
+    registry = BACKEND.registry
+    version = registry.register("tiny", "tiny", "sha256:1", "run")
+    for number in "12":
+        version = registry.keep_evidence(version, number * 64)
+    assert version.evidence == "2" * 64 and version.kept_at("1" * 64) and version.kept_at("2" * 64)
+    assert version.kept_at("3" * 64) is None
 
 
 def test_a_version_that_is_not_there_is_refused() -> None:
@@ -112,6 +143,7 @@ def test_a_version_that_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.parametrize("file", ["model.txt", "skill.json", "manifest.json"])
+@pytest.mark.attack("A bit of a model is flipped before it is registered")
 def test_a_flipped_bit_is_not_stored(file: str, tmp_path: Path) -> None:
     """A model that changed since it was written is refused before it is copied."""
     folder = model_folder(tmp_path / "model")
@@ -142,6 +174,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
         store(tmp_path)
 
 
+@pytest.mark.attack("The disk is full while a model is registered")
 def test_a_full_disk_leaves_the_store_and_the_registry_as_they_were(tmp_path: Path) -> None:
     """Copying fails with a clear error and nothing half done; with room it works."""
     registry = BACKEND.registry

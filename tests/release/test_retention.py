@@ -76,7 +76,7 @@ def test_a_release_survives_the_hardest_cleaning(challenged: World) -> None:
     assert not stray.folder.exists() and not copy.exists()
     live = endpoint.live("tiny")
     assert live is not None and live.launch.code.is_dir()
-    endpoint.check_model(live.launch)
+    endpoint.check_launch(live.launch)
     endpoint.stop("tiny")
     endpoint.ensure("tiny")
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ml.backends.registry import Version
 from ml.backends.runs import Run
+from ml.release.declaration import desired_state
 from ml.release.versions import EVIDENCE_FILE
 from ml.serving.scoring.manifest import write_manifest
 from ml.specs.plan.planning import plan
@@ -139,6 +140,8 @@ def run(body):
 
 _FILES = {
     "pyproject.toml": "",
+    # What a release writes into the project does not travel with a job.
+    "ml/projects/tiny/.amlignore": "*\n!/*.py\n",
     "ml/projects/tiny/train.py": _TRAIN,
     "ml/projects/tiny/evaluate.py": _EVALUATE,
     "ml/projects/tiny/data/tiny.yml": """
@@ -351,6 +354,15 @@ def questions(root: Path, count: int = QUESTIONS) -> None:
         rows = csv.writer(stream)
         rows.writerow(["id", "difficulty"])
         rows.writerows([f"q{number}", number * 7 % count / count] for number in range(count))
+
+
+def staged(environment: str = "prod") -> None:
+    """What is declared for the environment has served in the one before it, by the registry."""
+    declared = desired_state.read("tiny", environment)
+    assert declared is not None
+    before = {"prod": "staging", "staging": "dev"}[environment]
+    version = BACKEND.registry.find("tiny", declared.version)
+    BACKEND.registry.promote(version, before, declared.serving)
 
 
 def resealed(version: Version, evidence: str) -> Version:

@@ -107,6 +107,7 @@ def test_missing_evidence_is_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.attack("A model's or slice's name injects into the comment of a pull request")
 def test_hostile_names_are_text(tmp_path: Path, hostile: str):
     """In metric, split, slice, data, hardware and run: no element, no mention."""
     of = {hostile: Estimate(0.8, 0.7, 0.9, 400)}

@@ -48,6 +48,7 @@ def rendered(cell: str) -> str:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.attack("A name injects Markdown into the comment of a pull request")
 def test_hostile_text_is_text(hostile: str):
     """One cell of one row, no element in it, and no mention or link that GitHub finds later."""
     html = rendered(text(hostile))
@@ -94,6 +95,7 @@ def test_names_are_code():
 @pytest.mark.parametrize(
     "url", ["javascript:alert(1)", "data:image/svg+xml,<svg/>", "https://x y", "https://x)>", ""]
 )
+@pytest.mark.attack("A link in a report runs a script")
 def test_only_web_addresses_are_links(url: str):
     assert link("words", url) == "words" and image("words", url) == ""
 

@@ -193,6 +193,7 @@ def test_values_that_are_not_finite(home: Path) -> None:
     assert "lost NaN" in page.text
 
 
+@pytest.mark.attack("A name injects HTML into a report")
 def test_hostile_text_is_text(home: Path) -> None:
     """Names, values, metrics, logs and messages of a run cannot become markup."""
     problem = run_records.failed(HOSTILE)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import psutil
 
+from ml.core import trees
 from ml.serving import processes
 from ml.serving.scoring.manifest import folder_digest, write_manifest
-from ml.serving.server import Launch
+from ml.serving.server import Launch, serving_digest
 
 ECHO = """
 from ml.serving.scoring.messages import BadRequest, Integer, Text, parse, refusal, reply
@@ -61,6 +62,7 @@ def launch(folder: Path, script: str = ECHO, endpoint: str = "echo", version: st
     (code / "score.py").write_text(script)
     (model / "model.txt").write_text(f"tree\nversion={version}\n")
     write_manifest(model)
+    content = trees.digest(trees.files(code)).removeprefix(trees.DIGEST_PREFIX)
     return Launch(
         endpoint=endpoint,
         model=endpoint,
@@ -70,6 +72,7 @@ def launch(folder: Path, script: str = ECHO, endpoint: str = "echo", version: st
         scoring_script="score.py",
         model_folder=model,
         environment_variables={},
+        serving=serving_digest(content, "score.py", {}, 0.0, {}),
     )
 
 

@@ -27,6 +27,7 @@ def test_untouched_folder_verifies_to_its_digest(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 7, 60, 100])
+@pytest.mark.attack("A bit of a model's files is flipped")
 def test_one_flipped_bit_is_found(folder: Path, bit: int) -> None:
     """A single flipped bit anywhere in a file names that file."""
     path = folder / "model.txt"
@@ -38,6 +39,7 @@ def test_one_flipped_bit_is_found(folder: Path, bit: int) -> None:
     assert raised.value.reason == "changed"
 
 
+@pytest.mark.attack("A file of a model is removed, added or linked elsewhere")
 def test_missing_added_and_linked_files_are_found(folder: Path, tmp_path: Path) -> None:
     """Each way in which a folder can differ is named with its file."""
     extra = folder / "extra.pkl"
@@ -74,6 +76,7 @@ def test_a_missing_and_an_incomplete_manifest_are_refused(folder: Path) -> None:
     assert raised.value.reason == "no-manifest"
 
 
+@pytest.mark.attack("A model's manifest is rewritten after an edit")
 def test_rewritten_manifest_does_not_hide_an_edit_from_the_digest(folder: Path) -> None:
     """An attacker who edits a file and its manifest is found by the digest kept elsewhere."""
     digest = manifest.folder_digest(folder)

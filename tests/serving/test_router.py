@@ -138,6 +138,7 @@ def test_early_hints_are_skipped(tmp_path: Path) -> None:
     assert (status, content) == (200, b"1") and "link" not in headers
 
 
+@pytest.mark.attack("A model sends two answers, the second for another caller")
 def test_two_answers_to_one_request_do_not_reach_another_caller(tmp_path: Path) -> None:
     """The connection is closed, since the second answer has no request."""
     with scripted(OK % 1 + OK % 2, OK % 3) as port, routed(tmp_path, ports={"blue": port}) as at:
@@ -151,6 +152,7 @@ def test_two_answers_to_one_request_do_not_reach_another_caller(tmp_path: Path) 
         b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
     ],
 )
+@pytest.mark.attack("A model's answer is not HTTP")
 def test_an_invalid_answer_is_502(tmp_path: Path, answer: bytes) -> None:
     """It counts as the deployment's error."""
     with scripted(answer) as port, routed(tmp_path, ports={"blue": port}) as at:
@@ -314,6 +316,7 @@ def test_recent_answers_can_be_read(both: Routed, blue: Backend, green: Backend)
     assert both.router.answers(first["number"]) == [second]
 
 
+@pytest.mark.attack("Somebody else tells the router where requests go")
 def test_the_control_port_requires_the_token(both: Routed) -> None:
     """The file with the token is readable by its owner alone."""
     assert (both.router.folder / "router.json").stat().st_mode & 0o077 == 0
@@ -382,6 +385,7 @@ def test_100_continue_is_sent_on_request(both: Routed) -> None:
         (b"OPTIONS * HTTP/1.1\r\nhost: h\r\n\r\n", 501),
     ],
 )
+@pytest.mark.attack("A request is smuggled past the router")
 def test_an_invalid_request_is_refused(
     both: Routed, blue: Backend, request_: bytes, status: int
 ) -> None:
@@ -423,6 +427,7 @@ def test_a_key_is_text_in_either_encoding(both: Routed, encoding: str) -> None:
     assert json.loads(exposed)["id"] == ticket("müller", "s")
 
 
+@pytest.mark.attack("A request has no end")
 def test_a_chunked_body_over_the_limit_is_refused(both: Routed, blue: Backend) -> None:
     """Chunks announce no length."""
     chunk = b"%x\r\n%b\r\n" % (2**20, b"z" * 2**20)

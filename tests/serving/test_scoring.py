@@ -117,6 +117,7 @@ def test_a_request_that_breaks_it_names_the_field(body: str, field: str) -> None
 
 
 @given(body=st.text(max_size=40) | st.binary(max_size=40).map(lambda b: b.decode("latin-1")))
+@pytest.mark.attack("Any text is sent as a request")
 def test_any_text_is_read_or_refused(body: str) -> None:
     """The parser raises nothing but BadRequest."""
     try:

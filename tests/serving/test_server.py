@@ -58,6 +58,7 @@ def test_it_listens_on_the_loopback_address(echo: Live) -> None:
     assert {one.laddr.ip for one in listening} == {"127.0.0.1"}
 
 
+@pytest.mark.attack("A server inherits the caller's secrets")
 def test_its_environment_holds_no_secret_of_the_caller(
     slot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +229,7 @@ def test_two_commands_start_one_server(echo: Live) -> None:
     assert found[0][0].server == found[1][0].server
 
 
+@pytest.mark.attack("A bit of the served model is flipped before a restart")
 def test_a_flipped_bit_is_refused_before_the_server_starts(echo: Live) -> None:
     """A model that was corrupted while nothing ran is not loaded."""
     processes.stop(echo.server.slot)
@@ -292,6 +294,7 @@ def test_a_state_file_with_a_field_of_another_type(
     assert raised.value.problems[0].code == "endpoint-state"
 
 
+@pytest.mark.attack("Another process takes the port of a server that starts")
 def test_nobody_else_can_take_the_port_of_a_server_that_starts(slot: Path, tmp_path: Path) -> None:
     """It listens from the moment that its number is known, and only on this machine."""
     starting = server.begin(slot, launch(tmp_path))

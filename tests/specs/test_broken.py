@@ -25,6 +25,7 @@ def summary(problems: list[Problem]) -> set[tuple[int, str, str]]:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.attack("A spec that Azure ML would reject or misread is run")
 def test_broken_spec(name: str, problems: Check) -> None:
     """A broken spec gives exactly the problems that its marks say."""
     expected = expectations(CASES[name])
@@ -77,6 +78,7 @@ def test_there_are_enough() -> None:
     assert len(CASES) >= 60
 
 
+@pytest.mark.attack("A secret in a spec is printed with its error")
 def test_secrets_are_never_printed(problems: Check) -> None:
     """What is told of a secret is where it is, not what."""
     for name, secret in {
@@ -91,6 +93,7 @@ def test_secrets_are_never_printed(problems: Check) -> None:
     assert "hunter2" not in "".join(map(str, problems(text)))
 
 
+@pytest.mark.attack("A key of a spec forges a line of the output")
 def test_a_key_cannot_forge_a_line(problems: Check) -> None:
     """Control characters of a spec are spelt out: neither a line nor a colour comes from it."""
     for problem in problems(COMMAND + '"a\\nerror[forged]: \\e[31m": 1\n'):
@@ -98,6 +101,7 @@ def test_a_key_cannot_forge_a_line(problems: Check) -> None:
         assert "\\n" in problem.found and "\\x1b" in problem.found
 
 
+@pytest.mark.attack("A link leads a job's code out of the repository")
 def test_link_out_of_the_repository(repo: Path, problems: Check) -> None:
     """A link in `code:` and a path that is a link may lead around the repository, not out."""
     text = COMMAND + "code: src\n"

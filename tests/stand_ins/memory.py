@@ -16,13 +16,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ml.backends.attestation import Verifier
 from ml.backends.base import EnvironmentComparison
-from ml.backends.registry import Version
+from ml.backends.registry import Version, withdrawn
 from ml.backends.runs import Curve, Entry, Event, LineageNode, Run, Sample, Status, Watch, unwatched
 from ml.backends.storage import Cleaning, Needed, Usage
+from ml.core import trees
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import resolve_command
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
@@ -186,16 +189,29 @@ class MemoryRegistry:
     def champions(self) -> Sequence[tuple[str, str, str]]:
         return [(*key, number) for key, number in sorted(self._aliases.items())]
 
-    def promote(self, version: Version, environment: str) -> None:
+    def promote(self, version: Version, environment: str, serving: str = "") -> None:
         self._aliases[environment, version.model] = version.version
+        versions = self.versions(version.model)
+        for other, code in withdrawn(versions, version, environment, serving):
+            left = {one for one in other.served if one[:2] != (environment, code)}
+            self._set(other, served=frozenset(left))
+        known = self.find(version.model, version.version)
+        if environment not in known.served_in(serving):
+            mark = (environment, serving, datetime.now(UTC))
+            self._set(known, served=known.served | {mark})
 
     def demote(self, model: str, environment: str) -> None:
         self._aliases.pop((environment, model), None)
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
-        kept = replace(version, evidence=sha256)
-        self._versions[self._versions.index(self.find(version.model, version.version))] = kept
-        return kept
+        kept = {*version.kept, (sha256, datetime.now(UTC))}
+        return self._set(version, evidence=sha256, kept=frozenset(kept))
+
+    def _set(self, version: Version, **changes: Any) -> Version:
+        known = self.find(version.model, version.version)
+        changed = replace(known, **changes)
+        self._versions[self._versions.index(known)] = changed
+        return changed
 
 
 class MemoryBackend:
@@ -203,8 +219,10 @@ class MemoryBackend:
 
     name = "memory"
     assets = None
+    rehearsal = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, verifier: Verifier | None = None) -> None:
+        self.verifier = verifier
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         database = folder / "metrics.db"
@@ -229,7 +247,7 @@ class MemoryBackend:
         return ()
 
     def snapshot(self, code: Path) -> Path:
-        copy = self._folder / "snapshots" / hashlib.sha256(_content(code)).hexdigest()
+        copy = self._folder / "snapshots" / _digest(code)
         if not copy.exists():
             shutil.copytree(code, copy, ignore=shutil.ignore_patterns("__pycache__", ".*"))
         return copy
@@ -405,20 +423,14 @@ class MemoryBackend:
         }
 
 
-def _content(code: Path) -> bytes:
-    return b"".join(
-        str(path.relative_to(code)).encode() + path.read_bytes() for path in _files(code)
-    )
-
-
-def _files(code: Path) -> Iterator[Path]:
-    for path in sorted(code.rglob("*")):
-        if path.is_file() and not any(p.startswith((".", "__pyc")) for p in path.parts[-4:]):
-            yield path
+def _files(code: Path) -> Iterator[tuple[str, Path]]:
+    for name, path in trees.files(code):
+        if not any(part.startswith((".", "__pyc")) for part in Path(name).parts):
+            yield name, path
 
 
 def _digest(code: Path | None) -> str:
-    return hashlib.sha256(_content(code) if code else b"").hexdigest()
+    return trees.digest(_files(code) if code else ()).removeprefix(trees.DIGEST_PREFIX)
 
 
 def _commit(code: Path | None) -> str:

@@ -34,6 +34,8 @@ class AzureBackend:
     """
 
     name = "azure"
+    rehearsal = False
+    verifier = None
 
     def __init__(self, options: Options | None = None, workspace: Workspace | None = None) -> None:
         self._options = options or Options()

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import Workspace
-from ml.backends.registry import Version, model_folder
+from ml.backends.registry import (
+    Version,
+    kept_tag,
+    marks,
+    model_folder,
+    served_tag,
+    withdrawn,
+)
 from ml.core.errors import Problem, Refused
 
 # The tags of a version; `champion.ENV` is the alias of an environment, which Azure ML lacks.
@@ -69,8 +77,16 @@ class AzureRegistry:
     def sources(self) -> Sequence[tuple[str, str]]:
         return [(f"{each.name} {each.version}", str(each.path)) for each in self._registered(None)]
 
-    def promote(self, version: Version, environment: str) -> None:
+    def promote(self, version: Version, environment: str, serving: str = "") -> None:
         """The new champion first: between the two writes there are two, and never none."""
+        known = self.find(version.model, version.version)
+        for other, code in withdrawn(self.versions(version.model), version, environment, serving):
+            found = self._find(other.model, other.version)
+            self._tag(found, served_tag(environment, code), "withdrawn")
+        if environment not in known.served_in(serving):
+            now = datetime.now(UTC).isoformat()
+            found = self._find(version.model, version.version)
+            self._tag(found, served_tag(environment, serving), now)
         self._tag(self._find(version.model, version.version), _CHAMPION + environment, _YES)
         for each in self._registered(version.model):
             is_other = str(each.version) != version.version
@@ -83,7 +99,9 @@ class AzureRegistry:
                 self._tag(each, _CHAMPION + environment, "false")
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
-        return _version(self._tag(self._find(version.model, version.version), EVIDENCE, sha256))
+        found = self._find(version.model, version.version)
+        found = self._tag(found, kept_tag(sha256), datetime.now(UTC).isoformat())
+        return _version(self._tag(found, EVIDENCE, sha256))
 
     @property
     def _models(self) -> Any:
@@ -132,4 +150,4 @@ def _version(model: Any) -> Version:
     tags = model.tags or {}
     values: Iterator[str] = (tags.get(key, "") for key in (DIGEST, PROJECT, RUN, EVIDENCE))
     digest, project, run, evidence = values
-    return Version(model.name, str(model.version), digest, project, run, evidence)
+    return Version(model.name, str(model.version), digest, project, run, evidence, **marks(tags))

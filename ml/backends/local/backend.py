@@ -65,6 +65,8 @@ class LocalBackend:
     """
 
     name = "local"
+    rehearsal = True
+    verifier = None
     runs = LocalRuns()
     storage = LocalStorage()
     registry = LocalRegistry()

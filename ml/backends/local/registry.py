@@ -6,12 +6,19 @@ It imports MLflow only to write; what it returns comes from `ml.backends.local.t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ml.backends.local.tracking import reader
 from ml.backends.local.tracking.reader import DIGEST, EVIDENCE, PROJECT
 from ml.backends.local.tracking.tracking import Tracking
-from ml.backends.registry import Version, model_folder
+from ml.backends.registry import (
+    Version,
+    kept_tag,
+    model_folder,
+    served_tag,
+    withdrawn,
+)
 from ml.core import faults, home
 from ml.core.errors import Problem, Refused
 
@@ -78,9 +85,18 @@ class LocalRegistry:
         with faults.as_refusals():
             return reader.aliases()
 
-    def promote(self, version: Version, environment: str) -> None:
+    def promote(self, version: Version, environment: str, serving: str = "") -> None:
+        versions = self.versions(version.model)
+        known = self.find(version.model, version.version).served_in(serving)
         with faults.as_refusals():
-            _client().set_registered_model_alias(version.model, environment, version.version)
+            client = _client()
+            client.set_registered_model_alias(version.model, environment, version.version)
+            for other, code in withdrawn(versions, version, environment, serving):
+                tag = served_tag(environment, code)
+                client.delete_model_version_tag(other.model, other.version, tag)
+            if environment not in known:
+                tag, now = served_tag(environment, serving), datetime.now(UTC).isoformat()
+                client.set_model_version_tag(version.model, version.version, tag, now)
 
     def demote(self, model: str, environment: str) -> None:
         with faults.as_refusals():
@@ -88,7 +104,9 @@ class LocalRegistry:
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
         with faults.as_refusals():
-            _client().set_model_version_tag(version.model, version.version, EVIDENCE, sha256)
+            client, now = _client(), datetime.now(UTC).isoformat()
+            for tag, value in ((kept_tag(sha256), now), (EVIDENCE, sha256)):
+                client.set_model_version_tag(version.model, version.version, tag, value)
         return self.find(version.model, version.version)
 
 

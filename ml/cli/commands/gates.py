@@ -96,13 +96,15 @@ def verify_audit(
 ) -> None:
     """Find a line that was changed, removed or moved; exit 3 when there is one.
 
-    Lines cut off the end leave a valid chain: note the last hash elsewhere and pass it to
-    --holding.
+    The log is held against the decisions in release.yml, as committed, and in the declarations of
+    this machine. A log that was written anew since shows in nothing else: note the last hash
+    elsewhere and pass it to --holding.
     """
     from ml.release import audit
 
     try:
         lines = audit.verify(holding or None)
+        against = [*audit.against(lines), *([f"the hash {holding}"] if holding else [])]
     except Refused as refused:
         if not as_json:
             raise
@@ -112,15 +114,19 @@ def verify_audit(
         raise typer.Exit(refused.exit_code) from None
     last = str(lines[-1]["hash"]) if lines else None
     if as_json:
-        write_json({"log": audit.path(), "sound": True, "lines": len(lines), "last": last})
+        document = {"log": audit.path(), "sound": True, "lines": len(lines), "last": last}
+        write_json({**document, "against": against})
     elif last is None:
         typer.echo(f"{audit.path()}: no line yet", err=True)
     else:
         count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
         typer.echo(f"{audit.path()}: {count}, none changed; last hash {last}", err=True)
+        for sentence in against:
+            typer.echo(f"  held against {sentence}", err=True)
         if not holding:
+            after = "since those decisions" if against else "at any time"
             typer.echo(
-                "this does not show that the end was cut off or rewritten: note that hash "
+                f"this does not show that the end was cut off or rewritten {after}: note that hash "
                 "elsewhere and pass it to --holding",
                 err=True,
             )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ml.backends.registry import Version
     from ml.backends.runs import Event
     from ml.release.audit import Attempt
+    from ml.release.declaration.release_file import Declared
     from ml.release.promotion.propose import Proposal
     from ml.release.rollout.apply import Applied
     from ml.release.rollout.drill import Drilled
@@ -132,7 +133,7 @@ def apply(
     from ml.release.declaration import desired_state
 
     desired_state.require_local(to, on)
-    promotion = _apply(project, to, approved_by, port)
+    promotion = _apply(project, to, approved_by, port=port)
     if as_json:
         write_json(_nothing(project, to) if promotion is None else _document(promotion))
     else:
@@ -199,7 +200,7 @@ def rollback(
             typer.echo(f"written: {shown(path)}", err=True)
     promotion = None
     if approved_by:
-        promotion = _apply(project, to, approved_by, through_canary=through_canary)
+        promotion = _apply(project, to, approved_by, back, through_canary=through_canary)
     if as_json:
         write_json(
             {
@@ -265,6 +266,7 @@ def _apply(
     project: str,
     to: str,
     approved_by: str,
+    approved: Declared | None = None,
     port: int | None = None,
     through_canary: bool = False,
 ) -> Applied | None:
@@ -275,6 +277,7 @@ def _apply(
         project,
         to,
         approved_by,
+        approved=approved,
         port=port,
         through_canary=through_canary,
         watch=watch_evaluation,

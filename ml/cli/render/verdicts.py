@@ -92,6 +92,8 @@ def conclusion(decision: Decision) -> str:
     """The outcome in a sentence."""
     name = f"{decision.request.model} {decision.request.version}"
     where = decision.request.environment
+    if decision.request.rehearsal and where != "local":
+        where += ", as a rehearsal on this machine"
     waived = ", ".join(result.gate for result in decision.waived)
     but = f"; waived, not passed: {waived}" if waived else ""
     match decision.outcome:

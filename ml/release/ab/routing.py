@@ -41,10 +41,12 @@ def serve(
         project,
         version,
         request(
+            backend,
             version,
             experiment.environment,
             "apply",
             approved_by=approved_by,
+            serving=launch.serving,
             reason=f"the A/B experiment {experiment.name}",
         ),
     )
@@ -54,7 +56,7 @@ def serve(
     with endpoint.locked(name), ExitStack() as undo:
         state = _state(experiment)
         if state.canary is None:
-            endpoint.check_model(launch)
+            endpoint.check_launch(launch)
             undo.callback(endpoint.stop_idle, name)
             green = server.start(endpoint.other_slot(name), launch)
             smoke_test(green, launch, project.samples())

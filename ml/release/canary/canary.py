@@ -340,7 +340,7 @@ def _begin_baseline(blue: Live, samples: Samples) -> Callable[[], Server]:
     """Start a second server of the live version; the returned function waits until it answers."""
     slot = blue.server.slot.with_name(endpoint.BASELINE)
     with _as_baseline_failed(blue):
-        endpoint.check_model(blue.launch)
+        endpoint.check_launch(blue.launch)
         starting = server.begin(slot, blue.launch)
 
     def ready() -> Server:

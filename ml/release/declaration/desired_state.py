@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 
+from ml.backends.registry import Version
 from ml.core import documents, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.declaration import edit, release_file
@@ -95,6 +96,43 @@ def on_branch(project: str, environment: str) -> Sequence[Declared]:
             if declared is not None:
                 every.append(declared)
     return every
+
+
+def was_declared_before(project: str, environment: str, declared: Declared) -> bool:
+    """Whether an earlier commit of the branch declared the same model and serving code, and a later
+    one something else: then this is a way back to what was merged.
+
+    False where the history is not here (a shallow clone).
+    """
+    wanted = (declared.digest, declared.serving)
+    pairs = [(each.digest, each.serving) for each in on_branch(project, environment)]
+    while pairs and pairs[-1] == wanted:
+        pairs.pop()
+    return wanted in pairs
+
+
+def decisions() -> Sequence[tuple[str, str, bool]]:
+    """Every declared decision: where it is declared, its hash, and whether it was made here.
+
+    Those of tracked files are as committed. One was made here if its evidence is kept here.
+    """
+    found = []
+    for project in projects():
+        for environment in ENVIRONMENTS:
+            if environment == LOCAL:
+                declared, where = read(project, LOCAL), "in"
+            else:
+                declared, where = (
+                    next(iter(on_branch(project, environment)[-1:]), None),
+                    "committed in",
+                )
+            if declared is not None:
+                version = Version(
+                    declared.model, declared.version, "", project, "", declared.evidence
+                )
+                name = f"{environment} {where} {repository.shown(path(project, environment))}"
+                found.append((name, declared.decision, version.evidence_folder.is_dir()))
+    return found
 
 
 def reason_for(project: str, environment: str, digest: str) -> str:

@@ -238,6 +238,14 @@ class Declared:
         Field(description="Of the serving code and the deployment's settings."),
     ] = ""
 
+    def serves_as(self, other: Declared | None) -> bool:
+        """Whether both are the same model with the same evidence and serving code."""
+        return other is not None and (self.digest, self.evidence, self.serving) == (
+            other.digest,
+            other.evidence,
+            other.serving,
+        )
+
 
 @dataclass(frozen=True)
 class Entry(Declared):

@@ -2,6 +2,8 @@
 
 The supply chain in it (packages, licences, advisories, bill of materials) is that of the locked
 environment; advisories are looked up again before a decision, because new ones may exist.
+
+What nobody attests is not believed where it can be told anew: policies/promotion/TRUST.md.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ml.backends.attestation import AttestationError, Attestor, Statement, Verifier
 from ml.backends.base import Backend
 from ml.backends.registry import Version
 from ml.backends.runs import Run
-from ml.core import faults, files, repository
+from ml.core import faults, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.evidence.recomputation import (
     disagreements,
@@ -30,6 +33,7 @@ from ml.release.evidence.recomputation import (
     with_predictions,
 )
 from ml.release.versions import EVALUATION, EVIDENCE_FILE, MODEL
+from ml.serving import server
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.serving.server import Timing
 from ml.toolkit import reference
@@ -53,6 +57,7 @@ _MEASURED = (
 REFERENCE_FIELD = "reference"
 LOCK = Path("requirements/main.lock")
 # The local copy of OSV records: a folder, a zip or a file. The variable moves it.
+ATTESTATION = "attestation.json"
 ADVISORIES = Path("policies/supply_chain/advisories")
 VARIABLE = "MLOPS_ADVISORIES"
 SBOM = "sbom.json"
@@ -76,11 +81,12 @@ def keep(
     timing: Timing,
     instance_type: str,
     cost: Mapping[str, object],
+    attestor: Attestor | None = None,
 ) -> Version:
     """Assemble the evidence and keep it with the version; returns the version with its hash.
 
-    Raises Refused when the disk is full or the advisories cannot be read; a version without
-    evidence passes no gate.
+    Without an `attestor` it is of a rehearsal. Raises Refused when the disk is full or the
+    advisories cannot be read; a version without evidence passes no gate.
     """
     evaluation = evaluation_of(evaluated)
     trained_lineage, scored_lineage = (
@@ -96,12 +102,14 @@ def keep(
         "version": version.version,
         "digest": version.digest,
         "uri": uri(version.model, version.version),
+        "rehearsal": attestor is None,
         "data": _data(trained_lineage, scored_lineage),
         "lineage": {
             "run": trained.id,
             "run_name": trained.name,
             "parent_run": trained_lineage.get("parent") or trained.id,
             "evaluation_run": evaluated.id,
+            **{f"evaluation_{name}": of for name, of in _code(scored_lineage).items()},
             "code_snapshot": trained_lineage["code"]["digest"],
             "commit": trained_lineage["code"]["commit"],
             "dirty": trained_lineage["code"]["dirty"],
@@ -122,6 +130,9 @@ def keep(
             shutil.copyfile(evaluated.outputs[EVALUATION] / file, folder / file)
         files.replace(folder / SBOM, bill)
         files.replace(folder / EVIDENCE_FILE, text)
+        if attestor is not None:
+            statement = _statement(text.encode(), parse(document))
+            files.replace(folder / ATTESTATION, attestor.attest(statement).decode())
         measured = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
         folder.chmod(0o755)
         folder.rename(measured.evidence_folder)
@@ -142,11 +153,18 @@ def _unfinished(version: Version) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def load(version: Version) -> Evidence:
+def _code(lineage: Mapping[str, Any]) -> Mapping[str, object]:
+    """The code of a run: `snapshot`, `commit`, `dirty`."""
+    code = lineage["code"]
+    return {"snapshot": code["digest"], "commit": code["commit"], "dirty": code["dirty"]}
+
+
+def load(version: Version, verifier: Verifier | None = None) -> Evidence:
     """The evidence of a version for the gates: parsed and verified.
 
     Metrics are recomputed from the predictions, the overlap of training and test from the
-    identifiers, formats from the model's files. When the evidence or the model is missing or was
+    identifiers, formats from the model's files; without a valid attestation, also what
+    `_as_told_here` tells. When the evidence or the model is missing or was
     edited, the result is empty with the reason in `disagreements`.
     """
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
@@ -166,6 +184,10 @@ def load(version: Version) -> Evidence:
         rows = read_predictions(version.evidence_folder / PREDICTIONS, evidence.task)
     except OSError as error:
         return replace(nothing, disagreements=(str(error),))
+    try:
+        evidence = replace(evidence, attested=_identity(version, content, evidence, verifier))
+    except AttestationError as error:
+        evidence = replace(_as_told_here(version, evidence), unattested=str(error))
     return replace(
         with_predictions(evidence, rows),
         disagreements=(
@@ -176,6 +198,68 @@ def load(version: Version) -> Evidence:
     )
 
 
+def _statement(content: bytes, evidence: Evidence) -> Statement:
+    """What an attestation of the evidence has to say."""
+    lineage = evidence.lineage
+    return Statement(
+        evidence=hashlib.sha256(content).hexdigest(),
+        model=evidence.digest or "",
+        commit=lineage.evaluation_commit or "",
+        evaluation=lineage.evaluation_snapshot or "",
+        created=evidence.created or datetime.max.replace(tzinfo=UTC),
+    )
+
+
+def _identity(
+    version: Version, content: bytes, evidence: Evidence, verifier: Verifier | None
+) -> Mapping[str, str]:
+    """Who made the evidence; raises AttestationError when nobody says so."""
+    if verifier is None:
+        raise AttestationError("nothing verifies attestations here")
+    try:
+        attestation = (version.evidence_folder / ATTESTATION).read_bytes()
+    except OSError as error:
+        raise AttestationError(f"no attestation is kept with the evidence: {error}") from None
+    statement = replace(_statement(content, evidence), model=version.digest)
+    return verifier.verify(attestation, statement).to_json()
+
+
+def _as_told_here(version: Version, evidence: Evidence) -> Evidence:
+    """The evidence without what it claims and this machine can tell better.
+
+    The date is that of the registry if that is earlier. Code is dirty unless the commit has the
+    snapshot that ran. Hardware of the deployment's type is this machine's, and advisories are those
+    that are looked up.
+    """
+    kept, created, lineage = version.kept_at(version.evidence), evidence.created, evidence.lineage
+    chain, latency = evidence.supply_chain, evidence.latency
+    if latency.hardware == latency.instance_type:
+        latency = replace(latency, hardware=server.hardware())
+    return replace(
+        evidence,
+        created=min(kept, created) if kept and created else created,
+        lineage=replace(
+            lineage,
+            dirty=_is_dirty(lineage.dirty, lineage.code_snapshot, lineage.commit),
+            evaluation_dirty=_is_dirty(
+                lineage.evaluation_dirty, lineage.evaluation_snapshot, lineage.evaluation_commit
+            ),
+        ),
+        latency=latency,
+        supply_chain=replace(chain, source=None, as_of=None, records=None, advisories=None),
+    )
+
+
+def _is_dirty(stated: bool | None, snapshot: str | None, commit: str | None) -> bool | None:
+    """Whether code is dirty: as stated, unless it cannot be shown to be clean."""
+    if stated is not False:
+        return stated
+    digest = snapshot or ""
+    folder = home.snapshots() / digest.removeprefix(trees.DIGEST_PREFIX)
+    known = trees.commit(repository.root(), commit) if commit else None
+    return not (known and trees.is_content(folder, digest) and known.has_folder(folder))
+
+
 def rescore(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
     """The champion's evidence with its quality measured anew by an evaluation run."""
     evaluation = evaluation_of(evaluated)
@@ -183,7 +267,8 @@ def rescore(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
     again = parse({**evaluation, "data": _data(scored, scored)})
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, again.task)
     again = replace(with_predictions(again, rows), disagreements=disagreements(again, rows))
-    return replace(champion, **{name: getattr(again, name) for name in _MEASURED})
+    lineage = replace(champion.lineage, evaluation_snapshot=scored["code"]["digest"])
+    return replace(champion, lineage=lineage, **{name: getattr(again, name) for name in _MEASURED})
 
 
 def _data(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:

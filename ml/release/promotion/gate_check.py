@@ -1,6 +1,6 @@
 """Runs the gates on a registered version: evidence, champion, decision, audit line.
 
-A champion that was measured on other data is evaluated again on the candidate's.
+A champion that was measured on other data or by other code is evaluated again as the candidate was.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ml.backends.base import Backend
-from ml.backends.registry import Version
+from ml.backends.registry import Registry, Version
 from ml.backends.runs import Run, Watch, unwatched
+from ml.core import home, trees
 from ml.core.errors import Exit, Problem, Refused
 from ml.release import audit
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.evidence import evidence
 from ml.release.versions import EVALUATION, MODEL
+from ml.serving import endpoint
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load as load_spec
@@ -47,11 +49,12 @@ def check_registered(backend: Backend, model: str, version: str, environment: st
     project = projects.find(registered.project)
     reason = desired_state.reason_for(project.name, environment, registered.digest)
     return check_gates(
-        backend, project, registered, request(registered, environment, reason=reason)
+        backend, project, registered, request(backend, registered, environment, reason=reason)
     )
 
 
 def request(
+    backend: Backend,
     version: Version,
     environment: str,
     step: Step = "propose",
@@ -60,8 +63,12 @@ def request(
     reason: str = "",
     served_before: bool = False,
     serving_changes: bool = False,
+    serving: str = "",
 ) -> Request:
-    """The request to promote the version to the environment now."""
+    """The request to promote the version to the environment now.
+
+    `serving` is the digest of the code that is to serve it.
+    """
     return Request(
         environment=environment,
         model=version.model,
@@ -73,6 +80,8 @@ def request(
         reason=reason,
         served_before=served_before,
         serving_changes=serving_changes,
+        rehearsal=backend.rehearsal,
+        served_in=version.served_in(serving),
     )
 
 
@@ -89,15 +98,16 @@ def check_gates(
     """Decide about a version; with `record` the decision is appended to the audit log.
 
     The version is compared with the champion, or with `rival` in its place. That one is scored
-    again on the candidate's data when it was measured on other data. Advisories are looked up
-    again, because new ones may exist. A candidate that served there before skips both: it is a way
-    back. Raises Refused for a gates.yml that is wrong or looser than the floor.
+    again by the candidate's evaluation when it was measured by other code or on other data.
+    Advisories are looked up again, because new ones may exist. A candidate that served there before
+    skips both: it is a way back. Raises Refused for a gates.yml that is wrong or looser than the
+    floor.
     """
     gates = load_gates(project)
-    own = evidence.load(version)
-    champion = rival or backend.registry.champion(version.model, request.environment)
+    own = evidence.load(version, backend.verifier)
+    champion = rival or champion_of(backend.registry, version.model, request.environment)
     if request.served_before:
-        against = evidence.load(champion) if champion else None
+        against = evidence.load(champion, backend.verifier) if champion else None
     else:
         own = evidence.with_advisories(own)
         against = champion_evidence(backend, project, own, champion, version, watch)
@@ -120,25 +130,37 @@ def champion_evidence(
     version: Version,
     watch: Watch,
 ) -> Evidence | None:
-    """The champion's evidence on the candidate's data; empty when it cannot be measured."""
+    """The champion's evidence on the candidate's data, by the same evaluation code; empty when it
+    cannot be measured.
+    """
     if champion is None:
         return None
-    theirs = evidence.load(champion)
+    theirs = evidence.load(champion, backend.verifier)
     if champion.digest == version.digest:
         return theirs
-    if theirs.data == own.data and _units(theirs) == _units(own):
+    believed = backend.rehearsal or bool(theirs.attested)
+    if believed and _measured_by(theirs) == _measured_by(own):
         return theirs
     try:
-        evaluated = evaluate(backend, project, champion.folder, watch)
+        code = own.lineage.evaluation_snapshot or ""
+        evaluated = evaluate(backend, project, champion.folder, watch, code)
         return evidence.rescore(backend, theirs, evaluated)
     except (Refused, OSError) as error:
         # The comparing gate fails with this reason.
         return Evidence(version=champion.version, disagreements=(str(error),))
 
 
-def evaluate(backend: Backend, project: Project, model: Path, watch: Watch = unwatched) -> Run:
-    """Run the project's evaluation of a model; raises Refused with exit code 1 when it fails."""
+def evaluate(
+    backend: Backend, project: Project, model: Path, watch: Watch = unwatched, code: str = ""
+) -> Run:
+    """Run the project's evaluation of a model; raises Refused with exit code 1 when it fails.
+
+    A command runs with the snapshot of code that has the digest `code`, where that is kept.
+    """
     evaluation = evaluation_plan(project, model)
+    snapshot = home.snapshots() / code.removeprefix(trees.DIGEST_PREFIX)
+    if code and snapshot.is_dir() and isinstance(evaluation, CommandPlan):
+        evaluation = replace(evaluation, code=snapshot)
     if refused := backend.refusals(evaluation):
         raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
     run = backend.run(replace(evaluation, display_name=f"evaluate {project.name}"), watch)
@@ -187,5 +209,20 @@ def writer_of(backend: Backend, pipeline: Run, output: str) -> Run:
     return pipeline
 
 
-def _units(of: Evidence) -> dict[str, set[str]]:
-    return {split: set(units) for split, units in of.outcomes.items()}
+def champion_of(registry: Registry, model: str, environment: str) -> Version | None:
+    """The version to beat: the one that serves by the endpoint's own state, else the alias's.
+
+    An alias may be moved by anybody who writes to the registry.
+    """
+    live = endpoint.live(desired_state.endpoint_of(model, environment))
+    if live is not None:
+        served = [each for each in registry.versions(model) if each.digest == live.launch.digest]
+        if served:
+            return served[-1]
+    return registry.champion(model, environment)
+
+
+def _measured_by(of: Evidence) -> tuple[object, ...]:
+    """The data, the units and the evaluation code that evidence was measured by."""
+    units = {split: set(units) for split, units in of.outcomes.items()}
+    return of.data, units, of.lineage.evaluation_snapshot

@@ -6,6 +6,7 @@ import http.client
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ml.backends.attestation import Attestor
 from ml.backends.base import Backend
 from ml.backends.registry import Registry, Version
 from ml.backends.runs import Filter, Run, Watch, unwatched
@@ -16,6 +17,7 @@ from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.declaration.release_file import Declared, evidence_path
 from ml.release.evidence import cost, evidence
+from ml.release.evidence.evidence import ATTESTATION
 from ml.release.promotion.gate_check import (
     GateCheck,
     check_gates,
@@ -60,13 +62,15 @@ def propose(
     reason: str = "",
     watch: Watch = unwatched,
     prices: cost.Prices = cost.unknown,
+    attestor: Attestor | None = None,
 ) -> Proposal:
     """Propose the run's model, or that of the latest completed sweep or pipeline.
 
     `reason` is why a champion should be replaced by a model that is not shown to beat it, `prices`
-    what an instance costs. What is declared and waits to be applied has to be beaten too: of two
-    that are proposed at once the better one ends as champion. A refusal by a gate is in the
-    Proposal; Refused is raised for what is wrong with the call or the machine.
+    what an instance costs. Without an `attestor` the evidence is of a rehearsal. What is declared
+    and waits to be applied has to be beaten too: of two that are proposed at once the better one
+    ends as champion. A refusal by a gate is in the Proposal; Refused is raised for what is wrong
+    with the call or the machine.
     """
     desired_state.check_environment(environment)
     target = projects.find(project)
@@ -79,15 +83,19 @@ def propose(
         serves = files.snapshot(backend)
         version = _champion(registry, serves.endpoint, environment, digest)
         if version is None:
-            version = _registered(backend, target, serves, chosen, digest, watch, prices)
+            version = _registered(
+                backend, target, environment, serves, chosen, digest, watch, prices, attestor
+            )
         declared = desired_state.read(target.name, environment)
         wanted = request(
+            backend,
             version,
             environment,
             reason=reason,
             serving_changes=declared is not None
             and declared.digest == digest
             and declared.serving != serves.digest,
+            serving=serves.digest,
         )
         check = check_gates(backend, target, version, wanted, watch=watch)
         rival = _rival(registry, declared, environment)
@@ -112,7 +120,7 @@ def propose(
                 serving.keep(serves)
                 written.append(desired_state.declare(target.name, environment, declares))
                 if environment != desired_state.LOCAL:
-                    written.append(attach(written[0], environment, version))
+                    written += attach(written[0], environment, version)
     return Proposal(
         **vars(check),
         run=chosen,
@@ -150,18 +158,24 @@ def _champion(registry: Registry, model: str, environment: str, digest: str) -> 
 def _registered(
     backend: Backend,
     project: Project,
+    environment: str,
     serves: Serving,
     chosen: Run,
     digest: str,
     watch: Watch,
     prices: cost.Prices,
+    attestor: Attestor | None,
 ) -> Version:
-    """Measure everything, then register the version with its evidence."""
+    """Measure everything, then register the version with its evidence.
+
+    Beyond `local` only an evaluation that runs now counts.
+    """
     model = serves.endpoint
     unregistered = Version(model, "", digest, project.name, chosen.id, "")
-    evaluated = find_evaluation(backend, project, chosen.outputs[MODEL]) or evaluate(
-        backend, project, unregistered.folder, watch
-    )
+    evaluated = None
+    if environment == desired_state.LOCAL:
+        evaluated = find_evaluation(backend, project, chosen.outputs[MODEL])
+    evaluated = evaluated or evaluate(backend, project, unregistered.folder, watch)
     stated = evidence.evaluation_of(evaluated).get("model")
     if stated != model:
         raise Refused(
@@ -176,15 +190,27 @@ def _registered(
     priced = cost.of(
         chosen, timing, serves.instance_type, prices, backend.runs.entry(chosen).lineage
     )
-    return evidence.keep(backend, version, chosen, evaluated, timing, serves.instance_type, priced)
+    return evidence.keep(
+        backend, version, chosen, evaluated, timing, serves.instance_type, priced, attestor
+    )
 
 
-def attach(release: Path, environment: str, version: Version) -> Path:
-    """Copy the evidence beside a tracked declaration, for the pull request that carries it."""
+def attach(release: Path, environment: str, version: Version) -> list[Path]:
+    """Copy the evidence beside a tracked declaration, for the pull request that carries it.
+
+    Its attestation comes with it, if it has one; the files written.
+    """
     to = evidence_path(release, environment)
-    files.sweep(to)
-    files.replace(to, (version.evidence_folder / EVIDENCE_FILE).read_text(encoding="utf-8"))
-    return to
+    attestation = to.with_suffix(f".{ATTESTATION}")
+    written = []
+    for name, copy in ((EVIDENCE_FILE, to), (ATTESTATION, attestation)):
+        files.sweep(copy)
+        if (kept := version.evidence_folder / name).is_file():
+            files.replace(copy, kept.read_text(encoding="utf-8"))
+            written.append(copy)
+        else:
+            copy.unlink(missing_ok=True)
+    return written
 
 
 def _measured(project: Project, launch: Launch) -> Timing:

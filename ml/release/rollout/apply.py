@@ -46,7 +46,8 @@ class Change:
     """The declared version, how it is to be served, and the environment as it is.
 
     `check` is what the gates say, `history` what the audit log says of the endpoint, and `live`
-    what serves there; `approved_by` is the person who signs off.
+    what serves there; `approved_by` is the person who signs off. It `returns` when it served there
+    before.
     """
 
     project: str
@@ -62,6 +63,7 @@ class Change:
     registry: Registry
     history: History
     live: Live | None
+    returns: bool
 
     @property
     def differences(self) -> Sequence[str]:
@@ -133,6 +135,7 @@ def apply(
     environment: str = desired_state.LOCAL,
     approved_by: str = "",
     *,
+    approved: Declared | None = None,
     port: int | None = None,
     through_canary: bool = False,
     watch: Watch = unwatched,
@@ -141,17 +144,26 @@ def apply(
 ) -> Applied | None:
     """Bring the environment on this machine to its desired state; None when nothing is declared.
 
-    `approved_by` is the person who signs off. A version that served before returns at once, or
-    `through_canary`. A second apply calls `waiting` and then waits for the first. A proposal made
-    during the canary restarts the rollout. `progress` gets one sentence a step. Raises Refused when
-    the model or its evidence differ from the declaration, when green fails (blue stays live), and
-    when the version was rolled back before.
+    `approved_by` is the person who signs off what is `approved`, by default what is declared now.
+    The approval does not hold for what is declared meanwhile, which is then refused. A version that
+    served before returns at once, or `through_canary`. A second apply calls `waiting` and then
+    waits for the first. `progress` gets one sentence a step. Raises Refused when the model or its
+    evidence differ from the declaration, when green fails (blue stays live), and when the version
+    was rolled back before.
     """
     desired_state.check_environment(environment)
     target = projects.find(project)
+    approved = approved or desired_state.read(target.name, environment)
     with desired_state.rollout_lock(target.name, environment, waiting):
         while True:
             with desired_state.project_lock(target.name):
+                declared = desired_state.read(target.name, environment)
+                if approved_by and declared and not declared.serves_as(approved):
+                    progress(
+                        f"{approved_by} approved {_approved(approved)}: declared meanwhile is "
+                        f"version {declared.version}, which needs an approval of its own"
+                    )
+                    approved_by = ""
                 change = find_change(backend, target, environment, approved_by, watch=watch)
             if change is None:
                 return None
@@ -159,6 +171,10 @@ def apply(
             if result is not None:
                 return result
             progress("another version was declared meanwhile: starting again")
+
+
+def _approved(declared: Declared | None) -> str:
+    return f"version {declared.version} ({declared.digest[:19]}…)" if declared else "nothing"
 
 
 def find_change(
@@ -185,18 +201,27 @@ def find_change(
     launch = served.launch(version, name)
     live = endpoint.live(name)
     history = audit.history(name)
+    if not history.has_decided(declared, environment):
+        raise _decision_unknown(project, environment, declared)
+    # The registry says that it served; that it was merged before, git does.
+    returns = environment in version.served_in(launch.serving) and (
+        environment == desired_state.LOCAL
+        or desired_state.was_declared_before(project.name, environment, declared)
+    )
     check = check_gates(
         backend,
         project,
         version,
         request(
+            backend,
             version,
             environment,
             step,
             approved_by=approved_by,
             reason=declared.reason,
-            served_before=history.served_before(launch),
-            serving_changes=live is not None and not _same(live.launch, launch),
+            served_before=returns,
+            serving_changes=live is None or not _same(live.launch, launch),
+            serving=launch.serving,
         ),
         record=record,
         watch=watch,
@@ -215,6 +240,7 @@ def find_change(
         registry=backend.registry,
         history=history,
         live=live,
+        returns=returns,
     )
 
 
@@ -232,7 +258,7 @@ def _carry_out(
     if (refused := change.refusal) is not None:
         canary.remove_leftovers(name)  # a rollout that was killed after its verdict leaves servers
         raise refused
-    endpoint.check_model(change.launch)
+    endpoint.check_launch(change.launch)
     compares = _can_compare(change, port, through_canary, progress)
     return _roll_out(change, compares, port, progress)
 
@@ -260,7 +286,7 @@ def _declared_version(
         ) from None
     if version.project != project.name:
         raise Refused(other_project(f"{version.model} of {version.project}", model, place("model")))
-    if replace(version, evidence=declared.evidence).evidence_folder.is_dir():
+    if version.kept_at(declared.evidence) is not None:
         # The version was measured again for another environment; use the evidence declared here.
         version = replace(version, evidence=declared.evidence)
     for what, actual, expected in (
@@ -283,6 +309,20 @@ def _declared_version(
         if evidence_error := evidence_problem(file, declared.evidence, place("evidence")):
             raise Refused(evidence_error, exit_code=Exit.GATE_SAID_NO)
     return version
+
+
+def _decision_unknown(project: Project, environment: str, declared: Declared) -> Refused:
+    return Refused(
+        Problem(
+            "decision-unknown",
+            f"the audit log of this machine has no decision {declared.decision[:12]}… on version "
+            f"{declared.version} for {environment}",
+            "a decision of the gates on this model and environment",
+            f"ml release propose {project.name} --run RUN --env {environment} asks the gates",
+            desired_state.place(project.name, environment, "decision"),
+        ),
+        exit_code=Exit.GATE_SAID_NO,
+    )
 
 
 def _declared_serving(
@@ -369,7 +409,7 @@ def _can_compare(
     name = change.launch.endpoint
     if endpoint.live(name) is None:
         return False
-    if change.history.served_before(change.launch) and not through_canary:
+    if change.returns and not through_canary:
         progress("none: this version served here before")
         return False
     try:
@@ -389,7 +429,7 @@ def _finish(change: Change) -> None:
     with endpoint.locked(name):
         champion = registry.champion(change.version.model, change.environment)
         if champion is None or champion.digest != change.version.digest:
-            registry.promote(change.version, change.environment)
+            registry.promote(change.version, change.environment, change.launch.serving)
         applied = audit.history(name).applied
         if not applied or not audit.is_launch(applied[-1], change.launch):
             record(change, APPLIED, None, replaced=None)
@@ -409,8 +449,8 @@ def _promote(change: Change, green: Server, port: int | None, outcome: Outcome |
         router = endpoint.start_router(name, port) if blue else None
         endpoint.switch(name, Live(green, change.launch))
         router = router or endpoint.start_router(name, port)
-        undo.callback(_restore, change.registry, version, environment, champion)
-        change.registry.promote(version, environment)
+        undo.callback(_restore, change, champion, blue)
+        change.registry.promote(version, environment, change.launch.serving)
         replaced = champion.version if champion else None
         record(change, APPLIED, outcome, replaced=replaced)
         undo.pop_all()
@@ -419,13 +459,12 @@ def _promote(change: Change, green: Server, port: int | None, outcome: Outcome |
     return router
 
 
-def _restore(
-    registry: Registry, version: Version, environment: str, champion: Version | None
-) -> None:
+def _restore(change: Change, champion: Version | None, blue: Live | None) -> None:
+    registry, environment = change.registry, change.environment
     if champion is not None:
-        registry.promote(champion, environment)
-    elif registry.champion(version.model, environment) is not None:
-        registry.demote(version.model, environment)
+        registry.promote(champion, environment, blue.launch.serving if blue else "")
+    elif registry.champion(change.version.model, environment) is not None:
+        registry.demote(change.version.model, environment)
 
 
 def record(change: Change, event: str, outcome: Outcome | None, **more: object) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from ml.backends.base import Backend
 from ml.backends.runs import Watch, unwatched
-from ml.core.errors import Refused
+from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
 from ml.release.rollout.apply import Change, find_change
@@ -113,7 +113,7 @@ def plan(
     is_running = serving is not None and serving.url is not None
     if not (change.serves and is_running):  # what runs was verified when it was loaded
         try:
-            endpoint.check_model(change.launch)
+            endpoint.check_launch(change.launch)
         except Refused as refused:
             return report("apply would refuse before changing anything", change, stops=refused)
     if change.serves:
@@ -125,6 +125,8 @@ def plan(
         return report(
             "apply would refuse: this version was rolled back before", change, stops=before
         )
+    if (waits := _waits(change)) is not None:
+        return report("apply would refuse: it is not its turn", change, stops=waits)
     steps = tuple(_steps(change, serving))
     return report(f"{len(steps)} steps to version {version}", change, steps)
 
@@ -139,7 +141,18 @@ def nothing_declared(serving: str | None) -> str:
 # Errors that apply raises for a declared version before it runs the gates.
 _OF_THE_VERSION = frozenset(
     {"not-as-declared", "no-such-version", "model-of-another-project", "evidence-edited"}
+    | {"decision-unknown"}
 )
+
+
+def _waits(change: Change) -> Refused | None:
+    """The error for a version that the environment before has not served yet; None otherwise."""
+    for result in change.check.decision.results:
+        if result.gate == "order" and result.verdict == "pending":
+            hint = "propose and apply it there first: policies/promotion/TRUST.md"
+            problem = Problem("not-its-turn", result.found, result.required, hint)
+            return Refused(problem, exit_code=Exit.GATE_SAID_NO)
+    return None
 
 
 def _remaining(change: Change, is_running: bool) -> Iterator[str]:
@@ -155,7 +168,7 @@ def _remaining(change: Change, is_running: bool) -> Iterator[str]:
 
 def _steps(change: Change, serving: LiveVersion | None) -> Iterator[str]:
     launch, version = change.launch, change.launch.version
-    back = change.history.served_before(launch)
+    back = change.returns
     if differences := change.differences:
         more = len(differences) - LISTED
         texts = [*differences[:LISTED], *([f"{more} more"] if more > 0 else [])]

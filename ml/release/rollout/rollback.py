@@ -54,7 +54,7 @@ def roll_back(
 
         def first(file: Path) -> None:
             if environment != desired_state.LOCAL:
-                beside.append(attach(file, environment, version))
+                beside.extend(attach(file, environment, version))
             details = {"project": target.name, "environment": environment, "why": why}
             audit.append("rollback", {**details, "from": now.version, "to": back.version})
 

@@ -112,8 +112,11 @@ def test_b_is_started_again_and_an_apply_leaves_it_alone(
 
     # An apply that has nothing to do leaves it alone.
     one = BACKEND.registry.find("tiny", "1")
+    (decision, *_) = [
+        str(line["decision"]) for line in audit.verify() if line["event"] == "applied"
+    ]
     desired_state.declare(
-        "tiny", "local", Declared(one.model, one.version, one.digest, one.evidence, "0" * 64)
+        "tiny", "local", Declared(one.model, one.version, one.digest, one.evidence, decision)
     )
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged" and routing.is_served(made)
 

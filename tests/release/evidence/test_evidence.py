@@ -18,6 +18,7 @@ from ml.release.versions import EVIDENCE_FILE, store
 from ml.toolkit.evaluation import PREDICTIONS, Evaluation, Prediction, write_evaluation
 from ml.toolkit.leakage import IDENTIFIERS, shared
 from ml.toolkit.metrics import estimates
+from policies.promotion.evidence import SCHEMA_VERSION
 from tests.local import BACKEND
 from tests.release.test_commands import ml
 from tests.release.tiny import model_folder, resealed
@@ -83,6 +84,7 @@ def kept(tmp_path: Path) -> Version:
     (version.evidence_folder / SBOM).write_text(bill)
     document = {
         **written,
+        "schema_version": SCHEMA_VERSION,
         "model": "tiny",
         "version": "1",
         "digest": digest,
@@ -185,6 +187,7 @@ EDITED: dict[str, tuple[Callable[[dict], object], list[str]]] = {  # type: ignor
 
 
 @pytest.mark.parametrize(("change", "found"), EDITED.values(), ids=EDITED)
+@pytest.mark.attack("Evidence states what its predictions do not give")
 def test_evidence_that_does_not_follow_is_found(
     change: Callable[[dict], object],  # type: ignore[type-arg]
     found: list[str],
@@ -211,6 +214,7 @@ def test_evidence_without_a_hash_in_the_registry_is_none(tmp_path: Path) -> None
     assert EVIDENCE_FILE in differing(replace(kept(tmp_path), evidence=""))
 
 
+@pytest.mark.attack("The kept predictions are edited or removed")
 def test_edited_and_missing_predictions_are_found(tmp_path: Path) -> None:
     """A better rank for one question: the file is another, and the metrics no longer follow."""
     version = kept(tmp_path)

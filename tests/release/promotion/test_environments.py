@@ -104,6 +104,7 @@ def test_promoted_by_commits_and_reverted(
     }
     commit("Promote tiny 1 to prod")
     first = files()
+    tiny.staged()
     found = plan.plan(BACKEND, "tiny", "prod")
     assert found.unsigned and "no canary" in " ".join(found.steps) and found.serving is None
     unsigned = apply(BACKEND, "tiny", "prod")
@@ -121,6 +122,7 @@ def test_promoted_by_commits_and_reverted(
 
     assert propose(BACKEND, "tiny", rehearsed.run(0.95), "prod").decision.allowed
     commit("Promote tiny 2 to prod")
+    tiny.staged()
     lines = len(audit.verify())
     found = plan.plan(BACKEND, "tiny", "prod")
     assert found.serving and found.serving.version == "1" and not found.stops
@@ -172,6 +174,7 @@ def test_promoted_by_commits_and_reverted(
 
 
 @pytest.mark.slow
+@pytest.mark.attack("release.yml names another digest, version, model or evidence")
 def test_what_is_not_as_declared_touches_nothing(rehearsed: World) -> None:
     """A digest, a version, a model or evidence that is another: refused by plan and apply alike."""
     assert propose(BACKEND, "tiny", rehearsed.run(0.8), "prod").decision.allowed
@@ -286,6 +289,7 @@ def test_environments_do_not_disturb_each_other(
     again = desired_state.read("tiny", "dev")
     assert again and waiting and (again.version, again.digest) == (waiting.version, waiting.digest)
     assert again.evidence != waiting.evidence and files()["prod.json"] == before["prod.json"]
+    tiny.staged()
     for environment in ("prod", "dev"):
         done = apply(BACKEND, "tiny", environment, "ana")
         assert done and (done.outcome, done.version.version) == ("applied", "1")

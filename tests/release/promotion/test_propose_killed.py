@@ -21,6 +21,7 @@ from ml.release.rollout import plan
 from ml.release.rollout.apply import apply
 from ml.serving.server import Timing
 from tests.local import BACKEND
+from tests.release import tiny
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
 from tests.release.promotion.test_environments import commit, evidence, git, rehearse
@@ -89,6 +90,7 @@ def waiting(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Wait
 
 
 @pytest.mark.parametrize(("step", "call"), KILLED)
+@pytest.mark.attack("A proposal is killed at any of its steps")
 def test_a_proposal_killed_at_any_step_is_made_again(
     waiting: Waiting,
     copied: Callable[[Template], World],
@@ -103,6 +105,7 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     work = WORK.format(evaluated=waiting.evaluated, timing=asdict(TIMING), run=run)
     killed_at(step, call, IMPORTS, work)
 
+    tiny.staged()
     declared, found = desired_state.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")
     assert declared and declared.version in ("1", "2")
     attached = hashlib.sha256(evidence().read_bytes()).hexdigest() == declared.evidence
@@ -120,6 +123,7 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     monkeypatch.setattr(proposing, "evaluate", lambda *_: LocalRuns().find(waiting.evaluated))
     again = proposing.propose(BACKEND, "tiny", run, "prod")
     assert again.candidate.version == "2" and again.decision.allowed and len(again.written) == 2
+    tiny.staged()
     declared, found = desired_state.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")
     assert declared and declared.version == "2" and found.steps and not found.stops
     every = BACKEND.registry.versions("tiny")

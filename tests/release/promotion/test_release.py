@@ -222,7 +222,7 @@ def test_a_champion_with_evidence_of_an_older_schema_is_scored_again(served: Wor
 def _aged(version: Version) -> None:
     """Make the version's evidence one of the schema before, with its hash in the registry."""
     text = (version.evidence_folder / "evidence.json").read_text()
-    older = tiny.resealed(version, text.replace('"schema_version": 2', '"schema_version": 1'))
+    older = tiny.resealed(version, text.replace('"schema_version": 3', '"schema_version": 1'))
     BACKEND.registry.keep_evidence(version, older.evidence)
 
 
@@ -260,6 +260,7 @@ def test_a_corrupted_model_is_not_proposed(world: World) -> None:
     assert not BACKEND.registry.versions("tiny") and desired_state.read("tiny", "local") is None
 
 
+@pytest.mark.attack("The disk is full while a model is proposed")
 def test_a_full_disk_leaves_everything_as_it_was(served: World) -> None:
     """Registry, declaration and the served model are untouched, and the error says what to do."""
     declared, live = desired_state.read("tiny", "local"), endpoint.live("tiny")
@@ -272,6 +273,7 @@ def test_a_full_disk_leaves_everything_as_it_was(served: World) -> None:
     assert propose(BACKEND, "tiny", served.run(0.95)).decision.allowed
 
 
+@pytest.mark.attack("A pickle is put into a model")
 def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
     """A sound manifest does not make a format safe."""
     import pickle

@@ -19,6 +19,7 @@ from ml.release.rollout.apply import apply
 from ml.serving import endpoint
 from ml.serving.server import Timing
 from tests.local import BACKEND
+from tests.release import tiny
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
 from tests.release.promotion.test_environments import commit, files, rehearse
@@ -55,6 +56,7 @@ def twice(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Templa
         for number, skill in enumerate((0.8, 0.95), start=1):
             assert proposing.propose(BACKEND, "tiny", made.names[skill], "prod").decision.allowed
             commit(f"Promote tiny {number} to prod")
+            tiny.staged()
             done = apply(BACKEND, "tiny", "prod", "ana")
             assert done and done.outcome == "applied"
             if number == 1:
@@ -66,6 +68,7 @@ def twice(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Templa
 
 
 @pytest.mark.parametrize(("where", "step", "call"), KILLED)
+@pytest.mark.attack("A rollback is killed at any of its steps")
 def test_a_rollback_killed_at_any_step_is_done_by_the_next(
     declared: Template,
     twice: Template,

@@ -203,6 +203,7 @@ BRIEFLY = {
         for case in KILLED
     ],
 )
+@pytest.mark.attack("An apply is killed at any of its steps")
 def test_an_apply_killed_at_any_step_is_finished_by_the_next(
     challenged: World, step: str, call: int, moment: str
 ) -> None:
@@ -240,6 +241,7 @@ apply(LocalBackend(), "tiny", "local", "ana")
     assert set(applied) == {"1", "2"} and applied[-1] == "2"
 
 
+@pytest.mark.attack("Two applies run at once")
 def test_two_applies_at_once_end_as_one(challenged: World) -> None:
     """One waits for the other and finds nothing left to do; one server runs."""
     found: list[Applied] = []

@@ -207,6 +207,7 @@ def test_labels_that_nothing_is_kept_for_are_told(tmp_path: Path) -> None:
     assert "the reference keeps no losses: quality is not judged" in found.notes
 
 
+@pytest.mark.attack("A request injects into the page of watched requests")
 def test_the_page_needs_nothing_from_outside_and_cannot_be_injected_into(tmp_path: Path) -> None:
     """What callers sent stands in it: as text."""
     rows = [

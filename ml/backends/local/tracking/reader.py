@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ml.backends.registry import Version
+from ml.backends.registry import Version, marks
 from ml.backends.runs import Curve
 from ml.core.home import database
 
@@ -151,8 +151,8 @@ def model_versions() -> list[Version]:
         own = tags.get((model, number), {})
         digest, project, evidence = (own.get(tag, "") for tag in (DIGEST, PROJECT, EVIDENCE))
         folder = (source or "").removeprefix("file://")
-        version = Version(model, str(number), digest, project, run or "", evidence, folder)
-        versions.append(version)
+        version = (model, str(number), digest, project, run or "", evidence, folder)
+        versions.append(Version(*version, **marks(own)))
     return versions
 
 

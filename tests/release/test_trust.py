@@ -1,0 +1,386 @@
+"""What policies/promotion/TRUST.md says is held, attacked: whom a gate believes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml.backends.attestation import Certificates
+from ml.backends.registry import Version
+from ml.core.errors import Exit, Refused
+from ml.release import audit
+from ml.release.declaration import desired_state, projects
+from ml.release.declaration.release_file import Declared
+from ml.release.evidence import evidence
+from ml.release.evidence.evidence import ATTESTATION
+from ml.release.promotion.gate_check import GateCheck, champion_of, check_gates, request
+from ml.release.promotion.propose import propose
+from ml.release.rollout.apply import apply
+from ml.release.rollout.plan import plan
+from ml.release.versions import EVIDENCE_FILE
+from ml.serving import endpoint
+from ml.specs.plan import planning
+from ml.specs.sdk.load import load
+from policies.promotion.decision import Result
+from tests.local import BACKEND
+from tests.release import tiny
+from tests.release.authority import Authority, Workflow
+from tests.release.conftest import Template, World
+from tests.release.promotion.test_environments import commit, git, rehearse
+from tests.release.test_commands import ml
+from tests.stand_ins.memory import MemoryBackend
+
+
+@pytest.fixture
+def declared_world(declared: Template, copied: Callable[[Template], World]) -> World:
+    """Version 1 is live by the state, its server stopped; a better version 2 is declared."""
+    return copied(declared)
+
+
+def now_declared(environment: str = "local") -> Declared:
+    """What is declared."""
+    found = desired_state.read("tiny", environment)
+    assert found is not None
+    return found
+
+
+def refused(act: Callable[[], object]) -> str:
+    """The code of the error."""
+    with pytest.raises(Refused) as raised:
+        act()
+    return raised.value.problems[0].code
+
+
+def edited(version: Version, change: Callable[[dict[str, Any]], object]) -> str:
+    """The hash of an edited copy of the evidence, beside the true one as an apply finds it."""
+    document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text())
+    change(document)
+    text = json.dumps(document)
+    copy = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
+    shutil.copytree(version.evidence_folder, copy.evidence_folder)
+    (copy.evidence_folder / EVIDENCE_FILE).write_text(text)
+    return copy.evidence
+
+
+@pytest.mark.attack("A declaration names evidence that the registry never kept")
+def test_evidence_that_the_registry_does_not_have(declared_world: World) -> None:
+    """A folder of that hash is not enough."""
+    declared = now_declared()
+    version = BACKEND.registry.find("tiny", declared.version)
+    other = edited(version, lambda document: document.update(created="2030-01-01T00:00:00+00:00"))
+    desired_state.declare("tiny", "local", replace(declared, evidence=other))
+    assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "not-as-declared"
+    assert endpoint.live("tiny").launch.version == "1"  # type: ignore[union-attr]
+
+
+@pytest.mark.attack("Evidence claims another date, other hardware, advisories or clean code")
+def test_claims_are_told_again(declared_world: World) -> None:
+    """Evidence that the registry has, and that nobody attested."""
+    version = BACKEND.registry.find("tiny", "2")
+    claimed = datetime.now(UTC) + timedelta(days=300)
+
+    def claim(document: dict[str, Any]) -> None:
+        document["created"] = claimed.isoformat()
+        document["latency"]["hardware"] = document["latency"]["instance_type"]
+        document["supply_chain"] |= {"source": "osv", "as_of": claimed.isoformat(), "records": 1}
+        document["supply_chain"]["advisories"] = []
+
+    version = BACKEND.registry.keep_evidence(version, edited(version, claim))
+    found = evidence.load(version)
+    assert found.created and found.created < datetime.now(UTC)
+    assert found.latency.hardware != found.latency.instance_type
+    assert found.supply_chain.as_of is None and found.supply_chain.advisories is None
+    assert found.lineage.dirty is False and found.lineage.evaluation_dirty is False
+    for name in ("code_snapshot", "evaluation_snapshot", "commit", "evaluation_commit"):
+        other = "b" * 40 if name.endswith("commit") else "sha256:" + "b" * 64
+        lie = edited(version, lambda document: document["lineage"].update({name: other}))  # noqa: B023
+        lineage = evidence.load(BACKEND.registry.keep_evidence(version, lie)).lineage
+        assert lineage.evaluation_dirty if name.startswith("evaluation") else lineage.dirty
+
+
+@pytest.mark.attack("A decision is invented")
+@pytest.mark.parametrize("how", ["nothing", "another version", "another event"])
+def test_an_invented_decision(declared_world: World, how: str) -> None:
+    """It has to be one of the gates that allowed this model here."""
+    declared = now_declared()
+    hashes = {
+        "nothing": lambda: "d" * 64,
+        "another version": lambda: str(audit.verify()[0]["hash"]),
+        "another event": lambda: audit.append(
+            "drill", {"decision": audit.verify()[-1]["decision"], "endpoint": "tiny"}
+        ),
+    }
+    desired_state.declare("tiny", "local", replace(declared, decision=hashes[how]()))
+    assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "decision-unknown"
+    stops = plan(BACKEND, "tiny").stops
+    assert stops and stops.problems[0].code == "decision-unknown" and stops.problems[0].hint
+    desired_state.declare("tiny", "local", declared)
+    assert plan(BACKEND, "tiny").stops is None
+
+
+@pytest.mark.attack("A second declaration takes over the approval of the first")
+def test_an_approval_is_of_a_digest(declared_world: World) -> None:
+    """Declared while an apply waits for another: it needs an approval of its own."""
+    second, sentences, results = now_declared(), [], []
+    first = next(line for line in audit.verify() if line["event"] == "applied")
+    waits = threading.Event()
+
+    def run() -> None:
+        done = apply(BACKEND, "tiny", "local", "ana", progress=sentences.append, waiting=waits.set)
+        results.append(done)
+
+    desired_state.declare(
+        "tiny", "local", replace(second, version="1", digest=str(first["digest"]))
+    )
+    other = threading.Thread(target=run)
+    with desired_state.rollout_lock("tiny", "local", waiting=lambda: None):
+        other.start()
+        assert waits.wait(60)
+        desired_state.declare("tiny", "local", second)
+    other.join(60)
+    (done,) = results
+    assert done.outcome == "refused" and [one.gate for one in done.decision.blocking] == [
+        "sign-off"
+    ]
+    assert "ana approved version 1" in sentences[0] and "approval of its own" in sentences[0]
+
+
+@pytest.mark.attack("A forged line of the audit log says that a version served before")
+def test_the_log_loosens_nothing(declared_world: World) -> None:
+    """The gates are not report-only for it, and there is a canary."""
+    second = now_declared()
+    version = BACKEND.registry.find("tiny", "2")
+    audit.append(
+        "applied",
+        {
+            **{"environment": "local", "endpoint": "tiny", "model": "tiny", "version": "2"},
+            **{"digest": version.digest, "serving": second.serving, "decision": second.decision},
+        },
+    )
+    found = plan(BACKEND, "tiny")
+    assert found.decision and not found.decision.request.served_before
+    assert not [step for step in found.steps if step.startswith("no canary")]
+
+
+@pytest.mark.attack("The alias of the champion is moved in the registry")
+def test_an_alias_lets_nothing_pass(declared_world: World) -> None:
+    """The version to beat is the one that serves; the declared one needs its approval."""
+    BACKEND.registry.promote(BACKEND.registry.find("tiny", "2"), "local")
+    champion = champion_of(BACKEND.registry, "tiny", "local")
+    assert champion and champion.version == "1"
+    done = apply(BACKEND, "tiny", "local")
+    assert done and done.outcome == "refused" and done.decision.champion == "1"
+    endpoint.switch("tiny", None)  # and where nothing serves, the alias is no approval
+    done = apply(BACKEND, "tiny", "local")
+    assert done and done.outcome == "refused"
+
+
+def _other_code(document: dict[str, Any]) -> None:
+    copy = Path("other").absolute()
+    shutil.copytree(Path("ml/projects/tiny/endpoint"), copy)
+    (copy / "score.py").write_text(tiny.SCORE + "\nCHANGED = 1\n")
+    document["launch"]["code"] = str(copy)
+
+
+@pytest.mark.attack("live.json starts other code than the released")
+@pytest.mark.parametrize(
+    "change",
+    [
+        _other_code,
+        lambda document: document["launch"].update(scoring_script="/tmp/score.py"),
+        lambda document: document["launch"]["environment_variables"].update(PYTHONPATH="/tmp"),
+        lambda document: document["launch"].update(serving=""),
+        lambda document: document["launch"].update(collect=1.0),
+        lambda document: document["launch"]["settings"].update(instance_type="other"),
+        lambda document: document["launch"].update(digest="sha256:" + "0" * 64),
+    ],
+    ids=["code", "script", "variables", "digest", "collect", "settings", "model"],
+)
+def test_a_changed_state_starts_nothing(
+    promoted_world: World, change: Callable[[dict[str, Any]], None]
+) -> None:
+    """Its launch is hashed before a server is started from it."""
+    path = endpoint.folder("tiny") / endpoint.STATE
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    assert refused(lambda: endpoint.ensure("tiny")) in ("serving-changed", "model-corrupt")
+
+
+@pytest.mark.attack("The served score.py is changed in its snapshot")
+def test_changed_serving_code_starts_nothing(promoted_world: World) -> None:
+    """Neither by serving what is live, nor by an apply of it."""
+    live = endpoint.live("tiny")
+    assert live
+    (live.launch.code / "score.py").write_text(tiny.SCORE + "\nCHANGED = 1\n")
+    assert refused(lambda: endpoint.ensure("tiny")) == "serving-changed"
+    assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "serving-changed"
+    stops = plan(BACKEND, "tiny").stops
+    assert stops and stops.exit_code == Exit.GATE_SAID_NO
+
+
+@pytest.mark.attack("The audit log is written anew as a whole")
+@pytest.mark.parametrize("how", ["anew", "empty", "gone"])
+def test_a_log_that_was_written_anew(
+    declared_world: World, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It lacks the decision that this machine declares; what it was held against is said."""
+    code, out, err = ml(capsys, "audit", "verify")
+    assert code == 0 and "held against local in" in err and "is line" in err
+    lines = audit.verify()
+    audit.path().write_text("")
+    if how == "gone":
+        audit.path().unlink()
+    elif how == "anew":
+        audit.path().unlink()
+        for line in lines:
+            details = {"endpoint": line.get("endpoint", ""), "decision": line.get("decision")}
+            audit.append(str(line["event"]), details)
+    code, out, err = ml(capsys, "audit", "verify")
+    assert code == 3 and "error[audit-broken]" in err
+    code, out, err = ml(capsys, "audit", "verify", "--json")
+    assert code == 3 and json.loads(out)["sound"] is False
+
+
+@pytest.mark.attack("A version is declared as a way back that was never merged before")
+def test_a_way_back_was_merged_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier commit declared it, and a later one something else."""
+    tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    one, two = (
+        Declared("tiny", number, f"sha256:{number * 64}", "e" * 64, "d" * 64, serving="c" * 64)
+        for number in "12"
+    )
+
+    def before(declared: Declared) -> bool:
+        return desired_state.was_declared_before("tiny", "prod", declared)
+
+    assert not before(one)
+    for declared in (one, two):
+        desired_state.declare("tiny", "prod", declared)
+        assert not before(declared)
+        commit("promote")
+        assert not before(declared)
+    assert before(one) and not before(replace(one, serving="b" * 64))
+    desired_state.declare("tiny", "prod", one)
+    assert before(one)
+    commit("back")
+    assert before(one) and before(two)
+
+
+@pytest.mark.slow
+@pytest.mark.attack("prod is declared without staging")
+def test_an_environment_waits_for_the_one_before(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Plan and apply refuse until staging served this model by this serving code."""
+    rehearse(world.project.folder, tmp_path / "osv")
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv"))
+    proposal = propose(BACKEND, "tiny", world.run(0.8), "prod")
+    assert proposal.decision.outcome == "pending" and proposal.decision.request.rehearsal
+    words = ("tiny", "--env", "prod", "--on", "local")
+    code, _, err = ml(capsys, "release", "plan", *words)
+    assert code == 3 and "staging has not served this model" in err
+    code, _, err = ml(capsys, "release", "apply", *words, "--approved-by", "ana")
+    assert code == 3 and "as a rehearsal on this machine" in err and "order" in err
+    version = BACKEND.registry.find("tiny", "1")
+    BACKEND.registry.promote(version, "staging", "a" * 64)  # by other serving code
+    assert apply(BACKEND, "tiny", "prod", "ana").outcome == "refused"  # type: ignore[union-attr]
+    tiny.staged()
+    assert plan(BACKEND, "tiny", "prod").stops is None
+
+
+@pytest.mark.slow
+@pytest.mark.attack("The evaluation has uncommitted changes")
+@pytest.mark.parametrize("hidden", [False, True])
+def test_an_uncommitted_evaluation(
+    world: World, hidden: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """prod refuses it, whatever git says; `local` takes it and says so."""
+    rehearse(world.project.folder, tmp_path / "osv")
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv"))
+    script = world.project.folder / "evaluate.py"
+    if hidden:
+        git("update-index", "--skip-worktree", "ml/projects/tiny/evaluate.py")
+    script.write_text(script.read_text().replace('["skill"]', '["skill"] + 0.1'))
+    made = propose(BACKEND, "tiny", world.run(0.8), "prod")
+    assert [one.gate for one in made.decision.blocking] == ["lineage"]
+    assert "evaluated by commit" in made.decision.blocking[0].found
+    made = propose(BACKEND, "tiny", world.run(0.8))
+    assert made.decision.allowed and made.evidence.lineage.evaluation_dirty is True
+
+
+@pytest.mark.slow
+@pytest.mark.attack("An evaluation that flatters measures the candidate alone")
+def test_the_champion_is_measured_by_the_same_evaluation(promoted_world: World) -> None:
+    """A worse model is scored better by changed code: so is the champion."""
+    script = promoted_world.project.folder / "evaluate.py"
+    script.write_text(script.read_text().replace('["skill"]', '["skill"] + 0.2'))
+    commit("an easier evaluation")
+    made = propose(BACKEND, "tiny", promoted_world.run(0.7))
+    assert made.decision.outcome == "refused"
+    assert {"non-inferiority", "superiority"} <= {one.gate for one in made.decision.blocking}
+
+
+@pytest.mark.slow
+@pytest.mark.attack("Evidence that no trusted workflow made is applied to the real place")
+def test_the_real_place_takes_attested_evidence_alone(
+    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rehearsal, another authority, another workflow, edited evidence: the gate refuses all."""
+    root = tmp_path / "repository"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    folder, authority = tiny.make(root).folder, Authority()
+    backend = MemoryBackend(tmp_path / "memory", Certificates([authority.pem]))
+    spec = load(folder / "jobs" / "train.yml", {"inputs.skill": "0.8"})
+    run = backend.run(planning.plan(spec)).name
+
+    def gate(attestor: Workflow | None) -> Result:
+        decision = propose(backend, "tiny", run, "dev", attestor=attestor).decision
+        return next(one for one in decision.results if one.gate == "attestation")
+
+    trusted = Workflow(authority)
+    assert gate(trusted).verdict == "pass"
+    (version,) = backend.registry.versions("tiny")
+    assert (version.evidence_folder / ATTESTATION).is_file()
+    for attestor, why in (
+        (None, "no attestation is kept"),
+        (Workflow(Authority()), "no authority"),
+        (trusted.of(ref="refs/heads/topic"), "other ref"),
+        (trusted.of(repository="somebody/fork"), "other repository"),
+        (replace(trusted, commit="b" * 40), "of the commit"),
+    ):
+        result = gate(attestor)
+        assert result.verdict == "fail" and why in result.why, result
+
+    # A rehearsal that borrows the attestation of the true evidence.
+    (rehearsed,) = backend.registry.versions("tiny")
+    other = edited(version, lambda document: document["latency"].update(p95_ms=0.1))
+    version = backend.registry.keep_evidence(rehearsed, other)
+    assert (version.evidence_folder / ATTESTATION).is_file()
+    checked = judged(backend, version)
+    result = next(one for one in checked.decision.results if one.gate == "attestation")
+    assert result.verdict == "fail" and "something else" in result.why
+    # Without the authority of the tests nothing is attested: there is no default.
+    backend.verifier = None
+    checked = judged(backend, rehearsed)
+    assert "attestation" in [one.gate for one in checked.decision.blocking]
+
+
+def judged(backend: MemoryBackend, version: Version) -> GateCheck:
+    """What the gates say of it now."""
+    asked = request(backend, version, "dev")
+    return check_gates(backend, projects.find("tiny"), version, asked, record=False)
