@@ -266,7 +266,10 @@ _SAFE_WAYS = (
     (r"the variable", "give the value to a variable of your own, and name a file of `code:` here"),
     (r"a command whose name|the command of", "write the name of the command into the command"),
     (r"a command that cannot be read", "write the command in a simpler way, or into a script"),
-    (r"an assignment|a place after|the words of|an option", "write `'{}'` in single quotes"),
+    (
+        r"an assignment|the target of|a place after|the words of|an option",
+        "write `'{}'` in single quotes",
+    ),
 )
 
 

@@ -48,7 +48,7 @@ def made_sweep(name: str, *scores: float, days_ago: float = 0.0, goal: str = "ma
     trials = tuple(
         Run(
             id=f"id-{name}-{number}",
-            name=f"{name}_{number}",
+            name=f"{name.replace('/steps/', '.')}_{number}",
             status="Completed",
             experiment="tests",
             folder=home.jobs() / name / "trials" / str(number),

@@ -331,3 +331,13 @@ def test_the_command_is_known() -> None:
         text=True,
     )
     assert "Runs of this machine: list, show, logs" in done.stdout
+
+
+@pytest.mark.attack("escape sequences in the log of a job")
+def test_a_log_does_not_steer_a_terminal(ml: Ml) -> None:
+    """They are shown, in the lines that the job printed."""
+    run = made("loud_oak_01")
+    log = run.folder / "logs" / "std_log.txt"
+    log.write_bytes(b"one\x1b[2J\x1b]0;title\x07\ncaf\xc3\xa9 \xff\n")
+    output = ml("logs", run.name).stdout
+    assert output.splitlines() == ["one\\x1b[2J\\x1b]0;title\\x07", "caf\u00e9 \ufffd"]

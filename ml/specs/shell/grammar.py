@@ -66,13 +66,15 @@ class Word:
     """A word without its quotes: `text` has placeholders and expansions as single characters.
 
     `is_bare`: nothing in it is quoted. `is_pattern`: unquoted characters expand to other words.
-    `is_process`: it is `<(…)`, a file with what commands print. `unquoted`: these placeholders.
+    `is_process`: it is `<(…)`, a file with what commands print. `splits`: an expansion in it is not
+    quoted and may become several words. `unquoted`: the placeholders that are not quoted.
     """
 
     text: str = ""
     is_bare: bool = True
     is_pattern: bool = False
     is_process: bool = False
+    splits: bool = False
     unquoted: list[str] = field(default_factory=list)
 
     @property
@@ -343,6 +345,7 @@ class Text(ABC):
         if not self._peek() or (self._peek() in _ENDS_WORD and self._peek(2) not in {"<(", ">("}):
             self._fail(f"`{operator}` without a target")
         target = self._word()
+        self.evaluate("".join(target.unquoted), f"the target of `{operator}`")
         if operator in {"<<", "<<-"}:
             if not target.is_constant:
                 self._fail("the end of a here-document is not constant")
@@ -402,8 +405,10 @@ class Text(ABC):
                 self._double(word)
             elif char == "$":
                 self._dollar(word)
+                word.splits |= word.text.endswith(EXPANSION)
             elif char == "`":
                 self._backticks(word)
+                word.splits = True
             else:
                 self.at += 1
                 if PRIVATE.match(char):

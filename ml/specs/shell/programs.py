@@ -51,7 +51,8 @@ _AWKS = frozenset({"awk", "gawk", "mawk", "nawk"})
 _RUNNERS = frozenset({
     "env", "sudo", "doas", "nohup", "nice", "ionice", "timeout", "exec", "command", "builtin",
     "xargs", "stdbuf", "setsid", "taskset", "numactl", "chroot", "strace", "ltrace", "flock",
-    "unshare", "nsenter", "setpriv", "unbuffer", "tini", "dumb-init", "gosu", "chrt",
+    "unshare", "time", "mpirun", "mpiexec", "srun", "nsenter", "setpriv", "unbuffer", "tini",
+    "dumb-init", "gosu", "chrt",
 })  # fmt: skip
 # They print or copy their arguments, and run none of them.
 _WRITERS = frozenset({
@@ -180,6 +181,8 @@ class _Programs(Text):
         elif name in _AWKS or name == "sed":
             self._filter(name, arguments)
         elif name == "find":
+            if any(word.splits for word in arguments):
+                self.evaluate_all("a command whose words may run another (`find`)")
             self.evaluate(
                 "".join(each for w in arguments for each in w.unquoted), "the words of `find`"
             )
@@ -355,9 +358,14 @@ class _Programs(Text):
                 return
             if ASSIGNMENT.match(word.text):
                 self._assignment(word)
+                self.evaluate(_unquoted([word]), "an assignment, after which a command begins")
+                if word.splits:
+                    self.evaluate_all(f"a command whose name may not be constant (after `{name}`)")
                 continue
             if word.text[:1] == "-" or re.fullmatch(r"[\d.]+[smhdKkMG]?", word.text):
                 self.evaluate([word], f"an option of `{name}`")
+                if word.splits:
+                    self.evaluate_all(f"a command whose name may not be constant (after `{name}`)")
                 continue
             rest = arguments[index:]
             first = next((i for i, each in enumerate(rest) if _runs_code(each)), None)
@@ -369,7 +377,7 @@ class _Programs(Text):
                 if replaces or not takes_words:
                     self.evaluate_all("a command that runs the text which it reads (`xargs`)")
             # What follows an option may be its value, or the command.
-            if index and arguments[index - 1].text[:1] == "-":
+            if index and re.match(r"-[^=]*$", arguments[index - 1].text):
                 before = rest[:first]
                 self.evaluate(before, f"the command of `{name}`")
                 if any(each.has_expansion for each in before):
