@@ -107,29 +107,32 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Note the attack that a case tries in its report, which xdist hands to the main process."""
     outcome = yield
     if mark := item.get_closest_marker("attack"):
-        outcome.get_result().user_properties.append(("attack", mark.args[0]))  # type: ignore[attr-defined]
+        kind = "told" if mark.kwargs.get("told") else "held"
+        outcome.get_result().user_properties.append(("attack", (mark.args[0], kind)))  # type: ignore[attr-defined]
 
 
 def _show_attacks(terminalreporter: pytest.TerminalReporter) -> None:
-    """The table of `make torture ARGS=attacks`: each attack, its cases, and how many held."""
-    attacks: dict[str, Counter[str]] = {}
+    """The table of `make torture ARGS=attacks`: each attack, its cases, and what came of it.
+
+    One that cannot be stopped on one machine is `told`: it is made visible.
+    """
+    attacks: dict[tuple[str, str], Counter[str]] = {}
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.stats.get(outcome, []):
-            for name, sentence in getattr(report, "user_properties", []):
+            for name, attack in getattr(report, "user_properties", []):
                 if name == "attack" and (report.when == "call" or outcome == "error"):
-                    attacks.setdefault(sentence, Counter())[outcome] += 1
+                    attacks.setdefault(tuple(attack), Counter())[outcome] += 1
     terminalreporter.section("attacks")
-    told = []
-    for sentence, count in sorted(attacks.items()):
-        cases, held = count.total(), count["passed"] == count.total()
-        if not held:
-            told.append(sentence)
-        state = "held" if held else f"NOT HELD, {count['passed']} of {cases}"
+    ends = Counter[str]()
+    for (sentence, kind), count in sorted(attacks.items()):
+        cases, passed = count.total(), count["passed"] == count.total()
+        ends[kind if passed else "through"] += 1
+        state = kind if passed else f"NOT HELD, {count['passed']} of {cases}"
         terminalreporter.write_line(f"{state:12} {sentence} ({cases} case{'s' * (cases != 1)})")
     tried = sum(count.total() for count in attacks.values())
     terminalreporter.write_line(
-        f"attacks: {len(attacks)} tried in {tried} cases, {len(attacks) - len(told)} held, "
-        f"{len(told)} got through"
+        f"attacks: {len(attacks)} tried in {tried} cases, {ends['held']} held, "
+        f"{ends['told']} told, {ends['through']} got through"
     )
 
 

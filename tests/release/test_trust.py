@@ -82,7 +82,9 @@ def test_evidence_that_the_registry_does_not_have(declared_world: World) -> None
     assert endpoint.live("tiny").launch.version == "1"  # type: ignore[union-attr]
 
 
-@pytest.mark.attack("Evidence claims another date, other hardware, advisories or clean code")
+@pytest.mark.attack(
+    "Evidence claims another date, other hardware, advisories or clean code", told=True
+)
 def test_claims_are_told_again(declared_world: World) -> None:
     """Evidence that the registry has, and that nobody attested."""
     version = BACKEND.registry.find("tiny", "2")
@@ -228,7 +230,7 @@ def test_changed_serving_code_starts_nothing(promoted_world: World) -> None:
     assert stops and stops.exit_code == Exit.GATE_SAID_NO
 
 
-@pytest.mark.attack("The audit log is written anew as a whole")
+@pytest.mark.attack("The audit log is written anew as a whole", told=True)
 @pytest.mark.parametrize("how", ["anew", "empty", "gone"])
 def test_a_log_that_was_written_anew(
     declared_world: World, how: str, capsys: pytest.CaptureFixture[str]
