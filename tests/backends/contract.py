@@ -207,13 +207,17 @@ class BackendContract:
         with pytest.raises(Refused, match="no-such-version"):
             registry.find("m", "3")
         assert registry.champion("m", "local") is None
-        registry.promote(second, "local")
-        assert registry.champion("m", "local") == second
+        registry.promote(second, "local", "code")
+        champion = registry.champion("m", "local")
+        assert champion and champion.digest == second.digest
+        assert champion.served_in("code") == ("local",) and champion.served_in("other") == ()
         assert registry.champions() == [("local", "m", "2")]
         registry.demote("m", "local")
         assert registry.champion("m", "local") is None
         kept = registry.keep_evidence(first, "c" * 64)
         assert registry.find("m", "1") == kept and kept.evidence == "c" * 64
+        kept = registry.keep_evidence(first, "d" * 64)
+        assert kept.kept_at("c" * 64) and kept.kept_at("d" * 64) and kept.evidence == "d" * 64
 
     def test_a_run_that_ended_is_not_cancelled(self, backend: Backend, command: Plans) -> None:
         run = backend.run(command(""))

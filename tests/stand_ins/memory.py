@@ -204,7 +204,8 @@ class MemoryRegistry:
         self._aliases.pop((environment, model), None)
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
-        kept = {*version.kept, (sha256, datetime.now(UTC))}
+        known = self.find(version.model, version.version)
+        kept = {*known.kept, (sha256, datetime.now(UTC))}
         return self._set(version, evidence=sha256, kept=frozenset(kept))
 
     def _set(self, version: Version, **changes: Any) -> Version:
