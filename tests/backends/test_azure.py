@@ -77,9 +77,13 @@ def test_a_fault_on_the_way_changes_nothing(
 ) -> None:
     """The run ends as it would have, and one job was made."""
     workspace.fail(fault)
-    run = AzureBackend().run(planned(spec))
+    said: list[str] = []
+    run = AzureBackend(Options(say=said.append)).run(planned(spec))
     workspace.fail()
     assert run.status == "Completed"
+    # The clients' own retries are silent; what outlasts them is told once.
+    outlasted = sum("following is tried again" in line for line in said)
+    assert outlasted == (fault["pattern"] == "GET .*/details")
     assert (run.outputs["model"] / "model.txt").read_text() == "hello"
     assert [entry.run.name for entry in AzureBackend().runs.entries()] == [run.name]
     assert (run.folder / "logs" / "std_log.txt").read_text() == "the word is hello\n"

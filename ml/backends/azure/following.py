@@ -34,35 +34,31 @@ class Follower:
 
         Ctrl-C ends the following alone: the job goes on.
         """
-        run = self.runs.read(job)
-        watch(Event("started", run))
+        run: Run | None = None
         wait, lost_since = self.poll_s, None
         while True:
             try:
+                if run is None:
+                    run = self.runs.read(job)
+                    watch(Event("started", run))
                 details = self.runs.workspace.history(job.name)
                 self._show(self.runs.fetch_logs(job.name, details))
-                if details.get("status") in ENDED:
-                    break
-                if job.type in ("sweep", "pipeline"):
+                has_ended = details.get("status") in ENDED
+                if has_ended or job.type in ("sweep", "pipeline"):
                     run = self._progress(job, run, watch)
+                # The control plane may be behind run history.
+                if has_ended and run.status not in OPEN:
+                    return run
                 lost_since = None
             except Exception as error:
                 if not _is_lost(error):
                     raise
-                lost_since = lost_since or time.monotonic()
-                self._wait_out(job, error, time.monotonic() - lost_since)
+                if lost_since is None:
+                    lost_since = time.monotonic()
+                    self.say(f"{_reason(error)}; {job.name} goes on, and following is tried again")
+                self._demand_patience(job, error, time.monotonic() - lost_since)
             time.sleep(wait)
             wait = min(wait * _GROWTH, _LAST_POLL_S)
-        return self._ended(job.name, run, watch)
-
-    def _ended(self, name: str, before: Run, watch: Watch) -> Run:
-        """The run once the control plane, which may be behind run history, says so too."""
-        while True:
-            job = self.runs.job(name)
-            run = self._progress(job, before, watch)
-            if run.status not in OPEN:
-                return run
-            time.sleep(self.poll_s)
 
     def _progress(self, job: Any, before: Run, watch: Watch) -> Run:
         """The run as it is now; the watcher learns which trials and steps began and ended since."""
@@ -81,7 +77,7 @@ class Follower:
             self.echo.write(text)
             self.echo.flush()
 
-    def _wait_out(self, job: Any, error: Exception, lost_s: float) -> None:
+    def _demand_patience(self, job: Any, error: Exception, lost_s: float) -> None:
         if lost_s > _PATIENCE_S:
             problem = Problem(
                 "lost-sight",
@@ -90,8 +86,6 @@ class Follower:
                 f"ml runs logs --follow {job.name} --on azure; its page: {studio(job)}",
             )
             raise Refused(problem, exit_code=Exit.RUN_FAILED) from error
-        if not lost_s:
-            self.say(f"{_reason(error)}; {job.name} goes on, and following it is tried again")
 
 
 def _tell(

@@ -25,7 +25,8 @@ from ml.specs.plan.plan import Sample, Value
 # Azure ML's statuses (azure-ai-ml's JobStatus) by what they are here.
 _STATUSES: Mapping[str, Status] = {
     **dict.fromkeys(("NotStarted", "Queued", "Provisioning", "Preparing", "Starting"), "Queued"),
-    **dict.fromkeys(("Running", "Finalizing", "CancelRequested", "NotResponding"), "Running"),
+    **dict.fromkeys(("Running", "Finalizing", "CancelRequested"), "Running"),
+    "NotResponding": "Failed",  # its node is gone: azure-ai-ml counts it as ended
     **{"Completed": "Completed", "Failed": "Failed", "Canceled": "Canceled", "Paused": "Queued"},
 }
 # MLflow's.
