@@ -63,7 +63,8 @@ def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -
     job = _Planner(bindings, experiment).step(spec, name, _Around())
     if job is None or bindings.problems:
         _refuse(bindings.problems)
-    return replace(job.plan, spec=spec)
+    # Without azure-ai-ml's entity, which can be neither copied nor sent to another process.
+    return replace(job.plan, spec=replace(spec, entity=None))
 
 
 def _refuse(problems: Sequence[Problem]) -> NoReturn:

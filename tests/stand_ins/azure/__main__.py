@@ -78,7 +78,7 @@ def _announce(variables: dict[str, str], as_json: bool) -> None:
     for name, value in variables.items():
         print(f"export {name}='{value}'")
     print("ml assets apply")
-    print("ml run ml/projects/faq_matching/jobs/train.yml --on azure", flush=True)
+    print("ml run SPEC --on azure", flush=True)
 
 
 def _wait(with_parent: bool) -> None:
