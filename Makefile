@@ -139,7 +139,7 @@ quick: $(TESTED) ## the quick tests alone
 	@$(PYTEST) $(ARGS)
 
 .PHONY: torture
-torture: $(TESTED) ## every round of the tests that repeat themselves (an hour); ARGS=attacks: the attacks alone
+torture: $(TESTED) ## every round of the randomised tests (an hour); ARGS=attacks: the attacks alone
 	@$(PYTEST) $(if $(filter attacks,$(ARGS)),-m attack,-m torture --torture --hypothesis-profile deep) $(filter-out attacks,$(ARGS))
 
 .PHONY: schema

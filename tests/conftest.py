@@ -23,9 +23,7 @@ settings.register_profile("deep", max_examples=1000)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--torture`, which is what `make torture` says."""
-    parser.addoption(
-        "--torture", action="store_true", help="every round of the tests that repeat themselves"
-    )
+    parser.addoption("--torture", action="store_true", help="every round of the randomised tests")
 
 
 @pytest.fixture

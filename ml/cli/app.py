@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ab": ("ml.cli.commands.ab:app", "An experiment between two versions of an endpoint."),
     "affected": (
         "ml.cli.commands.changes:affected",
-        "List what a change touches: projects, stacks, policies, rooms.",
+        "List what a change touches: projects, stacks, policies, framework folders.",
     ),
     "assets": (
         "ml.cli.commands.assets:app",
@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("ml.cli.demo:demo", "The main job: sweep, select, gate, canary, ask."),
     "doctor": (
         "ml.cli.commands.doctor:doctor",
-        "Check this machine, Azure and GitHub; each fault with its mend.",
+        "Check this machine, Azure and GitHub; each problem with its fix.",
     ),
     "evidence": (
         "ml.cli.commands.gates:evidence",
@@ -54,7 +54,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Propose a candidate; bring an environment to what is declared.",
     ),
     "report": ("ml.cli.commands.report:report", "Write a run as one HTML page that opens offline."),
-    "run": ("ml.cli.commands.run:run", "Run a job spec on this machine."),
+    "run": ("ml.cli.commands.run:run", "Run a job spec, on this machine or on Azure ML."),
     "runs": (
         "ml.cli.commands.runs:app",
         "Runs of this machine: list, show, logs, diff, best, resume, …",

@@ -17,10 +17,16 @@ def command(
     positive: Annotated[str, typer.Option(help="binary: the value that is predicted.")] = "",
     id: Annotated[str, typer.Option(help="The column that tells rows apart.")] = "",
     group: Annotated[str, typer.Option(help="Rows of one value stay in one split.")] = "",
-    time: Annotated[str, typer.Option(help="Split by this column: the latest rows test.")] = "",
+    time: Annotated[
+        str,
+        typer.Option(help="Split by the time in this column: the newest rows are the test set."),
+    ] = "",
     slice: Annotated[str, typer.Option(help="The column whose values are compared.")] = "",
     datastore: Annotated[
-        str, typer.Option(help="azureml://… of the data; FILE is then read, not copied.")
+        str,
+        typer.Option(
+            help="azureml://… of the data; FILE is then a sample for the schema, and is not copied."
+        ),
     ] = "",
 ) -> None:
     """Write a project for a table: jobs, training, evaluation, gates, endpoint.
@@ -39,7 +45,7 @@ def command(
     about = project.profile
     typer.echo(
         f"{about.task}: {len(about.features)} features, {about.primary_metric} "
-        f"{about.same_answer:.4g} for the same answer to every row, "
+        f"{about.same_answer:.4g} for a constant prediction, "
         f"slices by {', '.join(map(str, about.head['slices']))}",  # type: ignore[call-overload]
         err=True,
     )

@@ -12,7 +12,7 @@ Severity = Literal["error", "warning"]
 
 
 class Exit(IntEnum):
-    """Exit codes of every `ml` command (DESIGN: one meaning each)."""
+    """Exit codes of every `ml` command; 130, after Ctrl-C, is in `ml/cli/app.py`."""
 
     DONE = 0
     RUN_FAILED = 1

@@ -1,4 +1,4 @@
-"""Whether this machine, Azure and GitHub are as the repository expects; each fault with its mend.
+"""Whether this machine, Azure and GitHub are as the repository expects; each problem with its fix.
 
 Nothing is changed. Azure and GitHub are asked by their own programs, `az` and `gh`, as the person
 who is signed in.

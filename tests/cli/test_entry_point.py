@@ -108,7 +108,7 @@ def test_the_entry_point_imports_nothing_itself() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--help"], "Run a job spec on this machine."),
+        (["--help"], "Run a job spec, on this machine or on Azure ML."),
         (["run", "--help"], "33 not possible here"),
         (["runs", "resume", "--help"], "Parts that ended are kept"),
     ],

@@ -20,7 +20,7 @@ Base = Annotated[str, typer.Option(metavar="REF", help="A git revision, such as 
 
 
 def affected(base: Base, as_json: AsJson = False) -> None:
-    """List the projects, stacks, policies, environments and rooms that a change touches.
+    """List what a change touches: projects, stacks, policies, environments, framework folders.
 
     The change is everything since the commit that HEAD and REF share, uncommitted files included.
     """

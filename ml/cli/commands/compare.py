@@ -36,7 +36,8 @@ def compare(
         Path | None, typer.Option(help="Write the picture of the differences there, as SVG.")
     ] = None,
     chart_url: Annotated[
-        str, typer.Option(help="Where that file can be seen: md shows it in place of letters.")
+        str,
+        typer.Option(help="The address of that picture; md embeds it in place of a text chart."),
     ] = "",
     report_url: Annotated[str, typer.Option(help="The run's report, to link in md.")] = "",
     repository: Annotated[

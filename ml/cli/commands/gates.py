@@ -90,7 +90,7 @@ def _group() -> None:
 @audit.command("verify")
 def verify_audit(
     holding: Annotated[
-        str, typer.Option(help="A hash noted earlier, which a line must still have.")
+        str, typer.Option(help="A hash that you saved earlier; fails if no line has it.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:

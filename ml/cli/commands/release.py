@@ -28,7 +28,7 @@ app = typer.Typer()
 Project = Annotated[str, typer.Argument(help="A folder under ml/projects.")]
 On = Annotated[
     Literal["local", "azure"] | None,
-    typer.Option(help="`local` rehearses one of release.yml on this machine."),
+    typer.Option(help="`local`: rehearse an environment of release.yml on this machine."),
 ]
 SHORT = 19  # characters of a digest, `sha256:` among them
 

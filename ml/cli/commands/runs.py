@@ -150,7 +150,9 @@ def logs(
     ] = False,
     rank: Annotated[
         str,
-        typer.Option(help="Of one process of a job: 0, 1 … or ps_0; process_0 of a parallel step."),
+        typer.Option(
+            help="The log of this process alone: 0, 1 … or ps_0; process_0 of a parallel step."
+        ),
     ] = "0",
     on: On = "local",
 ) -> None:
@@ -297,9 +299,7 @@ def keep(
 
 @app.command()
 def clean(
-    keep: Annotated[
-        int | None, typer.Option(min=0, help="Remove runs beyond the latest so many.")
-    ] = None,
+    keep: Annotated[int | None, typer.Option(min=0, help="Keep only the N newest runs.")] = None,
     older_than: Annotated[
         str | None, typer.Option(help="Remove runs that ended before: 7d.")
     ] = None,
