@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.release.canary.signals import Memory, Side, decide
+from ml.release.canary.statistics import Memory, Side, decide
 from ml.release.canary.traffic import ENOUGH_PER_S, INTERVAL_S, LatencyIntervals
 from ml.release.declaration.release_file import Strategy
 from ml.serving.router.records import BUCKETS, FIRST_S, PER_OCTAVE

@@ -236,7 +236,10 @@ def _unchecked(case: Case, limit: float, fewest: float) -> str:
 
 
 def sign_off(case: Case, gate: Gate) -> Finding:
-    """A person approves: still pending when it is proposed, required when it is applied."""
+    """A person approves: still pending when it is proposed, required when it is applied.
+
+    Who may approve is in `.github/CODEOWNERS`.
+    """
     name = case.request.approved_by.strip()
     if name and (problem := not_words(name)):
         return Finding("fail", repr(name), "a name that can be read", problem)

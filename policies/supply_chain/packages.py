@@ -1,5 +1,6 @@
 """The packages of a lock as they are installed, their licences, and a bill of materials.
 
+Which licences are allowed is in `policies/promotion/gates.yml` (`supply-chain`).
 Licences are SPDX expressions. Since core metadata 2.4 `License-Expression` is one. Older packages
 have classifiers or free text, of which the unambiguous ones are read
 (https://peps.python.org/pep-0639/).

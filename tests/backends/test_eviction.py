@@ -16,8 +16,8 @@ from mlflow.tracking import MlflowClient
 from ml.backends.base import Options
 from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.processes.eviction import Evictions, SpotProcess
 from ml.backends.local.processes.reaper import processes_of
+from ml.backends.local.processes.spot import Evictions, SpotProcess
 from ml.backends.local.runs import records
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
@@ -288,7 +288,7 @@ def test_full_disk_at_a_restart(
     def full(plan: CommandPlan, folder: Path, snapshot: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ml.backends.local.processes.eviction.lay_out_again", full)
+    monkeypatch.setattr("ml.backends.local.processes.spot.lay_out_again", full)
     run = evicted(0.3).run(plan)
     assert run.status == "Failed"
     assert run.error is not None and run.error.code == "disk-full"

@@ -16,7 +16,7 @@ from ml.backends.runs import Run
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.serving import endpoint
-from policies.promotion import canary
+from policies.promotion import canary_floor
 from tests.local import BACKEND
 from tests.release import tiny
 from tests.release.tiny import Tiny
@@ -161,5 +161,5 @@ def _few_requests(
 ) -> None:
     """The floor of a canary, lowered to the few requests of the tiny project."""
     file = tmp_path_factory.mktemp("floor") / "canary.yml"
-    file.write_text(canary.FLOOR.read_text().replace("requests: 100", "requests: 20"))
-    monkeypatch.setattr(canary, "FLOOR", file)
+    file.write_text(canary_floor.FLOOR.read_text().replace("requests: 100", "requests: 20"))
+    monkeypatch.setattr(canary_floor, "FLOOR", file)

@@ -1,4 +1,4 @@
-"""Submits a plan: the spec's own job under a name that is the same for the same commit and spec."""
+"""The request of a job: its spec, and a name that is the same for the same commit and spec."""
 
 from __future__ import annotations
 

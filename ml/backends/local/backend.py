@@ -23,9 +23,9 @@ from ml.backends.local.files import COPIED
 from ml.backends.local.parallel import parallel
 from ml.backends.local.pool.pool import pool_of_a_run, shared_pool
 from ml.backends.local.processes import interruption as interruptions
-from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import Reaper, cores
+from ml.backends.local.processes.spot import Evictions
 from ml.backends.local.registry import LocalRegistry
 from ml.backends.local.runs import jobs, lifecycle
 from ml.backends.local.runs.store import LocalRuns

@@ -1,7 +1,7 @@
 """A canary: green and its baseline are started beside blue and get more traffic step by step.
 
-The signals are checked ten times a second; `ml.release.canary.signals` decides, and this module has
-the effects. The caller acts on the outcome.
+The signals are checked ten times a second; `ml.release.canary.statistics` decides, and this module
+has the effects. The caller acts on the outcome.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.canary.signals import KINDS, Signal, Verdict, decide, object_to
+from ml.release.canary.statistics import KINDS, Signal, Verdict, decide, object_to
 from ml.release.canary.traffic import (
     NOTICE_S,
     Comparison,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from ml.release.canary.signals import KINDS, Latencies, Memory, Side
+from ml.release.canary.statistics import KINDS, Latencies, Memory, Side
 from ml.serving import processes
 from ml.serving.router.routes import SAMPLE_HEADER
 from ml.serving.server import Server

@@ -23,7 +23,7 @@ from ml.core.names import not_words
 from ml.core.settings import CLOSED, SchemaVersion
 from ml.release.declaration.projects import Project
 from ml.serving.router.routes import MAX_MIRRORED
-from policies.promotion import canary
+from policies.promotion import canary_floor
 
 SCHEMA = Path(__file__).with_name("release.schema.json")
 SCHEMA_VERSION = 1
@@ -432,7 +432,7 @@ def complete(traffic: Mapping[str, object]) -> Strategy:
 
 def _below_floor(strategy: Strategy, name: str, document: Document) -> Iterator[Problem]:
     """What lets a worse version pass more easily than policies/promotion/canary.yml allows."""
-    loose = list(canary.load().looser(settings_of(strategy)))
+    loose = list(canary_floor.load().looser(settings_of(strategy)))
     if document.get("traffic", "prediction") and not strategy.prediction:
         loose.append(("prediction", "the project's, so that drift is judged"))
     for setting, expected in loose:

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from benchmarks import simulated_canary as canary
-from ml.release.canary.signals import decide, latency_evidence, limit
+from ml.release.canary.statistics import decide, latency_evidence, limit
 from ml.serving.router.records import BUCKETS, bucket
 
 CANARIES = 100

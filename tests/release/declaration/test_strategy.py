@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from ml.release.canary import signals, traffic
-from ml.release.canary.signals import Side
+from ml.release.canary import statistics, traffic
+from ml.release.canary.statistics import Side
 from ml.release.canary.traffic import REFERENCE, Answers, edges, prediction, shape
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import Strategy
@@ -40,7 +40,7 @@ def test_mirroring_is_a_stage_before_the_steps() -> None:
     made = release_file.complete({"mirror": 20})
     assert [str(stage) for stage in made.stages] == ["a copy of 20 %", "10 %", "50 %", "100 %"]
     assert [stage.requests for stage in made.stages] == [150, 150, 600, 150]
-    assert signals.limit(made) > signals.limit(Strategy())
+    assert statistics.limit(made) > statistics.limit(Strategy())
 
 
 def test_shapes_tell_schemas_apart_not_values() -> None:

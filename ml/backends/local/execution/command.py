@@ -15,7 +15,7 @@ from ml.backends.local import distribution, environment, files, outcome
 from ml.backends.local.execution.session import Session
 from ml.backends.local.parallel import parallel
 from ml.backends.local.pool.pool import Job
-from ml.backends.local.processes import eviction
+from ml.backends.local.processes import spot
 from ml.backends.local.processes.process import RunProcess
 from ml.backends.local.runs import lifecycle, records
 from ml.backends.local.tracking import reader
@@ -54,7 +54,7 @@ class Execution:
     _lineage: dict[str, Any] = field(init=False)
     _began: float = field(init=False)
     _mounted: outcome.States = field(init=False, default_factory=dict)
-    _process: RunProcess | eviction.SpotProcess | None = field(init=False, default=None)
+    _process: RunProcess | spot.SpotProcess | None = field(init=False, default=None)
     _tail: Tail = field(init=False)
     _looked_at: float = field(init=False)
     _code: int | None = field(init=False, default=None)
@@ -114,7 +114,7 @@ class Execution:
         self._mounted = files.states(files.mounted(self.plan))
         evictions, start = self.session.evictions, partial(self._start, command, own)
         self._process = (
-            eviction.SpotProcess(self.run.id, start, self._restart, evictions)
+            spot.SpotProcess(self.run.id, start, self._restart, evictions)
             if evictions.after_s
             else start()
         )
@@ -148,8 +148,8 @@ class Execution:
         return bool(self.sampled)
 
     def _restart(self, after_s: float) -> None:
-        eviction.lay_out_again(self.plan, self.folder, self.session.snapshot)
-        self.run = eviction.record_restart(self.run, self.log, after_s)
+        spot.lay_out_again(self.plan, self.folder, self.session.snapshot)
+        self.run = spot.record_restart(self.run, self.log, after_s)
         records.write(self.run, self._lineage)
         self.session.tracking.tag(self.run.id, {"restarts": str(len(self.run.restarts))})
 
@@ -247,7 +247,7 @@ class Execution:
             *changed,
             *warnings,
             *outcome.empty_outputs(self.plan, self.run),
-            *eviction.warnings(self.run, self.session.evictions),
+            *spot.warnings(self.run, self.session.evictions),
             *parallel.warnings(self.plan, self.folder),
         )
 
@@ -256,7 +256,7 @@ class Execution:
             return "Failed", self._fault
         if self.ended_by:
             problem = outcome.canceled(self.ended_by, self.plan, self.log)
-            return "Canceled", eviction.explain_timeout(problem, self.run)
+            return "Canceled", spot.explain_timeout(problem, self.run)
         if self._code == 0:
             return "Completed", None
         log, who = distribution.culprit(self.folder)

@@ -11,7 +11,7 @@ from ml.backends.local import environment
 from ml.backends.local.environment import HERE, Interpreter, Interpreters
 from ml.backends.local.execution import saved_plan
 from ml.backends.local.pool.pool import Pool
-from ml.backends.local.processes.eviction import Evictions
+from ml.backends.local.processes.spot import Evictions
 from ml.backends.local.runs import lineage
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.snapshot import Snapshot

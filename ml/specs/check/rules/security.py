@@ -1,4 +1,7 @@
-"""Attacks through a spec: commands in values, and secrets in plain text."""
+"""Attacks through a spec: commands in values, and secrets in plain text.
+
+`ml.specs.expressions` has the characters that are refused, `ml.specs.shell` how a command is read.
+"""
 
 from __future__ import annotations
 

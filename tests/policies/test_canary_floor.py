@@ -1,4 +1,4 @@
-"""policies.promotion.canary: what a project's release.yml may not loosen."""
+"""policies.promotion.canary_floor: what a project's release.yml may not loosen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import Strategy, Tolerances
-from policies.promotion.canary import load
+from policies.promotion.canary_floor import load
 
 # What switches a signal off, or nearly: each setting beyond its bound.
 LOOSE = {

@@ -1,4 +1,4 @@
-"""ml.release.canary.signals: go on, hold or roll back, from figures alone."""
+"""ml.release.canary.statistics: go on, hold or roll back, from figures alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml.release.canary.signals import Memory, Side, Verdict, decide, latency_evidence, object_to
+from ml.release.canary.statistics import Memory, Side, Verdict, decide, latency_evidence, object_to
 from ml.release.declaration.release_file import Strategy
 from ml.serving.router.records import BUCKETS, bucket
 
