@@ -39,7 +39,7 @@ def test_usual_names_are_accepted() -> None:
         "experiment": ("faq-matching", "My work (2)", "zürich", "a.b"),
         "job": ("brisk_lagoon_07", "test-1.2"),
         "port": ("faq", "input_1", "a-b"),
-        "project": ("faq_matching",),
+        "project": ("fraud_scoring",),
         "split test": ("title-test",),
         "variable": ("OMP_NUM_THREADS", "_x", "BASH_FUNC_f%%"),
     }.items():

@@ -15,7 +15,7 @@ from tests.github.events import PULL, Repository, git, origin_in
 from tests.shared import once
 from tests.stand_ins.github import State, serving
 
-TRAIN = "ml/projects/faq_matching/train.py"
+TRAIN = f"ml/projects/{EXAMPLE.name}/train.py"
 PROD = "infra/Pulumi.prod.yaml"
 ALWAYS = ["make affected", "make links"]
 
@@ -320,13 +320,14 @@ def test_a_pull_request_to_a_project_and_a_stack(team: Repository) -> None:
     )
     assert "### ✅ Every check passed" in body
     assert re.search(
-        r"\| `faq_matching` \| Completed \| .* \| .*validation\\_gain\\_at\\_3 0\.", body
+        rf"\| `{EXAMPLE.name}` \| Completed \| .* \| .*validation\\_gain\\_at\\_3 0\.", body
     )
     assert "| ✅ `dev` | no changes |" in body and "| ✅ `prod` | 1 changed |" in body
     (changed,) = re.findall(r"\| changed \| .*maxNodeCount.*", body)
     assert "gpu-large" in changed
     assert "```mermaid\nflowchart LR\n" in body
-    assert "| project faq\\_matching |" in body
+    escaped = EXAMPLE.name.replace("_", r"\_")
+    assert f"| project {escaped} |" in body
 
 
 @pytest.mark.slow
