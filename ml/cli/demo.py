@@ -76,7 +76,7 @@ def demo(
     if champion and champion.version != version.version:
         both = f"{model}:{version.version} {model}:{champion.version}"
         typer.echo(f"  ml compare {both} --format md", err=True)
-    typer.echo("  make demo        again: promoted only if better", err=True)
+    typer.echo(f"  ml demo {project}   again: promoted only if better", err=True)
 
 
 class Steps:

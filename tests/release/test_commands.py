@@ -98,6 +98,7 @@ def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixt
         (("release", "propose", "tiny", "--to", "prod"), "no-candidate"),
         (("release", "plan", "tiny", "--env", "prd"), "no-such-environment"),
         (("release", "rollback", "tiny"), "nothing-before"),
+        (("release", "rollback", "tiny", "--through-canary"), "nobody-approves"),
         (("release", "propose", "tiny"), "no-candidate"),
         (("release", "propose", "tiny", "--run", "no_run_00"), "no-such-run"),
     ],

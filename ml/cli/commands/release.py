@@ -10,7 +10,7 @@ import typer
 from ml.backends.choice import open_backend
 from ml.cli.options import AsJson, Environment, EveryGate, Port
 from ml.cli.render.output import write_json
-from ml.core.errors import Exit
+from ml.core.errors import Exit, Problem, Refused
 
 if TYPE_CHECKING:
     from ml.backends.registry import Version
@@ -190,6 +190,15 @@ def rollback(
     from ml.release.declaration import desired_state
     from ml.release.rollout.rollback import roll_back
 
+    if through_canary and not approved_by:
+        raise Refused(
+            Problem(
+                "nobody-approves",
+                "--through-canary without --approved-by: nothing is served yet",
+                "the person who signs off",
+                f"ml release rollback {project} --through-canary --approved-by NAME",
+            )
+        )
     if approved_by:
         desired_state.require_local(to, on)
     result = roll_back(open_backend().registry, project, to, why)

@@ -232,7 +232,8 @@ def _collected(model: str, environment: str, version: Version, since: float | No
                 "nothing-collected",
                 f"what version {version.version} is asked on `{name}` is not written down",
                 "a `data_collector` in the project's endpoint/deployment.yml",
-                "turn `request` and `response` on there and apply again; or --inputs FILE",
+                "turn `request` and `response` on there, propose the version again and apply; "
+                "or --inputs FILE",
             )
         )
     return seen
