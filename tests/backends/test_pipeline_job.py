@@ -10,6 +10,7 @@ from mlflow.tracking import MlflowClient
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Event
+from ml.core.errors import Refused
 from ml.core.home import tracking_uri
 from tests.backends.conftest import LOG
 from tests.backends.pipelines import RunPipeline, planned, statuses, write
@@ -173,20 +174,17 @@ jobs:
     assert run.parameters == {"word": "hello", "n": 3}
 
 
-def test_a_value_that_is_a_command_fails_the_step(run_pipeline: RunPipeline) -> None:
-    """What a binding brings is judged as what is written is; nothing of it is run."""
+def test_a_value_that_is_a_command_is_refused(run_pipeline: RunPipeline) -> None:
+    """A value that a binding brings is judged as a written one is; nothing is run."""
     text = """
 inputs: {word: "a; touch owned"}
 jobs:
   a: {@, command: "echo ${{inputs.x}}", inputs: {x: "a ${{parent.inputs.word}}"}}
   b: {@, command: echo}
 """
-    run = run_pipeline(text)
-    assert statuses(run) == {"a": "Failed", "b": "Completed"}
-    error = run.step("a").error
-    assert error is not None
-    assert error.code == "shell-metacharacter"
-    assert run.status == "Failed"
+    with pytest.raises(Refused) as refused:
+        run_pipeline(text)
+    assert [problem.code for problem in refused.value.problems] == ["shell-metacharacter"]
 
 
 def test_the_implicit_output(run_pipeline: RunPipeline) -> None:

@@ -155,11 +155,11 @@ def promoted_world(promoted: Template, copied: Callable[[Template], World]) -> W
     return copied(promoted)
 
 
-@pytest.fixture(autouse=True)
-def _few_requests(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _few_requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The floor of a canary, lowered to the few requests of the tiny project."""
     file = tmp_path_factory.mktemp("floor") / "canary.yml"
     file.write_text(canary_floor.FLOOR.read_text().replace("requests: 100", "requests: 20"))
-    monkeypatch.setattr(canary_floor, "FLOOR", file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(canary_floor, "FLOOR", file)
+        yield

@@ -8,6 +8,8 @@ import traceback
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from policies.promotion import canary_floor
+
 _CODE = """
 import os, signal
 {imports}
@@ -49,13 +51,16 @@ def killed(code: str) -> None:
     """
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        process = _PROCESSES.Process(target=_run, args=(code, Path.cwd(), {**os.environ}, log))
+        process = _PROCESSES.Process(
+            target=_run, args=(code, Path.cwd(), {**os.environ}, log, canary_floor.FLOOR)
+        )
         process.start()
         process.join()
         assert process.exitcode == -9, log.read_text() if log.exists() else process.exitcode
 
 
-def _run(code: str, folder: Path, environment: dict[str, str], log: Path) -> None:
+def _run(code: str, folder: Path, environment: dict[str, str], log: Path, floor: Path) -> None:
+    canary_floor.FLOOR = floor
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -73,8 +73,10 @@ def running(folder: Path) -> Iterator[StandIn]:
         assert line, "the stand-in did not start"
         yield StandIn(json.loads(line))
     finally:
-        process.stdin.close()
+        # Forked processes may hold the other end of its input open.
+        process.terminate()
         process.wait(timeout=60)
+        process.stdin.close()
 
 
 def register_environment(client: Any, name: str, version: str) -> None:
