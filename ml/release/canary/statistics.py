@@ -358,11 +358,17 @@ def _border(g: Floats, n: Floats, b: Floats, m: Floats, margin: float) -> Floats
 
 
 def averaged(evidences: ArrayLike) -> float:
-    """The log of the mean of e-processes given by their logs; the mean of none has no evidence."""
+    """The log of the mean of e-processes given by their logs; the mean of none has no evidence.
+
+    The mean of equal ones is exactly each of them: without requests it is 0, which leans nowhere.
+    """
     logs = np.asarray(evidences, dtype=np.float64)
     if logs.size == 0:
         return -np.inf
-    return float(np.logaddexp.reduce(logs) - np.log(logs.size))
+    largest = logs.max()
+    if not np.isfinite(largest):
+        return float(largest)
+    return float(largest + np.log(np.exp(logs - largest).mean()))
 
 
 def _mixture(events: Floats, requests: Floats, prior: tuple[float, float]) -> Floats:

@@ -222,3 +222,8 @@ def test_sound_requests_of_callers_do_not_make_up_for_samples() -> None:
     for green in (replace(GREEN, refused=20), replace(GREEN, requests=50)):
         verdict = judged(green)
         assert object_to(verdict, STRATEGY, 0, many, BLUE, GREEN, True) == verdict
+
+
+def test_without_requests_no_signal_leans() -> None:
+    """Not even by rounding: callers who ask nothing hold no step."""
+    assert latency_evidence([0] * BUCKETS, [0] * BUCKETS, 1.4) == 0
