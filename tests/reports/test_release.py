@@ -96,7 +96,7 @@ def test_a_champion_that_was_applied_again(world: World) -> None:
     tiny = projects.find("tiny")
     for expected in ("approved", "already-champion"):
         check = check_gates(
-            BACKEND, tiny, champion, request(champion, "local", "apply", approved_by="ana")
+            BACKEND, tiny, champion, request(BACKEND, champion, "local", "apply", approved_by="ana")
         )
         assert check.decision.outcome == expected
         BACKEND.registry.promote(champion, "local")

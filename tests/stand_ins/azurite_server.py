@@ -74,11 +74,12 @@ def running(folder: Path) -> Iterator[Azurite]:
     skip_without(PROGRAM)
     certificate, key = certified(folder)
     command = [PROGRAM, "--location", folder / "data", "--blobHost", "127.0.0.1", "--blobPort", "0"]
+    # Silent: nobody reads its access log, and with a full pipe it does not end.
     secure = ["--cert", certificate, "--key", key, "--oauth", "basic"]
     # The machine's Node.js, or the one of the environment.
     path = f"{os.environ['PATH']}:{ROOT / '.venv' / 'bin'}"
     server = subprocess.Popen(
-        [str(word) for word in (*command, *secure, "--disableTelemetry")],
+        [str(word) for word in (*command, *secure, "--disableTelemetry", "--silent")],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
