@@ -5,7 +5,7 @@ A backend says where a plan runs, never what it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,10 +106,11 @@ class Backend(Protocol):
         """The environments that the plan asks for beside those that its jobs would get."""
         ...
 
-    def snapshot(self, code: Path) -> Path:
+    def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
         """A folder with a copy of `code` (a folder or file) that never changes, made if needed.
 
-        It is named by the content. Raises Refused when the disk is full.
+        It is named by the content. The folders `besides` are left out. Raises Refused when the
+        disk is full.
         """
         ...
 

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,15 +47,15 @@ class IgnoreFile:
         """Whether the file at `path` (relative to the folder, with `/`) is left out."""
         return self._spec.match_file(path)
 
-    def files(self, besides: Path | None = None) -> Iterator[tuple[str, Path]]:
+    def files(self, besides: Collection[Path] = ()) -> Iterator[tuple[str, Path]]:
         """Every included file as (relative path, path), sorted; links are followed.
 
-        `besides` is a folder that is never entered: the home of the runs may be inside `code:`.
+        The folders `besides` are never entered: the home of the runs may be inside `code:`.
         """
         yield from self._below(self.folder, "", besides, frozenset({self.folder.resolve()}))
 
     def _below(
-        self, folder: Path, prefix: str, besides: Path | None, above: frozenset[Path]
+        self, folder: Path, prefix: str, besides: Collection[Path], above: frozenset[Path]
     ) -> Iterator[tuple[str, Path]]:
         with os.scandir(folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
@@ -64,7 +64,7 @@ class IgnoreFile:
             if entry.is_dir():
                 real = path.resolve()
                 # A link to a folder above would never end.
-                if path != besides and real not in above and not self._prunes(relative):
+                if path not in besides and real not in above and not self._prunes(relative):
                     yield from self._below(path, f"{relative}/", besides, above | {real})
             elif entry.is_file() and not self.excludes(relative):
                 yield relative, path
@@ -97,8 +97,10 @@ class Snapshot:
     digest: str
 
 
-def take(code: Path | None) -> Snapshot | None:
+def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
     """The snapshot of `code` (a folder or one file), copied unless its content is there already.
+
+    The folders `besides` are left out.
 
     Two runs that take the same snapshot at the same moment both copy; the first to finish renames
     its copy into place and the other throws its own away. Raises OSError when the disk is full, and
@@ -109,7 +111,7 @@ def take(code: Path | None) -> Snapshot | None:
     if code.is_file():
         files = [(code.name, code)]
     else:
-        files = list(IgnoreFile(code).files(besides=home.home()))
+        files = list(IgnoreFile(code).files({home.home(), *besides}))
     digest = trees.digest(files)
     try:
         # When it was last taken: cleaning leaves what a run may be about to work with.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -26,6 +26,7 @@ from policies.supply_chain import serving_code
 
 MAX_TIMEOUT_MS = 180_000  # the longest request timeout of a managed online endpoint
 TIMEOUT = "SCORING_TIMEOUT_MS"
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,27 @@ class Serving:
         return str(self.settings.get("instance_type") or "")
 
     def snapshot(self, backend: Backend) -> Serving:
-        """The same with its code in a snapshot, which its digest is made from."""
-        return replace(self, code=backend.snapshot(self.code))
+        """The same with its code in a snapshot, which its digest is made from.
+
+        Projects that the scoring script's project does not name are left out: code that a change
+        of them would not release cannot answer either.
+        """
+        return replace(self, code=backend.snapshot(self.code, self._other_projects()))
+
+    def _other_projects(self) -> Set[Path]:
+        """The folders of the projects that the scoring script's project does not name in code."""
+        folder, script = repository.root() / "ml" / "projects", self.code / self.scoring_script
+        if not script.is_relative_to(folder):
+            return frozenset()
+        others = {path for path in folder.iterdir() if path.is_dir()}
+        waiting = [folder / script.relative_to(folder).parts[0]]
+        while waiting:
+            project = waiting.pop()
+            others.discard(project)
+            texts = (path.read_text(errors="replace") for path in project.rglob("*.py"))
+            words = {word for text in texts for word in _WORD.findall(text)}
+            waiting += [other for other in others if other.name in words]
+        return others
 
     @property
     def digest(self) -> str:
@@ -195,7 +215,7 @@ def changes(before: Serving, after: Serving) -> Iterator[str]:
             yield f"{name} is gone"
         elif old[name] != new[name]:
             added, removed = _lines(old[name], new[name])
-            yield f"{name}: {added} lines added, {removed} removed"
+            yield f"{name}: {added} line{'' if added == 1 else 's'} added, {removed} removed"
     for key in sorted((before.settings.keys() | after.settings.keys()) - NAMES):
         was, now = before.settings.get(key), after.settings.get(key)
         if was != now:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Refused
-from ml.release.serving import read
+from ml.release.serving import changes, read
+from tests.local import BACKEND
 
 ENDPOINT = """
 $schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json
@@ -112,3 +113,56 @@ def test_payloads_are_collected_as_the_data_collector_says(
     """Both reserved collections, at the sampling rate; off without them."""
     text = DEPLOYMENT + (f"data_collector: {collector}\n" if collector else "")
     assert read(write(tmp_path, deployment=text)).collect == share
+
+
+def project(root: Path, name: str, score: str = "") -> Path:
+    """A project whose deployment takes all code of the repository; returns its endpoint folder."""
+    folder = root / "ml" / "projects" / name
+    folder.mkdir(parents=True)
+    place = write(folder, deployment=DEPLOYMENT.replace("code: ..", "code: ../../../.."))
+    (folder / "pyproject.toml").unlink()
+    script = f"ml/projects/{name}/endpoint/score.py"
+    deployment = place / "deployment.yml"
+    deployment.write_text(deployment.read_text().replace("endpoint/score.py", script))
+    (place / "score.py").write_text(score)
+    (folder / "train.py").write_text("RATE = 1")
+    return place
+
+
+@pytest.fixture
+def repository(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with code that every project may import."""
+    root = tmp_path / "repository"
+    (root / "ml" / "toolkit").mkdir(parents=True)
+    (root / "ml" / "toolkit" / "metrics.py").write_text("")
+    (root / "pyproject.toml").write_text("")
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_same"),
+    [
+        ("ml/projects/other/train.py", True),
+        ("ml/projects/shared/train.py", False),
+        ("ml/projects/deeper/train.py", False),
+        ("ml/projects/echo/train.py", False),
+        ("ml/toolkit/metrics.py", False),
+    ],
+)
+def test_serving_code_is_what_the_scoring_script_can_import(
+    repository: Path, changed: str, is_same: bool
+) -> None:
+    """Its project, the projects that this one names, and what all import; no other project."""
+    place = project(repository, "echo", "from ml.projects.shared import train")
+    project(repository, "shared", "from ..deeper.train import RATE")
+    project(repository, "deeper")
+    project(repository, "other")
+    before = read(place).snapshot(BACKEND)
+    (repository / changed).write_text("RATE = 2")
+    after = read(place).snapshot(BACKEND)
+    assert (before.digest == after.digest) is is_same
+    assert list(changes(before, after)) == (
+        [] if is_same else [f"{changed}: 1 line added, {int('train' in changed)} removed"]
+    )
+    assert not (after.code / "ml" / "projects" / "other").exists()

@@ -13,7 +13,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -247,10 +248,18 @@ class MemoryBackend:
     def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:
         return ()
 
-    def snapshot(self, code: Path) -> Path:
-        copy = self._folder / "snapshots" / _digest(code)
-        if not copy.exists():
-            shutil.copytree(code, copy, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
+        def ignored(folder: str, names: list[str]) -> list[str]:
+            hidden = [name for name in names if name == "__pycache__" or name.startswith(".")]
+            return hidden + [name for name in names if Path(folder, name) in besides]
+
+        made = self._folder / "snapshots" / uuid.uuid4().hex
+        shutil.copytree(code, made, ignore=ignored)
+        copy = made.with_name(_digest(made))
+        if copy.exists():
+            shutil.rmtree(made)
+        else:
+            made.rename(copy)
         return copy
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -76,9 +76,9 @@ class AzureBackend:
     def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:
         return ()
 
-    def snapshot(self, code: Path) -> Path:
+    def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
         with faults.as_refusals():
-            copy = snapshot.take(code)
+            copy = snapshot.take(code, besides)
         assert copy is not None  # it is None for no code alone
         return copy.folder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -100,9 +100,9 @@ class LocalBackend:
             for environment in building.environments(plan)
         )
 
-    def snapshot(self, code: Path) -> Path:
+    def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
         with faults.as_refusals():
-            copy = snapshot.take(code)
+            copy = snapshot.take(code, besides)
         assert copy is not None  # it is None for no code alone
         return copy.folder
 

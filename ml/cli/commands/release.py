@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ml.release.audit import Attempt
     from ml.release.declaration.release_file import Declared
     from ml.release.promotion.propose import Proposal
-    from ml.release.rollout.apply import Applied
+    from ml.release.rollout.apply import Applied, Change
     from ml.release.rollout.drill import Drilled
     from ml.release.rollout.plan import Plan
     from ml.release.rollout.status import Status
@@ -109,6 +109,8 @@ def plan(
         if rollout.decision:
             verdicts.show(rollout.decision, every=every)
         typer.echo(_plan_text(rollout))
+        if rollout.change:
+            _show_project_changes(rollout.change)
         if rollout.unsigned:
             typer.echo(_next(project, to), err=True)
     if rollout.stops:
@@ -314,6 +316,7 @@ def _document(promotion: Applied) -> dict[str, object]:
         "canary": promotion.canary.to_json() if promotion.canary else None,
         "url": promotion.router.url if promotion.router else None,
         "decision": promotion.decision.to_json(),
+        "project_changes": list(promotion.change.project_changes),
     }
 
 
@@ -340,8 +343,26 @@ def _show(project: str, to: str, promotion: Applied | None, every: bool = False)
         was = "serves now" if promotion.started else "was serving already"
         typer.echo(f"{version.model} {version.version} {was}: {promotion.router.url}", err=True)
         typer.echo(f"next: {example(promotion.change.launch.endpoint, version.model)}", err=True)
+        _show_project_changes(promotion.change)
     elif [result.gate for result in promotion.decision.blocking] == ["sign-off"]:
         typer.echo(_next(project, to), err=True)
+
+
+def _show_project_changes(change: Change) -> None:
+    """Print how the project's serving code differs from what is declared, and how to declare it."""
+    from policies.promotion.decision import listed
+
+    if not change.project_changes:
+        return
+    differences = listed(tuple(change.project_changes), "; ")
+    typer.echo(
+        f"the serving code of {change.project} differs from what is declared: {differences}",
+        err=True,
+    )
+    run = open_backend().runs.find(change.version.run).name
+    typer.echo(
+        f"next: ml release propose {change.project} --run {run}{_env(change.environment)}", err=True
+    )
 
 
 def _next(project: str, environment: str) -> str:

@@ -47,7 +47,8 @@ class Change:
 
     `check` is what the gates say, `history` what the audit log says of the endpoint, and `live`
     what serves there; `approved_by` is the person who signs off. It `returns` when it served there
-    before.
+    before. `project_changes` is a sentence for each way in which the project's serving code and
+    settings differ by now from those that are declared.
     """
 
     project: str
@@ -64,6 +65,7 @@ class Change:
     history: History
     live: Live | None
     returns: bool
+    project_changes: Sequence[str]
 
     @property
     def differences(self) -> Sequence[str]:
@@ -241,6 +243,7 @@ def find_change(
         history=history,
         live=live,
         returns=returns,
+        project_changes=_project_changes(backend, project, served),
     )
 
 
@@ -347,6 +350,17 @@ def _declared_serving(
             exit_code=Exit.GATE_SAID_NO,
         )
     return now
+
+
+def _project_changes(backend: Backend, project: Project, declared: Serving) -> Sequence[str]:
+    """How the project's serving code and settings differ from the declared ones.
+
+    Files that could not be proposed do not keep what is declared from serving: the error is one.
+    """
+    try:
+        return tuple(serving.changes(declared, project.serving().snapshot(backend)))
+    except Refused as refused:
+        return tuple(f"{problem.place}: {problem.found}" for problem in refused.problems)
 
 
 def _same(launch: Launch, other: Launch) -> bool:

@@ -13,7 +13,7 @@ from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
 from ml.release.rollout.apply import Change, find_change
 from ml.serving import endpoint
-from policies.promotion.decision import LISTED, Decision
+from policies.promotion.decision import Decision, listed
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,11 @@ class Plan:
         return self.change.check.decision if self.change else None
 
     @property
+    def project_changes(self) -> Sequence[str]:
+        """How the project's serving code and settings differ from the declared ones."""
+        return self.change.project_changes if self.change else ()
+
+    @property
     def unsigned(self) -> bool:
         """Whether apply needs `--approved-by`."""
         pending = self.decision is not None and self.decision.outcome == "pending"
@@ -72,6 +77,7 @@ class Plan:
             "stops": stops
             and {**asdict(stops), "place": str(stops.place) if stops.place else None},
             "verdict": self.verdict,
+            "project_changes": list(self.project_changes),
         }
 
 
@@ -120,6 +126,10 @@ def plan(
         steps = tuple(_remaining(change, is_running))
         if steps:
             return report(f"version {version} is live; {len(steps)} steps remain", change, steps)
+        if change.project_changes:
+            return report(
+                f"version {version} serves as declared; the project's files differ", change
+            )
         return report(f"nothing to do: version {version} serves as declared", change)
     if (before := change.refusal) is not None:
         return report(
@@ -170,9 +180,7 @@ def _steps(change: Change, serving: LiveVersion | None) -> Iterator[str]:
     launch, version = change.launch, change.launch.version
     back = change.returns
     if differences := change.differences:
-        more = len(differences) - LISTED
-        texts = [*differences[:LISTED], *([f"{more} more"] if more > 0 else [])]
-        yield "serving changes: " + "; ".join(texts)
+        yield f"serving changes: {listed(tuple(differences), '; ')}"
     yield f"verify the digest {launch.digest[:19]}… of the model folder (it matches now)"
     yield f"start version {version}" + (f" beside version {serving.version}" if serving else "")
     yield f"smoke test: send it {len(change.samples)} sample requests and check the digest"

@@ -42,12 +42,35 @@ def changed(world: World) -> None:
     edit(deployment, "Standard_DS3_v2", "Standard_DS4_v2")
 
 
-def test_changed_serving_waits_for_a_proposal(served: World) -> None:
-    """An apply serves what is declared, whatever the files say by now."""
+def test_changed_serving_waits_for_a_proposal(
+    served: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An apply serves what is declared and says which changes of the project it leaves out."""
     before = endpoint.live("tiny")
+    assert plan(BACKEND, "tiny").project_changes == ()
     changed(served)
-    assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
+    done = apply(BACKEND, "tiny", "local", "ana")
+    assert done is not None and done.outcome == "unchanged"
     assert endpoint.live("tiny") == before
+    for words in (["apply", "tiny", "--approved-by", "ana"], ["plan", "tiny"]):
+        code, out, err = ml(capsys, "release", *words)
+        text = out + err
+        assert code == 0
+        assert "serving code of tiny differs from what is declared: deployment.yml: 2" in text
+        assert "; score.py: 2 lines added, 0 removed; instance_type" in text
+        assert f"next: ml release propose tiny --run {served.run(0.8)}" in text
+        assert "nothing to do" not in text
+        code, out, _ = ml(capsys, "release", *words, "--json")
+        assert json.loads(out)["project_changes"][1] == "score.py: 2 lines added, 0 removed"
+
+
+def test_a_deployment_that_cannot_be_read_does_not_stop_what_is_declared(served: World) -> None:
+    """The plan says which of the project's files is wrong, with its line."""
+    edit(served.project.folder / "endpoint" / "deployment.yml", "instance_count", "instance_cuont")
+    (difference,) = plan(BACKEND, "tiny").project_changes
+    assert "deployment.yml:" in difference and "instance_cuont" in difference
+    done = apply(BACKEND, "tiny", "local", "ana")
+    assert done is not None and done.outcome == "unchanged"
 
 
 def test_changed_serving_is_proposed_signed_off_and_rolled_out(served: World) -> None:
