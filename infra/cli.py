@@ -202,6 +202,31 @@ def sas(
 
 
 @app.command()
+def access(
+    stacks: Stacks = None,
+    form: Annotated[Format, typer.Option("--format", help="text, md or json.")] = "text",
+) -> None:
+    """What each workflow may do: its GitHub environment, roles and reviewers. Asks nobody."""
+    from infra.live import workflow_access
+
+    rows = [
+        row
+        for stack in loader.select(stacks)
+        for row in workflow_access.table(loader.load(stack), _declared(stack), loader.FOLDER.parent)
+    ]
+    if form == "json":
+        _write_json([asdict(row) for row in rows])
+    elif form == "md":
+        typer.echo(workflow_access.markdown(rows))
+    else:
+        for row in rows:
+            approval = f", approved by {', '.join(row.reviewers)}" if row.reviewers else ""
+            typer.echo(f"{row.environment}: {', '.join(row.jobs) or 'no workflow'}{approval}")
+            for role, scope in row.grants:
+                typer.echo(f"  {role} on {scope}")
+
+
+@app.command()
 def bootstrap(
     stacks: Stacks = None,
     run: Annotated[bool, typer.Option("--run", help="Run the missing steps.")] = False,
@@ -217,7 +242,11 @@ def bootstrap(
     from infra.live import bootstrap as plans
     from infra.live import steps
 
-    environments = [loader.load(stack) for stack in loader.select(stacks)]
+    selected = loader.select(stacks)
+    environments = [loader.load(stack) for stack in selected]
+    placeholders = [problem for stack in selected for problem in loader.placeholders(stack)]
+    if placeholders and not offline:
+        raise Refused(*placeholders)
     plan = plans.plan(environments)
     for sentence in plans.shared_subscriptions(environments):
         typer.echo(sentence, err=True)

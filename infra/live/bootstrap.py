@@ -2,8 +2,8 @@
 
 Pulumi keeps its state in a blob container without shared keys and encrypts secrets with a key of a
 vault (the backend `azblob://` and the secrets provider `azurekeyvault://` of its documentation).
-Each environment has an identity that deploys it; GitHub's workflows sign in as that identity by
-OIDC, without secrets.
+GitHub's workflows sign in by OIDC, without secrets, as an identity for each purpose:
+`infra.settings.workflows`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,24 @@ from functools import partial
 from typing import Any
 
 from infra.live.addresses import version
-from infra.live.steps import Step, cannot
+from infra.live.steps import Step, Words, cannot
 from infra.settings.model import Settings
+from infra.settings.workflows import (
+    BEFORE_THE_PROGRAM,
+    CUSTOM_ROLES,
+    OF_THE_PROGRAM,
+    PURPOSES,
+    REVIEWED,
+    CustomRole,
+    Purpose,
+    github_environment,
+    subject,
+)
 
 CONTAINER = KEY = "pulumi"
 ISSUER = "https://token.actions.githubusercontent.com"
 AUDIENCE = "api://AzureADTokenExchange"
 SUBJECT = "actions/oidc/customization/sub"
-# The identity of workflows that train and release; the program creates it.
-PIPELINE = "AZURE_PIPELINE_CLIENT_ID"
 # The deployer creates resources and assigns roles, on the resource group and above it. Neither of
 # these roles may set a lock (azure-resource-manager/management/lock-resources).
 CONTRIBUTOR = "Contributor"
@@ -91,7 +100,7 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
     return (
         _token_subject(first),
         *_state_steps(first),
-        *(step for environment in ordered for step in _deployer(environment, first)),
+        *(step for environment in ordered for step in _environment(environment, first)),
     )
 
 
@@ -232,79 +241,212 @@ def _state_steps(first: Settings) -> Iterator[Step]:
     # Through Azure Resource Manager: the vault itself requires a role that is not effective yet.
     key = ("--url", f"{{vault.id}}/keys/{KEY}?api-version={version('keyvault:Key')}")
     properties = {"properties": {"kty": "RSA", "keySize": 3072, "keyOps": ["encrypt", "decrypt"]}}
-    body = json.dumps(properties).replace("{", "{{").replace("}", "}}")
     yield Step(
         "key",
         ("az", "rest", "--method", "get", *key),
-        ("az", "rest", "--method", "put", *key, "--body", body),
+        ("az", "rest", "--method", "put", *key, "--body", _literal(properties)),
     )
     yield _role("key-user", "Key Vault Crypto User", "{signed-in.id}", "{vault.id}", "User")
 
 
-def _deployer(settings: Settings, first: Settings) -> Iterator[Step]:
-    """The identity that deploys an environment, with its roles, and GitHub's variables."""
-    home, here = state(first), ("--subscription", first.subscription)
-    where = ("--resource-group", home.group, *here)
-    name, identity = settings.environment, f"id-{settings.name}-{settings.environment}-deploy"
-    principal = f"{{{name}-identity.principalId}}"
+def _role_definition(settings: Settings, role: CustomRole) -> Step:
+    """Its id contains the subscription, so that every platform in it finds the same definition."""
+    subscription = settings.subscription
+    path = f"/subscriptions/{subscription}/providers/Microsoft.Authorization/roleDefinitions"
+    url = ("--url", f"{path}/{role.id(subscription)}?api-version=2022-04-01")
+    return Step(
+        f"{settings.environment}-{role.name.partition(' ')[2].lower().replace(' ', '-')}",
+        ("az", "rest", "--method", "get", *url),
+        ("az", "rest", "--method", "put", *url, "--body", _literal(role.definition(subscription))),
+        _same_permissions,
+        _literal(role.permissions),
+    )
+
+
+def _literal(value: object) -> str:
+    """JSON as a word of a step, in which braces refer to another step."""
+    return json.dumps(value).replace("{", "{{").replace("}", "}}")
+
+
+def _same_permissions(answer: Any, value: str) -> Any:
+    """The definition, if it still grants the same: a later template may take more away."""
+    granted = ((answer or {}).get("properties") or {}).get("permissions") or [{}]
+    return answer if all(granted[0].get(k) == v for k, v in json.loads(value).items()) else None
+
+
+def _environment(settings: Settings, first: Settings) -> Iterator[Step]:
+    """An environment's identities and roles, and its GitHub environments with their variables."""
+    for purpose in BEFORE_THE_PROGRAM:
+        yield from _identity(settings, first, purpose)
+    for role in CUSTOM_ROLES:
+        yield _role_definition(settings, role)
+    for grant in grants(settings):
+        principal = f"{{{settings.environment}-{grant.purpose}-identity.principalId}}"
+        name = f"{settings.environment}-{grant.name}"
+        yield _role(name, grant.role, principal, grant.scope, condition=grant.condition)
+    yield from _reviewers(settings)
+    for purpose in PURPOSES:
+        yield _github_environment(settings, purpose)
+    # Variables that the workflows read; none is secret.
+    home = state(first)
+    pulumi = {"PULUMI_BACKEND_URL": home.url, "PULUMI_SECRETS_PROVIDER": home.secrets}
+    for purpose in BEFORE_THE_PROGRAM:
+        yield from _variables(settings, purpose, pulumi)
+    yield from _program(settings, home)
+    names = settings.names
+    workspace = {
+        "AZUREML_RESOURCE_GROUP": names.group,
+        "AZUREML_WORKSPACE_NAME": names.local("mlw"),
+    }
+    for purpose in OF_THE_PROGRAM:
+        yield from _variables(settings, purpose, workspace)
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A role of an identity that the bootstrap makes; `scope` may refer to an earlier step."""
+
+    name: str
+    purpose: Purpose
+    role: str
+    scope: str
+    condition: str = ""
+
+
+def grants(settings: Settings) -> Iterator[Grant]:
+    """What the identities that read and that deploy an environment may do."""
+    scope, blobs = f"/subscriptions/{settings.subscription}", "Storage Blob Data"
+    yield Grant("preview-reader", "preview", "Reader", scope)
+    yield Grant("preview-state", "preview", f"{blobs} Reader", "{account.id}")
+    yield Grant("preview-key", "preview", "Key Vault Crypto User", "{vault.id}")
+    yield Grant("contributor", "deploy", CONTRIBUTOR, scope)
+    yield Grant("role", "deploy", ADMINISTRATOR, scope, CONDITION)
+    if settings.guardrails.locks:
+        yield Grant("locks", "deploy", LOCKS, scope)
+    yield Grant("state", "deploy", f"{blobs} Contributor", "{account.id}")
+    yield Grant("key", "deploy", "Key Vault Crypto User", "{vault.id}")
+
+
+def _program(settings: Settings, home: State) -> Iterator[Step]:
+    """What Pulumi does, started by a person: it makes the identities that train and release."""
+    name, names = settings.environment, settings.names
+    group = ("--resource-group", names.group, "--subscription", settings.subscription)
+    identities = {
+        purpose: ("az", "identity", "show", "--name", names.local("id", purpose), *group)
+        for purpose in OF_THE_PROGRAM
+    }
+    # Makes Pulumi's client of the vault sign in as the Azure CLI's user.
+    signed_in = (f"PULUMI_BACKEND_URL={home.url}", "AZURE_KEYVAULT_AUTH_VIA_CLI=true")
+    program, stack = ("env", *signed_in, "pulumi"), ("--stack", name, "--cwd", "infra")
+    select = ("stack", "select", "--create", "--secrets-provider", home.secrets)
+    update = (*program, "up", "--policy-pack", "../policies/infra", *stack)
+    yield Step(f"{name}-stack", identities["release"], (*program, *select, *stack), by_hand=True)
+    for purpose, look in identities.items():
+        yield Step(f"{name}-{purpose}-identity", look, update, by_hand=True)
+
+
+def _identity(settings: Settings, first: Settings, purpose: Purpose) -> Iterator[Step]:
+    """An identity beside the state, in which a job of one GitHub environment signs in."""
+    where = ("--resource-group", state(first).group, "--subscription", first.subscription)
+    prefix = f"{settings.environment}-{purpose}"
+    identity = f"id-{settings.name}-{prefix}"
     yield Step(
-        f"{name}-identity",
+        f"{prefix}-identity",
         ("az", "identity", "show", "--name", identity, *where),
         ("az", "identity", "create", "--name", identity, "--location", first.location, *where),
     )
-    subject = f"repo:{settings.repository}:environment:{name}"
     yield Step(
-        f"{name}-credential",
+        f"{prefix}-credential",
         ("az", "identity", "federated-credential", "show", "--name", "github",
          "--identity-name", identity, *where),
         ("az", "identity", "federated-credential", "create", "--name", "github",
-         "--identity-name", identity, *where, "--issuer", ISSUER, "--subject", subject,
-         "--audiences", AUDIENCE),
+         "--identity-name", identity, *where, "--issuer", ISSUER,
+         "--subject", subject(settings, purpose), "--audiences", AUDIENCE),
         lambda answer, value: answer if (answer or {}).get("subject") == value else None,
-        subject,
+        subject(settings, purpose),
     )  # fmt: skip
-    scope = f"/subscriptions/{settings.subscription}"
-    yield _role(f"{name}-contributor", CONTRIBUTOR, principal, scope)
-    yield _role(f"{name}-role", ADMINISTRATOR, principal, scope, condition=CONDITION)
-    if settings.guardrails.locks:
-        yield _role(f"{name}-locks", LOCKS, principal, scope)
-    yield _role(f"{name}-state", "Storage Blob Data Contributor", principal, "{account.id}")
-    yield _role(f"{name}-key", "Key Vault Crypto User", principal, "{vault.id}")
-    yield Step(
-        f"{name}-environment",
-        ("gh", "api", f"repos/{settings.github}/environments/{name}"),
-        ("gh", "api", "--method", "PUT", f"repos/{settings.github}/environments/{name}"),
+
+
+def _reviewers(settings: Settings) -> Iterator[Step]:
+    """Looks up the ids of those who approve; nothing creates a team or a user."""
+    if not settings.reviewers and settings.exposure != "starter":
+        raise cannot(
+            f"nobody approves releases and deployments of {settings.environment}",
+            "platform:reviewers in its stack file: a team or a user",
+        )
+    for reviewer in settings.reviewers:
+        organisation, _, team = reviewer.partition("/")
+        path = f"orgs/{organisation}/teams/{team}" if team else f"users/{reviewer}"
+        yield Step(_reviewer(settings, reviewer), ("gh", "api", path), ("gh", "api", path))
+
+
+def _reviewer(settings: Settings, reviewer: str) -> str:
+    return f"{settings.environment}-reviewer-{reviewer.replace('/', '-')}"
+
+
+def _github_environment(settings: Settings, purpose: Purpose) -> Step:
+    """A GitHub environment that only protected branches deploy to, with its required reviewers.
+
+    docs.github.com/rest/deployments/environments, "Create or update an environment".
+    """
+    path = f"repos/{settings.github}/environments/{github_environment(settings, purpose)}"
+    protection: Words = (
+        *("-F", "deployment_branch_policy[protected_branches]=true"),
+        *("-F", "deployment_branch_policy[custom_branch_policies]=false"),
     )
-    # Variables that the workflows read; none is secret.
-    for variable, value in (
-        ("AZURE_CLIENT_ID", f"{{{name}-identity.clientId}}"),
-        ("AZURE_TENANT_ID", settings.tenant),
-        ("AZURE_SUBSCRIPTION_ID", settings.subscription),
-        ("PULUMI_BACKEND_URL", home.url),
-        ("PULUMI_SECRETS_PROVIDER", home.secrets),
-    ):
-        yield _variable(settings, variable, value)
-    resources = settings.names
-    group = ("--resource-group", resources.group, "--subscription", settings.subscription)
-    look = ("az", "identity", "show", "--name", resources.local("id", "pipeline"), *group)
-    # Makes Pulumi's client of the vault sign in as the Azure CLI's user.
-    pulumi = ("env", f"PULUMI_BACKEND_URL={home.url}", "AZURE_KEYVAULT_AUTH_VIA_CLI=true", "pulumi")
-    stack = ("--stack", name, "--cwd", "infra")
-    secrets = ("--create", "--secrets-provider", home.secrets)
-    yield Step(f"{name}-stack", look, (*pulumi, "stack", "select", *secrets, *stack), by_hand=True)
-    yield Step(f"{name}-pipeline", look, (*pulumi, "up", *stack), by_hand=True)
-    yield _variable(settings, PIPELINE, f"{{{name}-pipeline.clientId}}")
-
-
-def _variable(settings: Settings, variable: str, value: str) -> Step:
-    where = ("--repo", settings.github, "--env", settings.environment)
+    reviewers = []
+    if purpose in REVIEWED and settings.reviewers:
+        protection += ("-F", "prevent_self_review=true")
+        for reviewer in settings.reviewers:
+            kind = "Team" if "/" in reviewer else "User"
+            id = f"{{{_reviewer(settings, reviewer)}.id}}"
+            protection += ("-f", f"reviewers[][type]={kind}", "-F", f"reviewers[][id]={id}")
+            reviewers.append(f"{kind} {id}")
     return Step(
-        f"{settings.environment}-{variable}",
-        ("gh", "variable", "list", *where, "--json", "name,value"),
-        ("gh", "variable", "set", variable, *where, "--body", value),
-        partial(_has, variable),
-        value,
+        f"{settings.environment}-{purpose}-environment",
+        ("gh", "api", path),
+        ("gh", "api", "--method", "PUT", path, *protection),
+        _protected,
+        ", ".join(reviewers),
     )
+
+
+def _protected(answer: Any, reviewers: str) -> Any:
+    """The environment, if it is protected as declared."""
+    answer = answer or {}
+    branches = answer.get("deployment_branch_policy") or {}
+    asked = [
+        f"{reviewer['type']} {reviewer['reviewer']['id']}"
+        for rule in answer.get("protection_rules") or ()
+        if rule["type"] == "required_reviewers" and rule.get("prevent_self_review")
+        for reviewer in rule["reviewers"]
+    ]
+    is_protected = branches.get("protected_branches") and sorted(asked) == sorted(
+        reviewers.split(", ") if reviewers else []
+    )
+    return answer if is_protected else None
+
+
+def _variables(
+    settings: Settings, purpose: Purpose, variables: Mapping[str, str]
+) -> Iterator[Step]:
+    """The variables of a GitHub environment: who signs in where, and these."""
+    where = ("--repo", settings.github, "--env", github_environment(settings, purpose))
+    prefix = f"{settings.environment}-{purpose}"
+    values = {
+        "AZURE_CLIENT_ID": f"{{{prefix}-identity.clientId}}",
+        "AZURE_TENANT_ID": settings.tenant,
+        "AZURE_SUBSCRIPTION_ID": settings.subscription,
+        **variables,
+    }
+    for variable, value in values.items():
+        yield Step(
+            f"{prefix}-{variable}",
+            ("gh", "variable", "list", *where, "--json", "name,value"),
+            ("gh", "variable", "set", variable, *where, "--body", value),
+            partial(_has, variable),
+            value,
+        )
 
 
 def _has(variable: str, answer: Any, value: str) -> bool:

@@ -21,34 +21,39 @@ from infra.program.site import Site
 from infra.program.storage import Storage, Vault
 from infra.program.workspace import Workspace
 from infra.settings.model import Settings
+from infra.settings.workflows import CUSTOM_ROLES, JOB_SUBMITTER, RELEASER, Purpose, subject
 
 
 class Identity(pulumi.ComponentResource):
-    """Identities of the workspace, each cluster, the endpoints and the repository."""
+    """Identities of the workspace, each cluster, the endpoints and the workflows."""
 
     def __init__(self, name: str, site: Site) -> None:
         super().__init__("platform:identity:Identity", name)
         self._site, settings = site, site.settings
         self.workspace = self._identity("workspace")
         self.endpoints = self._identity("endpoints")
-        self.pipeline = self._identity("pipeline")
+        self.train, self.release = self._workflow("train"), self._workflow("release")
         encrypted = settings.storage.customer_managed_key
         self.encryption = self._identity("encryption") if encrypted else None
         self.clusters = {
             cluster.name: self._identity(f"cluster-{cluster.name}") for cluster in settings.computes
         }
-        # One credential an identity: Azure refuses two concurrent writes.
+        self.register_outputs({})
+
+    def _workflow(self, purpose: Purpose) -> managedidentity.UserAssignedIdentity:
+        """One credential an identity: Azure refuses two concurrent writes."""
+        identity = self._identity(purpose)
         managedidentity.FederatedIdentityCredential(
-            "github",
-            resource_group_name=site.group,
-            resource_name_=self.pipeline.name,
+            f"github-{purpose}",
+            resource_group_name=self._site.group,
+            resource_name_=identity.name,
             federated_identity_credential_resource_name="github-environment",
             issuer="https://token.actions.githubusercontent.com",
-            subject=f"repo:{settings.repository}:environment:{settings.environment}",
+            subject=subject(self._site.settings, purpose),
             audiences=["api://AzureADTokenExchange"],
-            opts=pulumi.ResourceOptions(parent=self.pipeline),
+            opts=pulumi.ResourceOptions(parent=identity),
         )
-        self.register_outputs({"pipelineClientId": self.pipeline.client_id})
+        return identity
 
     def _identity(self, name: str) -> managedidentity.UserAssignedIdentity:
         return managedidentity.UserAssignedIdentity(
@@ -83,7 +88,10 @@ ROLES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Grant:
-    """A role of `ROLES` on a scope, for an identity or for the person with an object id."""
+    """A role of `ROLES` or `CUSTOM_ROLES` on a scope.
+
+    It is for an identity or for the person with an object id.
+    """
 
     name: str
     assignee: managedidentity.UserAssignedIdentity | str
@@ -105,7 +113,7 @@ class Grants(pulumi.ComponentResource):
         self.register_outputs({})
 
     def _assignment(self, name: str, site: Site, grant: Grant) -> authorization.RoleAssignment:
-        definition = f"providers/Microsoft.Authorization/roleDefinitions/{ROLES[grant.role]}"
+        definition = f"providers/Microsoft.Authorization/roleDefinitions/{self._id(site, grant)}"
         key = f"{site.settings.subscription}/{site.names.group}/{name}/{grant.name}/{grant.role}"
         return authorization.RoleAssignment(
             grant.name,
@@ -120,6 +128,10 @@ class Grants(pulumi.ComponentResource):
             description=f"{grant.role}: {grant.name}",
             opts=pulumi.ResourceOptions(parent=self),
         )
+
+    def _id(self, site: Site, grant: Grant) -> str:
+        custom = {role.name: role.id(site.settings.subscription) for role in CUSTOM_ROLES}
+        return custom.get(grant.role) or ROLES[grant.role]
 
 
 READ_BLOBS, WRITE_BLOBS = "Storage Blob Data Reader", "Storage Blob Data Contributor"
@@ -154,11 +166,12 @@ def roles_before_workspace(
         # Uploads to a datastore without credentials use this identity, and a user-delegation SAS
         # that it signs grants no more than its own roles
         # (rest/api/storageservices/create-user-delegation-sas).
-        Grant("pipeline-storage", identity.pipeline, WRITE_BLOBS, account),
-        Grant("pipeline-lake", identity.pipeline, WRITE_BLOBS, lake),
+        Grant("train-storage", identity.train, WRITE_BLOBS, account),
+        Grant("train-lake", identity.train, WRITE_BLOBS, lake),
+        Grant("release-storage", identity.release, WRITE_BLOBS, account),
         # A release updates the endpoint including its identity, which requires this role
         # (role-based-access-control/built-in-roles, "Managed Identity Operator").
-        Grant("pipeline-endpoints", identity.pipeline, operator, identity.endpoints.id),
+        Grant("release-endpoints", identity.release, operator, identity.endpoints.id),
     ]
     # The studio needs it to find the resources behind them (how-to-enable-studio-virtual-network).
     grants += [
@@ -215,12 +228,14 @@ def roles_after_workspace(
     """The roles on the workspace, on the shared registry and on VMs."""
     scope = workspace.workspace.id
     yield Grant("workspace-itself", identity.workspace, "Contributor", scope)
-    yield Grant("pipeline-workspace", identity.pipeline, "AzureML Data Scientist", scope)
+    yield Grant("train-workspace", identity.train, JOB_SUBMITTER.name, scope)
+    yield Grant("release-workspace", identity.release, RELEASER.name, scope)
     yield Grant("endpoints-metrics", identity.endpoints, "AzureML Metrics Writer (preview)", scope)
     if assets:
-        yield Grant("pipeline-assets", identity.pipeline, "AzureML Registry User", assets.id)
+        yield Grant("release-assets", identity.release, "AzureML Registry User", assets.id)
         # Read-only (how-to-manage-registries, "Allow users to use assets"): another environment
         # might serve what a job writes there.
+        yield Grant("train-assets", identity.train, "Reader", assets.id)
         yield Grant("endpoints-assets", identity.endpoints, "Reader", assets.id)
         for cluster in settings.clusters:
             assignee = identity.clusters[cluster.name]

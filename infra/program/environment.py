@@ -98,7 +98,8 @@ def provision(
         "resourceGroup": here.group,
         "workspace": workspace.workspace.name,
         "lake": storage.lake.name,
-        "pipelineClientId": identity.pipeline.client_id,
+        "trainClientId": identity.train.client_id,
+        "releaseClientId": identity.release.client_id,
         **{f"cluster:{name}": cluster.name for name, cluster in compute.clusters.items()},
     }
 

@@ -77,6 +77,9 @@ HOST = Form(
 CONTAINER = Form(
     r"(?=.{3,30}$)[a-z0-9](-?[a-z0-9])+", "3 to 30 lower-case letters, digits and single hyphens"
 )
+REVIEWER = Form(
+    r"[A-Za-z0-9][A-Za-z0-9-]*(/[A-Za-z0-9_-]+)?", "a user, or organisation/team, of GitHub"
+)
 # `checks` knows which sizes exist.
 VM_SIZE = Form(r"\w+", "a VM size such as Standard_E4ds_v4")
 
@@ -384,6 +387,10 @@ class StackFile:
         Form(r"[\w .-]{1,64}", "1 to 64 letters (A to Z, a to z), digits, spaces, dots, - and _"),
     ]
     """Tag for billing."""
+    reviewers: Annotated[tuple[Annotated[str, REVIEWER], ...], Field(max_length=6)] = ()
+    """Teams (organisation/team) and users of GitHub who approve releases and deployments;
+    `infra bootstrap` asks for them unless `exposure` is `starter`.
+    """
     exposure: Literal["private", "starter"] = "private"
     """`private`: reachable only through private endpoints; `starter`: public addresses, also
     without keys; cannot be changed for an existing workspace.

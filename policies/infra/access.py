@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 from policies.infra.limits import Limits, environment
@@ -29,6 +30,21 @@ ROLES: Mapping[str, str] = {
     "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3": "Storage Table Data Contributor",
     "fb879df8-f326-4884-b1cf-06f3ad86be52": "Virtual Machine User Login",
 }
+# Roles that `infra bootstrap` defines; their ids contain the subscription.
+CUSTOM_ROLES = ("AzureML Job Submitter", "AzureML Releaser")
+# What a workflow may do, by the end of the name of its GitHub environment. Training changes neither
+# endpoints nor the shared registry; releasing runs no jobs.
+WORKFLOWS: Mapping[str, frozenset[str]] = {
+    "train": frozenset({"AzureML Job Submitter", "Reader", "Storage Blob Data Contributor"}),
+    "release": frozenset(
+        {
+            "AzureML Releaser",
+            "AzureML Registry User",
+            "Managed Identity Operator",
+            "Storage Blob Data Contributor",
+        }
+    ),
+}
 # Roles that change or open a resource: only the workspace's own identity needs them.
 MANAGING = (
     "Contributor",
@@ -46,9 +62,14 @@ RULES = Rules()
 
 
 def role(assignment: Item) -> str:
-    """The name of the role that an assignment grants; its id when `ROLES` does not have it."""
-    granted = str(assignment.at("roleDefinitionId", "")).rsplit("/", 1)[-1]
-    return ROLES.get(granted.lower(), granted)
+    """The name of the role that an assignment grants; its id when it is not a listed one."""
+    definition = str(assignment.at("roleDefinitionId", "")).lower()
+    granted = definition.rsplit("/", 1)[-1]
+    subscription = definition.removeprefix("/subscriptions/").partition("/")[0]
+    for name in CUSTOM_ROLES:
+        if granted == str(uuid.uuid5(uuid.NAMESPACE_URL, f"{subscription}/{name}")):
+            return name
+    return ROLES.get(granted, granted)
 
 
 @RULES.resource(
@@ -58,7 +79,7 @@ def role(assignment: Item) -> str:
     Kind.ROLE_ASSIGNMENT,
 )
 def _least_privilege(item: Item, limits: Limits) -> Iterator[str]:
-    if role(item) not in ROLES.values():
+    if role(item) not in (*ROLES.values(), *CUSTOM_ROLES):
         yield f"grants `{role(item)}`, which is not one of the roles in policies/infra/access.py"
     scope = str(item.at("scope", ""))
     if scope != UNKNOWN and len(scope.strip("/").split("/")) < _SCOPE_PARTS:
@@ -154,11 +175,38 @@ def _workflow_identity(items: Sequence[Item], limits: Limits) -> StackFindings:
 def _subject(item: Item, limits: Limits) -> Iterator[str]:
     """A credential for another environment would bypass this environment's reviewers."""
     stack, subject = environment(item.urn), str(item.at("subject", ""))
-    if not re.fullmatch(rf"repo:[^:*]+:environment:{re.escape(stack)}", subject):
-        yield f"`subject` is {subject}, must be repo:OWNER/NAME:environment:{stack}"
+    purposes = "|".join(WORKFLOWS)
+    if not re.fullmatch(rf"repo:[^:*]+:environment:{re.escape(stack)}-({purposes})", subject):
+        expected = " or ".join(f"{stack}-{purpose}" for purpose in WORKFLOWS)
+        yield f"`subject` is {subject}, must be repo:OWNER/NAME:environment: with {expected}"
     issuer = str(item.at("issuer", ""))
     # An enterprise may have an issuer of its own, below GitHub's.
     if issuer != ISSUER and not issuer.startswith(f"{ISSUER}/"):
         yield f"`issuer` is {issuer}, must be {ISSUER}"
     if item.at("claimsMatchingExpression"):
         yield "`claimsMatchingExpression` accepts more than one subject"
+
+
+@RULES.stack(
+    "federation-separate",
+    "What trains cannot release, and what releases cannot train.",
+    "own",
+)
+def _separate(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """One credential an identity, and of roles only those of its purpose."""
+    identities: dict[str, list[Item]] = {}
+    for item in items:
+        if item.kind == Kind.CREDENTIAL:
+            for urn in item.uses.get("resourceName", ()):
+                identities.setdefault(urn, []).append(item)
+    for credentials in identities.values():
+        for credential in credentials[1:]:
+            yield credential, f"signs in as the identity of `{credentials[0].name}` too"
+    for item in items:
+        if item.kind != Kind.ROLE_ASSIGNMENT:
+            continue
+        for urn in item.sources("principalId") & identities.keys():
+            for credential in identities[urn]:
+                purpose = str(credential.at("subject", "")).rpartition("-")[2]
+                if role(item) not in WORKFLOWS.get(purpose, frozenset()):
+                    yield item, f"grants {role(item)} to the workflows of `{credential.name}`"

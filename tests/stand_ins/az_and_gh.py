@@ -25,11 +25,14 @@ def answered(state: dict[str, Any], words: list[str]) -> Answer:
 
 def _gh(things: dict[str, Any], words: list[str]) -> Answer:
     if words[1] == "api":
-        key = words[-1]
+        key = words[4] if "--method" in words else words[2]
         if key.endswith("/actions/oidc/customization/sub"):
             return _subject(things, key)
+        if key.startswith(("orgs/", "users/")):
+            missing = "nobody" in key
+            return (None, "gh: Not Found (HTTP 404)") if missing else ({"id": len(key)}, "")
         if "PUT" in words:
-            things[key] = {"name": key}
+            things[key] = _environment(key, words[5:])
         return (things[key], "") if key in things else (None, "gh: Not Found (HTTP 404)")
     key = f"variables {_option(words, '--repo')} {_option(words, '--env')}"
     there = things.setdefault(key, {})
@@ -37,6 +40,31 @@ def _gh(things: dict[str, Any], words: list[str]) -> Answer:
         there[words[3]] = _option(words, "--body")
         return None, ""
     return [{"name": name, "value": value} for name, value in there.items()], ""
+
+
+def _environment(name: str, words: list[str]) -> dict[str, Any]:
+    """An environment as GitHub answers with it, from the fields that `gh api` sends."""
+    fields = [word.split("=", 1) for word in words if word not in ("-F", "-f")]
+    assert all(len(field) == 2 for field in fields), words
+    values = dict(fields)
+    kinds = [value for key, value in fields if key == "reviewers[][type]"]
+    ids = [int(value) for key, value in fields if key == "reviewers[][id]"]
+    rules = []
+    if ids:
+        reviewers = [
+            {"type": kind, "reviewer": {"id": id}} for kind, id in zip(kinds, ids, strict=True)
+        ]
+        own = values.get("prevent_self_review") == "true"
+        rules = [{"type": "required_reviewers", "prevent_self_review": own, "reviewers": reviewers}]
+    protected = values.get("deployment_branch_policy[protected_branches]") == "true"
+    return {
+        "name": name,
+        "protection_rules": [*rules, {"type": "branch_policy"}],
+        "deployment_branch_policy": {
+            "protected_branches": protected,
+            "custom_branch_policies": not protected,
+        },
+    }
 
 
 def _subject(things: dict[str, Any], key: str) -> Answer:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +16,17 @@ from infra.live import bootstrap
 from infra.live.bootstrap import plan as steps
 from infra.live.bootstrap import state
 from infra.live.steps import Words, carry_out, run_command, shell
+from infra.settings import loader
 from infra.settings.loader import load
 from infra.settings.model import AssetRegistry
+from infra.settings.workflows import (
+    CUSTOM_ROLES,
+    JOB_SUBMITTER,
+    OF_THE_PROGRAM,
+    PURPOSES,
+    REVIEWED,
+    CustomRole,
+)
 from ml.core.errors import Refused
 from tests.stand_ins.az_and_gh import Cloud
 
@@ -29,6 +41,12 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     return made
 
 
+@pytest.fixture
+def filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stack files of the template pass for filled in."""
+    monkeypatch.setattr(loader, "placeholders", lambda stack: iter(()))
+
+
 def outcomes(cloud: Cloud, *, make: bool) -> dict[str, str]:
     plan = steps(ENVIRONMENTS)
     return {one.step.name: one.outcome for one in carry_out(plan, cloud.run, make=make)}
@@ -40,11 +58,11 @@ def by_process(*, make: bool = True) -> dict[str, str]:
 
 
 def provisioned(cloud: Cloud) -> None:
-    """`pulumi up` has been there: the identities of the pipelines are."""
+    """`pulumi up` has been there: it made the identities that train and release."""
     for one in ENVIRONMENTS:
-        made = one.names
-        key = f"identity  {made.local('id', 'pipeline')}"
-        cloud.state["things"][key] = {"clientId": f"client-{made.local('id', 'pipeline')}"}
+        for purpose in OF_THE_PROGRAM:
+            name = one.names.local("id", purpose)
+            cloud.state["things"][f"identity  {name}"] = {"clientId": f"client-{name}"}
 
 
 def changing(commands: list[list[str]]) -> list[list[str]]:
@@ -55,7 +73,7 @@ def test_missing_steps_are_shown_and_nothing_is_changed(cloud: Cloud) -> None:
     """In a new subscription."""
     found = outcomes(cloud, make=False)
     assert {name for name, outcome in found.items() if outcome == "exists"} == {
-        "signed-in", "subject"
+        "prod-reviewer-your-organisation-ml-platform", "signed-in", "subject"
     }  # fmt: skip
     assert changing(cloud.taken()) == []
 
@@ -71,7 +89,7 @@ def test_every_step_runs_once(cloud: Cloud) -> None:
 
 
 def test_the_steps_create_state_and_an_identity_for_each_environment(cloud: Cloud) -> None:
-    """No shared keys, a protected vault, the environment as the subject, ids in the variables."""
+    """No shared keys, a protected vault, an environment as each subject, ids in the variables."""
     outcomes(cloud, make=True)
     commands = [" ".join(words) for words in cloud.taken()]
     account = next(one for one in commands if "storage account create" in one)
@@ -79,9 +97,11 @@ def test_the_steps_create_state_and_an_identity_for_each_environment(cloud: Clou
     vault = next(one for one in commands if "keyvault create" in one)
     assert "--enable-purge-protection true" in vault
     subjects = [one for one in commands if "--subject repo:" in one]
-    assert [one.partition("environment:")[2].split()[0] for one in subjects] == ["prod", "dev"]
+    assert [one.partition("environment:")[2].split()[0] for one in subjects] == [
+        "prod-preview", "prod-deploy", "dev-preview", "dev-deploy"
+    ]  # fmt: skip
     things = cloud.state["things"]
-    variables = things[f"variables {ENVIRONMENTS[0].repository} dev"]
+    variables = things[f"variables {ENVIRONMENTS[0].repository} dev-deploy"]
     assert variables["AZURE_CLIENT_ID"] == "client-id-mlplat-dev-deploy"
     assert variables["PULUMI_BACKEND_URL"].startswith(
         "azblob://pulumi?storage_account=stmlplatstate"
@@ -167,7 +187,7 @@ def test_a_variable_with_another_value_is_updated(cloud: Cloud) -> None:
     cloud.taken()
     moved = [replace(one, tenant="11111111-0000-0000-0000-000000000000") for one in ENVIRONMENTS]
     list(carry_out(steps(moved), cloud.run, make=True))
-    assert [words[3] for words in changing(cloud.taken())] == ["AZURE_TENANT_ID"] * 2
+    assert [words[3] for words in changing(cloud.taken())] == ["AZURE_TENANT_ID"] * 8
 
 
 def test_without_az_or_gh_the_error_names_its_source(
@@ -201,10 +221,10 @@ def test_the_creator_of_the_shared_registry_is_deployed_first() -> None:
     """The others assign roles on it and create endpoints to it."""
     stages = [load(stack) for stack in ("dev", "staging", "prod")]
     plan = [one.name for one in steps(stages) if "up" in one.make]
-    assert plan == ["prod-pipeline", "dev-pipeline", "staging-pipeline"]
+    assert plan[::2] == [f"{stack}-train-identity" for stack in ("prod", "dev", "staging")]
     alone = [replace(one, asset_registry=AssetRegistry()) for one in stages]
     plan = [one.name for one in steps(alone) if "up" in one.make]
-    assert plan == ["dev-pipeline", "staging-pipeline", "prod-pipeline"]
+    assert plan[::2] == [f"{stack}-train-identity" for stack in ("dev", "staging", "prod")]
 
 
 def test_environments_in_one_subscription_cause_a_warning(
@@ -227,10 +247,11 @@ def test_the_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == len(steps(ENVIRONMENTS[:1]))
     role = shell(next(one.make for one in steps(ENVIRONMENTS[:1]) if one.name == "dev-contributor"))
     assert role in lines
-    assert "--assignee-object-id '<dev-identity.principalId>'" in role
+    assert "--assignee-object-id '<dev-deploy-identity.principalId>'" in role
     assert shell(("a", "it's", "{x.id}")) == """a 'it'"'"'s' '<x.id>'"""
 
 
+@pytest.mark.usefixtures("filled")
 def test_the_command_line(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
     """It shows the steps, and runs them with --run."""
     provisioned(cloud)
@@ -247,33 +268,153 @@ def test_the_command_line(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> N
     assert bootstrap.ISSUER in json.dumps(found)
 
 
-def test_the_identity_of_the_pipeline_waits_for_pulumi(
+@pytest.mark.usefixtures("filled")
+def test_the_identities_of_the_program_wait_for_pulumi(
     cloud: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The program creates it; all other steps run before, and its variable after."""
+    """The program creates them; all other steps run before, and their variables after."""
     cloud.programs()
     with pytest.raises(SystemExit):
         cli.main(["bootstrap", "dev", "--run"])
     captured = capsys.readouterr()
-    assert [line for line in captured.out.splitlines() if line.startswith("missing")] == [
-        "missing  dev-stack", "missing  dev-pipeline", "missing  dev-AZURE_PIPELINE_CLIENT_ID"
+    missing = [line for line in captured.out.splitlines() if line.startswith("missing")]
+    assert missing[:3] == [
+        "missing  dev-stack", "missing  dev-train-identity", "missing  dev-release-identity"
     ]  # fmt: skip
+    assert all("-train-A" in line or "-release-A" in line for line in missing[3:])
     by_hand = [line for line in captured.out.splitlines() if " pulumi " in line]
-    assert [line.rpartition(" pulumi ")[2] for line in by_hand] == [
+    assert [line.rpartition(" pulumi ")[2] for line in by_hand[:2]] == [
         "stack select --create --secrets-provider"
         f" {state(ENVIRONMENTS[0]).secrets} --stack dev --cwd infra",
-        "up --stack dev --cwd infra",
+        "up --policy-pack ../policies/infra --stack dev --cwd infra",
     ]
     assert all("PULUMI_BACKEND_URL=azblob://pulumi?" in line for line in by_hand)
     assert "after `pulumi up`" in captured.err
     cloud.read()
     provisioned(cloud)
     cloud.programs()
-    assert by_process()["dev-AZURE_PIPELINE_CLIENT_ID"] == "created"
+    assert by_process()["dev-train-AZURE_CLIENT_ID"] == "created"
     cloud.read()
-    there = cloud.state["things"][f"variables {ENVIRONMENTS[0].github} dev"]
-    assert there["AZURE_PIPELINE_CLIENT_ID"] == "client-id-mlplat-dev-pipeline"
-    assert there["AZURE_CLIENT_ID"] == "client-id-mlplat-dev-deploy"
+    github = ENVIRONMENTS[0].github
+    clients = {
+        purpose: cloud.state["things"][f"variables {github} dev-{purpose}"]["AZURE_CLIENT_ID"]
+        for purpose in PURPOSES
+    }
+    assert clients == {purpose: f"client-id-mlplat-dev-{purpose}" for purpose in PURPOSES}
+
+
+def test_each_purpose_has_a_protected_environment_of_its_own(cloud: Cloud) -> None:
+    """Only protected branches; people approve what releases and deploys, and not their own."""
+    outcomes(cloud, make=True)
+    github = ENVIRONMENTS[1].github
+    environments = {
+        purpose: cloud.state["things"][f"repos/{github}/environments/prod-{purpose}"]
+        for purpose in PURPOSES
+    }
+    for purpose, environment in environments.items():
+        assert environment["deployment_branch_policy"]["protected_branches"]
+        reviewed = [
+            rule
+            for rule in environment["protection_rules"]
+            if rule["type"] == "required_reviewers" and rule["prevent_self_review"]
+        ]
+        assert bool(reviewed) is (purpose in REVIEWED)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda environment: environment["protection_rules"][0].update(reviewers=[]),
+        lambda environment: environment["protection_rules"][0].update(prevent_self_review=False),
+        lambda environment: environment.update(deployment_branch_policy=None),
+    ],
+)
+def test_a_loosened_environment_is_protected_again(
+    cloud: Cloud, change: Callable[[dict[str, Any]], None]
+) -> None:
+    """Somebody took the reviewers away; only that environment is changed."""
+    provisioned(cloud)
+    outcomes(cloud, make=True)
+    cloud.taken()
+    github = ENVIRONMENTS[1].github
+    change(cloud.state["things"][f"repos/{github}/environments/prod-release"])
+    changed = outcomes(cloud, make=True)
+    assert [name for name, outcome in changed.items() if outcome == "created"] == [
+        "prod-release-environment"
+    ]
+    assert set(outcomes(cloud, make=True).values()) == {"exists"}
+
+
+def test_an_environment_without_reviewers_is_refused() -> None:
+    """Unless it is a starter, as dev is."""
+    dev, prod = ENVIRONMENTS
+    assert steps([replace(dev, reviewers=())])
+    with pytest.raises(Refused, match="nobody approves releases and deployments of prod"):
+        steps([replace(prod, reviewers=())])
+
+
+def test_a_reviewer_that_github_does_not_have_ends_the_command(cloud: Cloud) -> None:
+    """With GitHub's answer; nothing creates a team."""
+    cloud.programs()
+    plan = steps([replace(ENVIRONMENTS[1], reviewers=("acme/nobody",))])
+    with pytest.raises(Refused, match=r"Not Found"):
+        list(carry_out(plan, run_command, make=True))
+
+
+@pytest.mark.parametrize("role", CUSTOM_ROLES)
+def test_what_trains_cannot_change_endpoints_and_what_releases_cannot_train(
+    role: CustomRole,
+) -> None:
+    """By Azure's own rule: an operation that `actions` match and `notActions` do not."""
+    prefix = "Microsoft.MachineLearningServices/workspaces"
+
+    def allows(operation: str) -> bool:
+        def matches(patterns: list[str]) -> bool:
+            return any(fnmatch.fnmatchcase(f"{prefix}/{operation}", one) for one in patterns)
+
+        return matches(role.permissions["actions"]) and not matches(role.permissions["notActions"])
+
+    trains = role is JOB_SUBMITTER
+    for operation in ("jobs/write", "jobs/cancel/action", "jobs/delete"):
+        assert allows(operation) is trains
+    for operation in ("onlineEndpoints/write", "onlineEndpoints/deployments/write"):
+        assert allows(operation) is not trains
+    for operation in ("jobs/read", "onlineEndpoints/read", "models/versions/write"):
+        assert allows(operation)
+    assert not allows("computes/cpu-cluster/write") and not allows("write")
+
+
+def test_a_role_definition_that_grants_more_is_written_again(cloud: Cloud) -> None:
+    """A later template may take something away."""
+    provisioned(cloud)
+    outcomes(cloud, make=True)
+    (url,) = [
+        key
+        for key in cloud.state["things"]
+        if JOB_SUBMITTER.id(ENVIRONMENTS[0].subscription) in key
+    ]
+    cloud.state["things"][url]["properties"]["permissions"][0]["notActions"] = []
+    changed = outcomes(cloud, make=True)
+    assert [name for name, outcome in changed.items() if outcome == "created"] == [
+        "prod-job-submitter"
+    ]
+
+
+def test_placeholders_are_refused(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with its line, before anything is asked; --offline only prints."""
+    cloud.programs()
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["bootstrap", "prod"])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert "Pulumi.prod.yaml:4: `azure-native:location`" not in error
+    for key in ("azure-native:subscriptionId", "platform:repository", "platform:reviewers"):
+        assert f"`{key}` is the template's placeholder" in error
+    cloud.read()
+    assert cloud.taken() == []
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["bootstrap", "prod", "--offline"])
+    assert not ended.value.code
 
 
 def test_the_deployer_cannot_assign_administrator_roles(cloud: Cloud) -> None:
@@ -291,7 +432,7 @@ def test_the_deployer_cannot_assign_administrator_roles(cloud: Cloud) -> None:
 def test_the_key_is_created_without_waiting_for_a_role(cloud: Cloud) -> None:
     """Through Azure Resource Manager, which requires no role on the vault's data."""
     outcomes(cloud, make=True)
-    commands = [words for words in cloud.taken() if words[1] == "rest"]
+    commands = [words for words in cloud.taken() if words[1] == "rest" and "/keys/" in words[5]]
     assert [words[3] for words in commands] == ["get", "put"]
     body = json.loads(commands[1][commands[1].index("--body") + 1])
     assert body["properties"]["keyOps"] == ["encrypt", "decrypt"]
@@ -331,5 +472,9 @@ def test_credentials_match_githubs_subject(
     list(carry_out(plan, cloud.run, make=True))
     made = [words for words in cloud.taken() if "--subject" in words]
     subjects = [words[words.index("--subject") + 1] for words in made]
-    assert subjects == [f"repo:{declared}:environment:{one}" for one in ("prod", "dev")]
-    assert "variables acme/platform dev" in cloud.state["things"]
+    assert subjects == [
+        f"repo:{declared}:environment:{stack}-{purpose}"
+        for stack in ("prod", "dev")
+        for purpose in ("preview", "deploy")
+    ]
+    assert "variables acme/platform dev-deploy" in cloud.state["things"]

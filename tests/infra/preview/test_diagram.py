@@ -79,8 +79,9 @@ def test_a_diagram_without_arrows_is_left_out() -> None:
 
 def test_role_assignments_show_who_has_which_roles() -> None:
     edges = _edges(own()["prod"], ACCESS)
-    assert edges["GitHub Actions", "pipeline"] == {"OIDC"}
-    assert edges["pipeline", "workspace"] == {"Data Scientist"}
+    assert edges["GitHub Actions", "train"] == edges["GitHub Actions", "release"] == {"OIDC"}
+    assert edges["train", "workspace"] == {"Job Submitter"}
+    assert edges["release", "workspace"] == {"Releaser"}
     assert edges["cluster-image-builder", "images"] == {"AcrPush"}
     # Three clusters with equal roles share a node.
     storage = {"Blob Data Contributor", "Queue Data Contributor", "Table Data Contributor"}
