@@ -18,15 +18,22 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.backends.base import Backend
 from ml.backends.registry import Version
+from ml.backends.snapshot import IgnoreFile
 from ml.core import files, home, repository
 from ml.core.errors import Exit, Place, Problem, Refused, errors
 from ml.serving.server import NAMES, HomePath, Launch, serving_digest
 from ml.specs.sdk.load import Spec, load
-from policies.supply_chain import serving_code
+from policies.promotion import gate_settings
+from policies.supply_chain.serving_code import Code
 
 MAX_TIMEOUT_MS = 180_000  # the longest request timeout of a managed online endpoint
 TIMEOUT = "SCORING_TIMEOUT_MS"
 _WORD = re.compile(r"\w+")
+# Variables by which Python, gunicorn, the loader and Azure ML's server run other code.
+_RUNS_CODE = re.compile(
+    r"PYTHON(PATH|HOME|STARTUP|USERBASE|BREAKPOINT|PLATLIBDIR|WARNINGS|INSPECT|EXECUTABLE)"
+    r"|GUNICORN_.*|LD_(PRELOAD|LIBRARY_PATH|AUDIT)|AML_APP_ROOT|AZUREML_ENTRY_SCRIPT"
+)
 
 
 @dataclass(frozen=True)
@@ -109,8 +116,10 @@ class Serving:
 _SERVING = TypeAdapter(Serving)
 
 
-def read(folder: Path) -> Serving:
-    """endpoint.yml and deployment.yml in the folder; Refused when they do not fit together."""
+def read(folder: Path, gates: Path | None = None) -> Serving:
+    """endpoint.yml and deployment.yml in the folder; Refused when they do not fit together, and
+    when the code may load code from data, as the project's gates.yml (`gates`) lists its imports.
+    """
     from ml.specs.check.check import check
 
     endpoint_spec, spec = load(folder / "endpoint.yml"), load(folder / "deployment.yml")
@@ -152,7 +161,7 @@ def read(folder: Path) -> Serving:
                 place=spec.place("code_configuration", "scoring_script"),
             )
         )
-    if problems := pickles(code, script):
+    if problems := code_from_data(code, script, gates):
         raise Refused(*problems)
     settings = deployment.request_settings
     variables = {str(k): str(v) for k, v in (deployment.environment_variables or {}).items()}
@@ -160,6 +169,16 @@ def read(folder: Path) -> Serving:
         # A managed endpoint sets it from request_settings.
         variables.setdefault(TIMEOUT, str(settings.request_timeout_ms))
     _check_timeout(variables.get(TIMEOUT), spec)
+    if runs_code := sorted(filter(_RUNS_CODE.fullmatch, variables)):
+        raise Refused(
+            Problem(
+                "code-by-variable",
+                f"`{runs_code[0]}` is set",
+                "variables that do not say which code the server runs",
+                "the code belongs into the folder of `code_configuration.code`",
+                spec.place("environment_variables", runs_code[0]),
+            )
+        )
     return Serving(
         code=code,
         scoring_script=script,
@@ -169,17 +188,21 @@ def read(folder: Path) -> Serving:
     )
 
 
-def pickles(code: Path, script: str) -> tuple[Problem, ...]:
-    """What the scoring script loads, or has beside it, that runs code when it is loaded."""
+def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[Problem, ...]:
+    """What may load code from data in the code that the server imports, or lies beside it."""
+    listed = gate_settings.load(gates)["format"].names("imports")
+    files = dict(IgnoreFile(code).files(home.home()))
+    serving_code = Code(files, Path(script).as_posix(), listed, repository.root())
     return tuple(
         Problem(
-            "pickle-in-serving-code",
+            "code-from-data",
             trace.found,
-            "formats that load without running code, as the gate `format` allows them",
-            "keep the model's parts as text, npz or safetensors (policies/README.md, Formats)",
+            "serving code that loads no code from data: modules of the list `format.imports`",
+            "read text, npz or safetensors; a reviewer of policies/promotion/gates.yml can add a "
+            "module to `format.imports` (policies/README.md, Serving code)",
             Place(repository.shown(trace.file), trace.line),
         )
-        for trace in serving_code.traces(code, script)
+        for trace in serving_code.traces()
     )
 
 

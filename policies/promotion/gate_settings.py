@@ -93,7 +93,7 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "completeness": {},
     "recomputed": {},
     "lineage": {"dirty_allowed_in": ALLOW_LIST},
-    "format": {"allowed": ALLOW_LIST},
+    "format": {"allowed": ALLOW_LIST, "imports": ALLOW_LIST},
     "quality": {
         "min_count": MINIMUM,
         "bounds": BOUNDS,

@@ -1,8 +1,10 @@
-"""Pickles in serving code: modules that load them, and their bytes in the code or beside it.
+"""Serving code that could load code from data: an allow-list of what it imports and how it uses it.
 
-The scoring script and what it imports from its folder are read, and the files beside them. Nothing
-is run. Not seen: installed packages, imports and bytes that are computed, what is downloaded when
-the server starts, and code that runs code in another way. The review of the code sees these.
+Every Python file that travels and can be imported is parsed; nothing is run. A module is the code's
+own, of the standard library's harmless part, or in the list of the gate `format`. A library is used
+by its dotted name alone, so that its functions cannot be reached by a computed one. Not seen: what
+an installed package does inside, what a method of an object does, and files that the server
+downloads or writes while it runs. The review of the code sees these.
 """
 
 from __future__ import annotations
@@ -14,14 +16,62 @@ import io
 import pickletools
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-# Modules that run code when they load a file.
-LOADERS = frozenset(
-    {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Modules of the standard library that run no code that they read. Of some only a part is harmless:
+# see `PARTS`.
+STANDARD = _words("""
+    __future__ abc array base64 binascii bisect calendar collections contextlib contextvars copy csv
+    dataclasses datetime decimal difflib enum fractions functools gc gzip hashlib heapq hmac html io
+    itertools json logging math numbers operator os pathlib random re secrets statistics string
+    struct sys textwrap threading time traceback types typing typing_extensions unicodedata urllib
+    uuid warnings weakref zlib zoneinfo
+""")
+# module → what may be used of it.
+PARTS = {
+    "gc": _words("collect disable freeze"),
+    "operator": _words("add eq ge gt index itemgetter le lt mul ne neg sub truediv"),
+    "os": _words("""
+        PathLike cpu_count environ fspath getenv getpid linesep listdir path sched_getaffinity
+        scandir sep stat urandom walk
+    """),
+    "sys": _words("byteorder float_info maxsize platform stderr stdout version version_info"),
+    "types": _words("MappingProxyType ModuleType NoneType SimpleNamespace"),
+    "urllib": _words("parse"),
+    "yaml": _words("YAMLError safe_dump safe_load safe_load_all"),
+}
+# Names that run text, unpickle, lead to the modules that do, or find something by a computed name.
+REFUSED = _words("""
+    __import__ breakpoint eval exec get_type_hints globals locals vars
+    HDFStore NpzFile attrgetter load_library methodcaller query read_array read_hdf read_pickle
+    rundocs runstring unpickle unsafe_load
+    _pickle builtins cPickle cloudpickle codeop ctypeslib dill f2py imp importlib joblib jsonpickle
+    marshal multiprocessing pickle pickle_compat pkgutil posix pydoc runpy shelve subprocess
+    zipimport
+""")
+# A library's own imports: `pathlib.os` is all of os. And `re.compile` is not the builtin function.
+_ATTRIBUTES, _NAMES = REFUSED | _words("ctypes os sys _os _sys"), REFUSED | {"compile"}
+# The attributes between two underscores that serving code may name.
+_SPECIAL = re.compile(
+    r"__(?!(all|call|class|doc|file|init|len|name|new|post_init|qualname|setattr|slots|version)__$)"
+    r"\w+__"
 )
+# Arguments that decide whether a loader runs code → their harmless values.
+_ARGUMENTS: Mapping[str, tuple[object, ...]] = {
+    "allow_pickle": (False,),
+    "trusted": (None, [], ()),
+    "weights_only": (True,),
+}
+_COMPILED = (".pyc", ".pyd", ".so")
+# The folder by which a code folder is known to be a whole repository.
+_REPOSITORY = "ml/serving/scoring/"
 # What a pickle needs to call something.
 _CALLS = frozenset(
     {"GLOBAL", "STACK_GLOBAL", "INST", "REDUCE", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD"}
@@ -33,25 +83,259 @@ _ENCODED = re.compile(r"[A-Za-z0-9+/_=\s-]+")
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace of a pickle: the file, the line (0 for a file that is no code), and what it is."""
+    """What may load code from data: the file, the line (0 for a file that is no code), and what."""
 
     file: Path
     line: int
     found: str
 
 
-def traces(code: Path, script: str) -> Iterator[Trace]:
-    """The traces of pickles in the scoring script and in what it imports from the folder `code`."""
-    modules = list(_modules(code, code / script))
-    for file, tree in modules:
-        if tree is None:
-            yield Trace(file, 1, "code that cannot be read")
-        else:
-            yield from _in_code(file, tree)
-    for folder in sorted({file.parent for file, _ in modules}):
-        for file in sorted(folder.iterdir()):
-            if file.is_file() and file.suffix not in {".py", ".pyc"} and holds_pickle(file):
+@dataclass(frozen=True)
+class Code:
+    """The files that travel, by their path in the code folder, and the scoring script among them.
+
+    `imports` are the modules that may be imported, from the list of the gate `format`. The owners
+    of those that lie in this repository, at `root`, review them; they are not read here.
+    """
+
+    files: Mapping[str, Path]
+    script: str
+    imports: Collection[str]
+    root: Path
+
+    def traces(self) -> Iterator[Trace]:
+        """What may load code from data, in each file that the server can import and beside it."""
+        modules = self._modules()
+        for name, module in modules.items():
+            if module is None:
+                yield Trace(self.files[name], 1, "code that cannot be read")
+            else:
+                for line, found in sorted(set(module.refused(modules))):
+                    yield Trace(self.files[name], line, found)
+        folders = {PurePosixPath(name).parent for name in modules}
+        for name, file in self.files.items():
+            if name.endswith(_COMPILED):
+                yield Trace(file, 0, "compiled code, which is not read here")
+            elif (
+                PurePosixPath(name).parent in folders
+                and not name.endswith(".py")
+                and holds_pickle(file)
+            ):
                 yield Trace(file, 0, "the bytes of a pickle")
+
+    def find(self, module: str) -> str:
+        """The file of the code folder that Python imports for a module; "" for one of elsewhere."""
+        for start in dict.fromkeys(("", self._beside)):
+            path = start + module.replace(".", "/")
+            for name in (f"{path}/__init__.py", f"{path}.py"):
+                if name in self.files:
+                    return name
+        return ""
+
+    def has(self, module: str) -> bool:
+        """Whether the code folder has the module, or the module that has this name in it.
+
+        A folder without `__init__.py` yields to an installed package of its name.
+        """
+        parts = module.split(".")
+        if self.is_listed(parts[0]):
+            return bool(self.find(parts[0]))
+        return any(self.find(".".join(parts[: end + 1])) for end in range(len(parts)))
+
+    def is_listed(self, module: str) -> bool:
+        """Whether a module that the code folder does not have may be imported."""
+        if module.partition(".")[0] in STANDARD:
+            return module not in ("logging.config", "logging.handlers")
+        return any(f"{module}.".startswith(f"{name}.") for name in self.imports)
+
+    @property
+    def _beside(self) -> str:
+        """The folder of the scoring script, which the server imports from as well."""
+        above = PurePosixPath(self.script).parent
+        return "" if above == PurePosixPath() else f"{above}/"
+
+    def _modules(self) -> dict[str, _Module | None]:
+        """Every file that can be imported, parsed; None where that fails.
+
+        Of a whole repository these are the files beside the script, whatever a library could import
+        by its name alone, and what all of these import.
+        """
+        below = self._beside if any(name.startswith(_REPOSITORY) for name in self.files) else ""
+        waiting = [self.script]
+        for name in self.files:
+            is_top = name.removesuffix("/__init__.py").removesuffix(".py").count("/") == 0
+            if name.endswith(".py") and (name.startswith(below) or is_top):
+                waiting.append(name)
+        modules: dict[str, _Module | None] = {}
+        while waiting:
+            name = waiting.pop()
+            if name in modules or name not in self.files or self._is_reviewed(name):
+                continue
+            try:
+                module = _Module(self, name, ast.parse(self.files[name].read_bytes()))
+            except (SyntaxError, ValueError, RecursionError):
+                modules[name] = None
+                continue
+            modules[name] = module
+            for _, imported in module.imports():
+                parts = imported.split(".")
+                paths = (self.find(".".join(parts[: end + 1])) for end in range(len(parts)))
+                waiting += filter(None, paths)
+        return modules
+
+    def _is_reviewed(self, name: str) -> bool:
+        """Whether a file is this repository's own, of a module in the list."""
+        dotted = name.removesuffix(".py").replace("/", ".")
+        if self.files[name].resolve() != (self.root / name).resolve():
+            return False
+        return any(
+            f"{dotted}.".startswith(f"{listed}.") for listed in self.imports if "." in listed
+        )
+
+
+class _Module:
+    """A Python file of the code folder."""
+
+    def __init__(self, code: Code, name: str, tree: ast.Module) -> None:
+        self._code, self._name, self._nodes = code, name, list(ast.walk(tree))
+        # What the file calls something → its dotted name.
+        self.names: dict[str, str] = {}
+        # The names of modules.
+        self._bound: set[str] = set()
+        for node in self._nodes:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    self.names[alias.asname or top] = alias.name if alias.asname else top
+                    self._bound.add(alias.asname or top)
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    dotted = f"{self._above(node)}.{alias.name}"
+                    self.names[alias.asname or alias.name] = dotted
+                    if code.find(dotted):
+                        self._bound.add(alias.asname or alias.name)
+
+    def imports(self) -> Iterator[tuple[int, str]]:
+        """The line and the dotted name of everything that is imported."""
+        for node in self._nodes:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield node.lineno, alias.name
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    yield node.lineno, f"{self._above(node)}.{alias.name}"
+
+    def refused(self, modules: Mapping[str, _Module | None]) -> Iterator[tuple[int, str]]:
+        """The line of everything that serving code may not do, and what it is."""
+        for line, name in self.imports():
+            if not self._code.has(name):
+                yield from ((line, found) for found in self._of_import(name))
+        bases = {id(node.value) for node in self._nodes if isinstance(node, ast.Attribute)}
+        called = {id(node.func): node for node in self._nodes if isinstance(node, ast.Call)}
+        for node in self._nodes:
+            if isinstance(node, ast.Constant) and _constant_is_pickle(node.value):
+                yield node.lineno, "the bytes of a pickle"
+            elif isinstance(node, ast.Name):
+                if node.id in _NAMES or _SPECIAL.fullmatch(node.id):
+                    yield node.lineno, f"`{node.id}`"
+                elif node.id == "getattr" and not _is_plain(called.get(id(node))):
+                    yield node.lineno, "`getattr` of a computed name"
+                elif node.id in self._bound and id(node) not in bases:
+                    yield node.lineno, f"the module `{node.id}` under another name"
+            elif isinstance(node, ast.MatchClass):
+                for name in filter(_is_refused, node.kwd_attrs):
+                    yield node.lineno, f"`{name}`"
+            elif isinstance(node, ast.Attribute) and _is_refused(node.attr):
+                yield node.lineno, f"`{ast.unparse(node)}`"
+            elif isinstance(node, ast.Call):
+                for keyword in node.keywords:
+                    if not _is_harmless(keyword):
+                        yield node.lineno, f"a call with `{ast.unparse(keyword)}`"
+            if isinstance(node, ast.Attribute | ast.Name) and id(node) not in bases:
+                dotted = self._dotted(node, modules)
+                if problem := self._of_use(dotted, called.get(id(node))):
+                    yield node.lineno, f"`{ast.unparse(node)}`{problem}"
+
+    def _above(self, node: ast.ImportFrom) -> str:
+        """The dotted name of the module that something is imported from."""
+        folders = PurePosixPath(self._name).parent.parts
+        start = folders[: len(folders) - node.level + 1] if node.level else ()
+        return ".".join([*start, *filter(None, [node.module])])
+
+    def _of_import(self, name: str) -> Iterator[str]:
+        """Why a name that is not of the code folder may not be imported."""
+        *above, last = name.split(".")
+        if not self._code.is_listed(name):
+            yield f"an import of `{name}`"
+        elif last == "*":
+            yield f"an import of everything in `{'.'.join(above)}`"
+        elif any(map(_is_refused, name.split(".")[1:])) or _is_left_out(name):
+            yield f"an import of `{name}`"
+
+    def _dotted(self, node: ast.expr, modules: Mapping[str, _Module | None]) -> str:
+        """The dotted name, through the code folder's own modules; "" for what is no name."""
+        if isinstance(node, ast.Name):
+            dotted = self.names.get(node.id, node.id)
+        elif isinstance(node, ast.Attribute):
+            dotted = f"{self._dotted(node.value, modules)}.{node.attr}"
+        else:
+            return ""
+        for _ in modules:  # a name may be handed on by one module after another
+            parts = dotted.split(".")
+            for end in range(len(parts) - 1, 0, -1):
+                module = modules.get(self._code.find(".".join(parts[:end])))
+                if module and parts[end] in module.names:
+                    dotted = ".".join([module.names[parts[end]], *parts[end + 1 :]])
+                    break
+            else:
+                break
+        return dotted
+
+    def _of_use(self, dotted: str, call: ast.Call | None) -> str:
+        """Why something may not be used in this way, or ""; `call` is what calls it."""
+        top, _, rest = dotted.partition(".")
+        if not rest or self._code.has(dotted):
+            return ""
+        if _is_left_out(dotted):
+            return f": of `{top}` only {', '.join(sorted(PARTS[top]))}"
+        if top in STANDARD or dotted.rpartition(".")[2] not in ("load", "loads"):
+            return ""
+        if call is None:
+            return " under another name"
+        arguments = {keyword.arg for keyword in call.keywords}
+        hidden = None in arguments or any(isinstance(each, ast.Starred) for each in call.args)
+        if hidden or len(call.args) > (1 if top == "skops" else 2):
+            return " with arguments without their names"
+        if top == "torch" and "weights_only" not in arguments:
+            return " without `weights_only=True`"
+        return ""
+
+
+def _is_refused(name: str) -> bool:
+    return name in _ATTRIBUTES or _SPECIAL.fullmatch(name) is not None
+
+
+def _is_left_out(dotted: str) -> bool:
+    """Whether it is of a module of which only a part may be used, and not in this part."""
+    top, _, rest = dotted.partition(".")
+    return bool(rest) and top in PARTS and rest.partition(".")[0] not in PARTS[top]
+
+
+def _is_plain(call: ast.Call | None) -> bool:
+    """Whether a call of `getattr` names the attribute, and one that may be used."""
+    if call is None or len(call.args) < 2 or not isinstance(call.args[1], ast.Constant):
+        return False
+    name = call.args[1].value
+    return isinstance(name, str) and name != "load" and not _is_refused(name)
+
+
+def _is_harmless(keyword: ast.keyword) -> bool:
+    """Whether an argument does not make a loader run code."""
+    harmless = _ARGUMENTS.get(keyword.arg or "")
+    try:
+        return harmless is None or ast.literal_eval(keyword.value) in harmless
+    except ValueError:
+        return False
 
 
 def holds_pickle(file: Path) -> bool:
@@ -75,72 +359,6 @@ def is_pickle(content: bytes) -> bool:
     except Exception:  # bytes of any other kind break the reader in any way
         return False
     return bool(names & _CALLS)
-
-
-def _modules(code: Path, script: Path) -> Iterator[tuple[Path, ast.Module | None]]:
-    """The script and the modules of the folder that it imports, each once."""
-    waiting, met = [script.resolve()], set[Path]()
-    while waiting:
-        file = waiting.pop()
-        if file in met or not file.is_file() or not file.is_relative_to(code.resolve()):
-            continue
-        met.add(file)
-        try:
-            tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError, RecursionError):
-            yield file, None
-            continue
-        yield file, tree
-        for names, level in _imports(tree):
-            bases = (
-                [file.parents[level - 1]] if level else [code.resolve(), script.resolve().parent]
-            )
-            for base in bases:
-                for depth in range(1, len(names) + 1):
-                    path = base.joinpath(*names[:depth])
-                    waiting += [path.with_name(f"{path.name}.py"), path / "__init__.py"]
-
-
-def _imports(tree: ast.Module) -> Iterator[tuple[list[str], int]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name.split("."), 0
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module.split(".") if node.module else []
-            for alias in node.names:
-                yield [*module, alias.name], node.level
-
-
-def _in_code(file: Path, tree: ast.Module) -> Iterator[Trace]:
-    for names, level in _imports(tree):
-        if not level and names[0] in LOADERS:
-            yield Trace(file, _line(tree, names[0]), f"an import of `{names[0]}`")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and _constant_is_pickle(node.value):
-            yield Trace(file, node.lineno, "the bytes of a pickle")
-        elif isinstance(node, ast.Call):
-            words = {str(word.value) for word in node.args if isinstance(word, ast.Constant)}
-            called = ast.unparse(node.func).rpartition(".")[2]
-            if called in {"__import__", "import_module"} and words & LOADERS:
-                yield Trace(file, node.lineno, f"an import of `{min(words & LOADERS)}`")
-            for keyword in node.keywords:
-                is_on = isinstance(keyword.value, ast.Constant) and keyword.value.value is True
-                is_off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
-                loads = (keyword.arg == "allow_pickle" and not is_off) or (
-                    keyword.arg == "weights_only" and not is_on
-                )
-                if loads:
-                    yield Trace(file, node.lineno, f"a call with `{ast.unparse(keyword)}`")
-
-
-def _line(tree: ast.Module, module: str) -> int:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import) and any(a.name.split(".")[0] == module for a in node.names):
-            return node.lineno
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == module:
-            return node.lineno
-    return 1
 
 
 def _constant_is_pickle(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""policies.supply_chain.serving_code: pickles in what answers requests."""
+"""policies.supply_chain.serving_code: what answers requests loads no code from data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.supply_chain.serving_code import is_pickle, traces
+from policies.supply_chain.serving_code import Code, is_pickle
 
 
 class Command:
@@ -21,29 +21,68 @@ class Command:
 
 PICKLE = pickle.dumps(Command())
 OLD = pickle.dumps(Command(), protocol=0)
+LISTED = ("numpy", "pandas", "skops", "torch", "yaml", "ml.toolkit")
 CODE = {
     "an import": "import pickle\n",
     "an import under another name": "from joblib import load as read\n",
     "an import in a function": "def init():\n    import dill\n",
     "an import by name": "import importlib\nimportlib.import_module('pickle')\n",
+    "an import without a statement": "__import__('pick' + 'le')\n",
+    "a module that is not listed": "import requests\n",
+    "a part of a module that is not harmless": "import os\nos.system('x')\n",
+    "all of a library": "from pandas import *\n",
+    "code of a file": "exec(open('x.txt').read())\n",
+    "code of a file, compiled": "run = compile(open('x.txt').read(), 'x', 'exec')\n",
+    "a builtin under another name": "run = [eval][0]\n",
     "bytes": f"MODEL = {PICKLE!r}\n",
     "bytes of the first protocol": f"MODEL = {OLD!r}\n",
     "base64": f"MODEL = {base64.b64encode(PICKLE).decode()!r}\n",
     "hexadecimal digits": f"MODEL = {PICKLE.hex()!r}\n",
     "arrays of objects": "import numpy as np\nnp.load('x.npy', allow_pickle=True)\n",
+    "arrays of objects by position": "import numpy as np\nnp.load('x.npy', None, True)\n",
+    "arrays of objects, a name of its own": "from numpy import load as r\nr('x.npy', None, True)\n",
+    "arrays of objects, a list": "import numpy as np\nnp.load(*['x.npy', None, True])\n",
+    "arrays of objects, later": "import numpy as np\nread = np.load\nread('x', None, True)\n",
+    "arrays of objects, one level below": "import numpy as np\nnp.lib.format.read_array(x, True)\n",
+    "a frame": "import pandas as pd\npd.read_pickle('x')\n",
+    "a frame by a name": "from pandas import read_pickle as read\n",
+    "a frame by a computed name": "import pandas as pd\ngetattr(pd, 'read_' + 'pickle')('x')\n",
+    "a frame by a constant name": "import pandas as pd\ngetattr(pd, 'read_pickle')('x')\n",
+    "a frame's expression": "import pandas as pd\npd.DataFrame().query(open('x').read())\n",
+    "a library's own import": "import pandas as pd\npd.compat.pickle_compat.load('x')\n",
+    "another library's own import": "import json\njson.codecs.builtins\n",
+    "a library's os": "import pathlib\npathlib.os.system('x')\n",
+    "a library's dictionary": "import pandas as pd\npd.__dict__['read_pickle']('x')\n",
+    "a library in a variable": "import pandas as pd\nvars(pd)\n",
     "all that torch loads": "import torch\ntorch.load('x.pt', weights_only=False)\n",
+    "all that torch loads unasked": "import torch\ntorch.load('x.pt')\n",
+    "types that skops does not trust": "import skops.io\nskops.io.load('x', trusted=['a.b'])\n",
+    "YAML with objects": "import yaml\nyaml.load('x', Loader=yaml.Loader)\n",
+    "names of a function": "def f(): pass\nf.__globals__['__builtins__']\n",
+    "names of a pattern": "match len:\n    case object(__self__=x):\n        pass\n",
     "code that cannot be read": "def init(:\n",
 }
 HARMLESS = [
-    "import json\nimport numpy as np\nnp.load('x.npz', allow_pickle=False)\n",
+    "import numpy as np\nnp.load('x.npz', allow_pickle=False)\nnp.load('x.npz', 'r')\n",
+    "import re\nfrom pathlib import Path\nre.compile('x')\njson = Path('x').read_text()\n",
+    "import os\nimport pandas as pd\npd.read_csv(os.environ['X'])\npd.read_parquet('x')\n",
+    "import yaml\nfrom urllib.parse import quote\nyaml.safe_load('x')\n",
+    "import skops.io\nskops.io.load('x.skops')\n",
+    "import torch\ntorch.load('x.pt', weights_only=True)\n",
+    "class Model:\n    def __init__(self, name):\n        self.rank = getattr(self, 'rank', 1)\n",
+    "from ml.toolkit.boosting import lightgbm\n",
     "TEXT = 'a text of many letters, which is in no code'\nKEY = 'deadbeefdeadbeefdeadbeef'\n",
     f"DATA = {base64.b64encode(b'some bytes that are no pickle').decode()!r}\n",
     f"NUMBERS = {pickle.dumps([1, 2, 3])!r}\n",
 ]
 
 
-def found(folder: Path) -> list[str]:
-    return [f"{trace.file.name}:{trace.line}" for trace in traces(folder, "api/score.py")]
+def found(folder: Path, root: Path = Path("/nowhere")) -> list[str]:
+    files = {
+        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
+    }
+    traces = Code(files, "api/score.py", LISTED, root).traces()
+    return [f"{trace.file.name}:{trace.line}" for trace in traces]
 
 
 def written(folder: Path, script: str, **others: str | bytes) -> Path:
@@ -57,21 +96,65 @@ def written(folder: Path, script: str, **others: str | bytes) -> Path:
     return folder
 
 
-@pytest.mark.attack("a pickle in serving code")
+@pytest.mark.attack("serving code that loads code from data")
 @pytest.mark.parametrize("text", CODE.values(), ids=CODE)
-def test_a_pickle_in_the_code_is_found(text: str, tmp_path: Path) -> None:
-    """In the script, in a module that it imports, and in one that this imports."""
+def test_code_that_loads_code_is_found(text: str, tmp_path: Path) -> None:
+    """In the script, in a module that it imports and one that this imports, and in one that no
+    import reaches.
+    """
     assert found(written(tmp_path, text))
     chain = {"api__first_dot_py": "import package.second\n", "package__second_dot_py": text}
     folder = written(tmp_path, "from .first import x\n", **chain)
     assert {place.partition(":")[0] for place in found(folder)} == {"second.py"}
-    assert not found(written(tmp_path, "import json\n"))  # nobody imports it
+    assert found(written(tmp_path, "import json\n"))
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_is_harmless_is_not_found(text: str, tmp_path: Path) -> None:
     """Formats without code, texts, other bytes, and a pickle that calls nothing."""
     assert not found(written(tmp_path, text))
+
+
+@pytest.mark.attack("a library of the code folder's own")
+@pytest.mark.parametrize("place", ["numexpr_dot_py", "numexpr__parts_dot_py", "api__x_dot_py"])
+def test_what_a_repository_can_import_is_read(place: str, tmp_path: Path) -> None:
+    """Of a whole repository: what lies beside the script, what a library could import by its name,
+    and what these import; not code for training, nor what its owners review.
+    """
+    repository = {
+        "ml__toolkit__boosting_dot_py": "import importlib\n",
+        "ml__projects__train_dot_py": "import pickle\n",
+        "ml__serving__scoring__model_dot_py": "",
+    }
+    folder = written(tmp_path, "import ml.toolkit.boosting\n", **repository)
+    assert not found(folder, root=folder)
+    assert found(folder) == ["boosting.py:1"]  # a copy in another repository
+    written(folder, "import json\n", **{place: "import pickle\n"})
+    if "parts" in place:
+        (folder / "numexpr" / "__init__.py").write_text("from . import parts\n")
+    assert len(found(folder, root=folder)) == 1
+
+
+@pytest.mark.attack("a library handed on by another module")
+def test_a_library_is_known_by_the_module_that_hands_it_on(tmp_path: Path) -> None:
+    """Under a name of its own, through two modules; its harmless use passes."""
+    chain = {"a_dot_py": "import numpy as n\n", "b_dot_py": "from a import n as m\n"}
+    assert found(written(tmp_path, "import b\nb.m.load('x', None, True)\n", **chain))
+    assert found(written(tmp_path, "from b import m\nm.load('x', None, True)\n", **chain))
+    assert not found(written(tmp_path, "from b import m\nm.load('x')\n", **chain))
+
+
+@pytest.mark.attack("a folder that takes a library's name")
+def test_a_folder_does_not_stand_in_for_a_library(tmp_path: Path) -> None:
+    """Python prefers an installed package to a folder without `__init__.py`."""
+    script = "import numpy.random as r\nr.load('x', None, True)\n"
+    assert found(written(tmp_path, script, numpy__random_dot_py=""))
+
+
+@pytest.mark.attack("compiled serving code")
+def test_compiled_code_is_found(tmp_path: Path) -> None:
+    """Python imports it without its source."""
+    assert found(written(tmp_path, "", helper_dot_pyc=b"code")) == ["helper.pyc:0"]
 
 
 @pytest.mark.attack("a pickle beside the scoring script")

@@ -86,6 +86,51 @@ def test_an_invalid_timeout_is_refused(tmp_path: Path, found: str) -> None:
     assert problem.code == "wrong-value" and problem.place and problem.place.line > 1
 
 
+@pytest.mark.attack("a deployment's variable names other code")
+@pytest.mark.parametrize(
+    ("variable", "is_refused"),
+    [
+        ("PYTHONPATH: hidden", True),
+        ("PYTHONHOME: hidden", True),
+        ("GUNICORN_CMD_ARGS: --config file.txt", True),
+        ("LD_PRELOAD: ./code.so", True),
+        ("AZUREML_ENTRY_SCRIPT: other.py", True),
+        ("PYTHONUNBUFFERED: '1'", False),
+        ("LD_OPTIONS: x", False),
+    ],
+)
+def test_variables_that_run_other_code_are_refused(
+    variable: str, is_refused: bool, tmp_path: Path
+) -> None:
+    """They would run what is not in `code_configuration`, or is not read; others may be set."""
+    place = write(tmp_path, deployment=DEPLOYMENT.replace('WORKER_COUNT: "2"', variable))
+    if not is_refused:
+        assert variable.partition(":")[0] in read(place).environment_variables
+        return
+    with pytest.raises(Refused) as raised:
+        read(place)
+    problem = raised.value.problems[0]
+    assert problem.code == "code-by-variable" and problem.place and problem.place.line > 1
+
+
+@pytest.mark.attack("serving code that loads code from data")
+def test_code_that_loads_code_from_data_is_refused_with_its_line(tmp_path: Path) -> None:
+    """The project's own list counts: it may leave out what the floor allows."""
+    place = write(tmp_path)
+    (place / "score.py").write_text("import pandas\n\nTABLE = pandas.read_pickle('x')\n")
+    with pytest.raises(Refused) as raised:
+        read(place)
+    (problem,) = raised.value.problems
+    assert problem.code == "code-from-data" and "format.imports" in problem.hint
+    assert problem.place and problem.place.line == 3
+    (place / "score.py").write_text("import pandas\n")
+    assert read(place).scoring_script == "endpoint/score.py"
+    gates = tmp_path / "gates.yml"
+    gates.write_text("schema_version: 1\ngates: {format: {imports: [numpy]}}\n")
+    with pytest.raises(Refused, match="pandas"):
+        read(place, gates)
+
+
 def test_another_kind_of_spec_is_refused(tmp_path: Path) -> None:
     """A deployment in place of the endpoint."""
     with pytest.raises(Refused) as raised:

@@ -53,7 +53,7 @@ class Project:
 
     def serving(self) -> Serving:
         """How its files serve; raises Refused for a wrong endpoint.yml or deployment.yml."""
-        return serving.read(self.folder / "endpoint")
+        return serving.read(self.folder / "endpoint", self.gates)
 
     def samples(self) -> Sequence[Mapping[str, object]]:
         """The sample requests; raises Refused when there is none, or one is not a JSON object."""
