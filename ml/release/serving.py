@@ -191,7 +191,7 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
 def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[Problem, ...]:
     """What may load code from data in the code that the server imports, or lies beside it."""
     listed = gate_settings.load(gates)["format"].names("imports")
-    files = dict(IgnoreFile(code).files(home.home()))
+    files = dict(IgnoreFile(code).files({home.home()}))
     serving_code = Code(files, Path(script).as_posix(), listed, repository.root())
     return tuple(
         Problem(

@@ -200,7 +200,7 @@ def test_serving_code_is_what_the_scoring_script_can_import(
 ) -> None:
     """Its project, the projects that this one names, and what all import; no other project."""
     place = project(repository, "echo", "from ml.projects.shared import train")
-    project(repository, "shared", "from ..deeper.train import RATE")
+    project(repository, "shared", "from ...deeper.train import RATE")
     project(repository, "deeper")
     project(repository, "other")
     before = read(place).snapshot(BACKEND)
