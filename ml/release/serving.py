@@ -22,6 +22,7 @@ from ml.backends.snapshot import IgnoreFile
 from ml.core import files, home, repository
 from ml.core.errors import Exit, Place, Problem, Refused, errors
 from ml.serving.server import NAMES, HomePath, Launch, serving_digest
+from ml.specs.plan.bindings import Bindings
 from ml.specs.sdk.load import Spec, load
 from policies.promotion import gate_settings
 from policies.supply_chain.serving_code import Code
@@ -41,7 +42,8 @@ class Serving:
     """The serving code, and the deployment's settings as deployment.yml has them.
 
     `code` is the project's folder, or a snapshot of it; `scoring_script` is relative to it.
-    `collect` is the share of requests that the `data_collector` records.
+    `collect` is the share of requests that the `data_collector` records, `environment` the content
+    of the environment, a line each.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -51,6 +53,7 @@ class Serving:
     environment_variables: Mapping[str, str]
     collect: float
     settings: Mapping[str, Any]
+    environment: tuple[str, ...] = ()
 
     @property
     def endpoint(self) -> str:
@@ -94,6 +97,7 @@ class Serving:
             self.environment_variables,
             self.collect,
             self.settings,
+            self.environment,
         )
 
     def launch(self, version: Version, endpoint: str) -> Launch:
@@ -110,6 +114,7 @@ class Serving:
             collect=self.collect,
             serving=self.digest,
             settings=self.settings,
+            environment=self.environment,
         )
 
 
@@ -185,6 +190,7 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
         environment_variables=variables,
         collect=_collected(deployment.data_collector),
         settings=spec.document.data,
+        environment=_environment(spec),
     )
 
 
@@ -229,7 +235,7 @@ def find(digest: str) -> Serving | None:
 
 
 def changes(before: Serving, after: Serving) -> Iterator[str]:
-    """What differs between two, a sentence each: files of the code, then settings."""
+    """What differs between two, a sentence each: files of the code, environment, settings."""
     old, new = _files(before.code), _files(after.code)
     for name in sorted(old.keys() | new.keys()):
         if name not in old:
@@ -239,6 +245,12 @@ def changes(before: Serving, after: Serving) -> Iterator[str]:
         elif old[name] != new[name]:
             added, removed = _lines(old[name], new[name])
             yield f"{name}: {added} line{'' if added == 1 else 's'} added, {removed} removed"
+    if before.environment != after.environment:
+        yield "environment: " + " → ".join(
+            ", ".join(line for line in one.environment if line not in other.environment)
+            or "nothing"
+            for one, other in ((before, after), (after, before))
+        )
     for key in sorted((before.settings.keys() | after.settings.keys()) - NAMES):
         was, now = before.settings.get(key), after.settings.get(key)
         if was != now:
@@ -259,6 +271,15 @@ def _check_timeout(value: str | None, spec: Spec) -> None:
             place=spec.place(*keys),
         )
     )
+
+
+def _environment(spec: Spec) -> tuple[str, ...]:
+    """The content of the deployment's environment; () where only its name is here."""
+    bindings = Bindings(repository.root(), None)
+    environment = bindings.environment(spec, "environment")
+    if bindings.problems:
+        raise Refused(*bindings.problems)
+    return environment.content
 
 
 def _collected(collector: Any) -> float:

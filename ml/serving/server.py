@@ -63,7 +63,7 @@ class Launch:
     `code` is the snapshot that `scoring_script` is relative to, `model_folder` the model's own
     folder. `version` is "" for a candidate that is not registered yet. `collect` is the share of
     its requests that the router records. `serving` is the `serving_digest` of it all but the model,
-    with the `settings` of deployment.yml.
+    with the `settings` of deployment.yml and the content of its `environment`, a line each.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -79,6 +79,7 @@ class Launch:
     collect: float = 0.0
     serving: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    environment: tuple[str, ...] = ()
 
     def is_as_released(self) -> bool:
         """Whether the code as it is now and the settings have the digest that was released."""
@@ -87,7 +88,12 @@ class Launch:
         except OSError:
             return False
         return self.serving == serving_digest(
-            code, self.scoring_script, self.environment_variables, self.collect, self.settings
+            code,
+            self.scoring_script,
+            self.environment_variables,
+            self.collect,
+            self.settings,
+            self.environment,
         )
 
 
@@ -97,6 +103,7 @@ def serving_digest(
     environment_variables: Mapping[str, str],
     collect: float,
     settings: Mapping[str, Any],
+    environment: Sequence[str],
 ) -> str:
     """The sha256 of how a model is served, in hex; `code` is that of its files."""
     content = {
@@ -105,6 +112,8 @@ def serving_digest(
         "environment_variables": environment_variables,
         "collect": collect,
         "settings": {key: value for key, value in settings.items() if key not in NAMES},
+        # Without one, so is a release from before it was recorded.
+        **({"environment": environment} if environment else {}),
     }
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

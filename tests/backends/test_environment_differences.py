@@ -114,7 +114,7 @@ def test_one_line_an_environment() -> None:
     [
         (Environment("inline", image="python:3.11"), "an image alone, which cannot be compared"),
         (
-            Environment("inline", dockerfile=True),
+            Environment("inline", dockerfile=Path("Dockerfile")),
             "what its Dockerfile installs is not compared",
         ),
         (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ml.backends.registry import Version
 from ml.core.errors import Refused
 from ml.release.serving import changes, read
 from tests.local import BACKEND
@@ -181,6 +183,7 @@ def repository(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) 
     (root / "ml" / "toolkit").mkdir(parents=True)
     (root / "ml" / "toolkit" / "metrics.py").write_text("")
     (root / "pyproject.toml").write_text("")
+    (root / ".amlignore").write_text("*\n!/ml/**/*.py\n")
     monkeypatch.chdir(root)
     return root
 
@@ -211,3 +214,58 @@ def test_serving_code_is_what_the_scoring_script_can_import(
         [] if is_same else [f"{changed}: 1 line added, {int('train' in changed)} removed"]
     )
     assert not (after.code / "ml" / "projects" / "other").exists()
+
+
+ENVIRONMENT = """
+$schema: https://azuremlschemas.azureedge.net/latest/environment.schema.json
+name: ml-cpu
+version: "1"
+"""
+CONDA = """
+channels: [conda-forge]
+dependencies:
+  - python=3.11
+  - pip: [numpy==2.4.6, -r requirements.txt]
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "changed", "old", "new", "sentence"),
+    [
+        ("image: ubuntu\nconda_file: conda.yml\n", "conda.yml", "numpy==2.4.6", "numpy==2.4.7",
+         "environment: pip numpy==2.4.6, conda.yml "),
+        ("image: ubuntu\nconda_file: conda.yml\n", "conda.yml", "conda-forge", "defaults",
+         "environment: conda.yml "),
+        ("image: ubuntu\nconda_file: conda.yml\n", "requirements.txt", "scipy==1.0", "scipy==2.0",
+         "environment: pip scipy==1.0 → pip scipy==2.0"),
+        ("image: ubuntu\n", "environment.yml", "ubuntu", "debian",
+         "environment: image ubuntu → image debian"),
+        ("build: {path: ../.., dockerfile_path: environments/e/Dockerfile}\n", "Dockerfile",
+         "FROM", "# more\nFROM", "environment: Dockerfile "),
+        ("build: {path: .}\n", "requirements.txt", "scipy==1.0", "scipy==2.0",
+         "environment: requirements.txt "),
+    ],
+)  # fmt: skip
+def test_an_environment_changes_by_its_content(
+    repository: Path, source: str, changed: str, old: str, new: str, sentence: str
+) -> None:
+    """Its packages, channels, image and Dockerfile count, under the same name and version."""
+    place = project(repository, "echo")
+    folder = repository / "environments" / "e"
+    folder.mkdir(parents=True)
+    (folder / "environment.yml").write_text(ENVIRONMENT + source)
+    (folder / "conda.yml").write_text(CONDA)
+    (folder / "requirements.txt").write_text("scipy==1.0\n")
+    (folder / "Dockerfile").write_text("FROM ubuntu\n")
+    before = read(place).snapshot(BACKEND)
+    assert read(place).snapshot(BACKEND) == before
+    edited = folder / changed
+    edited.write_text(edited.read_text().replace(old, new))
+    after = read(place).snapshot(BACKEND)
+    assert before.digest != after.digest
+    (difference,) = changes(before, after)
+    assert difference.startswith(sentence)
+    version = Version("echo", "1", "sha256:1", "echo", "run", "")
+    launch = before.launch(version, "echo")
+    assert launch.is_as_released()
+    assert not replace(launch, environment=after.environment).is_as_released()

@@ -72,7 +72,7 @@ def launch(folder: Path, script: str = ECHO, endpoint: str = "echo", version: st
         scoring_script="score.py",
         model_folder=model,
         environment_variables={},
-        serving=serving_digest(content, "score.py", {}, 0.0, {}),
+        serving=serving_digest(content, "score.py", {}, 0.0, {}, ()),
     )
 
 

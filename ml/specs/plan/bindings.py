@@ -109,8 +109,10 @@ class Bindings:
             conda_spec = conda.of_part(part.at("conda_file"))
         self.problems += conda_spec.problems if conda_spec else ()
         dependencies = conda_spec.dependencies if conda_spec else None
-        is_built = isinstance(part.get("build"), dict)
-        return Environment(name, str(image or ""), is_built, file, dependencies, place)
+        dockerfile, context = None, part.get("build", "path")
+        if isinstance(context, str) and (folder := assets.local(context, part.folder)):
+            dockerfile = folder / str(part.get("build", "dockerfile_path") or "Dockerfile")
+        return Environment(name, str(image or ""), dockerfile, file, dependencies, place)
 
 
 class Ports:

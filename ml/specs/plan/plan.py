@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
+from ml.core import trees
 from ml.core.errors import Place
 
 Value = str | int | float | bool
@@ -108,16 +109,35 @@ class Dependency:
 class Environment:
     """The environment a job asks for: an asset, a name, or an inline definition.
 
-    With `dockerfile` its image is built from one. `dependencies` are those of its conda file or
+    With a `dockerfile` its image is built from one. `dependencies` are those of its conda file or
     inline mapping, including files named by `-r`; None when there is no such file on this machine.
     """
 
     reference: str
     image: str = ""
-    dockerfile: bool = False
+    dockerfile: Path | None = None
     conda_file: Path | None = None
     dependencies: tuple[Dependency, ...] | None = None
     place: Place | None = None
+
+    @property
+    def content(self) -> tuple[str, ...]:
+        """Its image, its packages and the digests of its files, a line each.
+
+        Those are the conda file, or all beside the Dockerfile. () for one that is only a name here.
+        """
+        files = [self.conda_file] if self.conda_file else []
+        if self.dockerfile:
+            files = sorted(self.dockerfile.parent.glob("[!.]*"))
+        return (
+            *([f"image {self.image}"] if self.image else []),
+            *(f"{each.manager} {each.text}" for each in self.dependencies or ()),
+            *(
+                f"{path.name} {trees.digest([(path.name, path)])}"
+                for path in files
+                if path.is_file()
+            ),
+        )
 
 
 @dataclass(frozen=True)

@@ -145,9 +145,7 @@ def _content(value: Any, digest: Callable[[Path], str]) -> Any:
         path = value.path
         return [value.type, value.mode, path.name if path else "", digest(path) if path else ""]
     if isinstance(value, Environment):
-        packages = [f"{each.manager} {each.text}" for each in value.dependencies or ()]
-        conda = value.conda_file if value.conda_file and value.conda_file.exists() else None
-        return [value.reference, value.image, digest(conda) if conda else "", *packages]
+        return [value.reference, *value.content]
     if is_dataclass(value):
         names = {field.name for field in fields(value) if field.compare} - _APART
         return {name: _content(getattr(value, name), digest) for name in names}
