@@ -33,12 +33,14 @@ class Kind:
     """A kind of setting: its type, and whether a project's value is looser than the floor's.
 
     In a mapping (`entries`) each entry is compared with the floor's entry of the same name, and
-    the floor's other entries hold as well.
+    the floor's other entries hold as well. `loosest` is the constraint on the floor's value: beyond
+    it the gate would judge nothing.
     """
 
     form: Any
     looser: Callable[[Any, Any], bool]
     entries: bool = False
+    loosest: Any = None
 
 
 def _pair(bounds: list[float]) -> tuple[float, ...]:
@@ -59,83 +61,113 @@ def _entries(name_form: str, value: Any, looser: Callable[[Any, Any], bool]) -> 
     return Kind(form, looser, entries=True)
 
 
+def _is_higher(value: float, floor: float) -> bool:
+    return value > floor
+
+
+def _is_lower(value: float, floor: float) -> bool:
+    return value < floor
+
+
+def _maximum(loosest: float) -> Kind:
+    """A number that bounds from above."""
+    return Kind(_NUMBER, _is_higher, loosest=Field(le=loosest))
+
+
+def _minimum(loosest: float) -> Kind:
+    """A number that bounds from below."""
+    return Kind(_NUMBER, _is_lower, loosest=Field(ge=loosest))
+
+
 _NUMBER = Annotated[float, Field(ge=0)]
 MODE = Kind(Mode, lambda value, floor: MODES.index(value) < MODES.index(floor))
-MAXIMUM = Kind(_NUMBER, lambda value, floor: bool(value > floor))
-MINIMUM = Kind(_NUMBER, lambda value, floor: bool(value < floor))
-# A higher one makes it harder to show that a candidate is better, and also that it is worse on a
-# slice; beyond 0.99 nothing is shown.
-CONFIDENCE = Kind(Annotated[float, Field(ge=0.5, le=0.99)], MINIMUM.looser)
+# Below 0.8 one comparison of five says what is not so. A higher one makes it harder to show that a
+# candidate is better, and also that it is worse on a slice; beyond 0.99 nothing is shown.
+CONFIDENCE = Kind(Annotated[float, Field(ge=0, le=0.99)], _is_lower, loosest=Field(ge=0.8))
 ALLOW_LIST = Kind(Names, lambda value, floor: not set(value) <= set(floor))
 DEMANDS = Kind(Names, lambda value, floor: not set(value) >= set(floor))
-FLOORS = _entries("SPLIT.METRIC", float, MINIMUM.looser)
-CEILINGS = _entries("SPLIT.METRIC", float, MAXIMUM.looser)
+FLOORS = _entries("SPLIT.METRIC", float, _is_lower)
+CEILINGS = _entries("SPLIT.METRIC", float, _is_higher)
+# The widest range of a metric: money in the smallest coin, and no more.
+_VALUE = Annotated[float, Field(ge=-1e12, le=1e12)]
 BOUNDS = _entries(
     "METRIC",
-    Annotated[list[float], AfterValidator(_pair)],
+    Annotated[list[_VALUE], AfterValidator(_pair)],
     lambda value, floor: bool(value[0] < floor[0] or value[1] > floor[1]),
 )
 
 # What the floor says holds everywhere: any other value is looser.
 EQUAL = Kind(str, lambda value, floor: value != floor)
+GUESSES = Kind(Mapping[str, _VALUE], EQUAL.looser)
 ORDER = Kind(Names, lambda value, floor: value != floor)
 # The gates that no file turns off.
 ALWAYS = ("attestation", "order")
 ENABLED = Kind(Literal["enabled"], EQUAL.looser)
+# Thresholds of a metric that has no entry in `loosest_at_least` or `loosest_at_most` leave out at
+# least this share of its bounds.
+_SPARED = 0.1
+# gate → the largest difference of two values, as a share of what is better than the loosest
+# threshold: two models that lie further apart are not the same one measured twice, and a group that
+# is served so much worse is not served.
+_APART: Mapping[str, float] = {"gap": 0.5, "fairness": 0.75}
 
+# Every setting of every gate. The numbers are the loosest that a floor may have.
 SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "identity": {},
     "attestation": {
         **dict.fromkeys(("issuer", "repository", "workflow", "ref"), EQUAL),
         "unattested_allowed_in": ALLOW_LIST,
     },
-    "freshness": {"max_age_days": MAXIMUM},
+    "freshness": {"max_age_days": _maximum(366)},  # the data of last year's season
     "completeness": {},
     "recomputed": {},
     "lineage": {"dirty_allowed_in": ALLOW_LIST},
     "format": {"allowed": ALLOW_LIST, "imports": ALLOW_LIST},
     "quality": {
-        "min_count": MINIMUM,
+        "min_count": _minimum(30),  # a mean of fewer has no interval to speak of
         "bounds": BOUNDS,
+        "loosest_at_least": GUESSES,
+        "loosest_at_most": GUESSES,
         "at_least": FLOORS,
         "at_most": CEILINGS,
     },
     "gap": {"at_most": CEILINGS},
     "leakage": {
         "checks": DEMANDS,
-        "at_most": _entries("KIND.CHECK", float, MAXIMUM.looser),
+        # Rows that are shared, say; a check of the floor has its own bound there.
+        "at_most": _entries("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], _is_higher),
     },
     "first-promotion": {},
     "non-inferiority": {
-        "margin": MAXIMUM,
+        "margin": _maximum(0.2),  # a fifth of the scale is another model
         "confidence": CONFIDENCE,
         "splits": DEMANDS,
-        "slice_min_count": MAXIMUM,
+        "slice_min_count": _maximum(1000),  # smaller slices are not judged
         "slices": DEMANDS,
     },
     "superiority": {"confidence": CONFIDENCE},
     "fairness": {
         "dimensions": DEMANDS,
-        "min_count": MAXIMUM,  # smaller slices are not compared
-        "at_most": _entries("DIMENSION.METRIC", float, MAXIMUM.looser),
+        "min_count": _maximum(1000),  # smaller slices are not compared
+        "at_most": _entries("DIMENSION.METRIC", float, _is_higher),
         "unreviewed_allowed_in": ALLOW_LIST,
     },
     "explainability": {
-        "min_rows": MINIMUM,
-        "max_share": MAXIMUM,
-        "max_error": MAXIMUM,
+        "min_rows": _minimum(30),  # a mean of fewer says nothing
+        "max_share": _maximum(0.99),  # beyond it one feature is the answer
+        "max_error": _maximum(0.01),  # contributions add up to the prediction
         "unreviewed_allowed_in": ALLOW_LIST,
     },
     "latency": {
-        "p95_ms": MAXIMUM,
-        "min_requests": MINIMUM,
+        "p95_ms": _maximum(180_000),  # the longest request of a managed endpoint
+        "min_requests": _minimum(20),  # of fewer the 95th percentile is the slowest
         "other_hardware_allowed_in": ALLOW_LIST,
     },
     "supply-chain": {
         "licences": ALLOW_LIST,
         "reviewed": ALLOW_LIST,
-        "max_advisory_age_days": MAXIMUM,
-        "min_advisories": MINIMUM,
+        "max_advisory_age_days": _maximum(31),  # exploits come within days
+        "min_advisories": _minimum(1000),  # osv.dev had as many in 2021
         "unchecked_allowed_in": ALLOW_LIST,
     },
     "order": {"environments": ORDER, "unordered": ALLOW_LIST},
@@ -151,9 +183,13 @@ def _kind(gate: str, setting: str) -> Kind:
 
 def _gates(required: bool) -> Any:
     """The type of `gates`: the floor states every setting, a project those that it tightens."""
+
+    def form(kind: Kind) -> Any:
+        return Annotated[kind.form, kind.loosest] if required and kind.loosest else kind.form
+
     forms = {
         gate: settings.mapping(
-            {name: _kind(gate, name).form for name in ("mode", *kinds)}, required=required
+            {name: form(_kind(gate, name)) for name in ("mode", *kinds)}, required=required
         )
         for gate, kinds in SETTINGS.items()
     }
@@ -213,7 +249,10 @@ def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
     Raises Refused with every problem of a file: the floor leaves a setting out, or the project's
     file is looser than the floor.
     """
-    values = _read(_FLOOR_FILE, floor)[0]["gates"]
+    file, document = _read(_FLOOR_FILE, floor)
+    values = file["gates"]
+    if problems := tuple(_vacuous(document, values, values["quality"])):
+        raise Refused(*problems)
     waivers, reviews = _tighten(values, project) if project else ((), ())
     return {
         gate: Gate(
@@ -239,7 +278,7 @@ def _tighten(
             problems += _looser(document, (gate, setting), value, held)
             entries = _kind(gate, setting).entries
             values[gate][setting] = {**held, **value} if entries else value
-    problems += _vacuous(document, file.get("gates", {}), values["quality"]["bounds"])
+    problems += _vacuous(document, file.get("gates", {}), values["quality"])
     if problems:
         raise Refused(*problems)
     return (
@@ -249,24 +288,40 @@ def _tighten(
 
 
 def _vacuous(
-    document: Document, stated: Mapping[str, Mapping[str, Any]], bounds: Bounds
+    document: Document, stated: Mapping[str, Mapping[str, Any]], quality: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    """Thresholds that every value of a metric meets: they judge nothing."""
-    for gate, setting in (("quality", "at_least"), *((g, "at_most") for g in _OF_METRICS)):
-        for name, value in stated.get(gate, {}).get(setting, {}).items():
-            lowest, highest = bounds.get(name.partition(".")[2], (-math.inf, math.inf))
-            widest = highest if gate == "quality" else highest - lowest
-            if value <= lowest if setting == "at_least" else value >= widest:
-                keys = ("gates", gate, setting, name)
-                found = f"`{settings.dotted(keys)}` is {value:g}, which every value meets"
-                edge = f"more than {lowest:g}" if setting == "at_least" else f"less than {widest:g}"
-                hint = "`gates.quality.bounds` says which values the metric can have"
-                place = document.place(*keys)
-                yield Problem("gate-judges-nothing", found, edge, hint, place)
+    """Thresholds that nearly every answer meets: they judge nothing."""
+    for gate in ("quality", *_APART):
+        for setting in ("at_least", "at_most"):
+            for name, value in stated.get(gate, {}).get(setting, {}).items():
+                loosest = _loosest(gate, setting, name.partition(".")[2], quality)
+                if value < loosest if setting == "at_least" else value > loosest:
+                    keys = ("gates", gate, setting, name)
+                    yield Problem(
+                        "gate-judges-nothing",
+                        f"`{settings.dotted(keys)}` is {value:g}, which nearly every answer meets",
+                        f"{setting.replace('_', ' ')} {loosest:g}",
+                        "`gates.quality` says which values the metric can have (`bounds`), and "
+                        f"what guessing reaches (`loosest_{setting}`)",
+                        document.place(*keys),
+                    )
 
 
-# Gates whose `at_most` is about values of metrics, or differences of them.
-_OF_METRICS = ("quality", "gap", "fairness")
+def _loosest(gate: str, setting: str, metric: str, quality: Mapping[str, Any]) -> float:
+    """The loosest threshold of a metric, or difference of two values of it, that judges anything;
+    NaN for a metric without bounds, which the gate refuses.
+    """
+    lowest, highest = quality["bounds"].get(metric, (-math.inf, math.inf))
+    at_least = quality["loosest_at_least"].get(metric)
+    at_most = quality["loosest_at_most"].get(metric)
+    if gate in _APART:
+        lowest = lowest if at_least is None else at_least
+        highest = highest if at_most is None else at_most
+        return float(_APART[gate] * (highest - lowest))
+    spared = _SPARED * (highest - lowest)
+    if setting == "at_least":
+        return float(lowest + spared if at_least is None else at_least)
+    return float(highest - spared if at_most is None else at_most)
 
 
 def _read(form: Any, path: Path) -> tuple[Any, Document]:

@@ -59,8 +59,17 @@ LOOSER |= {
     "slices that are not compared": ("  fairness:\n    min_count: 21", 4),
     "few advisories": ("  supply-chain: {min_advisories: 1}", 3),
 }
-# Thresholds that every value meets, and a confidence at which nothing is shown.
+# Thresholds that nearly every answer meets.
 VACUOUS = {
+    "a floor by a hair": "  quality: {at_least: {t.auc: 0.000001}}",
+    "a floor below a coin's": "  quality: {at_least: {t.auc: 0.499}}",
+    "a floor below the rarest class": "  quality: {at_least: {t.average_precision: 0.0001}}",
+    "a ceiling by a hair": "  quality: {at_most: {t.brier: 0.999999}}",
+    "a ceiling beyond guessing": "  quality: {at_most: {t.log_loss: 36}}",
+    "a gap by a hair": "  gap: {at_most: {t.gain_at_1: 0.999999}}",
+    "a gap of a loss": "  gap: {at_most: {t.log_loss: 30}}",
+    "slices apart by nearly everything": "  fairness: {at_most: {topic.gain_at_1: 0.8}}",
+    "a ceiling of a metric of its own": "  quality: {bounds: {mae: [0, 9]}, at_most: {t.mae: 8.9}}",
     "a floor of zero": "  quality: {at_least: {t.auc: 0}}",
     "a floor far below": "  quality: {at_least: {t.auc: -1.0e+300}}",
     "a ceiling at the top": "  quality: {at_most: {t.auc: 1}}",
@@ -125,7 +134,9 @@ def test_a_threshold_that_judges_nothing_is_refused(body: str, tmp_path: Path) -
     """With its line; one that a value can miss is not."""
     problem = refused(write(tmp_path, body))
     assert (problem.code, line(problem)) == ("gate-judges-nothing", 3)
-    inside = "9" if "most: {t.mae" in body else "5" if "mae" in body else "0.5"
+    inside = "5" if "mae" in body or "loss: 36" in body else "2.5" if "log_loss" in body else "0.5"
+    inside = "0.25" if "gap" in body and "log_loss" not in body else inside
+    inside = "0.375" if "topic.auc" in body else inside
     head, _, _ = body.rpartition(": ")
     assert load(write(tmp_path, f"{head}: {inside}}}}}"))
 
@@ -137,6 +148,82 @@ def test_a_confidence_has_a_bound_on_both_sides(gate: str, value: str, tmp_path:
     """With it no slice is ever shown to be worse."""
     assert refused(write(tmp_path, f"  {gate}: {{confidence: {value}}}")).code == "wrong-value"
     assert load(write(tmp_path, f"  {gate}: {{confidence: 0.99}}"))
+
+
+# The loosest that the floor itself may have, and one step beyond it.
+LOOSEST = {
+    "freshness.max_age_days": (366, 1e300),
+    "quality.min_count": (30, 0.000001),
+    "non-inferiority.margin": (0.2, 0.999999),
+    "non-inferiority.confidence": (0.8, 0.5000001),
+    "non-inferiority.slice_min_count": (1000, 1e300),
+    "superiority.confidence": (0.8, 0.5000001),
+    "fairness.min_count": (1000, 1e300),
+    "explainability.min_rows": (30, 1),
+    "explainability.max_share": (0.99, 0.999999),
+    "explainability.max_error": (0.01, 1),
+    "latency.p95_ms": (180_000, 1e300),
+    "latency.min_requests": (20, 1),
+    "supply-chain.max_advisory_age_days": (31, 10_000),
+    "supply-chain.min_advisories": (1000, 1),
+}
+
+
+@pytest.mark.attack("a floor that judges nothing by a hair")
+@pytest.mark.parametrize("setting", LOOSEST)
+def test_the_floor_itself_judges_something(setting: str, tmp_path: Path) -> None:
+    """Beyond the loosest value that a person could mean it is refused with its line."""
+    gate, _, name = setting.partition(".")
+    head, _, rest = FLOOR.read_text().partition(f"\n  {gate}:")
+    at, text = rest.index(f"    {name}: "), FLOOR.read_text()
+    old = rest[at:].split(" #")[0].split("\n")[0]
+    for value, is_refused in zip(LOOSEST[setting], (False, True), strict=True):
+        new = f"    {name}: {value:.7f}" if value < 1e9 else f"    {name}: 1.0e+300"
+        floor = tmp_path / "floor.yml"
+        floor.write_text(f"{head}\n  {gate}:{rest[:at]}{new}{rest[at + len(old) :]}")
+        if not is_refused:
+            assert load(None, floor)[gate].number(name) == value
+            continue
+        problem = refused(None, floor)
+        assert problem.code == "wrong-value" and problem.expected
+        assert line(problem) == text[: text.index(f"\n  {gate}:")].count("\n") + 2 + rest[
+            :at
+        ].count("\n")
+
+
+def test_every_number_of_the_floor_has_a_loosest_value() -> None:
+    """A setting that is added needs one."""
+    numbers = {
+        f"{gate}.{name}"
+        for gate, kinds in SETTINGS.items()
+        for name in kinds
+        if isinstance(load()[gate].settings[name], float)
+    }
+    assert numbers == set(LOOSEST)
+
+
+@pytest.mark.attack("bounds that are as wide as can be")
+def test_bounds_of_a_metric_are_values_that_it_could_have(tmp_path: Path) -> None:
+    """A threshold that leaves out a part of infinity leaves out nothing."""
+    wide = "  quality: {bounds: {mae: [0, 1.0e+300]}, at_most: {t.mae: 1.0e+299}}"
+    assert refused(write(tmp_path, wide)).code == "wrong-value"
+    assert load(write(tmp_path, "  quality: {bounds: {mae: [0, 1.0e+7]}, at_most: {t.mae: 3000}}"))
+
+
+@pytest.mark.attack("thresholds of the floor that judge nothing")
+def test_a_threshold_of_the_floor_judges_something(tmp_path: Path) -> None:
+    """As one of a project does; and a project cannot say what guessing reaches."""
+    floor = tmp_path / "floor.yml"
+    for value, is_refused in (("0.000001", True), ("0.7", False)):
+        new = f"at_least: {{t.auc: {value}}}"
+        floor.write_text(FLOOR.read_text().replace("    at_least: {}", f"    {new}"))
+        if is_refused:
+            assert refused(None, floor).code == "gate-judges-nothing"
+        else:
+            assert load(None, floor)
+    for lower in ("{auc: 0.1}", "{mae: -1}"):
+        body = f"  quality: {{loosest_at_least: {lower}, at_least: {{t.auc: 0.7}}}}"
+        assert refused(write(tmp_path, body)).code == "gate-looser-than-floor"
 
 
 @pytest.mark.parametrize(("body", "code", "at", "hint"), WRONG.values(), ids=WRONG)
