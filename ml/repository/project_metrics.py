@@ -1,20 +1,31 @@
-"""What `ml check` finds in a project's metrics: a primary metric that its task does not have."""
+"""What `ml check` finds in a project's metrics: names that its task does not have."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml.core import documents, repository
+from ml.core.documents import Document, Key
 from ml.core.errors import Place, Problem, nearest
 from ml.toolkit.datasets import SchemaRefused, Target
 from ml.toolkit.evaluation import wrong_primary
 from ml.toolkit.tables import TableSchema
-from ml.toolkit.tasks import METRICS, TASKS
+from ml.toolkit.tasks import METRICS, TASKS, Task
 
 # The calls of ml.toolkit that are told the task and the primary metric.
 _CALLS = frozenset({"evaluate", "Evaluation"})
+# The settings of gates that have entries by metric; a test compares.
+SETTINGS = (
+    *(("quality", name) for name in ("bounds", "at_least", "at_most")),
+    *(("quality", name) for name in ("loosest_at_least", "loosest_at_most")),
+    *(("gap", "at_most"), ("fairness", "at_most")),
+)
+# Of a dataset, the one that trials are compared on first.
+PARTS = ("validation", "test", "train")
 
 
 def schema_problems(path: Path) -> Sequence[Problem]:
@@ -38,14 +49,101 @@ def schema_problems(path: Path) -> Sequence[Problem]:
 
 
 def evaluation_problems(path: Path) -> Iterator[Problem]:
-    """The primary metrics in a project's evaluate.py that its task does not have.
+    """The primary metrics in a project's evaluate.py that its task does not have."""
+    for metric, task in _calls(path):
+        if metric is None or task is None:
+            continue
+        known = METRICS.get(next((known for known in TASKS if known == task), "ranking"), {})
+        goal = known[str(metric.value)].goal if str(metric.value) in known else ""
+        if wrong := wrong_primary(task, metric.value, goal):
+            place = Place(repository.shown(path), metric.lineno)
+            yield _unknown(wrong.partition(",")[0], str(metric.value), task, known, place)
 
-    Texts are read, written there or as a constant of the module; what is computed is not.
+
+def gate_problems(path: Path) -> Iterator[Problem]:
+    """The metrics in a project's gates.yml that its task does not have: no model could pass.
+
+    None for a project whose task its files do not say.
     """
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return  # ruff and Python say it better
+    document, task = documents.read(path), _task(path.parent)
+    if task is None:
+        return
+    for gate, setting in SETTINGS:
+        values = document.get("gates", gate, setting)
+        for key in values if isinstance(values, dict) else ():
+            metric = str(key).rpartition(".")[2]
+            if metric not in METRICS[task]:
+                place = document.place("gates", gate, setting, key)
+                found = f"`gates.{gate}.{setting}` has the metric `{metric}`"
+                yield _unknown(found, metric, task, METRICS[task], place)
+
+
+def sweep_problems(path: Path) -> Iterator[Problem]:
+    """The primary metrics of sweeps in a job file that no trial of the project would log.
+
+    A name counts as logged when it is one of `Dataset.metrics`, or can come of a text in the
+    project's code. Where no table has a schema, other code may log too: then only a name that is
+    close to a metric of the task is refused.
+    """
+    folder = path.parent.parent
+    task = _task(folder)
+    if task is None or not path.is_file():
+        return
+    document, metrics, schemas = documents.read(path), METRICS[task], _schemas(folder)
+    ends = tuple(f"_{metric}" for metric in metrics)
+    for keys in _objectives(document.data):
+        name = str(document.get(*keys))
+        part = next((part for part in PARTS if name.startswith(f"{part}_")), "")
+        rest = name.removeprefix(f"{part}_")
+        if (part and rest in metrics) or (name.endswith(ends) and not schemas):
+            continue
+        close = nearest(rest, metrics)
+        if (close or schemas) and not any(re.fullmatch(text, name) for text in _logged(folder)):
+            known = [f"{part or PARTS[0]}_{metric}" for metric in metrics]
+            meant = f"{PARTS[0]}_{name}" if close and not part else name
+            found = f"`primary_metric` is `{name}`, which no trial logs"
+            yield _unknown(found, meant, task, known, document.place(*keys))
+
+
+def _unknown(found: str, name: str, task: str, known: Collection[str], place: Place) -> Problem:
+    """The problem of a metric, for which `name` or one like it was meant."""
+    close = nearest(name, known) or [each for each in known if sorted(each) == sorted(name)]
+    expected = f"a metric of a {task} model: {', '.join(known)}"
+    hint = f"did you mean `{close[0]}`?" if close else ""
+    return Problem("wrong-primary-metric", found, expected, hint, place)
+
+
+def _objectives(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[Key, ...]]:
+    """Where the primary metrics of a sweep, or of a pipeline's sweeps, are written."""
+    if isinstance(value, dict):
+        objective = value.get("objective")
+        if value.get("type") == "sweep" and isinstance(objective, dict):
+            yield (*keys, "objective", "primary_metric")
+        jobs = value.get("jobs")
+        for name, part in jobs.items() if isinstance(jobs, dict) else ():
+            yield from _objectives(part, (*keys, "jobs", name))
+
+
+def _schemas(folder: Path) -> list[Document]:
+    """The schemas of the project's tables that have a target."""
+    schemas = [documents.read(path) for path in sorted((folder / "data").glob("*.schema.yml"))]
+    return [schema for schema in schemas if schema.get("task")]
+
+
+def _task(folder: Path) -> Task | None:
+    """The task of a project, by the schema of its table or its evaluate.py; None if not written."""
+    stated = {schema.get("task") for schema in _schemas(folder)}
+    stated |= {task for _, task in _calls(folder / "evaluate.py")}
+    tasks = [task for task in TASKS if task in stated]
+    return tasks[0] if len(tasks) == 1 else None
+
+
+def _calls(path: Path) -> Iterator[tuple[ast.Constant | None, str | None]]:
+    """The primary metric and the task of every evaluation in the code; None for what is computed.
+
+    Texts are read, written there or as a constant of the module.
+    """
+    tree = _parse(path)
     constants = {
         target.id: node.value
         for node in tree.body
@@ -61,16 +159,34 @@ def evaluation_problems(path: Path) -> Iterator[Problem]:
     for call in ast.walk(tree):
         if not isinstance(call, ast.Call) or getattr(call.func, "id", "") not in _CALLS:
             continue
-        given = {keyword.arg: keyword.value for keyword in call.keywords}
-        metric, task = text(given.get("primary_metric")), text(given.get("task"))
-        if metric is None or ("task" in given and task is None):
-            continue
-        name = str(task.value) if task else "ranking"
-        known = METRICS.get(next((known for known in TASKS if known == name), "ranking"), {})
-        goal = known[str(metric.value)].goal if str(metric.value) in known else ""
-        if wrong := wrong_primary(name, metric.value, goal):
-            close = nearest(str(metric.value), known)
-            place = Place(repository.shown(path), metric.lineno)
-            hint = f"did you mean `{close[0]}`?" if close else ""
-            expected = f"a metric of a {name} model: {', '.join(known)}"
-            yield Problem("wrong-primary-metric", wrong.partition(",")[0], expected, hint, place)
+        arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+        if "primary_metric" in arguments:
+            task = text(arguments.get("task"))
+            stated = str(task.value) if task else None if "task" in arguments else "ranking"
+            yield text(arguments["primary_metric"]), stated
+
+
+def _logged(folder: Path) -> Iterator[str]:
+    """Patterns of the texts in the project's code, with `.+` for what is computed in them.
+
+    The evaluation logs to another run.
+    """
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(_parse(path)) if path.name != "evaluate.py" else ():
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield re.escape(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                parts = (
+                    part.value if isinstance(part, ast.Constant) else None for part in node.values
+                )
+                yield "".join(".+" if part is None else re.escape(str(part)) for part in parts)
+            elif isinstance(node, ast.Attribute) and node.attr == "autolog":
+                yield ".+"
+
+
+def _parse(path: Path) -> ast.Module:
+    """The code of a module; empty for one that is not there, or that Python refuses."""
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])

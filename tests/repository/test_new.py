@@ -17,14 +17,16 @@ import yaml
 
 from ml.cli.commands.check import release_files
 from ml.core.errors import Refused
+from ml.repository import project_metrics
 from ml.repository.new import LARGEST
 from ml.repository.new import new as project
 from ml.repository.profile import FEWEST_ROWS, Choices, profile
-from ml.repository.project_metrics import evaluation_problems
+from ml.repository.project_metrics import evaluation_problems, sweep_problems
 from ml.serving.scoring.tabular import read_model, write_model
 from ml.specs.check.check import survey
 from ml.toolkit.datasets import read_dataset
 from ml.toolkit.measurement import Explainer, Rows, Training, evaluate
+from policies.promotion import gate_settings
 from tests.conftest import ROOT
 from tests.named import spans, wrong
 from tests.release.test_commands import ml
@@ -240,6 +242,11 @@ def test_the_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("data/churn.schema.yml", "slices:", "slice:", 10, "did you mean `slices`?"),
         ("evaluate.py", "about.primary_metric,", '"log_los",', 43, "did you mean `log_loss`?"),
         ("evaluate.py", "about.primary_metric,", '"mae",', 43, "a metric of a binary model"),
+        ("gates.yml", "test.auc: 0.5}", "test.acu: 0.5}", 8, "did you mean `auc`?"),
+        ("gates.yml", "{test.auc: 0.1", "{test.gain_at_1: 0.1", 10, "a metric of a binary model"),
+        ("jobs/sweep.yml", "n_auc", "n_acu", 32, "did you mean `validation_auc`?"),
+        ("jobs/sweep.yml", "validation_auc", "auc", 32, "did you mean `validation_auc`?"),
+        ("jobs/sweep.yml", "validation_auc", "loss", 32, "expected: a metric of a binary model"),
     ],
 )
 def test_a_wrong_primary_metric_is_refused_with_its_line(
@@ -255,6 +262,50 @@ def test_a_wrong_primary_metric_is_refused_with_its_line(
     assert problem.code in ("wrong-schema", "wrong-primary-metric")
     assert problem.place and problem.place.line == line and message in str(problem)
     assert str(problem.place.path).endswith(file)
+
+
+def test_every_gate_with_entries_by_metric_is_read() -> None:
+    """Of what gates.yml may have."""
+    entries = {
+        (gate, name)
+        for gate, kinds in gate_settings.SETTINGS.items()
+        for name, kind in kinds.items()
+        if kind.entries
+    }
+    assert entries == {*project_metrics.SETTINGS, ("leakage", "at_most")}
+
+
+@pytest.mark.parametrize("code", ['"loss"', 'f"{part}_loss"', "mlflow.autolog()"])
+def test_a_sweep_may_compare_what_its_own_code_logs(repository: Path, code: str) -> None:
+    """A text of train.py, one that is computed in part, and a library that logs by itself."""
+    made = project("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    sweep = made.folder / "jobs/sweep.yml"
+    name = "validation_loss" if "part" in code else "loss"
+    sweep.write_text(sweep.read_text().replace("validation_auc", name))
+    assert [problem.code for problem in survey([sweep], release_files()).errors]
+    train = made.folder / "train.py"
+    train.write_text(train.read_text() + f"\nlogged = {code}\n")
+    assert not survey([sweep], release_files()).errors
+
+
+def test_a_sweep_without_a_table_is_refused_for_a_slip_alone(tmp_path: Path) -> None:
+    """Other code may log anything; a pipeline's sweep is read as well, a broken file is not."""
+    folder = tmp_path / "ml/projects/own"
+    (folder / "jobs").mkdir(parents=True)
+    (folder / "evaluate.py").write_text('evaluate(task="binary", primary_metric="auc")\n')
+    job = folder / "jobs/pipeline.yml"
+    for name, is_right in {
+        "validation_auc": True,
+        "hits": True,
+        "validation_log_los": False,
+    }.items():
+        steps = f"one: {{type: sweep, objective: {{primary_metric: {name}}}}}"
+        job.write_text(f"type: pipeline\njobs:\n  zero: 1\n  {steps}\n")
+        problems = list(sweep_problems(job))
+        assert (problems == []) is is_right
+    assert problems[0].place and problems[0].place.line == 4
+    (folder / "evaluate.py").write_text("evaluate(task=computed(), primary_metric=other)\n")
+    assert list(sweep_problems(job)) == []  # the task is not written
 
 
 def test_a_constant_is_read_where_it_stands(tmp_path: Path) -> None:

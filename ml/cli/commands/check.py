@@ -27,9 +27,9 @@ def check(
 ) -> None:
     """Check Azure ML specs and what releases read: a file, a folder or the repository.
 
-    That is a project's gates.yml, select.yml, watch.yml and release.yml, the primary metric in its
-    evaluate.py or in the schema of its table, and the floors in policies/promotion. Ends with exit
-    code 2 when there is an error, 0 when there is none or only warnings.
+    That is a project's gates.yml, select.yml, watch.yml and release.yml, the metrics in its gates,
+    sweeps, evaluate.py and the schema of its table, and the floors in policies/promotion. Ends with
+    exit code 2 when there is an error, 0 when there is none or only warnings.
     """
     from ml.specs.check.check import survey
 
@@ -45,7 +45,7 @@ def check(
 
 
 def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
-    """The files that releases read besides Azure ML specs: pattern → the check of such a file."""
+    """What releases read: pattern → the check of such a file, besides that of a spec."""
     from ml.release.declaration import release_file
     from ml.release.declaration.projects import Project
     from ml.release.promotion import gate_check
@@ -72,7 +72,9 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         "ml/projects/*/gates.yml": lambda path: [
             *thresholds(path),
             *project_metrics.evaluation_problems(path.parent / "evaluate.py"),
+            *project_metrics.gate_problems(path),
         ],
+        "ml/projects/*/jobs/*.yml": lambda path: [*project_metrics.sweep_problems(path)],
         "ml/projects/*/data/*.schema.yml": project_metrics.schema_problems,
         "ml/projects/*/select.yml": problems_of(lambda path: weights.read(path.parent)),
         "ml/projects/*/watch.yml": problems_of(lambda path: limits.read(path.parent)),

@@ -142,8 +142,8 @@ def survey(
     """Check files, every spec in folders, or without paths every spec in the repository.
 
     A YAML file that is not an Azure ML spec is an error when named, and skipped in a folder;
-    `others` are files of another kind by their pattern (`ml/projects/*/release.yml`), each with
-    what finds the problems of one. Raises Refused without paths where no repository is.
+    `others` are further checks by the pattern of their files (`ml/projects/*/release.yml`), of
+    specs or of files of another kind. Raises Refused without paths where no repository is.
     """
     links, problems = Links(), list[Problem]()
     specs = skipped = 0
@@ -155,13 +155,14 @@ def survey(
             other = next(
                 (of for name, of in (others or {}).items() if path.absolute().match(name)), None
             )
-            if other is not None and path.is_file():
-                problems += other(path)
-                specs += 1
-                continue
             try:
+                if other is not None and path.is_file():
+                    problems += other(path)
                 document = read(path)
-                if is_named or kinds.kind_of(document.data) is not None:
+                is_spec = kinds.kind_of(document.data) is not None
+                if other is not None and not is_spec:
+                    specs += 1
+                elif is_named or is_spec:
                     problems += check(from_document(document, path.absolute(), {}), links)
                     specs += 1
                 else:
