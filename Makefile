@@ -119,6 +119,30 @@ FORMAT := text
 affected-tests: setup $(VENV)/dev.stamp ## the tests of what the change since BASE touches
 	@paths="$$($(AFFECTED) --tests)"; [ -z "$$paths" ] || $(PYTEST) $$paths
 
+# Deploys one stack: make deploy STACK=dev. The state and the sign-in are those of the environment:
+# `infra bootstrap`. Pulumi runs the program with this environment's Python.
+PULUMI = PATH="$(abspath $(BIN)):$$PATH" pulumi $(1) --non-interactive --policy-pack ../policies/infra --stack "$(STACK)" --cwd infra
+
+.PHONY: plan
+plan: infra ## what Pulumi would change in a stack, with policies: make plan STACK=dev
+	@$(call PULUMI,preview --diff)
+
+.PHONY: deploy
+deploy: infra ## let Pulumi change a stack, with policies: make deploy STACK=dev
+	@$(call PULUMI,up --yes --skip-preview)
+
+.PHONY: stacks
+stacks: ## the stacks in the order of their deployment, SINCE a revision those that changed
+	@$(PYTHON) -m ml.repository.stacks --since "$(SINCE)"
+
+.PHONY: drift
+drift: infra | $(RESULTS) ## what in Azure differs from what a stack declares: make drift STACK=dev
+	@$(BIN)/infra drift "$(STACK)" --json > $(RESULTS)/drift.json
+
+.PHONY: drift-issue
+drift-issue: ## open, update or close the issue about a stack, after `make drift`
+	@$(PYTHON) -m ml.repository.drift_issue --stack "$(STACK)" --differences $(RESULTS)/drift.json
+
 .PHONY: comment
 comment: ## post the comment about a run of the checks: make comment RUN=ID
 	@$(PYTHON) -m ml.repository.posting --run "$(RUN)"

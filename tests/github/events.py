@@ -42,6 +42,7 @@ for target in $FAKE_MAKE; do
 done
 echo "$name $*" >> "$RECORD"
 if [ "$name" = make ]; then exec "$REAL_MAKE" "$@"; fi
+case " $WORKING " in *" $name "*) exit 0;; esac
 exit 1
 """
 
@@ -64,6 +65,13 @@ class Repository:
     fake: Sequence[str] = ("lint", "smoke", "preview", "affected-tests", "test")
     failing: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
+    # Programs that end with 0, GitHub environments whose reviewers said no, and the files that a
+    # target of make writes: {"drift": {".local/check/drift.json": "[]"}}.
+    working: Sequence[str] = ()
+    rejected: Sequence[str] = ()
+    writes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # The GitHub environment of each job that signed in to Azure.
+    signed_in: list[str] = field(default_factory=list)
 
     @property
     def record(self) -> Path:
@@ -103,6 +111,19 @@ class Repository:
                 },
             }
         ]
+
+    def push(self, changes: Mapping[str, str | None]) -> dict[str, Job]:
+        """The change is merged: infra.yml runs on main."""
+        before = git(self.origin, "rev-parse", "main")
+        self.pull_request(changes)
+        git(self.folder / "fork", "push", "-qf", "origin", f"{self.branch}:main")
+        github = {"event_name": "push", "ref": "refs/heads/main", "event": {"before": before}}
+        return self.run("infra", "refs/heads/main", github, trusted=True)
+
+    def scheduled(self, workflow: str, event: str = "schedule") -> dict[str, Job]:
+        """A time has come, or a person starts it."""
+        github = {"event_name": event, "ref": "refs/heads/main", "event": {}}
+        return self.run(workflow, "refs/heads/main", github, trusted=True)
 
     def check(self, event: str = "pull_request") -> dict[str, Job]:
         """The event happens: check.yml runs, and then what follows it."""
@@ -148,8 +169,41 @@ class Repository:
         waiting = dict(yaml.safe_load(text)["jobs"])
         while waiting:
             key = next(key for key, job in waiting.items() if {*_needs(job)} <= {*jobs})
-            jobs[key] = self._job(key, waiting.pop(key), jobs, ref, github, trusted)
+            jobs[key] = self._combinations(key, waiting.pop(key), jobs, ref, github, trusted)
         return jobs
+
+    def _combinations(
+        self,
+        key: str,
+        job: Mapping[str, Any],
+        others: Mapping[str, Job],
+        ref: str,
+        github: Mapping[str, Any],
+        trusted: bool,
+    ) -> Job:
+        """The jobs of a matrix one after the other; after a failure no other one starts."""
+        strategy = job.get("strategy") or {}
+        needs = {name: {"outputs": others[name].outputs} for name in _needs(job)}
+        (name, listed), *more = (strategy.get("matrix") or {"": "['']"}).items()
+        assert not more, "a matrix of one name"
+        context = {"needs": needs}
+        listed = re.sub(r"fromJSON\((.*?)\)", r"\1", str(listed))
+        values = [""] if not name else json.loads(str(_filled(listed, context) or "[]"))
+        fails_fast = strategy.get("fail-fast", True)
+        result = Job("success" if values else "skipped")
+        for value in values:
+            matrix = {name: value} if name else {}
+            one = self._job(key, job, others, ref, {**github, "matrix": matrix}, trusted)
+            worse = one.result != "success" and result.result != "failure"
+            result = Job(
+                one.result if worse else result.result,
+                one.outputs,
+                [*result.steps, *one.steps],
+                result.summary + one.summary,
+            )
+            if one.result == "failure" and fails_fast:
+                break
+        return result
 
     def _job(
         self,
@@ -165,9 +219,12 @@ class Repository:
         # A pull request of a fork gets a token that reads, whatever its workflow asks for.
         rights = dict(job.get("permissions") or {})
         self.state.tokens[token] = rights if trusted else dict.fromkeys(rights, "read")
+        matrix = github.get("matrix") or {}
+        environment = str(_filled(job.get("environment") or "", {"matrix": matrix}))
         context: dict[str, Any] = {
             "github": {**github, "token": token},
-            "vars": self.variables,
+            "matrix": matrix,
+            "vars": {**self.variables, **_variables(environment)},
             "secrets": {},
             "steps": {},
             "needs": {
@@ -178,6 +235,8 @@ class Repository:
         fine = all(need.result == "success" for need in needs.values())
         if not _holds(job.get("if"), context, fine):
             return Job("skipped")
+        if environment in self.rejected:
+            return Job("failure")
         result = Job("success")
         home = Path(tempfile.mkdtemp(prefix=f"{self.runs}-{key}-", dir=self.folder))
         for step in job["steps"]:
@@ -186,6 +245,10 @@ class Repository:
             name = str(step.get("name") or step.get("uses"))
             if "uses" in step:
                 self._action(step, home, ref, context)
+                if str(step["uses"]).startswith("azure/login@"):
+                    assert rights["id-token"] == "write" and environment and trusted
+                    assert context["vars"]["AZURE_CLIENT_ID"] == f"client of {environment}"
+                    self.signed_in.append(environment)
                 continue
             code, outputs = self._command(step, home, context)
             context["steps"][step.get("id", name)] = {"outputs": outputs}
@@ -213,6 +276,12 @@ class Repository:
             self.state.artifact(self.runs, options["name"], content.getvalue())
         elif action == "actions/setup-python":
             assert options["python-version"] == "3.11"
+        elif action == "azure/login":
+            names = ("client-id", "tenant-id", "subscription-id")
+            assert all(_filled(options[name], context) for name in names)
+        elif action == "pulumi/actions":
+            lock = (home / "work/requirements/infra.lock").read_text()
+            assert f"pulumi=={options['pulumi-version']} " in lock
         else:
             raise AssertionError(f"this runner does not know {action}")
 
@@ -242,6 +311,7 @@ class Repository:
             "REAL_MAKE": str(shutil.which("make")),
             "FAKE_MAKE": " ".join(self.fake),
             "FAILING": " ".join(self.failing),
+            "WORKING": " ".join(self.working),
             **{name: str(_filled(text, context)) for name, text in (step.get("env") or {}).items()},
         }
         done = subprocess.run(
@@ -252,6 +322,10 @@ class Repository:
             text=True,
         )
         print(f"{step['run']}: {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        target = str(step["run"]).removeprefix("make ").split()[0]
+        for name, text in self.writes.get(target, {}).items():
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            (work / name).write_text(text)
         lines = (line.partition("=") for line in outputs.read_text().splitlines())
         return done.returncode, {name: value for name, _, value in lines}
 
@@ -298,6 +372,14 @@ def origin_in(folder: Path) -> Path:
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "the template")
     return folder
+
+
+def _variables(environment: str) -> dict[str, str]:
+    """Those that `infra bootstrap` sets for a GitHub environment."""
+    if not environment:
+        return {}
+    names = ("AZURE_TENANT_ID", "AZURE_SUBSCRIPTION_ID", "PULUMI_BACKEND_URL")
+    return {"AZURE_CLIENT_ID": f"client of {environment}", **dict.fromkeys(names, "set")}
 
 
 def _needs(job: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,13 @@ ACTION = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 # Events that outsiders cause; their workflows have no secret and write nothing.
 UNTRUSTED = {"pull_request"}
 # What a job of ours may write to, by workflow; all others read.
-WRITES = {"comment": {"comment": {"pull-requests"}}}
+WRITES = {
+    "comment": {"comment": {"pull-requests"}},
+    "infra": {"plan": {"id-token"}, "deploy": {"id-token"}},
+    "drift": {"drift": {"id-token", "issues"}},
+}
+# What the jobs that sign in to Azure may do, by workflow: the ends of their GitHub environments.
+PURPOSES = {"infra": {"plan": "preview", "deploy": "deploy"}, "drift": {"drift": "preview"}}
 # A workflow that may write after an untrusted one has run: it takes the default branch's code.
 PRIVILEGED = {"workflow_run", "pull_request_target", "issue_comment"}
 
@@ -67,6 +73,11 @@ def _job(workflow: str, key: str, job: Mapping[str, Any], events: set[str]) -> I
         for scope, level in rights.items():
             if level == "write" and scope not in allowed:
                 yield f"it may write: {scope}"
+    purpose = str(job.get("environment") or "").rpartition("-")[2]
+    if purpose != PURPOSES.get(workflow, {}).get(key, ""):
+        yield f"it may not sign in for {purpose or 'nothing'}"
+    if ("id-token" in (rights or ())) is not bool(purpose):
+        yield "a token of OIDC goes with a GitHub environment, and only with one"
     for step in job["steps"]:
         yield from _step(step, events)
 

