@@ -21,7 +21,6 @@ _CALLS = frozenset({"evaluate", "Evaluation"})
 # The settings of gates that have entries by metric; a test compares.
 SETTINGS = (
     *(("quality", name) for name in ("bounds", "at_least", "at_most")),
-    *(("quality", name) for name in ("loosest_at_least", "loosest_at_most")),
     *(("gap", "at_most"), ("fairness", "at_most")),
 )
 # Of a dataset, the one that trials are compared on first.
