@@ -70,13 +70,11 @@ def rollouts(port: int, folder: Path, requests: int, count: int) -> None:
         slot = endpoint.other_slot("echo")
         green = server.start(slot, made)
         for weight in (10, 50, 100):
-            canary.set_canary("echo", Canary(green, made, weight))
+            canary.set_canary(endpoint, "echo", Canary(green, made, weight))
             time.sleep(0.1)
         with endpoint.locked("echo"):
             endpoint.switch("echo", Live(green, made))
-            router = endpoint.router("echo")
-            assert router is not None
-            endpoint.drain(router)
+            endpoint.drain("echo")
             endpoint.stop_idle("echo")
         while crowd.answered < requests * (number + 1) / count:
             time.sleep(0.01)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TextIO
 
 from ml.backends.assets import AssetStore
 from ml.backends.attestation import Verifier
+from ml.backends.endpoints import Endpoints
 from ml.backends.registry import Registry
 from ml.backends.runs import Run, RunStore, Watch, unwatched
 from ml.backends.storage import Storage
@@ -80,6 +81,11 @@ class Backend(Protocol):
     @property
     def registry(self) -> Registry:
         """The registered model versions."""
+        ...
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """The endpoints that serve models."""
         ...
 
     @property

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import psutil
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.core import files, home
@@ -25,7 +27,7 @@ from ml.serving.router import process
 from ml.serving.router.process import Router
 from ml.serving.router.routes import TIMEOUT_MS
 from ml.serving.scoring.manifest import ManifestError, verify
-from ml.serving.server import Launch, Server
+from ml.serving.server import Answer, Launch, Server
 
 SLOTS = ("blue", "green")
 ROUTER = "router"
@@ -180,26 +182,30 @@ def start_router(endpoint: str, port: int | None = None) -> Router:
     last = process.last_port(slot)
     if port is None:
         port = last if last and processes.port_is_free(last) else 0
-    routes = folder(endpoint) / STATE
+    file = folder(endpoint) / STATE
     try:
-        return process.start(slot, routes, port)
+        return process.start(slot, file, port)
     except Refused:
         if running is not None:
-            process.start(slot, routes, running.port)
+            process.start(slot, file, running.port)
         raise
 
 
-def drain(router: Router) -> None:
+def drain(endpoint: str) -> None:
     """Wait until no request is in flight to a deployment that the routes no longer name.
 
-    Returns after the request timeout at the latest; raises as `Router.state`.
+    Returns after the request timeout at the latest, at once without a router; raises as
+    `Router.state`.
     """
-    state = router.state()
-    routes = state["routes"] or {"timeout_ms": TIMEOUT_MS}
-    deadline = time.monotonic() + routes["timeout_ms"] / 1000 + 1
+    running = router(endpoint)
+    if running is None:
+        return
+    state = running.state()
+    timeout_ms = (state["routes"] or {"timeout_ms": TIMEOUT_MS})["timeout_ms"]
+    deadline = time.monotonic() + timeout_ms / 1000 + 1
     while state["draining"] and time.monotonic() < deadline:
         time.sleep(POLL_S)
-        state = router.state()
+        state = running.state()
 
 
 def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
@@ -252,6 +258,47 @@ def stop_idle(endpoint: str) -> None:
             processes.stop(slot)
 
 
+def begin(slot: Path, launch: Launch) -> Callable[[], Server]:
+    """Start a server in the slot; the returned function waits until it answers.
+
+    Raises, as that function does, what `server.start` raises.
+    """
+    starting = server.begin(slot, launch)
+    return lambda: server.wait_until_ready(starting)
+
+
+def is_up(deployment: Server) -> bool:
+    """Whether that server still runs and still listens on its port."""
+    return server.is_up(deployment)
+
+
+def score(deployment: Server, body: Mapping[str, object]) -> Answer:
+    """Post one request to this server; raises OSError or HTTPException without an answer."""
+    return server.score(deployment.port, body)
+
+
+def ask(endpoint: str, body: Mapping[str, object]) -> Answer:
+    """Post one request to the endpoint, as callers do; raises as `score`, and nothing-served."""
+    if (running := router(endpoint)) is None:
+        raise nothing_served(endpoint)
+    return server.score(running.port, body)
+
+
+def resident(deployment: Server) -> float | None:
+    """The resident bytes of the server and its workers; None when it has ended."""
+    try:
+        process = psutil.Process(deployment.pid)
+        family = [process, *process.children(recursive=True)]
+        return float(sum(member.memory_info().rss for member in family))
+    except psutil.Error:
+        return None
+
+
+def failure(slot: Path, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
+    """The error for a server that failed, with the end of its log."""
+    return processes.failure(slot, code, what, expected, hint)
+
+
 def check_launch(launch: Launch) -> None:
     """Refuse a model that is not, to the bit, the registered one, or serving code that is not the
     released one; both are hashed again.
@@ -294,10 +341,10 @@ def nothing_served(endpoint: str) -> Refused:
 
 def document(state: Live) -> Mapping[str, object]:
     """The state and the routes that follow from it, for JSON."""
-    return {**_LIVE.dump_python(state, mode="json"), "routes": _routes(state)}
+    return {**_LIVE.dump_python(state, mode="json"), "routes": routes(state)}
 
 
-def _routes(state: Live) -> Mapping[str, object]:
+def routes(state: Live) -> Mapping[str, Any]:
     """The routes: the canary first, so that its sticky keys stay while its share grows."""
     canary = state.canary
     weights: dict[str, int] = {}

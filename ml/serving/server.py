@@ -121,7 +121,10 @@ def serving_digest(
 
 @dataclass(frozen=True)
 class Server:
-    """A server that answered: its slot's folder, its process and its port on this machine."""
+    """A server that answered: its slot's folder, its process and its port on this machine.
+
+    A deployment on Azure has a slot alone, ENDPOINT/NAME; its process and port are 0.
+    """
 
     __pydantic_config__ = ConfigDict(strict=True)
 

@@ -10,6 +10,7 @@ import pytest
 
 from ml.backends.azure.workspace import configured
 from ml.core.errors import Place
+from ml.serving import endpoint
 from ml.specs.plan.plan import (
     CommandPlan,
     Dimension,
@@ -143,6 +144,14 @@ def spec(tmp_path: Path) -> Path:
     (tmp_path / "code" / "say.py").write_text(SAY)
     (tmp_path / "job.yml").write_text(JOB)
     return tmp_path / "job.yml"
+
+
+@pytest.fixture
+def deployments(own_home: Path) -> Iterator[Path]:
+    """The home; servers of its endpoints are stopped when the test ends."""
+    yield own_home
+    for name in endpoint.folders():
+        endpoint.stop(name)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,12 @@ from ml.backends.base import Backend
 from ml.backends.registry import DIGEST_PREFIX, model_folder
 from ml.backends.runs import Event, Filter, Run
 from ml.core.errors import Exit, Place, Refused, Severity
+from ml.release.canary import canary
+from ml.serving.endpoint import Live
+from ml.serving.server import Launch
 from ml.specs.plan.plan import Distribution, EarlyTermination
 from tests.backends.conftest import LOG, Plans, Sweeps
+from tests.backends.deployments import QUICK, SAMPLES, released
 
 
 class BackendContract:
@@ -235,3 +240,69 @@ class BackendContract:
         assert not backend.was_stopped(run)
         with pytest.raises(Refused):
             backend.cancel(run.name)
+
+    @pytest.mark.slow
+    def test_a_version_is_deployed_and_taken_back(
+        self, backend: Backend, deployments: Path, tmp_path: Path
+    ) -> None:
+        """It answers behind the endpoint's address; the next takes over, and the first again."""
+        endpoints, name = backend.endpoints, "words"
+        assert (endpoints.live(name), endpoints.url(name)) == (None, None)
+        first, second = (released(backend, name, tmp_path) for _ in "ab")
+
+        def deploy(launch: Launch) -> Live:
+            endpoints.check_launch(launch)
+            with endpoints.locked(name):
+                server = endpoints.begin(endpoints.other_slot(name), launch)()
+                assert endpoints.is_up(server)
+                assert endpoints.score(server, SAMPLES[0]).status == 200
+                endpoints.switch(name, Live(server, launch))
+                endpoints.start_router(name)
+                endpoints.drain(name)
+                endpoints.stop_idle(name)
+                return Live(server, launch)
+
+        for launch in (first, second, first):
+            deployed = deploy(launch)
+            live = endpoints.live(name)
+            assert live is not None and live.server == deployed.server and live.canary is None
+            kept = (live.launch.model, live.launch.version, live.launch.digest, live.launch.serving)
+            assert kept == (launch.model, launch.version, launch.digest, launch.serving)
+            answer = endpoints.ask(name, SAMPLES[0])
+            assert answer.status == 200 and isinstance(answer.body, dict)
+            assert answer.body["model_digest"] == launch.digest
+        assert endpoints.ask(name, {"question": 3}).status == 400
+        assert endpoints.url(name) is not None
+
+    @pytest.mark.slow
+    def test_a_canary_judges_a_version(
+        self, backend: Backend, deployments: Path, tmp_path: Path
+    ) -> None:
+        """A good one passes 10, 50 and 100 per cent; one that fails is taken back, blue serves."""
+        endpoints, name = backend.endpoints, "words"
+        first, good = (released(backend, name, tmp_path) for _ in "ab")
+        bad = released(backend, name, tmp_path, "raise RuntimeError('bad')")
+        with endpoints.locked(name):
+            live = Live(endpoints.begin(endpoints.other_slot(name), first)(), first)
+            endpoints.switch(name, live)
+            endpoints.start_router(name)
+        for launch, ends in ((good, "passed"), (bad, "rolled-back")):
+            with ExitStack() as undo:
+                with endpoints.locked(name):
+                    trial = canary.start_trial(
+                        *(endpoints, name, canary.clear_canary(endpoints, name), launch),
+                        *(SAMPLES, undo),
+                        baseline=True,
+                        smoke=launch is good,
+                    )
+                outcome = canary.lead(endpoints, name, trial, QUICK, SAMPLES)
+                assert outcome.kind == ends, outcome.why
+                if ends == "passed":
+                    with endpoints.locked(name):
+                        endpoints.switch(name, Live(trial.server, launch))
+                        endpoints.stop_idle(name)
+                    undo.pop_all()
+            after = endpoints.live(name)
+            assert after is not None and after.canary is None
+            assert after.launch.digest == good.digest
+        assert "errors" in outcome.why

@@ -40,7 +40,7 @@ def test_a_deleted_project_is_not_listed(
     (own_home / "release").mkdir()
     (own_home / "release" / "removed.yml").write_text("schema_version: 1\nenvironments: {}\n")
     assert desired_state.projects() == ["removed"]
-    assert status(BACKEND.registry) == []
+    assert status(BACKEND) == []
 
 
 def test_who_signed_off_is_told_of_what_serves() -> None:

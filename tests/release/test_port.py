@@ -41,7 +41,7 @@ def test_a_release_on_a_backend_in_memory(
     assert check_registered(backend, "tiny", "1", "local").decision.outcome == "pending"
     steps = plan(backend, "tiny")
     assert steps.unsigned and steps.steps and steps.stops is None
-    assert status(backend.registry, "tiny", "local")[0].declared == "1"
+    assert status(backend, "tiny", "local")[0].declared == "1"
     assert [d.relation for d in descendants(backend.registry, first.run)] == ["made"]
     assert backend.registry.find("tiny", "1").folder in find_in_use(backend.registry).paths
 

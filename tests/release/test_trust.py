@@ -177,7 +177,7 @@ def test_the_log_loosens_nothing(declared_world: World) -> None:
 def test_an_alias_lets_nothing_pass(declared_world: World) -> None:
     """The version to beat is the one that serves; the declared one needs its approval."""
     BACKEND.registry.promote(BACKEND.registry.find("tiny", "2"), "local")
-    champion = champion_of(BACKEND.registry, "tiny", "local")
+    champion = champion_of(BACKEND, "tiny", "local")
     assert champion and champion.version == "1"
     done = apply(BACKEND, "tiny", "local")
     assert done and done.outcome == "refused" and done.decision.champion == "1"

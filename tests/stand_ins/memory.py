@@ -23,11 +23,13 @@ from typing import Any
 
 from ml.backends.attestation import Verifier
 from ml.backends.base import EnvironmentComparison
+from ml.backends.endpoints import Endpoints
 from ml.backends.registry import Version, withdrawn
 from ml.backends.runs import Curve, Entry, Event, LineageNode, Run, Sample, Status, Watch, unwatched
 from ml.backends.storage import Cleaning, Needed, Usage
 from ml.core import trees
 from ml.core.errors import Problem, Refused
+from ml.serving import endpoint
 from ml.specs.expressions import resolve_command
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 from ml.sweeps.objective import leader, score
@@ -221,6 +223,7 @@ class MemoryBackend:
 
     name = "memory"
     assets = None
+    endpoints: Endpoints = endpoint
     rehearsal = False
 
     def __init__(self, folder: Path, verifier: Verifier | None = None) -> None:

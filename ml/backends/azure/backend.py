@@ -12,6 +12,7 @@ from typing import Any
 from ml.backends import snapshot
 from ml.backends.azure import submission
 from ml.backends.azure.assets import AzureAssets
+from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.following import Follower
 from ml.backends.azure.registry import AzureRegistry
@@ -57,6 +58,10 @@ class AzureBackend:
     @cached_property
     def registry(self) -> AzureRegistry:
         return AzureRegistry(self.workspace)
+
+    @cached_property
+    def endpoints(self) -> AzureEndpoints:
+        return AzureEndpoints(self.workspace, self.registry)
 
     @cached_property
     def assets(self) -> AzureAssets:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ml.backends.azure.errors import as_refusals
@@ -17,6 +19,7 @@ from ml.backends.registry import (
     withdrawn,
 )
 from ml.core.errors import Problem, Refused
+from ml.serving.scoring.manifest import NAME as MANIFEST
 
 # The tags of a version; `champion.ENV` is the alias of an environment, which Azure ML lacks.
 DIGEST, PROJECT, RUN, EVIDENCE = "digest", "project", "run", "evidence"
@@ -29,6 +32,18 @@ class AzureRegistry:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
+
+    def reference(self, model: str, version: str) -> str:
+        """How a deployment names the version."""
+        return f"azureml:{model}:{version}"
+
+    def fetch(self, model: str, version: str, into: Path) -> None:
+        """Bring the files of a version into a folder, whole or not at all."""
+        with as_refusals(), self._workspace.quiet(), TemporaryDirectory(dir=_made(into)) as folder:
+            self._models.download(model, version, download_path=folder)
+            manifests = sorted(Path(folder).rglob(MANIFEST), key=lambda path: len(path.parts))
+            if manifests:
+                manifests[0].parent.rename(into)
 
     def exists(self) -> bool:
         return True
@@ -140,6 +155,11 @@ class AzureRegistry:
         model.tags = {**(model.tags or {}), key: value}
         with as_refusals():
             return self._models.create_or_update(model)
+
+
+def _made(into: Path) -> Path:
+    into.parent.mkdir(parents=True, exist_ok=True)
+    return into.parent
 
 
 def _order(version: str) -> tuple[int, str]:

@@ -21,6 +21,9 @@ VARIABLES = {
     "AZUREML_RESOURCE_GROUP": "az group list --query '[].name'",
     "AZUREML_WORKSPACE_NAME": "az ml workspace list --query '[].name'",
 }
+# "If your model container returns a non-200 response, Azure returns a 424": learn.microsoft.com/
+# azure/machine-learning/how-to-troubleshoot-online-endpoints#http-status-codes
+MODEL_ERROR = 424
 # MLflow's REST API: "runs/search … max_results: the maximum number of runs desired".
 PAGE = 1000
 
@@ -77,20 +80,26 @@ class Workspace:
     def _data_plane(self) -> Any:
         """An HTTP client with Azure's retries that signs in as the MLClient does."""
         from azure.ai.ml._azure_environments import _get_base_url_from_metadata
+
+        host = self._resource.mlflow_tracking_uri.partition("/mlflow/")[0]
+        return self._signed_in(_get_base_url_from_metadata(), host.replace("azureml:", "https:"))
+
+    def _signed_in(self, audience: str, host: str = "", retries: bool = True) -> Any:
+        """A client of Azure's with a token for that audience."""
         from azure.core import PipelineClient
         from azure.core.configuration import Configuration
         from azure.core.pipeline import policies
 
-        host = self._resource.mlflow_tracking_uri.partition("/mlflow/")[0]
         configuration = Configuration()
         configuration.headers_policy = policies.HeadersPolicy()
         configuration.user_agent_policy = policies.UserAgentPolicy("azureml-gitops-starter")
-        configuration.retry_policy = policies.RetryPolicy()
         configuration.redirect_policy = policies.RedirectPolicy()
+        if retries:
+            configuration.retry_policy = policies.RetryPolicy()
         configuration.authentication_policy = policies.BearerTokenCredentialPolicy(
-            self._credential, f"{_get_base_url_from_metadata()}/.default"
+            self._credential, f"{audience}/.default"
         )
-        return PipelineClient(host.replace("azureml://", "https://"), config=configuration)
+        return PipelineClient(host or audience, config=configuration)
 
     @cached_property
     def _storage(self) -> Any:
@@ -102,6 +111,32 @@ class Workspace:
         configuration = Configuration()
         configuration.retry_policy = policies.RetryPolicy()
         return PipelineClient("https://storage", config=configuration)
+
+    @cached_property
+    def _endpoints(self) -> Any:
+        """An HTTP client that sends a request once: its status and its time are what counts."""
+        return self._signed_in("https://ml.azure.com", retries=False)
+
+    @cached_property
+    def _logs(self) -> Any:
+        return self._signed_in(self._log_host)
+
+    @cached_property
+    def _log_host(self) -> str:
+        """Of Azure Monitor's query API, as the cloud's own metadata names it.
+
+        learn.microsoft.com/azure/azure-monitor/logs/api/azure-resource-queries
+        """
+        from azure.ai.ml.constants._common import ArmConstants
+        from azure.core import PipelineClient
+        from azure.core.rest import HttpRequest
+
+        url = os.environ.get(ArmConstants.METADATA_URL_ENV_NAME)
+        if url is None:
+            return "https://api.loganalytics.io"
+        clouds = PipelineClient(url).send_request(HttpRequest("GET", url)).json()
+        (cloud,) = clouds if isinstance(clouds, list) else [clouds]
+        return str(cloud["logAnalyticsResourceId"])
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -142,6 +177,39 @@ class Workspace:
         response.raise_for_status()
         content: bytes = response.content
         return content if response.status_code == 206 else content[offset:]
+
+    def score(self, url: str, body: str, headers: Mapping[str, str]) -> tuple[int, str]:
+        """Post a request to an endpoint: the model's status and the body of its answer.
+
+        Raises OSError without an answer.
+        """
+        from azure.core.exceptions import AzureError, ClientAuthenticationError
+        from azure.core.rest import HttpRequest
+
+        request = HttpRequest(
+            "POST", url, content=body, headers={"Content-Type": "application/json", **headers}
+        )
+        try:
+            response = self._endpoints.send_request(request)
+            status = response.status_code
+            if status == MODEL_ERROR:
+                status = response.headers.get("ms-azureml-model-error-statuscode") or status
+            return int(status), str(response.text())
+        except ClientAuthenticationError:
+            raise
+        except AzureError as error:
+            raise OSError(str(error)) from error
+
+    def logs(self, query: str) -> list[dict[str, Any]]:
+        """The rows that a query finds in the logs of the workspace, each by column."""
+        from azure.core.rest import HttpRequest
+
+        url = f"{self._log_host}/v1{self.id}/query"
+        response = self._logs.send_request(HttpRequest("POST", url, json={"query": query}))
+        response.raise_for_status()
+        (table,) = response.json()["tables"]
+        columns = [column["name"] for column in table["columns"]]
+        return [dict(zip(columns, row, strict=True)) for row in table["rows"]]
 
     def _call(self, method: str, path: str, **values: Any) -> dict[str, Any]:
         from azure.core.rest import HttpRequest

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ml.backends import snapshot
 from ml.backends.base import DATA_NOT_HERE, EnvironmentComparison, Options
+from ml.backends.endpoints import Endpoints
 from ml.backends.local import distribution, environment, registration
 from ml.backends.local.environment import Interpreters
 from ml.backends.local.environments import building, requirements
@@ -35,6 +36,7 @@ from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.runs import Event, Run, Watch, unwatched
 from ml.core import faults, repository
 from ml.core.errors import Exit, Problem, Refused
+from ml.serving import endpoint
 from ml.specs.assets import assets
 from ml.specs.plan.plan import (
     CommandPlan,
@@ -70,6 +72,7 @@ class LocalBackend:
     runs = LocalRuns()
     storage = LocalStorage()
     registry = LocalRegistry()
+    endpoints: Endpoints = endpoint
     assets = None
     sharing = staticmethod(shared_pool)
     serve_pages = staticmethod(server.serve_pages)

@@ -245,7 +245,7 @@ def status(
     """
     from ml.release.rollout.status import status as look
 
-    states = look(open_backend().registry, project, to)
+    states = look(open_backend(), project, to)
     if as_json:
         write_json(states)
         return
@@ -300,7 +300,7 @@ def _apply(
 def _nothing(project: str, to: str) -> dict[str, object]:
     from ml.release.rollout.status import status as look
 
-    (current,) = look(open_backend().registry, project, to)
+    (current,) = look(open_backend(), project, to)
     return {"outcome": "nothing-declared", **vars(current)}
 
 
@@ -327,7 +327,7 @@ def _show(project: str, to: str, promotion: Applied | None, every: bool = False)
     from ml.release.rollout.status import status as look
 
     if promotion is None:
-        (current,) = look(open_backend().registry, project, to)
+        (current,) = look(open_backend(), project, to)
         typer.echo(status_text(current), err=True)
         typer.echo(f"next: ml release propose {project}{_env(to)}", err=True)
         return

@@ -59,7 +59,7 @@ def serve(
             endpoint.check_launch(launch)
             undo.callback(endpoint.stop_idle, name)
             green = server.start(endpoint.other_slot(name), launch)
-            smoke_test(green, launch, project.samples())
+            smoke_test(endpoint, green, launch, project.samples())
             beside = Canary(
                 *(green, launch, experiment.share),
                 experiment=experiment.name,
@@ -83,8 +83,7 @@ def stop(experiment: Experiment) -> bool:
         if state is None or not _is_on(state, experiment):
             return False
         endpoint.switch(name, replace(state, canary=None))
-        if (router := endpoint.router(name)) is not None:
-            endpoint.drain(router)
+        endpoint.drain(name)
         endpoint.stop_idle(name)
         audit.append("ab-stopped", _details(experiment, ""))
     return True

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ml.backends.endpoints import Endpoints, Router
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.canary.statistics import KINDS, Signal, Verdict, decide, object_to
 from ml.release.canary.traffic import (
@@ -24,9 +25,8 @@ from ml.release.canary.traffic import (
     Traffic,
 )
 from ml.release.declaration.release_file import Strategy
-from ml.serving import endpoint, processes, server
+from ml.serving import endpoint
 from ml.serving.endpoint import Canary, Live
-from ml.serving.router.process import Router
 from ml.serving.server import Launch, Server
 
 LOOK_S = 0.1
@@ -74,6 +74,7 @@ class Outcome:
 
 
 def lead(
+    endpoints: Endpoints,
     name: str,
     trial: Canary,
     strategy: Strategy,
@@ -89,13 +90,13 @@ def lead(
     run. Raises Refused, which is not a verdict on green: router-silent, baseline-failed, or
     canary-interrupted when another command removed the canary.
     """
-    state = endpoint.live(name)
-    router = endpoint.router(name)
+    state = endpoints.live(name)
+    router = endpoints.router(name)
     if state is None or router is None:
-        raise endpoint.nothing_served(name)
+        raise endpoints.nothing_served(name)
     if trial.baseline is None:
         raise ValueError("a canary is compared with a baseline")
-    watch = _Watch(name, state.server, trial, trial.baseline, router, strategy, samples)
+    watch = _Watch(endpoints, name, state.server, trial, trial.baseline, router, strategy, samples)
     passed = False
     try:
         with watch.replay:
@@ -104,15 +105,15 @@ def lead(
         return outcome
     finally:
         if not passed:
-            set_canary(name, None)
+            set_canary(endpoints, name, None)
 
 
-def set_canary(name: str, canary: Canary | None) -> None:
+def set_canary(endpoints: Endpoints, name: str, canary: Canary | None) -> None:
     """Set or remove the canary of the live state, and update the router's weights."""
-    with endpoint.locked(name):
-        state = endpoint.live(name)
+    with endpoints.locked(name):
+        state = endpoints.live(name)
         if state is not None:
-            endpoint.switch(name, replace(state, canary=canary))
+            endpoints.switch(name, replace(state, canary=canary))
 
 
 class _Watch:
@@ -120,6 +121,7 @@ class _Watch:
 
     def __init__(
         self,
+        endpoints: Endpoints,
         name: str,
         blue: Server,
         trial: Canary,
@@ -128,20 +130,20 @@ class _Watch:
         strategy: Strategy,
         samples: Samples,
     ) -> None:
-        self.name, self.trial, self.router = name, trial, router
+        self.endpoints, self.name, self.trial, self.router = endpoints, name, trial, router
         self.green, self.baseline = trial.server, baseline
         self.strategy = strategy
-        self.replay = Replay(router.port, router.sample, samples)
+        self.replay = Replay(router, samples)
         self.names = (blue.slot.name, baseline.slot.name, self.green.slot.name)
         self.samples, self.callers = (
             Comparison(kind, strategy.prediction, *self.names) for kind in KINDS
         )
         self.last = 0
-        self.memory = ResidentMemory(self.green, baseline)
+        self.memory = ResidentMemory(endpoints, self.green, baseline)
         self.started = time.monotonic()
 
     def run(self, superseded: Callable[[], bool], progress: Callable[[str], None]) -> Outcome:
-        set_canary(self.name, replace(self.trial, weight=0))
+        set_canary(self.endpoints, self.name, replace(self.trial, weight=0))
         first = self._look()
         traffic = Traffic(self.replay, first)
         time.sleep(NOTICE_S)
@@ -149,7 +151,9 @@ class _Watch:
         verdict = Verdict("hold", "", ())
         for number, stage in enumerate(self.strategy.stages):
             percent = stage.percent
-            set_canary(self.name, replace(self.trial, weight=percent, mirror=stage.mirror))
+            set_canary(
+                self.endpoints, self.name, replace(self.trial, weight=percent, mirror=stage.mirror)
+            )
             since = self._look()
             traffic.begin(since)
             for comparison in (self.samples, self.callers):
@@ -163,8 +167,8 @@ class _Watch:
                 time.sleep(LOOK_S)
                 now = self._look()
                 traffic.look(now)
-                if not server.is_up(self.baseline):
-                    raise _baseline_ended(self.baseline)
+                if not self.endpoints.is_up(self.baseline):
+                    raise _baseline_ended(self.endpoints, self.baseline)
                 verdict = self._verdict(number, now, first)
                 if verdict.action == "roll-back":
                     return self._outcome(
@@ -183,7 +187,7 @@ class _Watch:
         green, old, baseline, intervals = self.samples.look(now)
         answered = self._counted("requests", now, first)[self.green.slot.name]
         memory = self.memory.look(answered)
-        alive = server.is_up(self.green)
+        alive = self.endpoints.is_up(self.green)
         verdict = decide(self.strategy, number, green, old, baseline, memory, alive, intervals)
         patient = green.requests < stage.requests * self.strategy.patience
         green, old, baseline, intervals = self.callers.look(now)
@@ -238,8 +242,8 @@ class _Watch:
         )
 
 
-def _baseline_ended(baseline: Server) -> Refused:
-    return processes.failure(
+def _baseline_ended(endpoints: Endpoints, baseline: Server) -> Refused:
+    return endpoints.failure(
         baseline.slot,
         "baseline-failed",
         "the second server of the version that serves has ended",
@@ -249,6 +253,7 @@ def _baseline_ended(baseline: Server) -> Refused:
 
 
 def start_trial(
+    endpoints: Endpoints,
     name: str,
     blue: Live | None,
     launch: Launch,
@@ -264,89 +269,91 @@ def start_trial(
     The caller holds the endpoint. Raises Refused: what `server.start` raises, smoke-failed, and
     baseline-failed, which is not a verdict on green.
     """
-    slot = endpoint.other_slot(name)
-    undo.callback(_stop_unused, name)
+    slot = endpoints.other_slot(name)
+    undo.callback(_stop_unused, endpoints, name)
     # The baseline loads in parallel with green.
-    ready = _begin_baseline(blue, samples) if blue is not None and baseline else None
-    trial = Canary(server.start(slot, launch), launch, 0)
+    ready = _begin_baseline(endpoints, blue, samples) if blue is not None and baseline else None
+    trial = Canary(endpoints.begin(slot, launch)(), launch, 0)
     if smoke:
-        smoke_test(trial.server, launch, samples)
+        smoke_test(endpoints, trial.server, launch, samples)
     if blue is not None:
         if ready is not None:
             trial = replace(trial, baseline=ready())
-        undo.callback(_drain_router, name)  # green answers its open requests
-        undo.callback(set_canary, name, None)
-        endpoint.switch(name, replace(blue, canary=trial))
+        undo.callback(_drain_router, endpoints, name)  # green answers its open requests
+        undo.callback(set_canary, endpoints, name, None)
+        endpoints.switch(name, replace(blue, canary=trial))
     return trial
 
 
-def smoke_test(green: Server, launch: Launch, samples: Samples) -> None:
+def smoke_test(endpoints: Endpoints, green: Server, launch: Launch, samples: Samples) -> None:
     """Send every sample request; Refused (smoke-failed) unless the launched model answers."""
     for sample in samples:
         try:
-            answer = server.score(green.port, sample)
+            answer = endpoints.score(green, sample)
         except (OSError, http.client.HTTPException) as error:
-            raise _smoke_failed(green, f"no answer to {sample}: {error}") from None
+            raise _smoke_failed(endpoints, green, f"no answer to {sample}: {error}") from None
         if answer.status != 200 or not isinstance(answer.body, dict):
-            raise _smoke_failed(green, f"status {answer.status} to {sample}: {answer.excerpt}")
+            raise _smoke_failed(
+                endpoints, green, f"status {answer.status} to {sample}: {answer.excerpt}"
+            )
         if answer.body.get("model_digest") != launch.digest:
             raise _smoke_failed(
-                green, f"no answer of the declared model to {sample}: {answer.excerpt}"
+                endpoints, green, f"no answer of the declared model to {sample}: {answer.excerpt}"
             )
 
 
-def remove_leftovers(name: str) -> None:
+def remove_leftovers(endpoints: Endpoints, name: str) -> None:
     """Remove what a killed rollout left; a running experiment stays."""
-    with endpoint.locked(name):
-        if not ((state := endpoint.live(name)) and state.canary and state.canary.experiment):
-            clear_canary(name)
+    with endpoints.locked(name):
+        if not ((state := endpoints.live(name)) and state.canary and state.canary.experiment):
+            clear_canary(endpoints, name)
 
 
-def clear_canary(name: str) -> Live | None:
+def clear_canary(endpoints: Endpoints, name: str) -> Live | None:
     """Remove a leftover canary and return the live state; the caller holds the endpoint's lock."""
-    state = without_canary(name)
+    state = endpoints.live(name)
     if state is not None:
-        if state != endpoint.live(name):
-            endpoint.switch(name, state)
-            _drain_router(name)
-        endpoint.stop_idle(name)
+        if state.canary is not None:
+            state = replace(state, canary=None)
+            endpoints.switch(name, state)
+            _drain_router(endpoints, name)
+        endpoints.stop_idle(name)
     return state
 
 
-def without_canary(name: str) -> Live | None:
+def without_canary(endpoints: Endpoints, name: str) -> Live | None:
     """The endpoint's state without its canary; nothing is changed."""
-    state = endpoint.live(name)
+    state = endpoints.live(name)
     return replace(state, canary=None) if state else None
 
 
-def _stop_unused(name: str) -> None:
+def _stop_unused(endpoints: Endpoints, name: str) -> None:
     """Stop servers that the endpoint's state does not name.
 
     Where a full disk kept the state from being restored, the server in it keeps running; the next
     apply ends it.
     """
-    with endpoint.locked(name):
-        endpoint.stop_idle(name)
+    with endpoints.locked(name):
+        endpoints.stop_idle(name)
 
 
-def _drain_router(name: str) -> None:
+def _drain_router(endpoints: Endpoints, name: str) -> None:
     """Wait for open requests to servers without a route; returns at once without a router."""
     with suppress(Refused):  # a router that is gone has no open requests
-        if (router := endpoint.router(name)) is not None:
-            endpoint.drain(router)
+        endpoints.drain(name)
 
 
-def _begin_baseline(blue: Live, samples: Samples) -> Callable[[], Server]:
+def _begin_baseline(endpoints: Endpoints, blue: Live, samples: Samples) -> Callable[[], Server]:
     """Start a second server of the live version; the returned function waits until it answers."""
     slot = blue.server.slot.with_name(endpoint.BASELINE)
     with _as_baseline_failed(blue):
-        endpoint.check_launch(blue.launch)
-        starting = server.begin(slot, blue.launch)
+        endpoints.check_launch(blue.launch)
+        starting = endpoints.begin(slot, blue.launch)
 
     def ready() -> Server:
         with _as_baseline_failed(blue):
-            baseline = server.wait_until_ready(starting)
-            smoke_test(baseline, blue.launch, samples)
+            baseline = starting()
+            smoke_test(endpoints, baseline, blue.launch, samples)
         return baseline
 
     return ready
@@ -370,8 +377,8 @@ def _as_baseline_failed(blue: Live) -> Iterator[None]:
         ) from None
 
 
-def _smoke_failed(green: Server, why: str) -> Refused:
-    return processes.failure(
+def _smoke_failed(endpoints: Endpoints, green: Server, why: str) -> Refused:
+    return endpoints.failure(
         green.slot,
         "smoke-failed",
         why,

@@ -19,11 +19,9 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import psutil
 
+from ml.backends.endpoints import Endpoints, Router
 from ml.release.canary.statistics import KINDS, Latencies, Memory, Side
-from ml.serving import processes
-from ml.serving.router.routes import SAMPLE_HEADER
 from ml.serving.server import Server
 
 # The first answers define the known shapes and the bins; they are not counted.
@@ -240,43 +238,34 @@ class LatencyIntervals:
 class ResidentMemory:
     """Resident memory of green and of its baseline: once green was warm, and now."""
 
-    def __init__(self, green: Server, baseline: Server) -> None:
-        self._green, self._baseline = green, baseline
+    def __init__(self, endpoints: Endpoints, green: Server, baseline: Server) -> None:
+        self._endpoints, self._green, self._baseline = endpoints, green, baseline
         self._warm: tuple[float, float] | None = None
 
     def look(self, answered: int) -> Memory | None:
         """None until green has answered enough requests, and when one of them has ended."""
         if answered < WARM_REQUESTS:
             return None
-        try:
-            green, baseline = _bytes(self._green.pid), _bytes(self._baseline.pid)
-        except psutil.Error:
+        green = self._endpoints.resident(self._green)
+        baseline = self._endpoints.resident(self._baseline)
+        if green is None or baseline is None:
             return None  # the caller checks next whether they run
         if self._warm is None:
             self._warm = green, baseline
         return Memory(self._warm[0], green, self._warm[1], baseline)
 
 
-def _bytes(pid: int) -> float:
-    """Resident bytes of a server and its workers."""
-    process = psutil.Process(pid)
-    family = [process, *process.children(recursive=True)]
-    return float(sum(member.memory_info().rss for member in family))
-
-
 class Replay:
     """Sends requests to the router until the block ends; one at a time, so that none waits.
 
-    They carry the router's `secret`, by which it counts them as samples. `sent` counts the answers
-    of any kind.
+    `sent` counts the answers of any kind.
     """
 
     def __init__(
-        self, port: int, secret: str, samples: Sequence[Mapping[str, object]], seed: int = 0
+        self, router: Router, samples: Sequence[Mapping[str, object]], seed: int = 0
     ) -> None:
         self.sent = 0
-        self._port = port
-        self._headers = {"Content-Type": "application/json", SAMPLE_HEADER: secret}
+        self._router = router
         self._bodies = [json.dumps(sample) for sample in samples]
         self._draw = random.Random(seed)
         self._stop = threading.Event()
@@ -310,17 +299,13 @@ class Replay:
         return self._going.is_set()
 
     def _run(self) -> None:
-        connection = http.client.HTTPConnection(processes.HOST, self._port, timeout=_TIMEOUT_S)
-        while self._going.wait() and not self._stop.is_set():
-            try:
-                body = self._draw.choice(self._bodies)
-                connection.request("POST", "/score", body, self._headers)
-                connection.getresponse().read()
-                self.sent += 1
-            except (OSError, http.client.HTTPException):
-                connection.close()
-                self._stop.wait(0.05)  # the router is gone; the canary reports it
-        connection.close()
+        with self._router.sampling() as send:
+            while self._going.wait() and not self._stop.is_set():
+                try:
+                    send(self._draw.choice(self._bodies))
+                    self.sent += 1
+                except (OSError, http.client.HTTPException):
+                    self._stop.wait(0.05)  # the router is gone; the canary reports it
 
 
 class Traffic:

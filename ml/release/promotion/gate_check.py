@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ml.backends.base import Backend
-from ml.backends.registry import Registry, Version
+from ml.backends.registry import Version
 from ml.backends.runs import Run, Watch, unwatched
 from ml.core import home, trees
 from ml.core.errors import Exit, Problem, Refused
@@ -19,7 +19,6 @@ from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.evidence import evidence
 from ml.release.versions import EVALUATION, MODEL
-from ml.serving import endpoint
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load as load_spec
@@ -105,7 +104,7 @@ def check_gates(
     """
     gates = load_gates(project)
     own = evidence.load(version, backend.verifier)
-    champion = rival or champion_of(backend.registry, version.model, request.environment)
+    champion = rival or champion_of(backend, version.model, request.environment)
     if request.served_before:
         against = evidence.load(champion, backend.verifier) if champion else None
     else:
@@ -209,17 +208,18 @@ def writer_of(backend: Backend, pipeline: Run, output: str) -> Run:
     return pipeline
 
 
-def champion_of(registry: Registry, model: str, environment: str) -> Version | None:
+def champion_of(backend: Backend, model: str, environment: str) -> Version | None:
     """The version to beat: the one that serves by the endpoint's own state, else the alias's.
 
     An alias may be moved by anybody who writes to the registry.
     """
-    live = endpoint.live(desired_state.endpoint_of(model, environment))
+    live = backend.endpoints.live(desired_state.endpoint_of(model, environment))
     if live is not None:
-        served = [each for each in registry.versions(model) if each.digest == live.launch.digest]
+        versions = backend.registry.versions(model)
+        served = [each for each in versions if each.digest == live.launch.digest]
         if served:
             return served[-1]
-    return registry.champion(model, environment)
+    return backend.registry.champion(model, environment)
 
 
 def _measured_by(of: Evidence) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ml.backends.base import Backend
+from ml.backends.endpoints import Endpoints, Router
 from ml.backends.registry import Registry, Version
 from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Exit, Place, Problem, Refused
@@ -31,9 +32,7 @@ from ml.release.declaration.release_file import (
 )
 from ml.release.promotion.gate_check import GateCheck, check_gates, request
 from ml.release.serving import Serving
-from ml.serving import endpoint
 from ml.serving.endpoint import Live
-from ml.serving.router.process import Router
 from ml.serving.server import Launch, Server
 from policies.promotion.decision import Decision, Step
 
@@ -62,6 +61,7 @@ class Change:
     approved_by: str
     check: GateCheck
     registry: Registry
+    endpoints: Endpoints
     history: History
     live: Live | None
     returns: bool
@@ -201,7 +201,7 @@ def find_change(
     name = desired_state.endpoint_of(version.model, environment)
     served = _declared_serving(backend, project, environment, declared)
     launch = served.launch(version, name)
-    live = endpoint.live(name)
+    live = backend.endpoints.live(name)
     history = audit.history(name)
     if not history.has_decided(declared, environment):
         raise _decision_unknown(project, environment, declared)
@@ -240,6 +240,7 @@ def find_change(
         approved_by=approved_by,
         check=check,
         registry=backend.registry,
+        endpoints=backend.endpoints,
         history=history,
         live=live,
         returns=returns,
@@ -251,17 +252,19 @@ def _carry_out(
     change: Change, port: int | None, through_canary: bool, progress: Callable[[str], None]
 ) -> Applied | None:
     """Carry out the change; None when another version was declared before this one was live."""
-    name = change.launch.endpoint
+    name, endpoints = change.launch.endpoint, change.endpoints
     if not change.is_champion and change.check.decision.outcome != "approved":
         return Applied("refused", change)
     if change.serves:
-        _, started = endpoint.ensure(name, port)
+        _, started = endpoints.ensure(name, port)
         _finish(change)
-        return Applied("unchanged", change, endpoint.router(name), started)
+        return Applied("unchanged", change, endpoints.router(name), started)
     if (refused := change.refusal) is not None:
-        canary.remove_leftovers(name)  # a rollout that was killed after its verdict leaves servers
+        canary.remove_leftovers(
+            endpoints, name
+        )  # a rollout that was killed after its verdict leaves servers
         raise refused
-    endpoint.check_launch(change.launch)
+    endpoints.check_launch(change.launch)
     compares = _can_compare(change, port, through_canary, progress)
     return _roll_out(change, compares, port, progress)
 
@@ -379,11 +382,14 @@ def _roll_out(
     tried again; baseline-failed is not.
     """
     launch, name, samples = change.launch, change.launch.endpoint, change.samples
+    endpoints = change.endpoints
     with ExitStack() as undo:
-        with endpoint.locked(name):
-            blue = canary.clear_canary(name)
+        with endpoints.locked(name):
+            blue = canary.clear_canary(endpoints, name)
             try:
-                trial = canary.start_trial(name, blue, launch, samples, undo, baseline=compares)
+                trial = canary.start_trial(
+                    endpoints, name, blue, launch, samples, undo, baseline=compares
+                )
             except Refused as error:
                 if error.problems[0].code in _FAULTS_OF_GREEN:
                     record(change, ROLLED_BACK, None, why=_why(error))
@@ -391,6 +397,7 @@ def _roll_out(
         outcome = None
         if blue is not None and compares:
             outcome = canary.lead(
+                endpoints,
                 name,
                 trial,
                 change.strategy,
@@ -403,9 +410,9 @@ def _roll_out(
             if outcome.kind == "rolled-back":
                 record(change, ROLLED_BACK, outcome, why=outcome.why)
                 raise _rolled_back(change, outcome, blue)
-        with desired_state.project_lock(change.project), endpoint.locked(name):
+        with desired_state.project_lock(change.project), endpoints.locked(name):
             if not change.is_current():
-                endpoint.switch(name, canary.without_canary(name))
+                endpoints.switch(name, canary.without_canary(endpoints, name))
                 return None
             router = _promote(change, trial.server, port, outcome)
         undo.pop_all()
@@ -421,13 +428,13 @@ def _can_compare(
     not delayed.
     """
     name = change.launch.endpoint
-    if endpoint.live(name) is None:
+    if change.endpoints.live(name) is None:
         return False
     if change.returns and not through_canary:
         progress("none: this version served here before")
         return False
     try:
-        endpoint.ensure(name, port)
+        change.endpoints.ensure(name, port)
     except Refused as error:
         if error.problems[0].code == "port-in-use":
             raise
@@ -439,8 +446,8 @@ def _can_compare(
 def _finish(change: Change) -> None:
     """Finish a rollout that was killed after its switch: alias, audit line, the other server."""
     name, registry = change.launch.endpoint, change.registry
-    canary.remove_leftovers(name)
-    with endpoint.locked(name):
+    canary.remove_leftovers(change.endpoints, name)
+    with change.endpoints.locked(name):
         champion = registry.champion(change.version.model, change.environment)
         if champion is None or champion.digest != change.version.digest:
             registry.promote(change.version, change.environment, change.launch.serving)
@@ -455,21 +462,22 @@ def _promote(change: Change, green: Server, port: int | None, outcome: Outcome |
     The caller holds the project and the endpoint.
     """
     name, version, environment = change.launch.endpoint, change.version, change.environment
-    blue = canary.without_canary(name)
+    endpoints = change.endpoints
+    blue = canary.without_canary(endpoints, name)
     champion = change.registry.champion(version.model, environment)
     with ExitStack() as undo:
-        undo.callback(endpoint.stop_idle, name)  # also stops a router without servers
-        undo.callback(endpoint.switch, name, blue)
-        router = endpoint.start_router(name, port) if blue else None
-        endpoint.switch(name, Live(green, change.launch))
-        router = router or endpoint.start_router(name, port)
+        undo.callback(endpoints.stop_idle, name)  # also stops a router without servers
+        undo.callback(endpoints.switch, name, blue)
+        router = endpoints.start_router(name, port) if blue else None
+        endpoints.switch(name, Live(green, change.launch))
+        router = router or endpoints.start_router(name, port)
         undo.callback(_restore, change, champion, blue)
         change.registry.promote(version, environment, change.launch.serving)
         replaced = champion.version if champion else None
         record(change, APPLIED, outcome, replaced=replaced)
         undo.pop_all()
-    endpoint.drain(router)
-    endpoint.stop_idle(name)
+    endpoints.drain(name)
+    endpoints.stop_idle(name)
     return router
 
 

@@ -62,11 +62,13 @@ def drill(project: str, fault: str, progress: Callable[[str], None] = lambda _: 
                 )
             )
         with endpoint.locked(name):
-            blue = clear_canary(name) or live
+            blue = clear_canary(endpoint, name) or live
             bad = with_fault(blue.launch, fault)
-            trial = start_trial(name, blue, bad, samples, undo, baseline=True, smoke=False)
+            trial = start_trial(
+                endpoint, name, blue, bad, samples, undo, baseline=True, smoke=False
+            )
         strategy = desired_state.strategy(target.name, desired_state.LOCAL)
-        outcome = canary.lead(name, trial, strategy, samples, progress=progress)
+        outcome = canary.lead(endpoint, name, trial, strategy, samples, progress=progress)
     green = trial.server.slot.name
     failed = sum(count for slot, count in outcome.errors.items() if slot != green)
     audit.append(

@@ -6,10 +6,10 @@ import http.client
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ml.backends.endpoints import Endpoints, Router
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import projects
-from ml.serving import endpoint, processes, server
-from ml.serving.router.process import Router
+from ml.serving import endpoint
 
 
 @dataclass(frozen=True)
@@ -22,21 +22,21 @@ class Reply:
     started: bool
 
 
-def ask(name: str, request: Mapping[str, object]) -> Reply:
-    """Post a request to an endpoint of this machine, starting its server if it is not running.
+def ask(name: str, request: Mapping[str, object], endpoints: Endpoints = endpoint) -> Reply:
+    """Post a request to an endpoint, by default of this machine, and start its server if needed.
 
     Raises Refused: nothing-served, request-refused (exit 2: the request breaks the schema),
     server-error (exit 1), and what starting a server raises.
     """
-    live, started = endpoint.ensure(name)
-    router = endpoint.router(name)
+    live, started = endpoints.ensure(name)
+    router = endpoints.router(name)
     if router is None:
-        raise endpoint.nothing_served(name)
+        raise endpoints.nothing_served(name)
     try:
-        answer = server.score(router.port, request)
+        answer = endpoints.ask(name, request)
     except (OSError, http.client.HTTPException) as error:
-        raise processes.failure(
-            router.folder, "server-error", f"no answer: {error}", "status 200"
+        raise endpoints.failure(
+            live.server.slot, "server-error", f"no answer: {error}", "status 200"
         ) from None
     by, launch = live.in_slot(answer.deployment)
     if 400 <= answer.status < 500:
@@ -48,18 +48,18 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
         )
     if answer.status != 200 or not isinstance(answer.body, dict):
         why = f"status {answer.status}: {answer.excerpt}"
-        raise processes.failure(by.slot, "server-error", why, "status 200")
+        raise endpoints.failure(by.slot, "server-error", why, "status 200")
     return Reply(answer.body, launch.version, router, started)
 
 
-def of_text(name: str, text: str) -> Mapping[str, object]:
+def of_text(name: str, text: str, endpoints: Endpoints = endpoint) -> Mapping[str, object]:
     """The endpoint's sample request with the text in its only field.
 
     Raises Refused: nothing-served, and not-a-request where a sample has other fields.
     """
-    live = endpoint.live(name)
+    live = endpoints.live(name)
     if live is None:
-        raise endpoint.nothing_served(name)
+        raise endpoints.nothing_served(name)
     model = live.launch.model
     sample = projects.sample_of(model)
     if not projects.is_text(sample):

@@ -12,7 +12,6 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
 from ml.release.rollout.apply import Change, find_change
-from ml.serving import endpoint
 from policies.promotion.decision import Decision, listed
 
 
@@ -97,10 +96,10 @@ def plan(
     target = projects.find(project)
     declared = desired_state.read(target.name, environment)
     name = desired_state.endpoint_of(target.endpoint(), environment)
-    live = endpoint.live(name)
+    live = backend.endpoints.live(name)
     serving = None
     if live is not None:
-        serving = LiveVersion(live.launch.version, live.launch.digest, endpoint.url(name))
+        serving = LiveVersion(live.launch.version, live.launch.digest, backend.endpoints.url(name))
     report = partial(Plan, target.name, environment, name, declared, serving)
     try:
         change = find_change(
@@ -119,7 +118,7 @@ def plan(
     is_running = serving is not None and serving.url is not None
     if not (change.serves and is_running):  # what runs was verified when it was loaded
         try:
-            endpoint.check_launch(change.launch)
+            backend.endpoints.check_launch(change.launch)
         except Refused as refused:
             return report("apply would refuse before changing anything", change, stops=refused)
     if change.serves:

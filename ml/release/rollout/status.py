@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ml.backends.registry import Registry
+from ml.backends.base import Backend
 from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.audit import Attempt, History, Line
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
 from ml.release.rollout.plan import nothing_declared
-from ml.serving import endpoint
 from ml.serving.endpoint import Live
 
 
@@ -44,7 +43,7 @@ class Status:
 
 
 def status(
-    registry: Registry, project: str | None = None, environment: str | None = None
+    backend: Backend, project: str | None = None, environment: str | None = None
 ) -> Sequence[Status]:
     """The state of one project, or of every one that can be released; of one environment, or all.
 
@@ -64,21 +63,21 @@ def status(
     declared = {
         (name, place): desired_state.read(name, place) for name in names for place in environments
     }
-    return [_of(*where, what, registry, log) for where, what in declared.items()]
+    return [_of(*where, what, backend, log) for where, what in declared.items()]
 
 
 def _of(
     project: str,
     environment: str,
     declared: Declared | None,
-    registry: Registry,
+    backend: Backend,
     log: Sequence[Line],
 ) -> Status:
     model = declared.model if declared else _model(project)
     name = desired_state.endpoint_of(model, environment)
     history = History(name, log)
-    live, url = endpoint.live(name), endpoint.url(name)
-    champion = registry.champion(model, environment) if declared else None
+    live, url = backend.endpoints.live(name), backend.endpoints.url(name)
+    champion = backend.registry.champion(model, environment) if declared else None
     logged = declared is not None and declared.decision in [line["hash"] for line in log]
     serving = live.launch.version if live and url else None
     if declared is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import psutil
 
 from ml.core.errors import Exit, Problem, Refused
 from ml.serving import processes
+from ml.serving.router.routes import SAMPLE_HEADER
 
 START_S = 30.0
 CALL_S = 10.0
+SAMPLE_S = 30.0
 POLL_S = 0.02
 
 
@@ -65,6 +68,26 @@ class Router:
         """The recorded answers after that number, the oldest first; raises as `refresh`."""
         answers: Sequence[Mapping[str, Any]] = self._call("GET", f"/answers?since={since}")
         return answers
+
+    @contextmanager
+    def sampling(self) -> Iterator[Callable[[str], None]]:
+        """A connection: each call sends a body that the router counts as one of the samples.
+
+        Raises OSError or HTTPException without an answer; the next call connects again.
+        """
+        connection = http.client.HTTPConnection(processes.HOST, self.port, timeout=SAMPLE_S)
+        headers = {"Content-Type": "application/json", SAMPLE_HEADER: self.sample}
+
+        def send(body: str) -> None:
+            try:
+                connection.request("POST", "/score", body, headers)
+                connection.getresponse().read()
+            except (OSError, http.client.HTTPException):
+                connection.close()
+                raise
+
+        with closing(connection):
+            yield send
 
     def _call(self, method: str, path: str) -> Any:
         connection = http.client.HTTPConnection(processes.HOST, self.control, timeout=CALL_S)

@@ -98,7 +98,7 @@ class Pair:
 
     def lead(self, strategy: Strategy = STRATEGY, **named: object) -> Outcome:
         """The canary."""
-        return canary.lead("echo", self.trial, strategy, SAMPLES, **named)  # type: ignore[arg-type]
+        return canary.lead(endpoint, "echo", self.trial, strategy, SAMPLES, **named)  # type: ignore[arg-type]
 
 
 class Servers:

@@ -183,7 +183,7 @@ def test_a_canary_that_another_command_takes_away_ends(servers: Servers) -> None
     """Whoever starts the endpoint anew drops it; nothing is said of green."""
 
     def take() -> bool:
-        canary.set_canary("echo", None)
+        canary.set_canary(endpoint, "echo", None)
         return False
 
     made = servers.pair()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ml.release.canary import traffic
 from ml.release.canary.traffic import Replay, Traffic
+from ml.serving.router.process import Router
 
 Tallies = dict[str, dict[str, dict[str, int]]]
+NOBODY = Router(Path(), 0, 0, 0, "", "")
 
 
 def tallies(callers: int, samples: int, copies: int = 0) -> Tallies:
@@ -41,14 +45,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_samples_keep_pace_with_callers(at_once: None, now: Tallies, goes: bool) -> None:
     """And wait for nobody where callers send nothing; what they address does not count."""
-    samples = Replay(0, "", [{}])  # never entered: nothing is sent
+    samples = Replay(NOBODY, [{}])  # never entered: nothing is sent
     Traffic(samples, tallies(0, 0)).look(now)
     assert samples.going is goes
 
 
 def test_each_step_begins_anew(at_once: None) -> None:
     """Samples of an earlier step are not counted."""
-    samples = Replay(0, "", [{}])
+    samples = Replay(NOBODY, [{}])
     traffic = Traffic(samples, tallies(0, 0))
     traffic.begin(tallies(100, 1000))
     traffic.look(tallies(200, 1050))
@@ -57,6 +61,6 @@ def test_each_step_begins_anew(at_once: None) -> None:
 
 def test_a_rate_takes_its_time() -> None:
     """Too soon after the last look nothing changes."""
-    samples = Replay(0, "", [{}])
+    samples = Replay(NOBODY, [{}])
     Traffic(samples, tallies(0, 0)).look(tallies(0, 0))
     assert not samples.going

@@ -93,7 +93,7 @@ def test_promoted_by_commits_and_reverted(
     say today; what was gone back from has a canary when it is promoted anew.
     """
     assert apply(BACKEND, "tiny", "prod", "ana") is None
-    (empty,) = status(BACKEND.registry, "tiny", "prod")
+    (empty,) = status(BACKEND, "tiny", "prod")
     assert empty.verdict.startswith("no model yet") and empty.declared is None
     made = propose(BACKEND, "tiny", rehearsed.run(0.8), "prod")
     assert made.decision.outcome == "pending", made.decision.blocking
@@ -131,7 +131,7 @@ def test_promoted_by_commits_and_reverted(
     assert endpoint.live("tiny-prod").launch.version == "1"  # type: ignore[union-attr]
     done = apply(BACKEND, "tiny", "prod", "ben")
     assert done and done.canary and (done.version.version, done.replaced.version) == ("2", "1")
-    (is_now,) = status(BACKEND.registry, "tiny", "prod")
+    (is_now,) = status(BACKEND, "tiny", "prod")
     assert (is_now.declared, is_now.serving, is_now.champion) == ("2", "2", "2")
     assert is_now.signed_off == "ben" and is_now.verdict == "as declared"
     assert is_now.last_attempt and is_now.last_attempt.outcome == "applied"
@@ -168,7 +168,7 @@ def test_promoted_by_commits_and_reverted(
     # As it was before any promotion.
     git("checkout", "-q", "HEAD~4", "--", "ml/projects/tiny/release.yml")
     assert apply(BACKEND, "tiny", "prod", "cy") is None
-    (is_now,) = status(BACKEND.registry, "tiny", "prod")
+    (is_now,) = status(BACKEND, "tiny", "prod")
     assert is_now.verdict == "nothing is declared; version 1 keeps serving"
     assert ask("tiny-prod", {"question": "how?"}).version == "1"
 
@@ -254,7 +254,7 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     assert code == 3 and "refused: gates that failed for version 3" in out and "superiority" in err
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done and done.outcome == "refused" and ask("tiny", {"question": "how?"}).version == "2"
-    is_now = status(BACKEND.registry, "tiny", "local")[0]
+    is_now = status(BACKEND, "tiny", "local")[0]
     assert is_now.last_attempt and is_now.last_attempt.outcome == "refused"
     assert "non-inferiority" in is_now.last_attempt.why
     code, out, _ = ml(capsys, "release", "status", "tiny")

@@ -60,7 +60,7 @@ def test_the_whole_way_from_a_run_to_an_answer(world: World) -> None:
 
     again = apply(BACKEND, "tiny", "local", "ana")
     assert again.outcome == "unchanged" and not again.started and again.router == done.router
-    found = status(BACKEND.registry)[0]
+    found = status(BACKEND)[0]
     assert (found.champion, found.serving, found.verdict) == ("1", "1", "as declared")
     assert found.audit == "verified" and found.signed_off == "ana"
     events = [line["event"] for line in audit.verify()]
@@ -389,7 +389,7 @@ def test_another_evaluation_is_not_taken_over(world: World) -> None:
 def test_nothing_declared_is_told(world: World) -> None:
     """Applying before proposing changes nothing; every environment says what is missing."""
     assert apply(BACKEND, "tiny", "local", "ana") is None
-    assert {one.verdict for one in status(BACKEND.registry)} == {
+    assert {one.verdict for one in status(BACKEND)} == {
         "no model yet: nothing is declared and nothing serves"
     }
 

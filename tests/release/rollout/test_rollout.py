@@ -67,7 +67,7 @@ def test_a_bad_green_is_never_switched_to(challenged: World, code: str) -> None:
     with pytest.raises(Refused) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     assert raised.value.problems[0].code == code
-    assert "log ends" not in status(BACKEND.registry, "tiny", "local")[0].verdict
+    assert "log ends" not in status(BACKEND, "tiny", "local")[0].verdict
     assert_blue_serves(blue)
     path.write_text(sound)
     declare_serving()
@@ -91,7 +91,7 @@ def test_a_green_that_fails_its_canary_is_not_tried_again(challenged: World) -> 
     assert_blue_serves(blue)
     router = endpoint.router("tiny")
     assert router and router.state()["tallies"]["blue"]["samples"]["errors"] == 0
-    assert "version 2 was rolled back (errors:" in status(BACKEND.registry, "tiny")[0].verdict
+    assert "version 2 was rolled back (errors:" in status(BACKEND, "tiny")[0].verdict
     (line,) = [one for one in audit.verify() if one["event"] == "rolled-back"]
     assert line["version"] == "2" and line["approved_by"] == "ana"
     with pytest.raises(Refused) as raised:
@@ -102,7 +102,7 @@ def test_a_green_that_fails_its_canary_is_not_tried_again(challenged: World) -> 
     declare_serving()
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done.outcome == "applied" and done.canary and done.canary.kind == "passed"
-    assert status(BACKEND.registry, "tiny")[0].verdict == "as declared"
+    assert status(BACKEND, "tiny")[0].verdict == "as declared"
 
 
 def test_a_green_with_another_model_is_never_switched_to(challenged: World) -> None:
@@ -271,12 +271,12 @@ def test_after_a_reboot_the_declared_model_is_started_and_said_so(served: World)
 
 def test_a_canary_that_a_killed_apply_left_is_told(served: World) -> None:
     """It answers its share of the requests until the next apply: status says so."""
-    assert status(BACKEND.registry, "tiny", "local")[0].beside == ""
+    assert status(BACKEND, "tiny", "local")[0].beside == ""
     live = endpoint.live("tiny")
     assert live is not None
     green = server.start(endpoint.other_slot("tiny"), live.launch)
     endpoint.switch("tiny", replace(live, canary=Canary(green, live.launch, 10)))
-    told = status(BACKEND.registry, "tiny", "local")[0]
+    told = status(BACKEND, "tiny", "local")[0]
     assert told.beside.startswith("version 1 has 10 % of the requests: an apply is running or was")
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
-    assert status(BACKEND.registry, "tiny", "local")[0].beside == ""
+    assert status(BACKEND, "tiny", "local")[0].beside == ""

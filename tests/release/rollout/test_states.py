@@ -132,11 +132,11 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         machine.running[folder] = 4000
         return Router(folder, machine)
 
-    def lead(name: str, trial: Canary, *_: Any, **named: Any) -> Outcome:
+    def lead(_: Any, name: str, trial: Canary, *__: Any, **named: Any) -> Outcome:
         launch, passed = trial.launch, False
         try:
             for weight in (0, 10, 50, 100):
-                canary.set_canary(name, replace(trial, weight=weight))
+                canary.set_canary(endpoint, name, replace(trial, weight=weight))
                 machine.effect()
                 happens, machine.meanwhile = machine.meanwhile, None
                 if happens is not None:
@@ -149,7 +149,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
             return Outcome("passed", "", 100, (), {}, {}, 0, 0.0)
         finally:
             if not passed:
-                canary.set_canary(name, None)
+                canary.set_canary(endpoint, name, None)
 
     change_routes = endpoint.switch
 
@@ -420,7 +420,7 @@ class Releases(RuleBasedStateMachine):
         assert code in ("server-crashed", "rolled-back", "refused-before")
         if code == "refused-before":
             assert started == 0
-        told = status.status(BACKEND.registry, NAME)[0].verdict
+        told = status.status(BACKEND, NAME)[0].verdict
         assert f"version {declared.version} was rolled back" in told
         with pytest.raises(Refused) as raised:
             applying.apply(BACKEND, NAME, "local", "ana")

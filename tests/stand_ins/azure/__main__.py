@@ -36,6 +36,7 @@ def main() -> None:
 
     from ml.backends.local.tracking import tracking
     from tests.stand_ins import azurite_server, token_server
+    from tests.stand_ins.azure import endpoints  # noqa: F401, its routes
     from tests.stand_ins.azure.server import Server
     from tests.stand_ins.azure.service import CLOUD, GROUP, SUBSCRIPTION, WORKSPACE, Service
     from tests.stand_ins.azure.storage import Storage
@@ -67,6 +68,8 @@ def main() -> None:
             for job in workspace.jobs.values():
                 if job.process is not None and job.process.is_alive():
                     job.end()
+            for deployed in workspace.deployed.values():
+                deployed.stop()
         server.shutdown()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ml.core import home
 from tests.stand_ins.azure import bodies
+from tests.stand_ins.azure.deployed import Deployed
 from tests.stand_ins.azure.jobs import Job, output_path
 from tests.stand_ins.azure.server import Answer, Refusal, Request
 from tests.stand_ins.azure.storage import DATASTORES, Storage
@@ -36,7 +37,7 @@ Handler = Callable[["Workspace", Request, "re.Match[str]"], Answer]
 _ROUTES: list[tuple[str, re.Pattern[str], Handler]] = []
 
 
-def _route(method: str, path: str) -> Callable[[Handler], Handler]:
+def route(method: str, path: str) -> Callable[[Handler], Handler]:
     """Registers a handler; `{ws}` in the path stands for the ARM id of a workspace."""
     pattern = re.compile(path.replace("{ws}", re.escape("{ws}")))
 
@@ -92,6 +93,7 @@ class Service:
             "portal": "https://portal.azure.com",
             "resourceManager": f"{self.url}/",
             "authentication": authentication,
+            "logAnalyticsResourceId": self.url,
             "suffixes": {"storage": "core.localhost", "keyVaultDns": "vault.localhost"},
         }
         return Answer(200, [cloud])
@@ -99,13 +101,23 @@ class Service:
 
 @dataclass
 class Workspace:
-    """The state of one workspace; resources by their lower-case ARM id."""
+    """The state of one workspace; resources and what is deployed by their lower-case ARM id.
+
+    `requests` are the rows of the endpoints' request log.
+    """
 
     id: str
     storage: Storage
     url: str
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
+    deployed: dict[str, Deployed] = field(default_factory=dict)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        """Its folder on this machine."""
+        return home.home() / "azure" / self.storage.name
 
     def respond(self, request: Request) -> Answer:
         """The answer to a request. Raises Refusal."""
@@ -118,12 +130,12 @@ class Workspace:
 
     # The workspace
 
-    @_route("GET", "/discovery{ws}")
+    @route("GET", "/discovery{ws}")
     def _discovery(self, request: Request, match: re.Match[str]) -> Answer:
         """SDK `JobOperations._get_workspace_url` reads the key `api`."""
         return Answer(200, {"api": self.url, "history": self.url})
 
-    @_route("GET", "{ws}")
+    @route("GET", "{ws}")
     def _workspace(self, request: Request, match: re.Match[str]) -> Answer:
         """spec Workspace/get."""
         tracking = f"{self.url.replace('https', 'azureml')}/mlflow/v1.0{self.id}"
@@ -137,17 +149,17 @@ class Workspace:
             "storageAccount": f"{account}/storageAccounts/standin",
             "provisioningState": "Succeeded",
         }
-        resource = self._resource(self.id, properties)
+        resource = self.resource(self.id, properties)
         return Answer(200, {**resource, "location": "westeurope", "kind": "Default"})
 
-    @_route("GET", "{ws}/computes/(?P<name>[^/]+)")
+    @route("GET", "{ws}/computes/(?P<name>[^/]+)")
     def _compute(self, request: Request, match: re.Match[str]) -> Answer:
         """spec Compute/get/AmlCompute."""
         if match["name"] not in COMPUTES:
             raise Refusal(404, "ResourceNotFound", f"The compute {match['name']} was not found.")
         return Answer(200, self._cluster(match["name"]))
 
-    @_route("GET", "{ws}/computes")
+    @route("GET", "{ws}/computes")
     def _computes(self, request: Request, match: re.Match[str]) -> Answer:
         return Answer(200, {"value": [self._cluster(name) for name in COMPUTES]})
 
@@ -160,19 +172,19 @@ class Workspace:
             "disableLocalAuth": True,
             "properties": {**cluster, "allocationState": "Steady", "currentNodeCount": 0},
         }
-        resource = self._resource(f"{self.id}/computes/{name}", properties)
+        resource = self.resource(f"{self.id}/computes/{name}", properties)
         return {**resource, "location": "westeurope"}
 
     # Storage
 
-    @_route("GET", "{ws}/datastores/(?P<name>[^/]+)")
+    @route("GET", "{ws}/datastores/(?P<name>[^/]+)")
     def _datastore(self, request: Request, match: re.Match[str]) -> Answer:
         """spec Datastore/get."""
         if match["name"] not in DATASTORES:
             raise Refusal(404, "UserError", f"Datastore {match['name']} does not exist.")
         return Answer(200, self._store(match["name"]))
 
-    @_route("GET", "{ws}/datastores")
+    @route("GET", "{ws}/datastores")
     def _datastores(self, request: Request, match: re.Match[str]) -> Answer:
         """spec Datastore/list; the SDK asks for the default one (`isDefault`)."""
         return Answer(200, {"value": [self._store(name) for name in DATASTORES]})
@@ -188,14 +200,14 @@ class Workspace:
             "credentials": {"credentialsType": "AccountKey"},
             **{"tags": {}, "properties": {}},
         }
-        return self._resource(f"{self.id}/datastores/{name}", properties)
+        return self.resource(f"{self.id}/datastores/{name}", properties)
 
-    @_route("POST", "{ws}/datastores/(?P<name>[^/]+)/listSecrets")
+    @route("POST", "{ws}/datastores/(?P<name>[^/]+)/listSecrets")
     def _secrets(self, request: Request, match: re.Match[str]) -> Answer:
         """spec Datastore/listSecrets; the SDK asks for a SAS (`expirableSecret`)."""
         return Answer(200, {"secretsType": "Sas", "sasToken": self.storage.sas()})
 
-    @_route("POST", "{ws}/codes/(?P<name>[^/]+)/versions/[^/]+/startPendingUpload")
+    @route("POST", "{ws}/codes/(?P<name>[^/]+)/versions/[^/]+/startPendingUpload")
     def _pending_upload(self, request: Request, match: re.Match[str]) -> Answer:
         """spec CodeVersion/createOrGetStartPendingUpload: a container of its own."""
         container = f"code-{match['name'].lower()}"
@@ -208,17 +220,17 @@ class Workspace:
 
     # Assets
 
-    @_route(
+    @route(
         "PUT", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)/versions/(?P<version>[^/]+)"
     )
     def _put_asset(self, request: Request, match: re.Match[str]) -> Answer:
         """spec Workspace/*Version/createOrUpdate; a version's content does not change."""
-        self._demand(match["kind"], request.body)
+        self.demand(match["kind"], request.body)
         properties = {"isAnonymous": False, "isArchived": False, **request.body["properties"]}
         properties |= {key: properties.get(key) or {} for key in ("properties", "tags")}
         if match["kind"] == "models":
             properties.setdefault("flavors", {})
-        before = self.resources.get(self._path(match).lower())
+        before = self.resources.get(self.path(match).lower())
         for key in ("dataUri", "modelUri", "codeUri", "image", "condaFile"):
             # docs concept-data: "once you create a data asset version, it's immutable".
             if before and before["properties"].get(key) != properties.get(key):
@@ -228,20 +240,18 @@ class Workspace:
                     f"A {match['kind']} version with this name and version is already registered, "
                     f"and its {key} cannot be changed.",
                 )
-        resource = self._resource(
-            self._path(match), {**properties, "provisioningState": "Succeeded"}
-        )
-        self.resources[self._path(match).lower()] = resource
+        resource = self.resource(self.path(match), {**properties, "provisioningState": "Succeeded"})
+        self.resources[self.path(match).lower()] = resource
         return Answer(200 if before else 201, resource)
 
-    @_route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)/versions/[^/]+")
+    @route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)/versions/[^/]+")
     def _get_asset(self, request: Request, match: re.Match[str]) -> Answer:
-        return Answer(200, self._kept(self._path(match)))
+        return Answer(200, self.kept(self.path(match)))
 
-    @_route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)/versions")
+    @route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)/versions")
     def _versions(self, request: Request, match: re.Match[str]) -> Answer:
         """Newest first, with `$top`; codes are looked up by `hash` (SDK `CodeOperations`)."""
-        values = self._below(self._path(match))
+        values = self.below(self.path(match))
         if "hash" in request.query:
             wanted = request.query["hash"]
             values = [
@@ -252,10 +262,10 @@ class Workspace:
         newest = values[::-1][: int(request.query.get("$top") or len(values) or 1)]
         return Answer(200, {"value": newest})
 
-    @_route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)")
+    @route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)")
     def _container(self, request: Request, match: re.Match[str]) -> Answer:
         """SDK `_get_next_version_from_container` reads `nextVersion`."""
-        versions = [value["name"] for value in self._below(f"{self._path(match)}/versions")]
+        versions = [value["name"] for value in self.below(f"{self.path(match)}/versions")]
         if not versions:
             raise Refusal(404, "UserError", f"{match['kind']} {match['name']} was not found.")
         numbers = [int(version) for version in versions if version.isdigit()]
@@ -265,29 +275,27 @@ class Workspace:
         }
         return Answer(
             200,
-            self._resource(
-                self._path(match), {**properties, "isArchived": False, "tags": {}, "properties": {}}
+            self.resource(
+                self.path(match), {**properties, "isArchived": False, "tags": {}, "properties": {}}
             ),
         )
 
-    @_route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})")
+    @route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})")
     def _containers(self, request: Request, match: re.Match[str]) -> Answer:
-        names = {
-            value["id"].rpartition("/versions/")[0] for value in self._below(self._path(match))
-        }
+        names = {value["id"].rpartition("/versions/")[0] for value in self.below(self.path(match))}
         properties = {"isArchived": False, "tags": {}, "properties": {}}
-        return Answer(200, {"value": [self._resource(name, properties) for name in sorted(names)]})
+        return Answer(200, {"value": [self.resource(name, properties) for name in sorted(names)]})
 
     # Jobs
 
-    @_route("PUT", "{ws}/jobs/(?P<name>[^/]+)")
+    @route("PUT", "{ws}/jobs/(?P<name>[^/]+)")
     def _put_job(self, request: Request, match: re.Match[str]) -> Answer:
         """spec CommandJob/createOrUpdate.
 
         A job cannot be changed (SDK `JobOperations`: "MFE does not allow existing properties to be
         updated").
         """
-        self._demand("jobs", request.body)
+        self.demand("jobs", request.body)
         name, properties = match["name"], request.body["properties"]
         compute = str(properties.get("computeId") or COMPUTES[0]).rpartition("/")[2]
         if compute not in COMPUTES:
@@ -296,8 +304,7 @@ class Workspace:
             if job.properties != properties:
                 raise Refusal(409, "Conflict", f"A job with the name {name} already exists.")
             return Answer(200, self._job(job))
-        folder = home.home() / "azure" / self.storage.name / name
-        job = Job(name, properties, folder, self._files(properties), time.time())
+        job = Job(name, properties, self.folder / name, self._files(properties), time.time())
         self.jobs[name] = job
         job.start(self.storage)
         return Answer(201, self._job(job))
@@ -310,7 +317,7 @@ class Workspace:
             kind = text[len(self.id) + 1 :].partition("/")[0]
             if kind not in _ASSETS:
                 continue
-            asset = self._kept(text)["properties"]
+            asset = self.kept(text)["properties"]
             if "componentSpec" in asset:
                 specification = json.dumps(asset["componentSpec"])
                 files |= {text: specification, **self._files(asset["componentSpec"])}
@@ -319,7 +326,7 @@ class Workspace:
                 files[text] = str(uri)
         return files
 
-    @_route("GET", "{ws}/jobs/(?P<name>[^/]+)")
+    @route("GET", "{ws}/jobs/(?P<name>[^/]+)")
     def _get_job(self, request: Request, match: re.Match[str]) -> Answer:
         """spec CommandJob/get; a trial is a command job."""
         each = self._tracked(match["name"])
@@ -327,7 +334,7 @@ class Workspace:
             return Answer(200, self._job(each.job))
         if "trial" not in each.job.properties:
             # SDK `_is_pipeline_child_job`: "Child jobs are no longer available through MFE".
-            return Answer(200, {**self._resource(self._path(match), {}), "properties": None})
+            return Answer(200, {**self.resource(self.path(match), {}), "properties": None})
         shared = ("computeId", "experimentName", "inputs", "outputs")
         properties = {
             **{key: each.job.properties.get(key) for key in shared},
@@ -335,9 +342,9 @@ class Workspace:
             **{"jobType": "Command", "displayName": each.id, "status": each.status},
             **{"services": self._services(each.id), "tags": {}, "properties": {}},
         }
-        return Answer(200, self._resource(f"{self.id}/jobs/{each.id}", properties))
+        return Answer(200, self.resource(f"{self.id}/jobs/{each.id}", properties))
 
-    @_route("GET", "{ws}/jobs")
+    @route("GET", "{ws}/jobs")
     def _list_jobs(self, request: Request, match: re.Match[str]) -> Answer:
         """spec CommandJob/list: in pages, the newest first."""
         size, start = 100, int(request.query.get("$skip") or 0)
@@ -349,7 +356,7 @@ class Workspace:
             body["nextLink"] = f"{here}&$skip={start + size}"
         return Answer(200, body)
 
-    @_route("POST", "{ws}/jobs/(?P<name>[^/]+)/cancel")
+    @route("POST", "{ws}/jobs/(?P<name>[^/]+)/cancel")
     def _cancel(self, request: Request, match: re.Match[str]) -> Answer:
         """spec Job/cancel: 202 and a location to poll."""
         job = self._tracked(match["name"]).job
@@ -359,14 +366,14 @@ class Workspace:
         location = f"{self.url}/operations{self.id}/{job.name}"
         return Answer(202, None, {"Location": location, "Retry-After": "1"})
 
-    @_route("GET", "/operations{ws}/(?P<name>[^/]+)")
+    @route("GET", "/operations{ws}/(?P<name>[^/]+)")
     def _operation(self, request: Request, match: re.Match[str]) -> Answer:
         """docs azure-resource-manager/management/async-operations: 202 until it is done."""
         done = self._tracked(match["name"]).job.status in ENDED
         return Answer(
             200 if done else 202,
             None,
-            {} if done else {"Location": f"{self.url}{self._path(match)}", "Retry-After": "1"},
+            {} if done else {"Location": f"{self.url}{self.path(match)}", "Retry-After": "1"},
         )
 
     def _job(self, job: Job) -> dict[str, Any]:
@@ -378,7 +385,7 @@ class Workspace:
             # SDK `SWEEP_JOB_BEST_CHILD_RUN_ID_PROPERTY_NAME`.
             best = f"{job.name}_{run.best.rpartition('_')[2]}"
             properties["properties"] = {**properties["properties"], "best_child_run_id": best}
-        resource = self._resource(f"{self.id}/jobs/{job.name}", properties)
+        resource = self.resource(f"{self.id}/jobs/{job.name}", properties)
         created = datetime.fromtimestamp(job.created, UTC).isoformat()
         return {**resource, "systemData": {**resource["systemData"], "createdAt": created}}
 
@@ -396,14 +403,14 @@ class Workspace:
 
     # Run history and the data plane: what the SDK reads; no public document describes them.
 
-    @_route("GET", "/history/v1.0{ws}/runs/(?P<name>[^/]+)")
+    @route("GET", "/history/v1.0{ws}/runs/(?P<name>[^/]+)")
     def _run(self, request: Request, match: re.Match[str]) -> Answer:
         """SDK `_BaseJob._load_from_rest`: a step, which the control plane does not have."""
         each = self._tracked(match["name"])
         body = {"runId": each.id, "status": each.status, "displayName": each.label}
         return Answer(200, {**body, "tags": {}, "properties": {}, "parentRunId": each.parent})
 
-    @_route("GET", "/history/v1.0{ws}/runs/(?P<name>[^/]+)/details")
+    @route("GET", "/history/v1.0{ws}/runs/(?P<name>[^/]+)/details")
     def _details(self, request: Request, match: re.Match[str]) -> Answer:
         """SDK `stream_logs_until_completion`: status, log files, warnings, error."""
         each = self._tracked(match["name"])
@@ -416,7 +423,7 @@ class Workspace:
             body["error"] = {"error": {"code": "UserError", "message": _failure(each)}}
         return Answer(200, body)
 
-    @_route("GET", "/logs{ws}/runs/(?P<name>[^/]+)/user_logs/std_log.txt")
+    @route("GET", "/logs{ws}/runs/(?P<name>[^/]+)/user_logs/std_log.txt")
     def _log_file(self, request: Request, match: re.Match[str]) -> Answer:
         """On Azure a blob behind a SAS, which honours `Range`; here the log of the local run."""
         log = _log(self._tracked(match["name"]))
@@ -427,7 +434,7 @@ class Workspace:
         headers = {"Content-Type": "text/plain"}
         return Answer(206 if "Range" in request.headers else 200, content[start:], headers)
 
-    @_route("POST", "/history/v1.0{ws}/rundata")
+    @route("POST", "/history/v1.0{ws}/rundata")
     def _run_data(self, request: Request, match: re.Match[str]) -> Answer:
         """SDK `get_job_output_uris_from_dataplane`: the outputs as asset ids with their types."""
         each = self._tracked(request.body["runId"])
@@ -438,7 +445,7 @@ class Workspace:
         }
         return Answer(200, {"runMetadata": {"runId": each.id, "outputs": outputs}})
 
-    @_route("POST", "/data/v1.0{ws}/dataversion/batchGetResolvedUris")
+    @route("POST", "/data/v1.0{ws}/dataversion/batchGetResolvedUris")
     def _resolved(self, request: Request, match: re.Match[str]) -> Answer:
         """SDK `DatasetDataplaneOperations.get_batch_dataset_uris`."""
         store = f"azureml:/{self.id.replace('/providers/Microsoft.MachineLearningServices', '')}"
@@ -449,7 +456,7 @@ class Workspace:
             values[asset] = {"uri": path, "type": "uri_folder"}
         return Answer(200, {"values": values})
 
-    @_route("PATCH", "/history/v1.0{ws}/experiments/(?P<experiment>[^/]+)/runs/(?P<name>[^/]+)")
+    @route("PATCH", "/history/v1.0{ws}/experiments/(?P<experiment>[^/]+)/runs/(?P<name>[^/]+)")
     def _patch_run(self, request: Request, match: re.Match[str]) -> Answer:
         """SDK `JobOperations.update`: tags and properties are merged."""
         job = self._tracked(match["name"]).job
@@ -460,17 +467,17 @@ class Workspace:
             }
         return Answer(200, {"runId": job.name})
 
-    @_route("GET", "/mlflow/v[12].0{ws}/api/2.0/mlflow/(?P<call>.+)")
+    @route("GET", "/mlflow/v[12].0{ws}/api/2.0/mlflow/(?P<call>.+)")
     def _tracking_get(self, request: Request, match: re.Match[str]) -> Answer:
         return Tracking(lambda: [*self.jobs.values()]).answer(match["call"], request)
 
-    @_route("POST", "/mlflow/v[12].0{ws}/api/2.0/mlflow/(?P<call>.+)")
+    @route("POST", "/mlflow/v[12].0{ws}/api/2.0/mlflow/(?P<call>.+)")
     def _tracking_post(self, request: Request, match: re.Match[str]) -> Answer:
         return Tracking(lambda: [*self.jobs.values()]).answer(match["call"], request)
 
     # Resources
 
-    def _resource(self, path: str, properties: dict[str, Any]) -> dict[str, Any]:
+    def resource(self, path: str, properties: dict[str, Any]) -> dict[str, Any]:
         kind = "/".join(path[len(self.id) + 1 :].split("/")[::2])
         now = datetime.now(UTC).isoformat()
         made = {"createdAt": now, "createdBy": "somebody", "createdByType": "User"}
@@ -482,20 +489,20 @@ class Workspace:
             "properties": properties,
         }
 
-    def _path(self, match: re.Match[str]) -> str:
+    def path(self, match: re.Match[str]) -> str:
         return match[0].replace("{ws}", self.id)
 
-    def _kept(self, path: str) -> dict[str, Any]:
+    def kept(self, path: str) -> dict[str, Any]:
         resource = self.resources.get(path.lower())
         if resource is None:
             kind, name, _, version = path[len(self.id) + 1 :].split("/")
             raise Refusal(404, "UserError", f"{kind} {name} with version {version} was not found.")
         return resource
 
-    def _below(self, path: str) -> list[dict[str, Any]]:
+    def below(self, path: str) -> list[dict[str, Any]]:
         return [each for key, each in self.resources.items() if key.startswith(f"{path.lower()}/")]
 
-    def _demand(self, kind: str, body: Any) -> None:
+    def demand(self, kind: str, body: Any) -> None:
         """Raises Refusal for a body that the service's models do not describe."""
         found = bodies.problems(kind, body)
         if found:

@@ -1,0 +1,122 @@
+"""The requests of a managed endpoint: samples sent and timed here, callers' from its request log.
+
+Samples name their deployment, drawn at random by the endpoint's shares, since the service does not
+say which one answered. What the service splits itself, requests of callers, is in its log.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from threading import Lock
+from typing import Any
+from uuid import uuid4
+
+from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.workspace import MODEL_ERROR, Workspace
+from ml.serving.endpoint import Live, routes
+from ml.serving.router.records import Counters, Recent
+from ml.serving.router.routes import DEPLOYMENT_HEADER, at
+from ml.serving.server import Answer
+
+# The caller's name of a request, which the log has as XMSClientRequestId.
+CLIENT_ID = "x-ms-client-request-id"
+# The log is asked this often; a request is in it after minutes.
+LOG_S = 10.0
+_QUERY = """\
+AmlOnlineEndpointTrafficLog
+| where EndpointName == "{endpoint}" and XMSClientRequestId !startswith "{mark}"
+| extend Ingested = ingestion_time()
+| where Ingested > datetime({since})
+| project Ingested, DeploymentName, ResponseCode, ModelStatusCode, TotalDurationMs
+| order by Ingested asc"""
+
+
+class AzureRouter:
+    """Implements `ml.backends.endpoints.Router` for one endpoint."""
+
+    def __init__(self, workspace: Workspace, endpoint: str, url: str) -> None:
+        self.url = url
+        self._workspace, self._endpoint = workspace, endpoint
+        self._counters: dict[str, Counters] = {}
+        self._recent = Recent()
+        self._shares: Mapping[str, int] = {}
+        self._live = ""
+        self._lock = Lock()
+        self._draw = random.Random()
+        self._mark = f"release-{uuid4()}"
+        self._since = _now()
+        self._asked = time.monotonic()
+
+    def follow(self, state: Live) -> None:
+        """The endpoint's shares from now on; where requests are copied, those of the copies."""
+        with self._lock:
+            split = routes(state)
+            self._live, self._shares = split["live"], split["mirror"] or split["traffic"]
+            for name in split["traffic"]:
+                self._counters.setdefault(name, Counters())
+
+    def renew(self) -> Mapping[str, Any]:
+        if time.monotonic() - self._asked >= LOG_S:
+            self._read_log()
+        with self._lock:
+            return {"tallies": {name: asdict(each) for name, each in self._counters.items()}}
+
+    def answers(self, since: int = 0) -> Sequence[Mapping[str, Any]]:
+        with self._lock:
+            recent = self._recent.since(since)
+        return [
+            {**asdict(each), "body": None if each.body is None else each.body.decode()}
+            for each in recent
+        ]
+
+    @contextmanager
+    def sampling(self) -> Iterator[Callable[[str], None]]:
+        yield self._sample
+
+    def _sample(self, body: str) -> None:
+        with self._lock:
+            name = at(self._draw.random() * 100, self._shares, self._live)
+        began = time.monotonic()
+        answer = self.post(body, name)
+        seconds = time.monotonic() - began
+        content = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
+        with self._lock:
+            self._counters[name].samples.add(answer.status, seconds, True)
+            self._recent.add(name, "samples", answer.status, content.encode())
+
+    def post(self, body: str, deployment: str = "") -> Answer:
+        """Post one request, to that deployment if one is named; OSError without an answer."""
+        headers = {CLIENT_ID: f"{self._mark}-{uuid4()}"}
+        if deployment:
+            headers[DEPLOYMENT_HEADER] = deployment
+        status, text = self._workspace.score(self.url, body, headers)
+        try:
+            return Answer(status, json.loads(text), deployment)
+        except ValueError:
+            return Answer(status, text, deployment)
+
+    def _read_log(self) -> None:
+        """Count what the log has got since the last time."""
+        query = _QUERY.format(endpoint=self._endpoint, mark=self._mark, since=self._since)
+        with as_refusals():
+            rows = self._workspace.logs(query)
+        with self._lock:
+            for row in rows:
+                self._since = row["Ingested"]
+                counters = self._counters.setdefault(row["DeploymentName"], Counters())
+                status, by_model = int(row["ResponseCode"]), int(row["ModelStatusCode"] or 0)
+                if status == MODEL_ERROR:
+                    status = by_model or status
+                counters.callers.add(status, row["TotalDurationMs"] / 1000, bool(by_model))
+        self._asked = time.monotonic()
+
+
+def _now() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).isoformat()

@@ -1,0 +1,58 @@
+"""Small models with their serving code, registered in a backend and ready to be deployed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ml.backends.base import Backend
+from ml.backends.registry import model_folder
+from ml.release.declaration.release_file import Strategy
+from ml.serving.scoring.manifest import folder_digest, write_manifest
+from ml.serving.server import Launch, serving_digest
+from tests.release.canary.greens import SAMPLES, script
+
+__all__ = ["QUICK", "SAMPLES", "released"]
+QUICK = Strategy(
+    prediction="answers/0/entry", requests=(20, 20, 20), step_s=120, false_alarms=0.01, patience=40
+)
+SETTINGS = {
+    "$schema": "https://azuremlschemas.azureedge.net/latest/managedOnlineDeployment.schema.json",
+    "name": "blue",
+    "environment": "azureml:ml-cpu:1",
+    "instance_type": "Standard_DS3_v2",
+    "instance_count": 1,
+    "request_settings": {"request_timeout_ms": 1000},
+}
+
+
+def released(backend: Backend, endpoint: str, folder: Path, bad: str = "") -> Launch:
+    """A registered version of the endpoint's model and code that serves it; `bad` as in `greens`.
+
+    Each call makes another version.
+    """
+    number = str(len(backend.registry.versions(endpoint)) + 1)
+    code, made = folder / f"code{number}", folder / f"model{number}"
+    for path in (code, made):
+        path.mkdir(parents=True)
+    (code / "score.py").write_text(script(bad))
+    (made / "model.txt").write_text(f"tree\nversion={number}\n")
+    write_manifest(made)
+    digest = folder_digest(made)
+    model_folder(digest).parent.mkdir(parents=True, exist_ok=True)
+    made.rename(model_folder(digest))
+    version = backend.registry.register(endpoint, "p", digest, "run")
+    snapshot = backend.snapshot(code)
+    launch = Launch(
+        endpoint=endpoint,
+        model=endpoint,
+        version=version.version,
+        digest=digest,
+        code=snapshot,
+        scoring_script="score.py",
+        model_folder=version.folder,
+        environment_variables={},
+        settings={**SETTINGS, "endpoint_name": endpoint, "model": f"azureml:{endpoint}@latest"},
+    )
+    serving = serving_digest(snapshot.name, "score.py", {}, 0.0, launch.settings)
+    return replace(launch, serving=serving)

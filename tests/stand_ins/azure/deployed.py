@@ -1,0 +1,90 @@
+"""What is deployed to the stand-in's endpoints: the real inference server, started on this machine.
+
+The container of a managed deployment is that very server; see `ml.serving.launch`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from ml.core.errors import Refused
+from ml.serving import processes, server
+from ml.serving.processes import HOST
+from ml.serving.scoring.model import MODEL_DIGEST
+from ml.serving.server import Launch, Server
+from tests.stand_ins.azure.storage import Storage
+
+
+@dataclass
+class Deployed:
+    """One deployment: its server once it runs, or why it does not."""
+
+    slot: Path
+    properties: Mapping[str, Any]
+    running: Server | None = None
+    problem: str = ""
+    _thread: Thread = field(default_factory=Thread)
+
+    @property
+    def state(self) -> str:
+        """Its `provisioningState`."""
+        if self.problem:
+            return "Failed"
+        return "Succeeded" if self.running else "Creating"
+
+    def start(self, storage: Storage, model: tuple[str, str, str], code: str) -> None:
+        """Bring the model (name, version, URI) and the code here and serve; returns at once."""
+
+        def work() -> None:
+            try:
+                self.running = server.start(self.slot, self._launch(storage, model, code))
+            except Refused as refused:
+                self.problem = refused.problems[0].found.splitlines()[0]
+
+        self._thread = Thread(target=work, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End its server, also one that is starting."""
+        self._thread.join()
+        processes.stop(self.slot)
+
+    def log(self, lines: int) -> str:
+        """The end of the server's log."""
+        log = processes.log(self.slot)
+        text = log.read_text(errors="replace") if log.is_file() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def score(self, body: bytes) -> tuple[int, bytes, float]:
+        """The server's answer to a request, and the seconds it took; 502 without an answer."""
+        began = time.monotonic()
+        assert self.running is not None
+        connection = http.client.HTTPConnection(HOST, self.running.port, timeout=30)
+        try:
+            connection.request("POST", "/score", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, response.read(), time.monotonic() - began
+        except (OSError, http.client.HTTPException):
+            return 502, b"", time.monotonic() - began
+        finally:
+            connection.close()
+
+    def _launch(self, storage: Storage, model: tuple[str, str, str], code: str) -> Launch:
+        name, version, uri = model
+        variables = self.properties.get("environmentVariables") or {}
+        return Launch(
+            endpoint=self.slot.parent.name,
+            model=name,
+            version=version,
+            digest=variables.get(MODEL_DIGEST, ""),
+            code=storage.fetch(code, self.slot / "code"),
+            scoring_script=self.properties["codeConfiguration"]["scoringScript"],
+            model_folder=storage.fetch(uri, self.slot / "model"),
+            environment_variables=variables,
+        )

@@ -1,0 +1,251 @@
+"""Managed online endpoints: deployments, traffic, mirrors, scoring, and the request log."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from datetime import UTC, datetime
+from threading import Thread
+from typing import Any
+
+from ml.serving.router.routes import DEPLOYMENT_HEADER, at
+from tests.stand_ins.azure.deployed import Deployed
+from tests.stand_ins.azure.server import Answer, Refusal, Request
+from tests.stand_ins.azure.service import Workspace, route
+
+_ENDPOINT = r"{ws}/onlineEndpoints/(?P<endpoint>[^/]+)"
+_DEPLOYMENT = rf"{_ENDPOINT}/deployments/(?P<deployment>[^/]+)"
+# Of a query, what it asks for.
+_CONDITIONS = {
+    "endpoint": r'EndpointName == "([^"]+)"',
+    "mark": r'XMSClientRequestId !startswith "([^"]+)"',
+    "since": r"Ingested > datetime\(([^)]+)\)",
+    "columns": r"project ([\w, ]+)",
+}
+MODEL_ERROR = 424
+
+
+@route("PUT", _ENDPOINT)
+def _put_endpoint(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """spec OnlineEndpoint/createOrUpdate; the SDK awaits `Azure-AsyncOperation`."""
+    self.demand("onlineEndpoints", request.body)
+    path, properties = self.path(match), dict(request.body["properties"])
+    _check_traffic(self, path, properties.get("traffic") or {}, properties.get("mirrorTraffic"))
+    score = f"{self.url}/score{self.id}/{match['endpoint']}"
+    properties |= {"scoringUri": score, "swaggerUri": f"{score}/swagger.json"}
+    properties["properties"] = properties.get("properties") or {}
+    is_new = path.lower() not in self.resources
+    resource = self.resource(path, {**properties, "provisioningState": "Succeeded"})
+    resource |= {"location": request.body["location"], "tags": request.body.get("tags") or {}}
+    self.resources[path.lower()] = resource
+    return Answer(201 if is_new else 200, resource, _operation(self, path))
+
+
+def _check_traffic(
+    self: Workspace, path: str, traffic: dict[str, int], mirror: dict[str, int] | None
+) -> None:
+    """docs how-to-safely-rollout-online-endpoints.
+
+    Traffic adds up to 100 or 0; at most half of it is mirrored, to one deployment, which then gets
+    no live traffic.
+    """
+    problem, copies = "", {name: share for name, share in (mirror or {}).items() if share}
+    for name in (*traffic, *copies):
+        if f"{path}/deployments/{name}".lower() not in self.resources:
+            problem = f"The deployment {name} does not exist."
+    if sum(traffic.values()) not in (0, 100):
+        problem = "The sum of traffic has to be 0 or 100."
+    if len(copies) > 1 or sum(copies.values()) > 50:
+        problem = "Traffic is mirrored to one deployment, and at most 50 per cent."
+    if any(traffic.get(name) for name in copies):
+        problem = "A deployment has either live or mirrored traffic."
+    if problem:
+        raise Refusal(400, "BadArgument", problem)
+
+
+@route("GET", _ENDPOINT)
+def _get_endpoint(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """spec OnlineEndpoint/get."""
+    return Answer(200, _found(self, self.path(match)))
+
+
+@route("GET", "{ws}/onlineEndpoints")
+def _list_endpoints(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """spec OnlineEndpoint/list."""
+    every = [each for each in self.below(self.path(match)) if "/deployments/" not in each["id"]]
+    return Answer(200, {"value": every})
+
+
+@route("DELETE", _ENDPOINT)
+def _delete_endpoint(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """spec OnlineEndpoint/delete: with its deployments."""
+    path = self.path(match)
+    for each in self.below(path):
+        _remove(self, each["id"])
+    _remove(self, path)
+    return Answer(202, None, _operation(self, path))
+
+
+@route("POST", rf"{_ENDPOINT}/listKeys")
+def _keys(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """spec OnlineEndpoint/listKeys; only an endpoint with `authMode: Key` has them."""
+    endpoint = _found(self, f"{self.id}/onlineEndpoints/{match['endpoint']}")
+    if endpoint["properties"]["authMode"] != "Key":
+        raise Refusal(400, "UserError", "The endpoint does not use keys.")
+    return Answer(200, {"primaryKey": "primary", "secondaryKey": "secondary"})
+
+
+@route("PUT", _DEPLOYMENT)
+def _put_deployment(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """spec OnlineDeployment/createOrUpdate; it is there once its server answers."""
+    self.demand("deployments", request.body)
+    path, properties = self.path(match), dict(request.body["properties"])
+    _found(self, path.partition("/deployments/")[0])
+    code = self.kept(properties["codeConfiguration"]["codeId"])["properties"]["codeUri"]
+    model = self.kept(properties["model"])
+    self.kept(properties["environmentId"])
+    name, version = properties["model"].split("/")[-3::2]
+    before = self.deployed.pop(path.lower(), None)
+    if before is not None:
+        before.stop()
+    slot = self.folder / "endpoints" / match["endpoint"] / match["deployment"]
+    deployed = Deployed(slot, properties)
+    self.deployed[path.lower()] = deployed
+    properties["properties"] = properties.get("properties") or {}
+    properties["scaleSettings"] = properties.get("scaleSettings") or {"scaleType": "Default"}
+    resource = self.resource(path, properties)
+    for key in ("location", "tags", "sku"):
+        resource[key] = request.body.get(key)
+    self.resources[path.lower()] = resource
+    deployed.start(self.storage, (name, version, model["properties"]["modelUri"]), code)
+    return Answer(201, _deployment(self, resource), _operation(self, path))
+
+
+@route("GET", _DEPLOYMENT)
+def _get_deployment(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """spec OnlineDeployment/get."""
+    return Answer(200, _deployment(self, _found(self, self.path(match))))
+
+
+@route("GET", rf"{_ENDPOINT}/deployments")
+def _list_deployments(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """spec OnlineDeployment/list."""
+    _found(self, self.path(match).rpartition("/")[0])
+    every = self.below(self.path(match))
+    return Answer(200, {"value": [_deployment(self, each) for each in every]})
+
+
+@route("DELETE", _DEPLOYMENT)
+def _delete_deployment(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """spec OnlineDeployment/delete.
+
+    docs how-to-safely-rollout-online-endpoints: its traffic has to be 0 before.
+    """
+    path = self.path(match)
+    if path.lower() not in self.resources:
+        return Answer(204)
+    endpoint = _found(self, path.partition("/deployments/")[0])["properties"]
+    for shares in (endpoint.get("traffic"), endpoint.get("mirrorTraffic")):
+        if (shares or {}).get(match["deployment"]):
+            raise Refusal(400, "UserError", f"The deployment {match['deployment']} has traffic.")
+    _remove(self, path)
+    return Answer(202, None, _operation(self, path))
+
+
+@route("POST", rf"{_DEPLOYMENT}/getLogs")
+def _logs(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """spec OnlineDeployment/getLogs."""
+    path = self.path(match).removesuffix("/getLogs").lower()
+    _found(self, path)
+    return Answer(200, {"content": self.deployed[path].log(request.body.get("tail") or 100)})
+
+
+@route("GET", "/operations{ws}/onlineEndpoints/(?P<path>.+)")
+def _operation_status(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """docs azure-resource-manager/management/async-operations, `Azure-AsyncOperation`.
+
+    A container that does not start is docs how-to-troubleshoot-online-endpoints, ResourceNotReady.
+    """
+    deployed = self.deployed.get(f"{self.id}/onlineEndpoints/{match['path']}".lower())
+    state = deployed.state if deployed else "Succeeded"
+    body: dict[str, Any] = {"status": "InProgress" if state == "Creating" else state}
+    if deployed and deployed.problem:
+        why = f"User container has crashed or terminated: {deployed.problem}"
+        body["error"] = {"code": "ResourceNotReady", "message": why}
+    return Answer(200, body, {"Retry-After": "1"} if state == "Creating" else {})
+
+
+@route("POST", "/score{ws}/(?P<endpoint>[^/]+)")
+def _score(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """docs how-to-safely-rollout-online-endpoints and how-to-troubleshoot-online-endpoints.
+
+    The header names a deployment, or the traffic decides; a mirror gets a copy of what names none.
+    A model's answer that is not 200 becomes a 424 with the model's status in a header.
+    """
+    path = f"{self.id}/onlineEndpoints/{match['endpoint']}"
+    properties = _found(self, path)["properties"]
+    traffic = properties.get("traffic") or {}
+    headers = {key.lower(): value for key, value in request.headers.items()}
+    name = headers.get(DEPLOYMENT_HEADER) or at(random.random() * 100, traffic, "")
+    deployed = self.deployed.get(f"{path}/deployments/{name}".lower())
+    if deployed is None or deployed.running is None:
+        raise Refusal(404, "NotFound", f"The endpoint has no deployment {name!r} with traffic.")
+    body = json.dumps(request.body).encode()
+    for copy, share in (properties.get("mirrorTraffic") or {}).items():
+        if DEPLOYMENT_HEADER not in headers and random.random() * 100 < share:
+            mirrored = self.deployed[f"{path}/deployments/{copy}".lower()]
+            Thread(target=mirrored.score, args=(body,), daemon=True).start()
+    status, content, seconds = deployed.score(body)
+    code = 200 if status == 200 else MODEL_ERROR
+    row = {
+        "Ingested": datetime.now(UTC).isoformat(),
+        **{"EndpointName": match["endpoint"], "DeploymentName": name},
+        **{"ResponseCode": code, "ModelStatusCode": status, "TotalDurationMs": seconds * 1000},
+        "XMSClientRequestId": headers.get("x-ms-client-request-id", ""),
+    }
+    self.requests.append(row)
+    error = {"ms-azureml-model-error-statuscode": str(status)} if code == MODEL_ERROR else {}
+    return Answer(code, content, error)
+
+
+@route("POST", "/v1{ws}/query")
+def _query(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """docs azure-monitor/logs/api/response-format, for the one query that the backend sends."""
+    text = request.body["query"]
+    found = {name: re.search(pattern, text) for name, pattern in _CONDITIONS.items()}
+    if not text.startswith("AmlOnlineEndpointTrafficLog\n") or None in found.values():
+        raise Refusal(400, "BadArgumentError", "the stand-in does not know this query")
+    asked = {name: one[1] for name, one in found.items() if one}
+    columns = asked["columns"].split(", ")
+    rows = [
+        [row[column] for column in columns]
+        for row in self.requests
+        if row["EndpointName"] == asked["endpoint"]
+        and not row["XMSClientRequestId"].startswith(asked["mark"])
+        and row["Ingested"] > asked["since"]
+    ]
+    table = {"name": "PrimaryResult", "columns": [{"name": name} for name in columns], "rows": rows}
+    return Answer(200, {"tables": [table]})
+
+
+def _found(self: Workspace, path: str) -> dict[str, Any]:
+    if (resource := self.resources.get(path.lower())) is None:
+        raise Refusal(404, "ResourceNotFound", f"{path.rpartition('/')[2]} was not found.")
+    return resource
+
+
+def _deployment(self: Workspace, resource: dict[str, Any]) -> dict[str, Any]:
+    state = self.deployed[resource["id"].lower()].state
+    return {**resource, "properties": {**resource["properties"], "provisioningState": state}}
+
+
+def _remove(self: Workspace, path: str) -> None:
+    self.resources.pop(path.lower(), None)
+    if (deployed := self.deployed.pop(path.lower(), None)) is not None:
+        deployed.stop()
+
+
+def _operation(self: Workspace, path: str) -> dict[str, str]:
+    where = f"{self.url}/operations{path}"
+    return {"Azure-AsyncOperation": where, "Location": where, "Retry-After": "1"}
