@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ml.backends.azure.assets import CONTENT
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import Workspace
 from ml.backends.runs import OPEN, Curve, Entry, LineageNode, Run, Status, TrackingUnavailable
@@ -43,6 +44,8 @@ _COMMIT, _BRANCH, _DIRTY = (
     "azureml.git.dirty",
 )
 _LOGS = "logs"
+# A data asset, as azure-ai-ml shortens it or by its ARM id.
+_DATA = re.compile(r"(?:^(?:azureml:)?|/data/)([\w.-]+)(?::|/versions/)([\w.-]+)$")
 # Kinds of steps that have parts.
 _COMPOSED = frozenset({"sweep", "pipeline"})
 # MLflow's runs by the id of their parent.
@@ -228,16 +231,27 @@ class AzureRuns:
 
     def entry(self, run: Run) -> Entry:
         owner = self._demand(run)
+        whole = self._entry(owner.job, owner.run)
+        data = {name: self._with_digest(each) for name, each in whole.lineage["data"].items()}
+        lineage = {**whole.lineage, "data": data}
         if run.id == owner.run.id:
-            return self._entry(owner.job, run)
+            return Entry(run, whole.kind, lineage)
         parent = self.parent(run)
-        lineage = self._entry(owner.job, owner.run).lineage
         lineage = {**lineage, "parent": parent.id if parent else None}
         lineage.pop("objective", None)
         node = owner.node(run)
         if node is not None and _kind(node) == "sweep":
             lineage["objective"] = _objective(node)
         return Entry(run, "sweep" if run.trials else "command", lineage)
+
+    def _with_digest(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The data of a run with the digest that its asset was registered with, if it is one."""
+        match = _DATA.search(str(data["asset"]))
+        if match is None:
+            return data
+        with as_refusals():
+            tags = self.workspace.client.data.get(match[1], match[2]).tags or {}
+        return {**data, "digest": tags.get(CONTENT, "")}
 
     def parent(self, run: Run) -> Run | None:
         owner = self._demand(run)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ml.backends.choice import open_backend
-from ml.cli.options import AsJson, Environment, EveryGate, Port
+from ml.cli.options import AsJson, Environment, EveryGate, Port, repeated_on
 from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Problem, Refused
 
 if TYPE_CHECKING:
+    from ml.backends.base import Backend
     from ml.backends.registry import Version
     from ml.backends.runs import Event
     from ml.release.audit import Attempt
@@ -28,7 +29,7 @@ app = typer.Typer()
 Project = Annotated[str, typer.Argument(help="A folder under ml/projects.")]
 On = Annotated[
     Literal["local", "azure"] | None,
-    typer.Option(help="`local`: rehearse an environment of release.yml on this machine."),
+    typer.Option(help="azure, or `local`: rehearse an environment of release.yml here."),
 ]
 SHORT = 19  # characters of a digest, `sha256:` among them
 
@@ -41,6 +42,7 @@ def propose(
         typer.Option(help="A run, sweep or pipeline; without it, the latest that completed."),
     ] = None,
     to: Environment = "local",
+    on: On = None,
     reason: Annotated[
         str, typer.Option(help="Why a champion that is not beaten should be replaced.")
     ] = "",
@@ -50,12 +52,12 @@ def propose(
     """Score the best run, register its model, ask the gates, and declare it if they pass."""
     from ml.cli.render import costs, verdicts
     from ml.core.repository import shown
+    from ml.release.declaration import desired_state
     from ml.release.promotion.propose import propose as go
 
     prices = costs.of_instance(to)
-    proposal = go(
-        open_backend(), project, run, to, reason=reason, watch=watch_evaluation, prices=prices
-    )
+    backend = open_backend(desired_state.place_of(to, on or "local"))
+    proposal = go(backend, project, run, to, reason=reason, watch=watch_evaluation, prices=prices)
     version, rival = proposal.candidate, proposal.rival
     if as_json:
         document = {
@@ -83,7 +85,7 @@ def propose(
         for path in proposal.written:
             typer.echo(f"written: {shown(path)}", err=True)
         if proposal.written:
-            typer.echo(_next(project, to), err=True)
+            typer.echo(_next(project, to, on), err=True)
     if proposal.decision.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
@@ -101,8 +103,8 @@ def plan(
     from ml.release.declaration import desired_state
     from ml.release.rollout.plan import plan as look
 
-    desired_state.require_local(to, on)
-    rollout = look(open_backend(), project, to, watch=watch_evaluation)
+    backend = open_backend(desired_state.place_of(to, on))
+    rollout = look(backend, project, to, watch=watch_evaluation)
     if as_json:
         write_json(rollout.to_json())
     else:
@@ -110,9 +112,9 @@ def plan(
             verdicts.show(rollout.decision, every=every)
         typer.echo(_plan_text(rollout))
         if rollout.change:
-            _show_project_changes(rollout.change)
+            _show_project_changes(backend, rollout.change)
         if rollout.unsigned:
-            typer.echo(_next(project, to), err=True)
+            typer.echo(_next(project, to, on), err=True)
     if rollout.stops:
         if not as_json:
             typer.echo(str(rollout.stops), err=True)
@@ -134,12 +136,12 @@ def apply(
     """Ask the gates again, start the declared version beside the old one, and switch."""
     from ml.release.declaration import desired_state
 
-    desired_state.require_local(to, on)
-    promotion = _apply(project, to, approved_by, port=port)
+    backend = open_backend(desired_state.place_of(to, on))
+    promotion = _apply(backend, project, to, approved_by, port=port)
     if as_json:
-        write_json(_nothing(project, to) if promotion is None else _document(promotion))
+        write_json(_nothing(backend, project, to) if promotion is None else _document(promotion))
     else:
-        _show(project, to, promotion, every)
+        _show(backend, project, to, promotion, every)
     if promotion is not None and promotion.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
@@ -201,9 +203,8 @@ def rollback(
                 f"ml release rollback {project} --through-canary --approved-by NAME",
             )
         )
-    if approved_by:
-        desired_state.require_local(to, on)
-    result = roll_back(open_backend().registry, project, to, why)
+    backend = open_backend(desired_state.place_of(to, on or ("local" if not approved_by else None)))
+    result = roll_back(backend.registry, project, to, why)
     back, was = result.declared, result.replaced
     if not as_json:
         typer.echo(f"{back.model} {back.version} is declared in place of {was.version}", err=True)
@@ -211,7 +212,7 @@ def rollback(
             typer.echo(f"written: {shown(path)}", err=True)
     promotion = None
     if approved_by:
-        promotion = _apply(project, to, approved_by, back, through_canary=through_canary)
+        promotion = _apply(backend, project, to, approved_by, back, through_canary=through_canary)
     if as_json:
         write_json(
             {
@@ -224,9 +225,9 @@ def rollback(
             }
         )
     elif promotion:
-        _show(project, to, promotion)
+        _show(backend, project, to, promotion)
     else:
-        typer.echo(_next(project, to), err=True)
+        typer.echo(_next(project, to, on), err=True)
     if promotion is not None and promotion.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
@@ -237,6 +238,7 @@ def status(
     to: Annotated[
         str | None, typer.Option("--env", "--to", help="One environment; else all.")
     ] = None,
+    on: On = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is declared, champion, serving, tried and refused, and verify the audit log.
@@ -245,7 +247,7 @@ def status(
     """
     from ml.release.rollout.status import status as look
 
-    states = look(open_backend(), project, to)
+    states = look(open_backend(on or "local"), project, to)
     if as_json:
         write_json(states)
         return
@@ -274,6 +276,7 @@ def _env(environment: str) -> str:
 
 
 def _apply(
+    backend: Backend,
     project: str,
     to: str,
     approved_by: str,
@@ -284,7 +287,7 @@ def _apply(
     from ml.release.rollout.apply import apply as go
 
     return go(
-        open_backend(),
+        backend,
         project,
         to,
         approved_by,
@@ -297,10 +300,10 @@ def _apply(
     )
 
 
-def _nothing(project: str, to: str) -> dict[str, object]:
+def _nothing(backend: Backend, project: str, to: str) -> dict[str, object]:
     from ml.release.rollout.status import status as look
 
-    (current,) = look(open_backend(), project, to)
+    (current,) = look(backend, project, to)
     return {"outcome": "nothing-declared", **vars(current)}
 
 
@@ -320,14 +323,16 @@ def _document(promotion: Applied) -> dict[str, object]:
     }
 
 
-def _show(project: str, to: str, promotion: Applied | None, every: bool = False) -> None:
+def _show(
+    backend: Backend, project: str, to: str, promotion: Applied | None, every: bool = False
+) -> None:
     """Print what an apply came to."""
     from ml.cli.render import verdicts
     from ml.release.declaration.projects import example
     from ml.release.rollout.status import status as look
 
     if promotion is None:
-        (current,) = look(open_backend(), project, to)
+        (current,) = look(backend, project, to)
         typer.echo(status_text(current), err=True)
         typer.echo(f"next: ml release propose {project}{_env(to)}", err=True)
         return
@@ -342,13 +347,14 @@ def _show(project: str, to: str, promotion: Applied | None, every: bool = False)
     if promotion.router:
         was = "serves now" if promotion.started else "was serving already"
         typer.echo(f"{version.model} {version.version} {was}: {promotion.router.url}", err=True)
-        typer.echo(f"next: {example(promotion.change.launch.endpoint, version.model)}", err=True)
-        _show_project_changes(promotion.change)
+        command = example(promotion.change.launch.endpoint, version.model)
+        typer.echo(f"next: {command}{repeated_on(backend.name)}", err=True)
+        _show_project_changes(backend, promotion.change)
     elif [result.gate for result in promotion.decision.blocking] == ["sign-off"]:
-        typer.echo(_next(project, to), err=True)
+        typer.echo(_next(project, to, backend.name), err=True)
 
 
-def _show_project_changes(change: Change) -> None:
+def _show_project_changes(backend: Backend, change: Change) -> None:
     """Print how the project's serving code differs from what is declared, and how to declare it."""
     from policies.promotion.decision import listed
 
@@ -359,16 +365,24 @@ def _show_project_changes(change: Change) -> None:
         f"the serving code of {change.project} differs from what is declared: {differences}",
         err=True,
     )
-    run = open_backend().runs.find(change.version.run).name
+    run = backend.runs.find(change.version.run).name
     typer.echo(
-        f"next: ml release propose {change.project} --run {run}{_env(change.environment)}", err=True
+        f"next: ml release propose {change.project} --run {run}{_env(change.environment)}"
+        f"{repeated_on(backend.name)}",
+        err=True,
     )
 
 
-def _next(project: str, environment: str) -> str:
+def _next(project: str, environment: str, on: str | None) -> str:
     """The commands that bring about what was just declared."""
     if environment == "local":
         return f"next: ml release apply {project} --approved-by NAME"
+    if on == "azure":
+        return (
+            "next: a pull request with the change that declares it; its merge is the sign-off, "
+            f"and its workflow runs: ml release apply {project} --env {environment} --on azure "
+            "--approved-by NAME"
+        )
     return (
         "next: a pull request with the change that declares it; its merge is the sign-off. "
         f"To rehearse it here: ml release apply {project} --env {environment} --on local "

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ml.cli.options import AsJson, Environment, Port, moment
+from ml.cli.options import AsJson, Environment, On, Port, moment
 from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.names import check
@@ -85,23 +85,27 @@ def serve(
 def invoke(
     endpoint: Annotated[str, typer.Argument(help="An endpoint, or a folder under ml/projects.")],
     request: Annotated[str, typer.Argument(help="The request: a JSON object, or its one text.")],
+    on: On = "local",
     as_json: AsJson = False,
 ) -> None:
     """Ask a served model; its server is started if it is not running."""
+    from ml.backends.choice import open_backend
     from ml.release.declaration import projects
     from ml.release.rollout.invoke import ask, of_text
-    from ml.serving import endpoint as endpoints
+    from ml.serving import endpoint as here
 
+    endpoints = open_backend(on).endpoints
     names = {project.name for project in projects.every()}
     # No endpoint's name has an underscore.
-    if endpoint not in endpoints.folders() and ("_" in endpoint or endpoint in names):
+    if endpoint not in here.folders() and ("_" in endpoint or endpoint in names):
         endpoint = projects.find(endpoint).endpoint()
     check("endpoint", endpoint)
     if not request.strip():
         hint = projects.example(endpoint, endpoint)
         raise Refused(Problem("no-request", "the request is empty", "some text", hint))
     body = _object(request)
-    reply = ask(endpoint, of_text(endpoint, request) if body is None else body)
+    asked = of_text(endpoint, request, endpoints) if body is None else body
+    reply = ask(endpoint, asked, endpoints)
     if reply.started:
         typer.echo(f"{endpoint} was not running; started it at {reply.router.url}", err=True)
     if as_json:

@@ -216,32 +216,30 @@ def check_environment(environment: str) -> str:
     return environment
 
 
-def require_local(environment: str, on: str | None) -> None:
-    """Refuse (exit 33) a rollout that needs the Azure backend; `on` is one of PLACES or None.
+def place_of(environment: str, on: str | None) -> str:
+    """The backend of an environment; `on` is one of PLACES or None.
 
     Without `on`, `local` is on this machine and the other environments are on Azure ML. With `on`
-    "local" they are rehearsed here, each on its own endpoint, from the same release.yml.
+    "local" they are rehearsed here, each on its own endpoint, from the same release.yml. Raises
+    Refused (exit 33) for `local` on Azure.
     """
     check_environment(environment)
-    if (on or ("local" if environment == LOCAL else "azure")) == "local":
-        return
-    if environment == LOCAL:
-        hint = "leave --on out: `local` is this machine"
-    else:
-        hint = f"--on local rehearses {environment} on this machine, on an endpoint of its own"
-    raise Refused(
-        Problem(
-            "no-azure-backend",
-            f"`{environment}` is on Azure ML, and releases there are not built yet",
-            "an environment on this machine",
-            hint,
-        ),
-        exit_code=Exit.CANNOT_HONOUR,
-    )
+    chosen = on or (LOCAL if environment == LOCAL else "azure")
+    if environment == LOCAL != chosen:
+        raise Refused(
+            Problem(
+                "local-is-here",
+                "`local` is this machine, and not on Azure ML",
+                f"one of: {', '.join(TRACKED)}",
+                "leave --on out, or name an environment: --env dev --on azure",
+            ),
+            exit_code=Exit.CANNOT_HONOUR,
+        )
+    return chosen
 
 
 def endpoint_of(model: str, environment: str) -> str:
-    """The endpoint of an environment on this machine; `local` uses the name in endpoint.yml."""
+    """The endpoint of an environment; `local` uses the name in endpoint.yml."""
     return model if environment == LOCAL else f"{model}-{environment}"
 
 

@@ -89,7 +89,7 @@ def _of(
             is_live &= live.launch.serving == declared.serving
         verdict = _refused(
             declared, history.last_refusal(declared), live.launch.version if live else None, project
-        ) or _verdict(project, environment, name, applied and is_live, bool(url))
+        ) or _verdict(backend.name, project, environment, name, applied and is_live, bool(url))
     return Status(
         project=project,
         environment=environment,
@@ -141,8 +141,8 @@ def _refused(declared: Declared, why: str | None, live: str | None, project: str
     return f"version {declared.version} was rolled back ({why}); {serves}; {again}"
 
 
-def _verdict(project: str, environment: str, name: str, applied: bool, up: bool) -> str:
+def _verdict(on: str, project: str, environment: str, name: str, applied: bool, up: bool) -> str:
     if not applied:
-        env = "" if environment == desired_state.LOCAL else f" --env {environment} --on local"
+        env = "" if environment == desired_state.LOCAL else f" --env {environment} --on {on}"
         return f"declared, not applied; next: ml release apply {project}{env} --approved-by NAME"
     return "as declared" if up else f"as declared, but stopped; next: ml serve {name}"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.azure.workspace import VARIABLES
 from ml.core.errors import Exit, Refused
 from ml.release import audit
 from ml.release.declaration import desired_state
@@ -295,19 +296,19 @@ def test_environments_do_not_disturb_each_other(
         assert done and (done.outcome, done.version.version) == ("applied", "1")
 
 
-def test_environments_on_azure_are_said_to_be_missing(
+def test_environments_on_azure_need_a_workspace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 33 and what to type instead; and an environment without a model is no error."""
+    """Exit 2 names the settings, `local` is here; an environment without a model is no error."""
     tiny.make(tmp_path)
     monkeypatch.chdir(tmp_path)
-    for words in (
-        ("apply", "tiny", "--env", "prod"),
-        ("plan", "tiny", "--env", "dev"),
-        ("apply", "tiny", "--on", "azure"),
-    ):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for words in (("apply", "tiny", "--env", "prod"), ("plan", "tiny", "--env", "dev")):
         code, out, err = ml(capsys, "release", *words)
-        assert (code, out) == (33, "") and "error[no-azure-backend]" in err
+        assert (code, out) == (2, "") and "error[no-workspace-named]" in err
+    code, out, err = ml(capsys, "release", "apply", "tiny", "--on", "azure")
+    assert (code, out) == (33, "") and "error[local-is-here]" in err
     for environment in desired_state.ENVIRONMENTS:
         words = ("tiny", "--env", environment, "--on", "local")
         code, out, err = ml(capsys, "release", "apply", *words)
