@@ -1,4 +1,4 @@
-"""policies.promotion.canary_floor: what a project's release.yml may not loosen."""
+"""policies.promotion.floor: what a project's release.yml may not loosen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import Strategy, Tolerances
-from policies.promotion.canary_floor import load
+from policies.promotion.floor import CANARY, LOOSEST, WATCH, load
 
 # What switches a signal off, or nearly: each setting beyond its bound.
 LOOSE = {
@@ -24,6 +24,7 @@ LOOSE = {
     "requests": "[100, 20, 100]",
     "patience": "2",
     "false_alarms": "1.0e-300",
+    "prediction": "''",
 }
 STRICT = {
     "tolerances.errors": "0",
@@ -35,13 +36,16 @@ STRICT = {
     "requests": "[100, 100, 1000]",
     "patience": "3",
     "false_alarms": "0.5",
+    "prediction": "answers/0/score",
 }
 
 
 def traffic(setting: str, value: str, indent: str) -> str:
     """`traffic` with one setting, which stands in its last line."""
     first, _, last = setting.rpartition(".")
-    lines = [f"{indent}traffic:"] + ([f"{indent}  {first}:"] if first else [])
+    lines = [f"{indent}traffic:"]
+    lines += [] if last == "prediction" else [f"{indent}  prediction: answers/0/score"]
+    lines += [f"{indent}  {first}:"] if first else []
     lines.append(f"{indent}  {'  ' if first else ''}{last}: {value}")
     return "\n".join(lines) + "\n"
 
@@ -71,10 +75,14 @@ def test_every_setting_has_a_bound_or_a_reason() -> None:
             else:
                 yield each.name
 
-    floor = load()
-    held = [*floor.at_most, *floor.at_least, *floor.no_bound]
+    floor = load(CANARY)
+    held = [*floor.at_most, *floor.at_least, *floor.required, *floor.no_bound]
     assert sorted(held) == sorted(names())
-    assert sorted(LOOSE) == sorted(STRICT) == sorted([*floor.at_most, *floor.at_least])
+    assert (
+        sorted(LOOSE)
+        == sorted(STRICT)
+        == sorted([*floor.at_most, *floor.at_least, *floor.required])
+    )
 
 
 @pytest.mark.attack("a release.yml that switches a signal of the canary off")
@@ -93,9 +101,11 @@ def test_a_looser_setting_is_refused(setting: str, environment: str, tmp_path: P
                 assert f"`{setting}` in {environment}" in problem.found and problem.expected
 
 
-@pytest.mark.attack("an environment that leaves out the prediction that the project names")
-def test_an_environment_keeps_the_prediction(tmp_path: Path) -> None:
-    """Without it the drift of predictions is not judged."""
+@pytest.mark.attack("an environment that leaves out the prediction")
+def test_every_environment_has_a_prediction(tmp_path: Path) -> None:
+    """The project's or its own: without one the drift of predictions is not judged."""
+    (problem,) = problems(written(tmp_path, "environments:\n  prod: {}\n"))
+    assert problem.code == "canary-looser-than-floor" and str(problem.place).endswith(":3")
     text = "traffic: {prediction: answers/0/score}\nenvironments:\n  prod:\n    traffic:\n"
     (problem,) = problems(written(tmp_path, text + "      prediction: ''\n"))
     assert problem.code == "canary-looser-than-floor" and str(problem.place).endswith(":6")
@@ -109,5 +119,31 @@ def test_the_environment_local_has_no_floor(tmp_path: Path) -> None:
 
 
 def test_the_defaults_are_within_the_floor() -> None:
-    """A project that says nothing is not refused."""
-    assert not list(load().looser(release_file.settings_of(Strategy())))
+    """A project that says no more than where a prediction is, is not refused."""
+    strategy = Strategy(prediction="answers/0/score")
+    assert not list(load(CANARY).looser(release_file.settings_of(strategy)))
+
+
+@pytest.mark.attack("a floor that judges nothing by a hair")
+@pytest.mark.parametrize("file", [CANARY, WATCH], ids=["canary", "watch"])
+def test_the_floor_itself_judges_something(file: Path, tmp_path: Path) -> None:
+    """Each bound has a loosest value: beyond it is refused with its line, as another name is."""
+    floor, path, text = load(file), tmp_path / "floor.yml", file.read_text()
+    for side in ("at_most", "at_least"):
+        for name, bound in getattr(floor, side).items():
+            old = next(line for line in text.splitlines() if line.startswith(f"  {name}: "))
+            loosest = LOOSEST[side][name]
+            for value in (loosest, 1e300 if side == "at_most" else loosest / 2):
+                path.write_text(text.replace(old, f"  {name}: {value:.6f}"))
+                if value == loosest:
+                    assert getattr(load(path), side)[name] == pytest.approx(loosest)
+                    continue
+                with pytest.raises(Refused) as raised:
+                    load(path)
+                (problem,) = raised.value.problems
+                assert problem.code == "floor-judges-nothing" and problem.expected
+                assert problem.place and problem.place.line == text.splitlines().index(old) + 1
+            assert bound != loosest
+    path.write_text(text.replace("at_most:\n", "at_most:\n  another: 1\n"))
+    with pytest.raises(Refused, match="another"):
+        load(path)

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from policies.promotion import canary_floor
+from policies.promotion import floor as floors
 
 _CODE = """
 import os, signal
@@ -52,7 +52,7 @@ def killed(code: str) -> None:
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         process = _PROCESSES.Process(
-            target=_run, args=(code, Path.cwd(), {**os.environ}, log, canary_floor.FLOOR)
+            target=_run, args=(code, Path.cwd(), {**os.environ}, log, floors.CANARY)
         )
         process.start()
         process.join()
@@ -60,7 +60,7 @@ def killed(code: str) -> None:
 
 
 def _run(code: str, folder: Path, environment: dict[str, str], log: Path, floor: Path) -> None:
-    canary_floor.FLOOR = floor
+    floors.CANARY = floor
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -52,7 +52,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
     from ml.release.selection import weights
     from ml.release.watch import limits
     from ml.repository import project_metrics
-    from policies.promotion import canary_floor, gate_settings, watch
+    from policies.promotion import floor, gate_settings
 
     def problems_of(read: Callable[[Path], object]) -> Callable[[Path], Sequence[Problem]]:
         def problems(path: Path) -> Sequence[Problem]:
@@ -79,8 +79,8 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         "ml/projects/*/select.yml": problems_of(lambda path: weights.read(path.parent)),
         "ml/projects/*/watch.yml": problems_of(lambda path: limits.read(path.parent)),
         "policies/promotion/gates.yml": problems_of(lambda path: gate_settings.load(floor=path)),
-        "policies/promotion/watch.yml": problems_of(watch.load),
-        "policies/promotion/canary.yml": problems_of(canary_floor.load),
+        "policies/promotion/watch.yml": problems_of(floor.load),
+        "policies/promotion/canary.yml": problems_of(floor.load),
     }
 
 

@@ -98,6 +98,8 @@ class Answers:
         self._reference: list[Any] = []
         self._shapes: set[str] = set()
         self._edges: list[float] | None = None
+        # Whether the pointer reads something: otherwise all predictions would lie in one bin.
+        self._reads = False
         self.begin()
 
     def begin(self) -> None:
@@ -128,7 +130,7 @@ class Answers:
             return
         self._read[deployment] += 1
         self._strange[deployment] += structure not in self._shapes
-        if self._pointer and body is not None:
+        if self._reads and body is not None:
             self._bins[deployment][self._bin(prediction(answer, self._pointer))] += 1
 
     def side(
@@ -154,6 +156,8 @@ class Answers:
         )
 
     def _fix(self) -> None:
+        unread = self._reference.count(None)
+        self._reads = bool(self._pointer) and 2 * unread <= len(self._reference)
         numbers = [value for value in self._reference if isinstance(value, float)]
         if 2 * len(numbers) > len(self._reference):
             self._edges = edges(numbers)

@@ -23,7 +23,7 @@ from ml.core.names import not_words
 from ml.core.settings import CLOSED, SchemaVersion
 from ml.release.declaration.projects import Project
 from ml.serving.router.routes import MAX_MIRRORED
-from policies.promotion import canary_floor
+from policies.promotion import floor
 
 SCHEMA = Path(__file__).with_name("release.schema.json")
 SCHEMA_VERSION = 1
@@ -160,8 +160,8 @@ class Strategy:
     prediction: Annotated[
         str,
         Field(
-            description="Where an answer holds the prediction (`answers/0/entry_id`); without it "
-            "the drift of predictions is not judged, and the output says so."
+            description="Where an answer holds the prediction (`answers/0/entry_id`). In `local` it "
+            "may be left out; the output says that the drift of predictions is not judged."
         ),
     ] = ""
     tolerances: Annotated[
@@ -432,15 +432,13 @@ def complete(traffic: Mapping[str, object]) -> Strategy:
 
 def _below_floor(strategy: Strategy, name: str, document: Document) -> Iterator[Problem]:
     """What lets a worse version pass more easily than policies/promotion/canary.yml allows."""
-    loose = list(canary_floor.load().looser(settings_of(strategy)))
-    if document.get("traffic", "prediction") and not strategy.prediction:
-        loose.append(("prediction", "the project's, so that drift is judged"))
-    for setting, expected in loose:
+    values = settings_of(strategy)
+    for setting, expected in floor.load(floor.CANARY).looser(values):
         keys = setting.split(".")
-        own = ("environments", name, "traffic", *keys)
-        place = document.place(*(own if document.get(*own) is not None else ("traffic", *keys)))
-        value = settings_of(strategy).get(setting, strategy.prediction)
-        found = f"the canary's `{setting}` in {name} is {value!r}"
+        places = (("environments", name, "traffic", *keys), ("traffic", *keys))
+        stated = (each for each in places if document.get(*each) is not None)
+        place = document.place(*next(stated, ("environments", name)))
+        found = f"the canary's `{setting}` in {name} is {values[setting]!r}"
         hint = "policies/promotion/canary.yml is for every project; `local` has no floor"
         yield Problem("canary-looser-than-floor", found, expected, hint, place)
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from ml.core import documents, settings
 from ml.core.errors import Problem, Refused
 from ml.core.settings import CLOSED, SchemaVersion
-from policies.promotion import watch as floor
+from policies.promotion import floor
 
 FILE = "watch.yml"
 
@@ -65,7 +65,7 @@ def read(folder: Path) -> Limits:
             "a project only tightens; policies/promotion/watch.yml is the floor for all",
             document.place(name),
         )
-        for name, allowed in floor.load().weaker(values)
+        for name, allowed in floor.load(floor.WATCH).looser(values)
     ]
     if looser:
         raise Refused(*looser)

@@ -1,17 +1,34 @@
-"""ml.release.canary.traffic: a step's latencies by interval."""
+"""ml.release.canary.traffic: predictions of answers, and a step's latencies by interval."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import numpy as np
+import pytest
 
-from ml.release.canary.traffic import LatencyIntervals
+from ml.release.canary.traffic import REFERENCE, Answers, LatencyIntervals
 
 
 def tallies(green: int, baseline: int) -> Mapping[str, Mapping[str, list[int]]]:
     """So many answers so far, all in one bucket."""
     return {"green": {"latency": [0, green]}, "baseline": {"latency": [0, baseline]}}
+
+
+@pytest.mark.attack("a `prediction` that no answer has")
+@pytest.mark.parametrize(("pointer", "read"), [("answers/0/score", 30), ("answers/0/none", 0)])
+def test_a_pointer_that_reads_nothing_counts_no_prediction(pointer: str, read: int) -> None:
+    """The canary then refuses: "too few predictions were read". One that reads counts them, and
+    what the new version answers without one.
+    """
+    answers = Answers(pointer, ("blue",), "green")
+    state = dict.fromkeys(("requests", "errors", "refused"), 0) | {"latency": [0]}
+    for number in range(REFERENCE):
+        answers.add("blue", 200, json.dumps({"answers": [{"score": number / REFERENCE}]}))
+    for body in ["{}"] * 10 + ['{"answers": [{"score": 0.5}]}'] * 20:
+        answers.add("green", 200, body)
+    assert sum(answers.side({"green": state}, {"green": state}, ["green"]).predictions) == read
 
 
 def test_an_interval_ends_every_two_seconds() -> None:

@@ -16,7 +16,7 @@ from ml.backends.snapshot import IgnoreFile
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import SCHEMA, Strategy, schema
-from policies.promotion import gate_settings, watch
+from policies.promotion import floor, gate_settings
 from tests.conftest import ROOT
 from tests.release import tiny
 from tests.release.test_commands import ml
@@ -227,9 +227,9 @@ def test_check_reads_release_files(
         ),
         (
             "policies/promotion/watch.yml",
-            watch.FLOOR.read_text(),
+            floor.WATCH.read_text(),
             "p_s_i: 3\n",
-            "error[unknown-field]: policies/promotion/watch.yml:11: `p_s_i`",
+            "error[unknown-field]: policies/promotion/watch.yml:13: `p_s_i`",
         ),
     ],
 )

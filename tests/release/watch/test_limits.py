@@ -8,9 +8,10 @@ import pytest
 
 from ml.core.errors import Refused
 from ml.release.watch.limits import Limits, read
-from policies.promotion import watch
+from policies.promotion import floor
 
-FLOOR = watch.load()
+FLOOR = floor.load(floor.WATCH)
+BOUNDS = {**FLOOR.at_most, **FLOOR.at_least}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,8 @@ def test_what_it_may_not_say(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("name", ["alpha", "min_rows", "distance", "psi", "missing", "loss"])
 def test_a_project_may_be_as_loose_as_the_floor_and_no_looser(tmp_path: Path, name: str) -> None:
     """Each setting's allowed and refused case; the latter is told with its line."""
-    bound = getattr(FLOOR, name)
+    bound = BOUNDS[name]
+    bound = int(bound) if name == "min_rows" else bound
     beyond = bound / 2 if name == "alpha" else bound + 1
     (tmp_path / "watch.yml").write_text(f"schema_version: 1\n{name}: {bound}")
     assert getattr(read(tmp_path), name) == bound
@@ -73,32 +75,34 @@ def test_a_project_may_be_as_loose_as_the_floor_and_no_looser(tmp_path: Path, na
 
 def test_so_many_columns_may_be_left_out(tmp_path: Path) -> None:
     """And not one more: whoever leaves all out watches nothing."""
-    columns = [f"c{number}" for number in range(int(FLOOR.ignore) + 1)]
+    columns = [f"c{number}" for number in range(int(BOUNDS["ignore"]) + 1)]
     (tmp_path / "watch.yml").write_text(f"schema_version: 1\nignore: {columns[:-1]}")
-    assert len(read(tmp_path).ignore) == FLOOR.ignore
+    assert len(read(tmp_path).ignore) == BOUNDS["ignore"]
     (tmp_path / "watch.yml").write_text(f"schema_version: 1\nignore: {columns}")
     with pytest.raises(Refused, match="watch-looser-than-floor") as raised:
         read(tmp_path)
     (problem,) = raised.value.problems
     assert (problem.found, problem.expected) == (
         "`ignore` is 6",
-        "at most the floor's 5 columns",
+        "at most the floor's 5",
     )
 
 
 def test_what_holds_without_a_file_keeps_the_floor() -> None:
     """The defaults are stricter."""
-    own = {name: value for name, value in vars(Limits()).items() if name != "ignore"}
-    assert list(FLOOR.weaker(own)) == []
+    assert list(FLOOR.looser({**vars(Limits()), "ignore": 0})) == []
+    assert sorted(BOUNDS) == sorted(vars(Limits()))
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ("alpha: 0.001", "alfa: 0.001", "alfa"),
-        ("psi: 0.5", "", "psi"),
-        ("psi: 0.5", "psi: .nan", "`psi` is nan"),
-        ("psi: 0.5", "psi: -1", "`psi` is -1"),
+        ("psi: 0.5", "psi: 1.0e+300", "`at_most.psi` is 1e\\+300"),
+        ("alpha: 0.001", "alpha: 1.0e-300", "`at_least.alpha` is 1e-300"),
+        ("at_least:", "least:", "`least`"),
+        ("psi: 0.5", "psi: .nan", "`at_most.psi` is nan"),
+        ("psi: 0.5", "psi: -1", "`at_most.psi` is -1"),
         ("psi: 0.5", "psi: [", "unreadable-yaml"),
         ("schema_version: 1", "schema_version: 2", "schema_version"),
     ],
@@ -106,6 +110,6 @@ def test_what_holds_without_a_file_keeps_the_floor() -> None:
 def test_a_floor_that_is_none(tmp_path: Path, old: str, new: str, said: str) -> None:
     """It cannot be used, and nothing is taken for it."""
     path = tmp_path / "watch.yml"
-    path.write_text(watch.FLOOR.read_text().replace(old, new))
+    path.write_text(floor.WATCH.read_text().replace(old, new))
     with pytest.raises(Refused, match=said):
-        watch.load(path)
+        floor.load(path)

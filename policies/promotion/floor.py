@@ -1,0 +1,102 @@
+"""The floors of what a project sets for its canary (canary.yml) and for `ml watch` (watch.yml)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ml.core import documents, settings
+from ml.core.errors import Problem, Refused
+
+# Of every canary outside of the environment `local`.
+CANARY = Path(__file__).with_name("canary.yml")
+# Of every project's watch.yml; `ignore` is a number of columns.
+WATCH = Path(__file__).with_name("watch.yml")
+Number = Annotated[float, Field(ge=0)]
+
+# The loosest bound that a floor may have: beyond it the signal would judge nothing.
+LOOSEST: Mapping[str, Mapping[str, float]] = {
+    "at_most": {
+        # Shares of all answers: of these every caller would hear.
+        "tolerances.errors": 0.1,
+        "tolerances.refused": 0.2,
+        "tolerances.answers": 0.2,
+        "tolerances.drift": 0.75,
+        "tolerances.latency": 10,
+        "tolerances.memory_mib": 4096,
+        # A distance is at most 1, and a PSI of 0.25 is a shift already.
+        "distance": 0.5,
+        "psi": 1,
+        "missing": 0.5,
+        "loss": 1,
+        "min_rows": 100_000,
+        "ignore": 50,
+    },
+    "at_least": {
+        # Of fewer requests, and with fewer false alarms, only an outage is seen.
+        "requests": 20,
+        "patience": 1,
+        "false_alarms": 0.001,
+        "alpha": 0.00001,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The bound of each setting on the side that loosens.
+
+    A setting is named with dots, as `tolerances.errors`. `required` says why a setting has to have
+    a value, `no_bound` why one has no bound.
+    """
+
+    __pydantic_config__ = settings.CLOSED
+
+    schema_version: Literal[1]
+    at_most: Mapping[str, Number]
+    at_least: Mapping[str, Number]
+    required: Mapping[str, str] = field(default_factory=dict)
+    no_bound: Mapping[str, str] = field(default_factory=dict)
+
+    def looser(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """The settings that are looser than the floor, each with what is allowed."""
+        for name, bound in self.at_most.items():
+            if not all(value <= bound for value in _numbers(values[name])):
+                yield name, f"at most the floor's {bound:g}"
+        for name, bound in self.at_least.items():
+            if not all(value >= bound for value in _numbers(values[name])):
+                yield name, f"at least the floor's {bound:g}"
+        for name, why in self.required.items():
+            if not values[name]:
+                yield name, f"a value: {why}"
+
+
+def load(path: Path) -> Floor:
+    """The floor; raises Refused with every problem of the file."""
+    document = documents.read(path)
+    floor = settings.read(Floor, document)
+    problems = []
+    for side, loosest in LOOSEST.items():
+        for name, bound in getattr(floor, side).items():
+            limit = loosest.get(name)
+            if limit is None or (bound > limit if side == "at_most" else bound < limit):
+                expected = (
+                    f"{side.replace('_', ' ')} {limit:g}"
+                    if limit is not None
+                    else ("one of: " + ", ".join(loosest))
+                )
+                found = f"`{side}.{name}` is {bound:g}"
+                hint = "policies/promotion/floor.py says why"
+                place = document.place(side, name)
+                problems.append(Problem("floor-judges-nothing", found, expected, hint, place))
+    if problems:
+        raise Refused(*problems)
+    return floor
+
+
+def _numbers(value: float | Sequence[float]) -> Sequence[float]:
+    return value if isinstance(value, Sequence) else (value,)
