@@ -160,8 +160,8 @@ class Strategy:
     prediction: Annotated[
         str,
         Field(
-            description="Where an answer holds the prediction (`answers/0/entry_id`). In `local` it "
-            "may be left out; the output says that the drift of predictions is not judged."
+            description="Where an answer holds the prediction (`answers/0/entry_id`). In `local` "
+            "it may be left out; the output says that the drift of predictions is not judged."
         ),
     ] = ""
     tolerances: Annotated[
