@@ -70,6 +70,8 @@ class Repository:
     working: Sequence[str] = ()
     rejected: Sequence[str] = ()
     writes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # What GitHub's own scanners were started for.
+    reviewed: list[str] = field(default_factory=list)
     # The GitHub environment of each job that signed in to Azure.
     signed_in: list[str] = field(default_factory=list)
 
@@ -187,6 +189,7 @@ class Repository:
         (name, listed), *more = (strategy.get("matrix") or {"": "['']"}).items()
         assert not more, "a matrix of one name"
         context = {"needs": needs}
+        listed = json.dumps(listed) if isinstance(listed, list) else listed
         listed = re.sub(r"fromJSON\((.*?)\)", r"\1", str(listed))
         values = [""] if not name else json.loads(str(_filled(listed, context) or "[]"))
         fails_fast = strategy.get("fail-fast", True)
@@ -276,6 +279,10 @@ class Repository:
             self.state.artifact(self.runs, options["name"], content.getvalue())
         elif action == "actions/setup-python":
             assert options["python-version"] == "3.11"
+        elif action == "actions/dependency-review-action":
+            self.reviewed.append("dependencies")
+        elif action.startswith("github/codeql-action/"):
+            self.reviewed.append(f"{action.rpartition('/')[2]} {context['matrix']['language']}")
         elif action == "azure/login":
             names = ("client-id", "tenant-id", "subscription-id")
             assert all(_filled(options[name], context) for name in names)

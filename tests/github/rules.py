@@ -25,6 +25,7 @@ WRITES = {
     "comment": {"comment": {"pull-requests"}},
     "infra": {"plan": {"id-token"}, "deploy": {"id-token"}},
     "drift": {"drift": {"id-token", "issues"}},
+    "security": {"codeql": {"security-events"}},
 }
 # What the jobs that sign in to Azure may do, by workflow: the ends of their GitHub environments.
 PURPOSES = {"infra": {"plan": "preview", "deploy": "deploy"}, "drift": {"drift": "preview"}}

@@ -112,6 +112,19 @@ def test_a_night(
     assert job.result == ("success" if commands else "skipped")
 
 
+@pytest.mark.parametrize("has_it", [True, False])
+def test_code_security_scans_where_it_is_switched_on(has_it: bool, team: Repository) -> None:
+    """CodeQL on main, the review of dependencies for a pull request."""
+    team.variables = {"CODE_SECURITY": "true"} if has_it else {}
+    team.scheduled("security")
+    languages = ["init python", "analyze python", "init actions", "analyze actions"]
+    assert team.reviewed == (languages if has_it else [])
+    team.reviewed.clear()
+    team.pull_request({PROD: f"{text(PROD)}\n# edited\n"})
+    team.check()
+    assert team.reviewed == (["dependencies"] if has_it else [])
+
+
 def test_a_failure_is_in_the_first_line(team: Repository) -> None:
     """The steps after it run all the same; a push that mends it updates the comment."""
     team.failing = ("lint", "preview")
