@@ -14,7 +14,6 @@ ends last counts for all: a series that was written in advance holds for no day 
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -24,7 +23,7 @@ from typing import Annotated, ClassVar, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from ml.core import documents, settings
+from ml.core import documents, settings, trees
 from ml.core.documents import Document, Key, walk
 from ml.core.errors import Problem, Refused
 from ml.core.names import not_words
@@ -242,17 +241,8 @@ def merge_days(file: Path) -> Mapping[int, date]:
     A line that is not committed begins today. Empty without a history, and a line that is as old
     as a shallow clone is left out.
     """
-    try:
-        blame = subprocess.run(
-            ["git", "blame", "--first-parent", "--line-porcelain", "--", file.name],
-            cwd=file.parent,
-            capture_output=True,
-            check=True,
-            text=True,
-            errors="replace",
-        ).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return {}
+    command = ("blame", "--first-parent", "--line-porcelain", "--", file.name)
+    blame = trees.git(file.parent, *command) or ""
     days: dict[int, date] = {}
     for entry in re.split(r"(?m)^(?=[0-9a-f]{40} \d+ \d+)", blame):
         head = re.match(r"[0-9a-f]{40} \d+ (\d+)", entry)
@@ -264,9 +254,7 @@ def merge_days(file: Path) -> Mapping[int, date]:
 
 
 def _is_shallow(folder: Path) -> bool:
-    command = ["git", "rev-parse", "--is-shallow-repository"]
-    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout
-    return answer.strip() != "false"
+    return trees.git(folder, "rev-parse", "--is-shallow-repository") != "false"
 
 
 def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:

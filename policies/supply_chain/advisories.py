@@ -1,7 +1,9 @@
 """Known vulnerabilities of packages, from a local copy of OSV records, without network access.
 
 The copy is a folder of OSV JSON files, a zip of them as osv.dev publishes for each ecosystem, or
-one file with a list. It is as old as its newest record (https://ossf.github.io/osv-schema/).
+one file with a list (https://ossf.github.io/osv-schema/). An export has no date of its own, and
+one record that is dated today would make an old one new. Thousands of records have several that
+changed in the last days, so its date is that of the newest record but a few.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from packaging.version import InvalidVersion, Version
 from policies.supply_chain.packages import Package, normalised
 
 ECOSYSTEM = "PyPI"
+# One record of so many may be newer than the export's date: 15 or so of osv.dev's.
+NEWER = 1000
 
 
 class AdvisoriesError(Exception):
@@ -27,10 +31,16 @@ class AdvisoriesError(Exception):
 
 @dataclass(frozen=True)
 class Advisories:
-    """The records of a source, and when the newest of them was changed."""
+    """The records of a source."""
 
     records: tuple[Mapping[str, Any], ...]
-    as_of: datetime
+
+    @property
+    def as_of(self) -> datetime:
+        """When the newest record was changed, leaving out one of every NEWER."""
+        own = [record for record in self.records if any(_affected(record))] or self.records
+        changed = {str(record["id"]): _changed(record) for record in own}
+        return sorted(changed.values(), reverse=True)[len(changed) // NEWER]
 
     @property
     def count(self) -> int:
@@ -63,22 +73,23 @@ class Advisories:
 def read(source: Path) -> Advisories:
     """The advisories of a folder, a zip or a file; raises AdvisoriesError saying what is wrong."""
     records: list[Mapping[str, Any]] = []
-    newest: datetime | None = None
     for name, content in _files(source):
         try:
             document = json.loads(content)
             for record in document if isinstance(document, list) else [document]:
-                changed = datetime.fromisoformat(record["modified"])
-                if not isinstance(record["id"], str) or changed.tzinfo is None:
+                if not isinstance(record["id"], str) or _changed(record).tzinfo is None:
                     raise ValueError("no `id`, or `modified` without a zone")
                 list(_affected(record))
                 records.append(record)
-                newest = changed if newest is None else max(newest, changed)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise AdvisoriesError(f"{name} is not an OSV record: {error!r}") from None
-    if newest is None:
+    if not records:
         raise AdvisoriesError(f"{source} holds no record")
-    return Advisories(tuple(records), newest)
+    return Advisories(tuple(records))
+
+
+def _changed(record: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(record["modified"])
 
 
 def _files(source: Path) -> Iterator[tuple[str, bytes]]:

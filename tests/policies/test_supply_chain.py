@@ -279,6 +279,25 @@ def at(day: str) -> datetime:
     return datetime.fromisoformat(f"{day}T00:00:00+00:00")
 
 
+@pytest.mark.attack("an old export of advisories with some records dated today")
+def test_a_few_new_records_do_not_make_an_old_export_new(tmp_path: Path) -> None:
+    """Nor many of another ecosystem, nor one that is repeated; an export of today is of today."""
+
+    def dated(name: str, day: str, ecosystem: str = "PyPI") -> dict[str, Any]:
+        affected = [{"package": {"ecosystem": ecosystem, "name": "left-pad"}, "versions": ["0"]}]
+        return {"id": name, "modified": f"{day}T00:00:00Z", "affected": affected}
+
+    old = [dated(f"PYSEC-{number}", "2025-01-01") for number in range(6000)]
+    planted = [dated(f"NEW-{number}", "2025-06-01") for number in range(5)]
+    npm = [dated(f"NPM-{number}", "2025-06-01", "npm") for number in range(500)]
+    file = tmp_path / "all.json"
+    file.write_text(json.dumps([*old, *planted, *planted * 50, *npm]))
+    assert read(file).as_of == at("2025-01-01")
+    today = [dated(f"NEW-{number}", "2025-06-01") for number in range(40)]
+    file.write_text(json.dumps([*old, *today]))
+    assert read(file).as_of == at("2025-06-01")
+
+
 @pytest.mark.attack("a source of advisories with one irrelevant record")
 def test_few_advisories_are_no_export(tmp_path: Path) -> None:
     """Records of other ecosystems and repeated ones do not count; prod asks for thousands."""

@@ -363,6 +363,18 @@ def test_a_waiver_begins_on_the_day_of_its_merge(tmp_path: Path) -> None:
     assert _holds(file, date(2025, 11, 1)) == [False]  # it was not merged yet
 
 
+@pytest.mark.attack("a variable of git that names another repository")
+def test_the_history_is_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever GIT_DIR says."""
+    file = repository(tmp_path)
+    file.write_text(project(_series(date(2025, 8, 1))))
+    _git(tmp_path, "add", "gates.yml")
+    _git(tmp_path, "commit", "-q", "-m", "waiver")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
+    (waiver,) = load(file)["latency"].waivers
+    assert waiver.merged == FIRST_DAY
+
+
 @pytest.mark.attack("a shallow clone, in which every line is as old as the clone")
 def test_a_shallow_clone_says_nothing_of_the_past(tmp_path: Path) -> None:
     """Its only commit is no day of a merge: the series counts together."""
