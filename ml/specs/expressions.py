@@ -15,8 +15,8 @@ from pathlib import PurePath
 from typing import Literal
 
 from ml.core.errors import Place, Problem, Refused, nearest
-from ml.specs.shell import programs
-from ml.specs.shell.grammar import Context, Reading
+from ml.specs import shell
+from ml.specs.shell import Context, Reading
 
 Value = str | PurePath | None
 
@@ -70,13 +70,13 @@ def references(template: str) -> list[Reference]:
 
 def _reading(template: str) -> Reading:
     spans = tuple(match.span() for match in _PLACEHOLDER.finditer(template))
-    return programs.read(template, spans, tuple(m.span() for m in _OPTIONAL.finditer(template)))
+    return shell.read(template, spans, tuple(m.span() for m in _OPTIONAL.finditer(template)))
 
 
 def variable_references(name: str, template: str, command: str) -> list[Reference]:
     """Every placeholder in the value of the environment variable `name` of that command."""
-    runs_text = _reading(command).runs_text
-    evaluator = f"the variable `{name}`" if programs.is_evaluated(name, True) else runs_text
+    is_evaluated = shell.is_evaluated(name, has_placeholder=True)
+    evaluator = f"the variable `{name}`" if is_evaluated else _reading(command).evaluator
     context = Context("evaluated", evaluator) if evaluator else Context("text")
     placeholders = []
     for match in _PLACEHOLDER.finditer(template):
@@ -199,11 +199,15 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
 
     Without quotes the shell interprets every metacharacter of a literal (the resolver quotes
     paths); in double quotes `$`, backtick, the quote itself and a final backslash; in single
-    quotes only the quote. What is evaluated once more takes a plain word or path alone.
+    quotes only the quote. Where text may be evaluated once more, and where `-` may begin an option
+    that runs code, only a plain word or path is accepted.
     """
     text, quoting = str(value), reference.context.quoting
+    is_option = reference.context.option_of and text.startswith("-")
+    if (quoting == "evaluated" or is_option) and not _PLAIN.fullmatch(text):
+        return _not_plain(text, reference, place)
     if quoting == "evaluated":
-        return None if _PLAIN.fullmatch(text) else _not_plain(text, reference, place)
+        return None
     acts = {"single": "'\0", "double": '$`"\0', "text": "\0"}.get(quoting, METACHARACTERS)
     if quoting == "none" and isinstance(value, PurePath):
         acts = "\0"
@@ -233,7 +237,7 @@ def evaluated_text(name: str, text: str, place: Place | None = None) -> Problem 
     if (
         not text
         or _PLAIN.fullmatch(without_placeholders(text))
-        or not programs.is_evaluated(name, False)
+        or not shell.is_evaluated(name, has_placeholder=False)
     ):
         return None
     return Problem(
@@ -247,48 +251,29 @@ def evaluated_text(name: str, text: str, place: Place | None = None) -> Problem 
 
 
 _SOURCE = "Azure ML substitutes values verbatim into the command (azure-ai-ml 1.35)"
-# What evaluates a value → how to pass the value instead, with the placeholder's text.
+# What may evaluate a value → how to pass the value instead, with the placeholder's text.
 _SAFE_WAYS = (
-    (
-        r"the (code|script) of `\w*sh -c`|what `eval`",
-        "pass it as an argument of the code: `bash -c '… \"$1\" …' bash '{}'`",
-    ),
-    (
-        r"the code of `i?python",
-        "pass it as an argument of the code: `python -c '… sys.argv[1] …' '{}'`",
-    ),
-    (r"the code of", "put the code into a file of `code:`, and pass the value as an argument"),
-    (r"the program of `.?awk", "pass it as a variable: `awk -v x='{}' '… x …'`"),
-    (r"the program of", "put the program into a file of `code:`"),
-    (r"a here-document", "write the text with `printf '%s\\n' '{}' > FILE`"),
-    (r"backticks", "write `$(…)`, with `'{}'` in single quotes in it"),
+    (r".* without quotes", "write `'{}'` in single quotes"),
     (r"a comment", "delete the comment, or do not name the value in it"),
     (r"the variable", "give the value to a variable of your own, and name a file of `code:` here"),
-    (r"a command whose name|the command of", "write the name of the command into the command"),
-    (r"a command that cannot be read", "write the command in a simpler way, or into a script"),
     (
-        r"an assignment|the target of|a place after|the words of|an option",
-        "write `'{}'` in single quotes",
+        r"",
+        "put this command into a script of `code:`, and pass the value to it: `bash FILE.sh '{}'`",
     ),
 )
 
 
 def _not_plain(text: str, reference: Reference, place: Place | None) -> Problem:
-    evaluator = reference.context.evaluator
-    for pattern, way in _SAFE_WAYS:
-        if re.match(pattern, evaluator):
-            hint = way.replace("{}", reference.text)
-            break
-    else:
-        hint = (
-            "put what it runs into a script of `code:`, and pass the value as an argument, "
-            f"`'{reference.text}'`"
-        )
+    context = reference.context
+    where = f"goes into {context.evaluator}, where it may be evaluated"
+    if context.option_of:
+        where = f"may be an option of {context.option_of}"
+    way = next(way for pattern, way in _SAFE_WAYS if re.match(pattern, context.evaluator))
     return Problem(
         "shell-metacharacter",
-        f"the value {text!r} of `{reference.text}` goes into {evaluator}, where it is evaluated",
+        f"the value {text!r} of `{reference.text}` {where}",
         "a plain word or path: letters, digits and `_ . - / : @ % + ,`",
-        hint,
+        way.replace("{}", reference.text),
         place,
         source=_SOURCE,
     )

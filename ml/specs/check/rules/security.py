@@ -39,7 +39,7 @@ def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
     for node in [*subject.nodes, *inside(subject.nodes)]:
         command = node.command[1] if node.command else ""
         references = expressions.references(command)
-        references += expressions.references(node.arguments)
+        references += expressions.references(f"python FILE.py {node.arguments}")
         for part, keys, text in node.variables:
             name = str(keys[-1])
             if problem := expressions.evaluated_text(name, text, part.place(*keys)):

@@ -1,1 +1,0 @@
-"""Commands as bash reads them, without being run."""
