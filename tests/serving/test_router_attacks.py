@@ -23,7 +23,8 @@ from ml.serving import processes
 from ml.serving.router.front import MAX_HELD
 from ml.serving.router.process import Router
 from ml.serving.router.proxy import MAX_IN_FLIGHT
-from ml.serving.router.routes import SAMPLE_HEADER
+from ml.serving.router.records import Keys
+from ml.serving.router.routes import SAMPLE_HEADER, ticket
 from tests.serving.backends import (
     POST,
     Backend,
@@ -130,6 +131,17 @@ def test_a_routing_key_counts_once(tmp_path: Path, blue: Backend, green: Backend
             ask(at, x_routing_key="a")
             found = at.router.state()["tallies"].values()
             assert sum(each["callers"]["requests"] for each in found) == len(leads) + 1
+
+
+@pytest.mark.attack("a caller sends more routing keys than the router remembers")
+def test_many_keys_of_one_caller_do_not_silence_the_others() -> None:
+    """Those of the others are new to the router still, the first time and no other."""
+    keys = Keys()
+    for number in range(300_000):
+        keys.add(ticket(f"flood-{number}", "secret"))
+    others = [ticket(f"customer-{number}", "secret") for number in range(1000)]
+    assert sum(keys.add(each) for each in others) > 980
+    assert not any(keys.add(each) for each in others)
 
 
 @pytest.mark.attack("a caller sends its load to green alone, which makes green slow")

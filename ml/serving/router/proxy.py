@@ -31,6 +31,7 @@ from ml.serving.router.records import (
     TOO_MANY,
     Collector,
     Counters,
+    Keys,
     Kind,
     Recent,
 )
@@ -52,8 +53,6 @@ KEEP_S = 1.0
 MAX_IN_FLIGHT = 512
 # Copies of requests drawn at random that it may have in flight.
 MAX_MIRRORED_IN_FLIGHT = 32
-# Routing keys that are remembered; the requests of others are not judged then.
-MAX_KEYS = 100_000
 # RFC 9110, 7.6.1: headers about one connection, beside those that `Connection` names. Lengths are
 # written anew.
 _HOP_BY_HOP = (
@@ -111,7 +110,7 @@ class Proxy:
         self._sample = sample.encode()
         # No caller can tell from the answers so far which deployment gets the next request.
         self._random = random.SystemRandom()
-        self._keys: set[str] = set()
+        self._keys = Keys()
         self._renewed = self.loop.time()
         self._copies: set[asyncio.Task[None]] = set()
         trace = aiohttp.TraceConfig()
@@ -224,11 +223,8 @@ class Proxy:
         if named is not None:
             return "apart"
         if key is not None and routes.lease_s is not None:
-            ticket = routing.ticket(key, routes.salt)
-            if ticket in self._keys or len(self._keys) >= MAX_KEYS:
-                return "apart"
-            self._keys.add(ticket)
-            return "callers"
+            is_new = self._keys.add(routing.ticket(key, routes.salt))
+            return "callers" if is_new else "apart"
         sample = request.headers.get(SAMPLE_HEADER, "").encode("utf-8", "surrogateescape")
         return "samples" if sample and hmac.compare_digest(sample, self._sample) else "callers"
 
@@ -282,7 +278,7 @@ class Proxy:
         gone = [each for name, each in earlier.items() if self.deployments.get(name) is not each]
         self.draining = [each for each in (*self.draining, *gone) if each.in_flight]
         if not (routes and before) or before.salt != routes.salt or before.is_whole:
-            self._keys.clear()
+            self._keys = Keys()
         self.routes = routes
         self.generation += 1
 
