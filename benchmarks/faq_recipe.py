@@ -22,7 +22,8 @@ from ml.projects.faq_matching.recipe import MATCHES, Recipe, fit_recipe
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import NAMES, TEST_KNOWN, TEST_UNSEEN, TRAIN, split
 from ml.toolkit.boosting import threads
-from ml.toolkit.metrics import Estimate, estimates, paired_ratio, ranks
+from ml.toolkit.bootstrap import Estimate, paired_ratio
+from ml.toolkit.ranking import estimates, ranks
 
 ROOT = Path(__file__).parents[1]
 OURS = ROOT / "ml/projects/faq_matching/data/faq"

@@ -16,8 +16,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ml.core import names, repository
 from ml.core.errors import Problem, Refused
 from ml.repository.profile import Choices, Profile, profile
+from ml.toolkit.metrics import QUANTILES
 from ml.toolkit.tables import Column
-from ml.toolkit.tasks import QUANTILES
 
 TEMPLATES = Path(__file__).parent / "templates"
 _SUFFIX = ".jinja"

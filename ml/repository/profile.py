@@ -16,8 +16,8 @@ from ml.core import repository
 from ml.core.errors import Problem, Refused, nearest
 from ml.toolkit.datasets import FEATURES
 from ml.toolkit.measurement import Rows, constant_answer, metric_values
+from ml.toolkit.metrics import METRICS, Task
 from ml.toolkit.tables import MISSING, Column, ColumnType, is_number, is_whole_number
-from ml.toolkit.tasks import METRICS, Task
 
 if TYPE_CHECKING:
     import pandas as pd

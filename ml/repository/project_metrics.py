@@ -13,8 +13,8 @@ from ml.core.documents import Document, Key
 from ml.core.errors import Place, Problem, nearest
 from ml.toolkit.datasets import SchemaRefused, Target
 from ml.toolkit.evaluation import wrong_primary
+from ml.toolkit.metrics import METRICS, TASKS, Task
 from ml.toolkit.tables import TableSchema
-from ml.toolkit.tasks import METRICS, TASKS, Task
 
 # The calls of ml.toolkit that are told the task and the primary metric.
 _CALLS = frozenset({"evaluate", "Evaluation"})

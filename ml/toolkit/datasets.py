@@ -5,7 +5,7 @@ on top of it.
 
     file: table.csv              # in the folder of the data asset
     task: binary                 # binary, multiclass or regression
-    primary_metric: auc          # that versions are compared by; ml.toolkit.tasks has them all
+    primary_metric: auc          # that versions are compared by; ml.toolkit.metrics has them all
     target: Churn
     positive: "Yes"              # binary: the value of the target that is 1
     id: customerID               # optional: what tells rows apart; by default their content
@@ -41,8 +41,8 @@ from numpy.typing import NDArray
 
 from ml.toolkit.leakage import Check, not_later
 from ml.toolkit.measurement import VALIDATION, Rows, metric_values
+from ml.toolkit.metrics import METRICS, TASKS, Task
 from ml.toolkit.tables import Column, DataRefused, TableSchema, read_table
-from ml.toolkit.tasks import METRICS, TASKS, Task
 
 TRAIN, TEST = "train", "test"
 PARTS = (TRAIN, VALIDATION, TEST)

@@ -17,9 +17,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
+from ml.toolkit.bootstrap import Estimate
 from ml.toolkit.leakage import IDENTIFIERS, Check, identifiers
-from ml.toolkit.metrics import Estimate
-from ml.toolkit.tasks import METRICS, TASKS, Task, fault, probabilities_fault
+from ml.toolkit.metrics import METRICS, TASKS, Task, fault, probabilities_fault
 
 SCHEMA_VERSION = 2
 EVALUATION = "evaluation.json"
@@ -37,7 +37,7 @@ class EvaluationRefused(ValueError):
 
 @dataclass(frozen=True)
 class Prediction:
-    """The first answer to one unit, as the task has it (`ml.toolkit.tasks.Answers`): where the
+    """The first answer to one unit, as the task has it (`ml.toolkit.metrics.Answers`): where the
     right one came in a ranking, what was given for what in the others.
 
     `unit` names a row across splits: one of the test that is in validation too is a leak. `slices`

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.toolkit.tasks import METRICS, Answers, Metric, Task, value
+from ml.toolkit.metrics import METRICS, Answers, Metric, Task, value
 
 # Slices of fewer units are not compared: their difference is mostly chance.
 FEWEST = 20

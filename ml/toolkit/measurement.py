@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.toolkit.bootstrap import enough_groups
 from ml.toolkit.evaluation import Evaluation, Metrics, Prediction, write_evaluation
 from ml.toolkit.explain import contributions
 from ml.toolkit.fairness import differences
 from ml.toolkit.leakage import Check, shared
 from ml.toolkit.leakage import features as leaking_features
-from ml.toolkit.metrics import enough_groups, ranks
+from ml.toolkit.metrics import METRICS, QUANTILES, Answers, Task, estimates, value
+from ml.toolkit.ranking import ranks
 from ml.toolkit.reference import Columns, write_reference
-from ml.toolkit.tasks import METRICS, QUANTILES, Answers, Task, estimates, value
 
 VALIDATION = "validation"
 # What a model says of a row of a table, as `ml watch` calls it.

@@ -1,173 +1,352 @@
-"""Ranking metrics with confidence intervals: a seeded bootstrap over the right unit.
+"""The metrics of each task, and the form of the predictions that they need.
 
-What is drawn is what is independent: a question, or, where several rows hang together, all rows of
-an entity or of a block of time at once. Drawn row by row, such rows look like more evidence than
-they are, and the interval is too narrow (Field and Welsh 2007, "Bootstrapping clustered data").
-
-A rank counts from 1 and is pessimistic: whatever scores as high as the right answer stands before
-it, so that a constant score earns nothing.
+A metric is the mean of one value a unit (`of_units`), or follows from all units at once (`of_all`).
+Versions can be compared by either: on the same units, or the same draws of them. The formulas are
+scikit-learn's (https://scikit-learn.org/stable/modules/model_evaluation.html); a test compares.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-Values = NDArray[np.float64]
-# One label a row: rows with the same label hang together.
-Groups = Sequence[str] | NDArray[Any]
-SAMPLES = 2000
-LEVEL = 0.95
-# So many numbers of one chunk of draws are held at once.
-_HELD = 500_000
-# With fewer groups an interval over them is unreliable (Cameron, Gelbach and Miller 2008).
-FEWEST_GROUPS = 10
+from ml.toolkit.bootstrap import Estimate, Groups, Values, bounds, drawn_times, weighted_sums
+from ml.toolkit.ranking import METRICS as OF_RANKS
+
+Task = Literal["ranking", "binary", "multiclass", "regression"]
+TASKS: tuple[Task, ...] = get_args(Task)
+# Probabilities of 0 and 1 are taken for these, as scikit-learn's log_loss does.
+_EPS = float(np.finfo(np.float64).eps)
+# The level of each metric of a predicted quantile.
+QUANTILES: Mapping[str, float] = {"quantile_loss_10": 0.1, "quantile_loss_90": 0.9}
+# The probabilities of the classes are written with four digits.
+_ROUNDED = 1e-4
+# Of `lift_at_10` and `recall_at_precision_90`.
+_TOP, _PRECISION = 0.1, 0.9
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A value with the bounds of its confidence interval, over `count` rows (questions, say)."""
+class Answers:
+    """The answers to some units, a row each; what does not concern the task is not looked at.
 
-    value: float
-    low: float
-    high: float
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.value:.4g} ({self.low:.4g}–{self.high:.4g})"
-
-
-def ranks(scores: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:
-    """The rank of column `expected[i]` in row i of `scores`; a NaN score is the last of all."""
-    clean = np.where(np.isnan(scores), -np.inf, scores)
-    own = clean[np.arange(len(clean)), expected][:, None]
-    return np.asarray((clean >= own).sum(axis=1), dtype=np.int64)
-
-
-def gain_at(positions: NDArray[np.int64], k: int) -> float:
-    """The share of questions whose right answer is among the first k."""
-    return float((positions <= k).mean())
-
-
-def mean_rank(positions: NDArray[np.int64]) -> float:
-    """The mean rank of the right answer; 1 is perfect."""
-    return float(positions.mean())
-
-
-METRICS: Mapping[str, Callable[[NDArray[np.int64]], Values]] = {
-    "gain_at_1": lambda positions: (positions <= 1).astype(np.float64),
-    "gain_at_3": lambda positions: (positions <= 3).astype(np.float64),
-    "mean_rank": lambda positions: positions.astype(np.float64),
-}
-
-
-def estimates(
-    positions: NDArray[np.int64], seed: int = 0, groups: Groups | None = None
-) -> dict[str, Estimate]:
-    """Every metric of `METRICS` with its interval; ValueError when there is no question."""
-    return {name: mean_estimate(of(positions), seed, groups) for name, of in METRICS.items()}
-
-
-def enough_groups(groups: Sequence[str]) -> bool:
-    """Whether an interval over rows with these labels can be relied on; "" is not a group."""
-    return not any(groups) or len(set(groups)) >= FEWEST_GROUPS
-
-
-def time_blocks(times: NDArray[Any], length: float) -> NDArray[np.int64]:
-    """The block of every time, for `groups`: blocks of `length` that do not overlap, from the first
-    time on (Carlstein 1986). A block is longer than what one time says of a later one.
+    ranking: `rank` of the right answer, from 1. binary: `expected` and `predicted` are "0" or "1",
+    `score` is the probability of "1". multiclass: labels, and the probability that the right one
+    was given. regression: numbers as text.
     """
-    if not length > 0:
-        raise ValueError(f"a block of length {length}")
-    return np.asarray(np.floor((times - times.min()) / length), dtype=np.int64)
+
+    expected: NDArray[Any]
+    predicted: NDArray[Any]
+    rank: NDArray[np.int64]
+    score: Values
+
+    @classmethod
+    def of(cls, rows: Sequence[Any]) -> Answers:
+        """Of objects that have these fields."""
+        kinds = (np.str_, np.str_, np.int64, np.float64)
+        return cls(
+            *(
+                np.array([getattr(row, field.name) for row in rows], dtype=kind)
+                for field, kind in zip(fields(cls), kinds, strict=True)
+            )
+        )
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @cached_property
+    def ones(self) -> Values:
+        """1 for each row whose right label is "1", else 0."""
+        return np.asarray(self.expected == "1", dtype=np.float64)
+
+    @cached_property
+    def from_the_top(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows by their scores, the highest first, and where each distinct score ends."""
+        order = np.argsort(-self.score, kind="stable")
+        return order, np.flatnonzero(np.diff(self.score[order], append=-1.0))
+
+    def __getitem__(self, rows: Any) -> Answers:
+        """Those rows, as numpy takes them."""
+        return Answers(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-def resampled_means(
-    values: Values, seed: int = 0, samples: int = SAMPLES, groups: Groups | None = None
-) -> Values:
-    """(samples, columns): means of the columns of `values` over the draws of `drawn_times`, the
-    same for all columns, which is what makes a comparison paired.
-    """
-    return np.concatenate(
-        [
-            np.stack([weighted_sums(times, column) for column in values.T], axis=1)
-            / times.sum(axis=1, keepdims=True)
-            for times in drawn_times(len(values), seed, groups, samples)
-        ]
+@dataclass(frozen=True)
+class Draws:
+    """Some answers, and how often each of them counts in each of several draws: (draws, rows)."""
+
+    answers: Answers
+    times: Values
+
+    @cached_property
+    def from_the_top(self) -> tuple[Values, Values]:
+        """How many "1", and how many rows at all, score at least as high as each distinct score,
+        the highest first: (draws, scores) each.
+        """
+        order, ends = self.answers.from_the_top
+        times = self.times.take(order, axis=1)
+        ones = (times * self.answers.ones[order]).cumsum(axis=1)
+        every = times.cumsum(axis=1)
+        return (ones, every) if len(ends) == len(order) else (ones[:, ends], every[:, ends])
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One of `of_units`, a value a row, and `of_all`, a value a draw, NaN where it has none."""
+
+    goal: Literal["maximize", "minimize"]
+    of_units: Callable[[Answers], Values] | None = None
+    of_all: Callable[[Draws], Values] | None = None
+
+
+def _right(answers: Answers) -> Values:
+    return np.asarray(answers.expected == answers.predicted, dtype=np.float64)
+
+
+def _probability(answers: Answers) -> Values:
+    """The probability that the right one of two labels was given."""
+    return np.where(answers.expected == "1", answers.score, 1 - answers.score)
+
+
+def _surprise(probability: Values) -> Values:
+    return -np.log(np.clip(probability, _EPS, 1 - _EPS))
+
+
+def _errors(answers: Answers) -> Values:
+    return np.asarray(
+        answers.predicted.astype(np.float64) - answers.expected.astype(np.float64), dtype=np.float64
     )
 
 
-def drawn_times(
-    count: int, seed: int = 0, groups: Groups | None = None, samples: int = SAMPLES
-) -> Iterator[Values]:
-    """Draws with replacement of `count` rows, or of whole groups of them (a label a row): how often
-    each row was drawn, in chunks (draws, rows). Raises ValueError for fewer than `FEWEST_GROUPS`
+def _auc(draws: Draws) -> Values:
+    """How often a "1" scores above a "0", a tie counting half (Hanley and McNeil 1982)."""
+    ones, every = draws.from_the_top
+    zeros = every - ones
+    # The area under the ones over the zeros, a trapezium a score.
+    twice = np.einsum("ij,ij->i", ones[:, 1:] + ones[:, :-1], np.diff(zeros, axis=1))
+    won = (ones[:, 0] * zeros[:, 0] + twice) / 2
+    return _share(won, ones[:, -1] * zeros[:, -1])
+
+
+def _f1(draws: Draws) -> Values:
+    """Of the label "1"; 0 where nothing is "1" and nothing was taken for it."""
+    ones, times = draws.answers.ones, draws.times
+    predicted = draws.answers.predicted == "1"
+    hits, named = (weighted_sums(times, of) for of in (2.0 * ones * predicted, ones + predicted))
+    return np.nan_to_num(_share(hits, named))
+
+
+def _macro_f1(draws: Draws) -> Values:
+    """The mean F1 of the classes that occur or are predicted."""
+    answers, times = draws.answers, draws.times
+    labels = np.unique([answers.expected, answers.predicted])
+    right, predicted = (
+        (of[:, None] == labels).astype(np.float64) for of in (answers.expected, answers.predicted)
+    )
+    of_class = _share(2.0 * (times @ (right * predicted)), times @ (right + predicted))
+    return np.asarray(np.nanmean(of_class, axis=1))
+
+
+def _share(part: Values, whole: Values) -> Values:
+    """part / whole, NaN where the whole is nothing."""
+    nothing = np.full(whole.shape, np.nan)
+    return np.asarray(np.divide(part, whole, out=nothing, where=whole > 0))
+
+
+def _average_precision(draws: Draws) -> Values:
+    """The precision at every score that a "1" has, averaged over the "1"."""
+    ones, every = draws.from_the_top
+    precision = ones / np.maximum(every, 1.0)
+    gained = np.einsum("ij,ij->i", np.diff(ones, axis=1), precision[:, 1:])
+    return _share(ones[:, 0] * precision[:, 0] + gained, ones[:, -1])
+
+
+def _recall_at_precision(draws: Draws) -> Values:
+    """The largest share of the "1" that a threshold finds with a precision of 0.9; 0 if none."""
+    ones, every = draws.from_the_top
+    precise = ones >= (_PRECISION - 1e-12) * every
+    last = precise.shape[1] - 1 - np.argmax(precise[:, ::-1], axis=1)
+    found_ones = np.where(precise.any(axis=1), ones[np.arange(len(ones)), last], 0.0)
+    return _share(found_ones, ones[:, -1])
+
+
+def _lift(draws: Draws) -> Values:
+    """The share of "1" among the tenth of rows that score highest, by the share among all. Of rows
+    that tie at its end a part counts.
+    """
+    ones, every = draws.from_the_top
+    tenth = every[:, -1:] * _TOP
+    at = np.argmax(every >= tenth, axis=1)[:, None]
+    before = np.maximum(at - 1, 0)
+    below, ones_above = (
+        np.where(at > 0, np.take_along_axis(of, before, axis=1), 0.0) for of in (every, ones)
+    )
+    own = np.take_along_axis(every, at, axis=1) - below
+    rest = np.take_along_axis(ones, at, axis=1) - ones_above
+    ones_above = ones_above + rest * (tenth - below) / np.maximum(own, 1.0)
+    return _share(ones_above / tenth, ones[:, -1:] / every[:, -1:])[:, 0]
+
+
+def _quantile_loss(level: float) -> Metric:
+    """The pinball loss of a predicted quantile."""
+
+    def of_units(answers: Answers) -> Values:
+        short = -_errors(answers)
+        return np.maximum(level * short, (level - 1) * short)
+
+    return Metric("minimize", of_units=of_units)
+
+
+def _rmse(draws: Draws) -> Values:
+    squares = weighted_sums(draws.times, _errors(draws.answers) ** 2)
+    return np.asarray(np.sqrt(squares / draws.times.sum(axis=1)))
+
+
+_ACCURACY = Metric("maximize", of_units=_right)
+METRICS: Mapping[Task, Mapping[str, Metric]] = {
+    "ranking": {
+        name: Metric(
+            "minimize" if name == "mean_rank" else "maximize",
+            of_units=lambda answers, of=of: of(answers.rank),  # type: ignore[misc]
+        )
+        for name, of in OF_RANKS.items()
+    },
+    "binary": {
+        "accuracy": _ACCURACY,
+        "log_loss": Metric("minimize", of_units=lambda answers: _surprise(_probability(answers))),
+        "brier": Metric("minimize", of_units=lambda answers: (1 - _probability(answers)) ** 2),
+        "auc": Metric("maximize", of_all=_auc),
+        "average_precision": Metric("maximize", of_all=_average_precision),
+        "f1": Metric("maximize", of_all=_f1),
+        "lift_at_10": Metric("maximize", of_all=_lift),
+        "recall_at_precision_90": Metric("maximize", of_all=_recall_at_precision),
+    },
+    "multiclass": {
+        "accuracy": _ACCURACY,
+        "log_loss": Metric("minimize", of_units=lambda answers: _surprise(answers.score)),
+        "f1": Metric("maximize", of_all=_macro_f1),
+    },
+    "regression": {
+        "mae": Metric("minimize", of_units=lambda answers: np.abs(_errors(answers))),
+        "mse": Metric("minimize", of_units=lambda answers: _errors(answers) ** 2),
+        "rmse": Metric("minimize", of_all=_rmse),
+        **{name: _quantile_loss(level) for name, level in QUANTILES.items()},
+    },
+}
+
+
+def fault(task: Task, expected: str, predicted: str, rank: int, score: float) -> str:
+    """Why a row cannot be an answer of that task, or ""."""
+    if not math.isfinite(score):
+        return f"score {score}"
+    if task == "ranking":
+        if rank < 1:
+            return f"rank {rank}"
+        right = rank > 1 or expected == predicted
+        return "" if right else "rank 1, but another entry was predicted"
+    if rank:
+        return f"rank {rank}, where nothing is ranked"
+    if task == "regression":
+        sound = all(_is_number(text) for text in (expected, predicted))
+        return "" if sound else f"{expected!r} and {predicted!r} are not two finite numbers"
+    if not 0 <= score <= 1:
+        return f"score {score}, where it is a probability"
+    if task == "binary" and not {expected, predicted} <= {"0", "1"}:
+        return f"{expected!r} and {predicted!r}, where labels are 0 and 1"
+    if task == "multiclass" and score > 0.5 and expected != predicted:
+        return f"{predicted!r} was predicted, with probability {score} on {expected!r}"
+    return ""
+
+
+def probabilities_fault(
+    expected: str, predicted: str, score: float, probabilities: Mapping[str, float]
+) -> str:
+    """Why these, of every class, cannot be the rounded probabilities of a multiclass row, or ""."""
+    if not all(0 <= probability <= 1 for probability in probabilities.values()):
+        return "a probability is not between 0 and 1"
+    if abs(sum(probabilities.values()) - 1) > _ROUNDED * len(probabilities):
+        return f"probabilities that sum to {sum(probabilities.values()):.6g}"
+    if abs(probabilities.get(expected, 0.0) - score) > _ROUNDED:
+        return f"score {score}, where the probability of {expected!r} is another"
+    if probabilities.get(predicted, 0.0) < max(probabilities.values()) - _ROUNDED:
+        return f"{predicted!r} was predicted, and another class is more probable"
+    return ""
+
+
+def value(metric: Metric, answers: Answers) -> float:
+    """The metric of some rows; ValueError when there is none or it is not defined on them."""
+    if not len(answers):
+        raise ValueError("no unit to measure on")
+    if metric.of_units is not None:
+        return float(metric.of_units(answers).mean())
+    assert metric.of_all is not None
+    result = float(metric.of_all(Draws(answers, np.ones((1, len(answers)))))[0])
+    if math.isnan(result):
+        raise ValueError("it is not defined on these units")
+    return result
+
+
+def estimate(
+    metric: Metric, answers: Answers, seed: int = 0, groups: Groups | None = None
+) -> Estimate:
+    """The metric with its percentile-bootstrap interval; ValueError as `value`, or for too few
+    groups. Draws that it is not defined on (no "1" among them, say) are left out.
+    """
+    value(metric, answers)
+    return estimates_of({"": metric}, answers, seed, groups)[""]
+
+
+def estimates(
+    task: Task, answers: Answers, seed: int = 0, groups: Groups | None = None
+) -> dict[str, Estimate]:
+    """Every metric of the task; one that is not defined on these units (the AUC where all are
+    "0") is left out, and a gate that asks for it refuses. ValueError when there is no unit.
+    """
+    return estimates_of(METRICS[task], answers, seed, groups)
+
+
+def estimates_of(
+    metrics: Mapping[str, Metric],
+    answers: Answers,
+    seed: int = 0,
+    groups: Groups | None = None,
+) -> dict[str, Estimate]:
+    """As `estimate`, of several metrics on the same draws, which take most of the time; those that
+    are not defined on these units are left out. ValueError when there is no unit, or for too few
     groups.
     """
-    at = None if groups is None else _numbered(groups)
-    among = count if at is None else int(at.max()) + 1
-    rng, chunk = np.random.default_rng(seed), max(1, _HELD // count)
-    for start in range(0, samples, chunk):
-        size = min(chunk, samples - start)
-        # To draw rows and count them is many times faster than `rng.multinomial`.
-        drawn = rng.integers(among, size=(size, among)) + among * np.arange(size)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=size * among).reshape(size, among)
-        yield (times if at is None else times.take(at, axis=1)).astype(np.float64)
+    if not len(answers):
+        raise ValueError("no unit to measure on")
+    points = {}
+    for name, metric in metrics.items():
+        with suppress(ValueError):
+            points[name] = value(metric, answers)
+    of_units = {name: of(answers) for name in points if (of := metrics[name].of_units) is not None}
+    drawn: dict[str, list[Values]] = {name: [] for name in points}
+    for times in drawn_times(len(answers), seed, groups):
+        draws = Draws(answers, times)
+        rows = times.sum(axis=1)
+        for name, column in of_units.items():
+            drawn[name].append(weighted_sums(times, column) / rows)
+        for name in points.keys() - of_units.keys():
+            of_all = metrics[name].of_all
+            assert of_all is not None
+            drawn[name].append(of_all(draws))
+    estimated = {}
+    for name, point in points.items():
+        values = np.concatenate(drawn[name])
+        low, high = bounds(values if name in of_units else values[~np.isnan(values)])
+        estimated[name] = Estimate(point, min(low, point), max(high, point), len(answers))
+    return estimated
 
 
-def weighted_sums(times: Values, values: Values) -> Values:
-    """The sum of the values in each draw. Not `times @ values`: the threads of a BLAS wait for each
-    other on a machine that is busy.
-    """
-    return np.asarray(np.einsum("ij,j->i", times, values))
-
-
-def _numbered(groups: Groups) -> NDArray[np.int64]:
-    """The number of the group of every row."""
-    labels, at = np.unique(np.asarray(groups), return_inverse=True)
-    if len(labels) < FEWEST_GROUPS:
-        raise ValueError(f"{len(labels)} groups, where {FEWEST_GROUPS} are the fewest")
-    return np.asarray(at, dtype=np.int64)
-
-
-def bounds(drawn: Values) -> tuple[float, float]:
-    """The percentiles, outwards to the next draw: not interpolated, so infinity may occur."""
-    ordered = np.sort(drawn)
-    last = len(ordered) - 1
-    low, high = math.floor((1 - LEVEL) / 2 * last), math.ceil((1 + LEVEL) / 2 * last)
-    return float(ordered[low]), float(ordered[high])
-
-
-def mean_estimate(values: Values, seed: int = 0, groups: Groups | None = None) -> Estimate:
-    """The mean with its percentile-bootstrap interval (Efron 1979)."""
-    if not len(values):
-        raise ValueError("no question to measure on")
-    low, high = bounds(resampled_means(values[:, None], seed, groups=groups)[:, 0])
-    return Estimate(float(values.mean()), low, high, len(values))
-
-
-def paired_ratio(ours: Values, theirs: Values, seed: int = 0) -> Estimate:
-    """mean(ours) ÷ mean(theirs) on the same questions, for instance of their errors.
-
-    A resample without an error of theirs has ratio 1 when ours has none either, else infinity.
-    ValueError when they are not as many.
-    """
-    if ours.shape != theirs.shape:
-        raise ValueError(f"{len(ours)} and {len(theirs)} questions cannot be paired")
-    both = np.stack([ours, theirs], axis=1).astype(np.float64)
-    if not len(both):
-        raise ValueError("no question to measure on")
-    drawn = resampled_means(both, seed)
-    value = both.mean(axis=0)
-    low, high = bounds(_ratio(drawn[:, 0], drawn[:, 1]))
-    return Estimate(float(_ratio(value[:1], value[1:])[0]), low, high, len(both))
-
-
-def _ratio(above: Values, below: Values) -> Values:
-    nothing = np.where(above > 0, np.inf, 1.0)
-    return np.divide(above, below, out=nothing, where=below > 0)
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

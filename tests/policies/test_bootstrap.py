@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from ml.toolkit.tasks import METRICS, Answers, Draws
+from ml.toolkit.metrics import METRICS, Answers, Draws
 from policies.promotion.comparison import (
     FEWEST_GROUPS,
     STATISTIC_RESAMPLES,

@@ -58,7 +58,7 @@ import numpy
 from ml.serving.scoring.manifest import verify
 from ml.toolkit.evaluation import Evaluation, Prediction, write_evaluation
 from ml.toolkit.leakage import shared
-from ml.toolkit.metrics import estimates
+from ml.toolkit.ranking import estimates
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=pathlib.Path)

@@ -25,7 +25,7 @@ from ml.reports.charts.classification import (
     threshold_curves,
 )
 from ml.reports.pages import report
-from ml.toolkit.tasks import Answers
+from ml.toolkit.metrics import Answers
 from tests.local import BACKEND
 from tests.release import tiny_classes
 from tests.reports.html_page import Page

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ml.toolkit.bootstrap import Estimate
 from ml.toolkit.evaluation import (
     Evaluation,
     EvaluationRefused,
@@ -16,7 +17,6 @@ from ml.toolkit.evaluation import (
     read_evaluation,
     write_evaluation,
 )
-from ml.toolkit.metrics import Estimate
 
 GAIN = {"gain_at_1": Estimate(0.5, 0.2, 0.8, 2)}
 SOUND = Evaluation(

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ml.toolkit.fairness import FEWEST, differences
-from ml.toolkit.metrics import METRICS
-from ml.toolkit.tasks import Answers
+from ml.toolkit.metrics import Answers
+from ml.toolkit.ranking import METRICS
 
 
 def disparities(positions: np.ndarray, slices: list[str], split: str) -> dict[str, dict[str, Any]]:

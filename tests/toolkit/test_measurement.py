@@ -26,7 +26,7 @@ from ml.toolkit.measurement import (
     metric_values,
     predict,
 )
-from ml.toolkit.tasks import METRICS, Task
+from ml.toolkit.metrics import METRICS, Task
 from policies.promotion.evidence import parse
 
 COUNT = 240

@@ -1,139 +1,225 @@
-"""Ranking metrics and their bootstrap, against plain slow references."""
+"""Metrics of every task against scikit-learn's, their intervals, and rows that cannot be."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn import metrics as theirs
 
-from ml.toolkit import metrics
+from ml.toolkit.bootstrap import FEWEST_GROUPS
+from ml.toolkit.evaluation import Prediction, wrong_primary
+from ml.toolkit.measurement import measure
+from ml.toolkit.metrics import (
+    METRICS,
+    TASKS,
+    Answers,
+    Draws,
+    Task,
+    estimate,
+    estimates,
+    fault,
+    value,
+)
 
-
-def test_a_rank_counts_what_scores_as_high():
-    """A constant score earns the last rank, not the first."""
-    scores = np.array([[0.1, 0.9, 0.5], [1.0, 1.0, 1.0], [3.0, 2.0, 1.0]])
-    assert metrics.ranks(scores, np.array([1, 0, 2])).tolist() == [1, 3, 3]
-
-
-def test_nan_is_the_last_of_all():
-    """A NaN score for the right answer never ranks first."""
-    scores = np.array([[np.nan, 0.0], [np.nan, np.nan]])
-    assert metrics.ranks(scores, np.array([0, 0])).tolist() == [2, 2]
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=60))
-def test_metrics_are_what_they_say(positions: list[int]):
-    """gain@k and the mean rank, counted by hand."""
-    array = np.array(positions)
-    for k in (1, 3):
-        assert metrics.gain_at(array, k) == pytest.approx(
-            sum(r <= k for r in positions) / len(positions)
-        )
-    assert metrics.mean_rank(array) == pytest.approx(sum(positions) / len(positions))
-
-
-def test_an_interval_holds_its_value_and_narrows():
-    """Four times the questions: about half the width."""
-    rng = np.random.default_rng(0)
-    small, large = (metrics.mean_estimate((rng.random(n) < 0.7).astype(float)) for n in (200, 3200))
-    assert small.low <= small.value <= small.high
-    ratio = (small.high - small.low) / (large.high - large.low)
-    assert 3 < ratio < 5.5
+RNG = np.random.default_rng(0)
+COUNT = 300
+TRUTH = RNG.integers(0, 2, COUNT)
+# Tenths, so that many scores are tied; the ends too.
+SCORE = np.clip(np.round(0.5 * TRUTH + 0.7 * RNG.random(COUNT) - 0.1, 1), 0, 1)
+SAID = (SCORE > 0.5).astype(int)
+NUMBERS = RNG.normal(10, 3, (2, COUNT))
+LABELS = RNG.choice(list("abc"), (2, COUNT))
 
 
-def test_the_bootstrap_agrees_with_the_normal_interval():
-    """On a plain mean the percentile interval is the textbook one, within a tenth."""
-    values = np.random.default_rng(1).normal(5, 2, 500)
-    estimate = metrics.mean_estimate(values)
-    error = 1.96 * values.std() / np.sqrt(500)
-    assert estimate.high - estimate.low == pytest.approx(2 * error, rel=0.1)
+def answers(expected: Any, predicted: Any, score: Any = 0.0) -> Answers:
+    """As a predictions.csv has them: labels and numbers are text."""
+    return Answers(
+        np.array([str(label) for label in expected]),
+        np.array([str(label) for label in predicted]),
+        np.zeros(len(expected), dtype=np.int64),
+        np.broadcast_to(np.asarray(score, dtype=np.float64), len(expected)),
+    )
 
 
-def test_the_same_seed_gives_the_same_interval():
-    """Intervals are reproducible, and another seed moves them."""
-    values = np.random.default_rng(2).random(100)
-    assert metrics.mean_estimate(values, 3) == metrics.mean_estimate(values, 3)
-    assert metrics.mean_estimate(values, 3) != metrics.mean_estimate(values, 4)
+BINARY = answers(TRUTH, SAID, SCORE)
+REGRESSION = answers(*(line.tolist() for line in NUMBERS))
+MULTICLASS = answers(*LABELS, np.where(LABELS[0] == LABELS[1], 0.6, 0.2))
+# Of the tenth that scores highest; rows that tie at its end count in part, as the mean of them.
+ORDER = np.argsort(-SCORE, kind="stable")[: COUNT // 10]
+TIED = SCORE[ORDER[-1]] == SCORE
+TOP = np.where(SCORE[ORDER] == SCORE[ORDER[-1]], TRUTH[TIED].mean(), TRUTH[ORDER])
+GIVEN: Mapping[Task, Answers] = {
+    "binary": BINARY,
+    "regression": REGRESSION,
+    "multiclass": MULTICLASS,
+}
+PUBLISHED: Mapping[tuple[Task, str], float] = {
+    ("binary", "accuracy"): theirs.accuracy_score(TRUTH, SAID),
+    ("binary", "log_loss"): theirs.log_loss(TRUTH, SCORE),
+    ("binary", "brier"): theirs.brier_score_loss(TRUTH, SCORE),
+    ("binary", "auc"): theirs.roc_auc_score(TRUTH, SCORE),
+    ("binary", "f1"): theirs.f1_score(TRUTH, SAID),
+    ("binary", "average_precision"): theirs.average_precision_score(TRUTH, SCORE),
+    ("binary", "lift_at_10"): TOP.mean() / TRUTH.mean(),
+    ("binary", "recall_at_precision_90"): max(
+        recall
+        for precision, recall, _ in zip(*theirs.precision_recall_curve(TRUTH, SCORE), strict=False)
+        if precision >= 0.9
+    ),
+    ("multiclass", "f1"): theirs.f1_score(*LABELS, average="macro"),
+    ("regression", "quantile_loss_10"): theirs.mean_pinball_loss(*NUMBERS, alpha=0.1),
+    ("regression", "quantile_loss_90"): theirs.mean_pinball_loss(*NUMBERS, alpha=0.9),
+    ("multiclass", "accuracy"): theirs.accuracy_score(*LABELS),
+    ("multiclass", "log_loss"): -np.log(MULTICLASS.score).mean(),
+    ("regression", "mae"): theirs.mean_absolute_error(*NUMBERS),
+    ("regression", "mse"): theirs.mean_squared_error(*NUMBERS),
+    ("regression", "rmse"): theirs.root_mean_squared_error(*NUMBERS),
+}
 
 
-def test_a_paired_ratio_of_errors():
-    """Half the errors on the same questions: a ratio of one half, bounded below one."""
-    theirs = np.tile([1.0, 1.0, 0.0, 0.0, 1.0, 1.0], 60)
-    ours = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], 60)
-    estimate = metrics.paired_ratio(ours, theirs)
-    assert estimate.value == 0.5 and 0.4 < estimate.low < 0.5 < estimate.high < 0.6
+def test_every_metric_is_compared() -> None:
+    """Those of ranks are tested with ml.toolkit.metrics."""
+    ours = {(task, name) for task in GIVEN for name in METRICS[task]}
+    assert PUBLISHED.keys() == ours and {*GIVEN, "ranking"} == set(TASKS)
 
 
-def test_a_ratio_to_nothing():
-    """No errors of theirs: one when ours has none either, else infinity, never NaN."""
-    none, some = np.zeros(10), np.ones(10)
-    assert metrics.paired_ratio(none, none).value == 1
-    assert metrics.paired_ratio(some, none).high == np.inf
+@pytest.mark.parametrize(("task", "name"), PUBLISHED)
+def test_a_metric_is_scikit_learns(task: Task, name: str) -> None:
+    """The value, and an interval around it that narrows with more units."""
+    metric, given = METRICS[task][name], GIVEN[task]
+    assert value(metric, given) == pytest.approx(PUBLISHED[task, name], abs=1e-12)
+    full, part = estimate(metric, given), estimate(metric, given[:75])
+    assert full.low < full.value < full.high and full.count == COUNT
+    assert full.high - full.low < part.high - part.low
+    assert estimate(metric, given) == full  # seeded
 
 
-def test_unpaired_or_missing_questions_are_refused():
-    """Two lengths cannot be paired; nothing cannot be measured."""
-    with pytest.raises(ValueError, match="paired"):
-        metrics.paired_ratio(np.ones(3), np.ones(4))
-    with pytest.raises(ValueError, match="no question"):
-        metrics.paired_ratio(np.ones(0), np.ones(0))
+@pytest.mark.parametrize(
+    ("name", "score"), [("auc", SCORE), ("f1", SAID), ("average_precision", SCORE), ("rmse", None)]
+)
+def test_a_draw_counts_a_row_as_often_as_it_was_drawn(
+    name: str, score: NDArray[Any] | None
+) -> None:
+    """As scikit-learn does with weights."""
+    task: Task = "regression" if score is None else "binary"
+    of_all = METRICS[task][name].of_all
+    assert of_all is not None
+    times = np.random.default_rng(1).multinomial(COUNT, [1 / COUNT] * COUNT, 5).astype(float)
+    scorers = {
+        "auc": theirs.roc_auc_score,
+        "f1": theirs.f1_score,
+        "average_precision": theirs.average_precision_score,
+        "rmse": theirs.root_mean_squared_error,
+    }
+    pair = NUMBERS if score is None else (TRUTH, score)
+    expected = [scorers[name](*pair, sample_weight=weight) for weight in times]
+    assert of_all(Draws(GIVEN[task], times)).tolist() == pytest.approx(expected)
 
 
-def _hanging_together(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """40 entities of 10 rows that nearly agree, as rows of one entity do; and their names."""
-    rng = np.random.default_rng(seed)
-    names = np.repeat(np.arange(40), 10)
-    return np.repeat(rng.normal(size=40), 10) + rng.normal(0, 0.1, 400), names
+@pytest.mark.parametrize(("task", "name"), PUBLISHED)
+def test_groups_are_drawn_whole(task: Task, name: str) -> None:
+    """Every row ten times over is no more evidence: the interval is that of the rows."""
+    metric, given = METRICS[task][name], GIVEN[task][:60]
+    rows = np.repeat(np.arange(60), 10)
+    alone, as_if, grouped = (
+        estimate(metric, given),
+        estimate(metric, given[rows]),
+        estimate(metric, given[rows], groups=[f"g{row:02}" for row in rows]),
+    )
+    assert grouped.low == pytest.approx(alone.low) and grouped.high == pytest.approx(alone.high)
+    assert as_if.high - as_if.low < 0.5 * (grouped.high - grouped.low)
+    with pytest.raises(ValueError, match="groups"):
+        estimate(metric, given, groups=["a"] * (FEWEST_GROUPS - 1) + ["b"] * (61 - FEWEST_GROUPS))
 
 
-def test_rows_that_hang_together_are_drawn_together():
-    """Row by row it pretends to 400 rows where 40 are independent: three times too narrow."""
-    values, names = _hanging_together(0)
-    alone, together = metrics.mean_estimate(values), metrics.mean_estimate(values, groups=names)
-    assert alone.value == together.value and together.count == 400
-    assert 2.5 < (together.high - together.low) / (alone.high - alone.low) < 3.8
+def test_what_is_not_defined_is_left_out() -> None:
+    """The AUC of one label; a metric of nothing."""
+    alone = BINARY[TRUTH == 1]
+    assert "auc" not in estimates("binary", alone) and "f1" in estimates("binary", alone)
+    with pytest.raises(ValueError, match="not defined"):
+        estimate(METRICS["binary"]["auc"], alone)
+    rare = BINARY[np.r_[np.flatnonzero(TRUTH == 0), np.flatnonzero(TRUTH == 1)[:2]]]
+    result = estimate(METRICS["binary"]["auc"], rare)  # many draws have no "1"
+    assert 0 <= result.low <= result.value <= result.high <= 1
+    for task in GIVEN:
+        with pytest.raises(ValueError):
+            estimates(task, GIVEN[task][:0])
 
 
-def test_the_grouped_interval_holds_the_truth_as_often_as_it_says():
-    """Of 200 samples with mean 0, about 95 % of the grouped intervals hold it; half of the rest."""
-    coverage = {"grouped": 0, "row by row": 0}
-    for seed in range(200):
-        values, names = _hanging_together(seed)
-        for kind, groups in (("grouped", names), ("row by row", None)):
-            drawn = metrics.resampled_means(values[:, None], samples=200, groups=groups)[:, 0]
-            low, high = np.percentile(drawn, [2.5, 97.5])
-            coverage[kind] += bool(low <= 0 <= high)
-    assert coverage["grouped"] > 178 and coverage["row by row"] < 120
+@pytest.mark.parametrize(
+    ("task", "row", "said"),
+    [
+        ("ranking", ("a", "a", 1, 0.5), ""),
+        ("ranking", ("a", "b", 1, 0.5), "another"),
+        ("ranking", ("a", "b", 0, 0.5), "rank 0"),
+        ("binary", ("1", "0", 0, 0.5), ""),
+        ("binary", ("1", "0", 2, 0.5), "nothing is ranked"),
+        ("binary", ("yes", "0", 0, 0.5), "labels are 0 and 1"),
+        ("binary", ("1", "0", 0, 1.5), "probability"),
+        ("binary", ("1", "0", 0, float("nan")), "score nan"),
+        ("multiclass", ("cat", "dog", 0, 0.4), ""),
+        ("multiclass", ("cat", "dog", 0, 0.9), "'dog' was predicted"),
+        ("regression", ("1.5", "-2e3", 0, 0.0), ""),
+        ("regression", ("1.5", "nan", 0, 0.0), "finite"),
+        ("regression", ("1.5", "much", 0, 0.0), "finite"),
+        ("regression", ("1.5", "2", 0, float("inf")), "score inf"),
+    ],
+)
+def test_a_row_is_an_answer_or_none(
+    task: Task, row: tuple[str, str, int, float], said: str
+) -> None:
+    """What the row says of itself has to fit."""
+    message = fault(task, *row)
+    assert said in message and bool(message) is bool(said)
 
 
-def test_a_group_for_each_row_is_no_group():
-    """The same numbers as without groups, whatever the groups are called."""
-    values = np.random.default_rng(5).random(50)
-    names = [f"g{number:02}" for number in range(50)]
-    assert metrics.mean_estimate(values, groups=names) == metrics.mean_estimate(values)
+@pytest.mark.parametrize(
+    ("task", "metric", "goal", "said"),
+    [
+        ("binary", "log_loss", "minimize", ""),
+        ("binary", "log_loss", "maximize", "is to minimize"),
+        ("binary", "auc", "maximize", ""),
+        ("binary", "auk", "maximize", "not one of accuracy, log_loss, brier, auc"),
+        ("ranking", "mean_rank", "maximize", "is to minimize"),
+        ("regression", "accuracy", "maximize", "mae, mse"),
+        ("clustering", "accuracy", "maximize", "not one of ranking"),
+    ],
+)
+def test_the_primary_metric_is_one_of_the_task(
+    task: str, metric: str, goal: str, said: str
+) -> None:
+    """And nobody turns the better way round."""
+    message = wrong_primary(task, metric, goal)
+    assert said in message and bool(message) is bool(said)
 
 
-def test_groups_of_unlike_sizes_count_by_their_rows():
-    """A group of 90 rows weighs 90 times as much as one of a single row."""
-    values = np.array([1.0] * 90 + [0.0] * 30)
-    names = ["large"] * 90 + [f"small-{number}" for number in range(30)]
-    estimate = metrics.mean_estimate(values, groups=names)
-    assert estimate.value == 0.75 and estimate.low == 0 and estimate.high > 0.85
-
-
-def test_too_few_groups_are_refused():
-    """Over nine groups an interval is not to be relied on; over ten it is made."""
-    values = np.arange(40.0)
-    with pytest.raises(ValueError, match="9 groups"):
-        metrics.mean_estimate(values, groups=np.arange(40) % 9)
-    assert metrics.mean_estimate(values, groups=np.arange(40) % 10).count == 40
-
-
-def test_time_blocks():
-    """Blocks of a week from the first day on; a length of nothing is refused."""
-    days = np.array([3.0, 4.0, 9.9, 10.0, 17.0, 24.5])
-    assert metrics.time_blocks(days, 7).tolist() == [0, 0, 0, 1, 2, 3]
-    for length in (0, -1, float("nan")):
-        with pytest.raises(ValueError, match="length"):
-            metrics.time_blocks(days, length)
+def test_everything_is_measured_at_once() -> None:
+    """Splits, slices and how far they lie apart; a unit without a slice is in none."""
+    shops = ["" if at < 40 else "ab"[at % 2] for at in range(COUNT)]
+    rows = [
+        Prediction(f"u{at}", split, {"shop": shop}, str(a), str(b), score=float(s))
+        for split in ("validation", "test")
+        for at, (shop, a, b, s) in enumerate(zip(shops, TRUTH, SAID, SCORE, strict=True))
+    ]
+    result = measure("binary", rows, "test")
+    assert result.metrics["test"] == estimates("binary", BINARY) == result.metrics["validation"]
+    own = np.arange(COUNT)
+    sides = {name: BINARY[(own >= 40) & (own % 2 == at)] for at, name in enumerate("ab")}
+    assert result.slices["shop"] == {name: estimates("binary", of) for name, of in sides.items()}
+    apart = result.fairness["shop"]["auc"]
+    values = {name: value(METRICS["binary"]["auc"], of) for name, of in sides.items()}
+    assert apart["difference"] == pytest.approx(abs(values["a"] - values["b"]))
+    assert values[apart["highest"]] > values[apart["lowest"]] and apart["slices"] == 2
+    one_sided = [row if row.slices["shop"] != "a" else replace(row, expected="0") for row in rows]
+    assert "auc" not in measure("binary", one_sided, "test").fairness["shop"]
+    # Of a, there are ten groups and more; of b, nine.
+    grouped = [
+        replace(row, group=f"g{at % (9 if row.slices['shop'] == 'b' else 40)}")
+        for at, row in enumerate(rows)
+    ]
+    assert measure("binary", grouped, "test").slices["shop"].keys() == {"a"}

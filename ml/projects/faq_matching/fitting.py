@@ -18,7 +18,7 @@ from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import Split
 from ml.projects.faq_matching.vectors import Array, Index
 from ml.toolkit.boosting import lightgbm
-from ml.toolkit.metrics import gain_at, mean_rank, ranks
+from ml.toolkit.ranking import gain_at, mean_rank, ranks
 
 # step (trees so far), metrics of the validation questions
 Report = Callable[[int, dict[str, float]], None]

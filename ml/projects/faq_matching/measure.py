@@ -24,7 +24,7 @@ from ml.projects.faq_matching.splits import (
     folds,
 )
 from ml.toolkit.measurement import Explainer, Rows
-from ml.toolkit.metrics import gain_at, ranks
+from ml.toolkit.ranking import gain_at, ranks
 from ml.toolkit.reference import write_reference
 
 EVALUATED = (VALIDATION, TEST_KNOWN, TEST_UNSEEN)

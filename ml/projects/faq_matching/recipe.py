@@ -34,8 +34,9 @@ from ml.projects.faq_matching.splits import NAMES as SPLITS
 from ml.projects.faq_matching.splits import TRAIN, Split
 from ml.projects.faq_matching.vectors import Array, Index
 from ml.toolkit.boosting import lightgbm, threads
+from ml.toolkit.bootstrap import Estimate
 from ml.toolkit.evaluation import Metrics
-from ml.toolkit.metrics import Estimate, estimates, ranks
+from ml.toolkit.ranking import estimates, ranks
 
 FILE = "baseline.json"
 MATCHES = 40

@@ -18,7 +18,7 @@ from ml.projects.faq_matching.prepare import add_data_arguments, prepare
 from ml.projects.faq_matching.settings import Hyperparameters, add_arguments, boolean
 from ml.projects.faq_matching.splits import TRAIN, VALIDATION, Split, shuffled
 from ml.toolkit.boosting import threads
-from ml.toolkit.metrics import gain_at, ranks
+from ml.toolkit.ranking import gain_at, ranks
 from ml.toolkit.timing import latency
 from ml.toolkit.tracking import tracking
 

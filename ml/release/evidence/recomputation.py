@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from ml.toolkit import leakage
+from ml.toolkit.bootstrap import Estimate as ToolkitEstimate
+from ml.toolkit.bootstrap import Values, enough_groups
 from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, PROBABILITY, SLICE, wrong_primary
 from ml.toolkit.fairness import FEWEST
 from ml.toolkit.leakage import IDENTIFIERS, SHARED, TEST, TRAINING
-from ml.toolkit.metrics import Estimate as ToolkitEstimate
-from ml.toolkit.metrics import Values, enough_groups
-from ml.toolkit.tasks import (
+from ml.toolkit.metrics import (
     METRICS,
     TASKS,
     Answers,

@@ -13,8 +13,8 @@ from markupsafe import Markup
 from ml.reports.charts import svg
 from ml.reports.charts.scales import Linear
 from ml.reports.formatting import number
-from ml.toolkit.metrics import Values
-from ml.toolkit.tasks import METRICS, Answers, value
+from ml.toolkit.bootstrap import Values
+from ml.toolkit.metrics import METRICS, Answers, value
 
 # A square chart, and the most points of a curve.
 LEFT, RIGHT, TOP, BOTTOM, HEIGHT, POINTS = 50.0, 430.0, 34.0, 334.0, 380.0, 200

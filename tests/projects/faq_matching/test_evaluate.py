@@ -29,7 +29,7 @@ from ml.toolkit.evaluation import Prediction, read_evaluation
 from ml.toolkit.fairness import FEWEST
 from ml.toolkit.leakage import shared
 from ml.toolkit.measurement import predict
-from ml.toolkit.metrics import estimates
+from ml.toolkit.ranking import estimates
 from policies.promotion.evidence import parse
 
 pytestmark = pytest.mark.slow

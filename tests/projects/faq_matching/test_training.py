@@ -18,7 +18,7 @@ from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import TEST_KNOWN, TRAIN, VALIDATION, Split, shuffled
 from ml.projects.faq_matching.train import main
 from ml.serving.scoring.manifest import verify
-from ml.toolkit.metrics import gain_at, ranks
+from ml.toolkit.ranking import gain_at, ranks
 from tests.conftest import ROOT
 from tests.projects.faq_matching.conftest import SMALL
 

@@ -17,7 +17,7 @@ from ml.release.evidence.verification import checks
 from ml.release.versions import EVIDENCE_FILE, store
 from ml.toolkit.evaluation import PREDICTIONS, Evaluation, Prediction, write_evaluation
 from ml.toolkit.leakage import IDENTIFIERS, shared
-from ml.toolkit.metrics import estimates
+from ml.toolkit.ranking import estimates
 from policies.promotion.evidence import SCHEMA_VERSION
 from tests.local import BACKEND
 from tests.release.test_commands import ml

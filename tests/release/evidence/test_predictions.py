@@ -11,7 +11,7 @@ import pytest
 
 from ml.release.evidence.recomputation import disagreements, read_predictions, sha256
 from ml.toolkit.evaluation import COLUMNS, PREDICTIONS
-from ml.toolkit.metrics import estimates
+from ml.toolkit.ranking import estimates
 from policies.promotion.evidence import Estimate, Evidence, KeptPredictions
 
 HEADER = ",".join([*COLUMNS, "slice:topic"])

@@ -14,7 +14,7 @@ import yaml
 from ml.release.evidence.recomputation import disagreements, read_predictions
 from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, Prediction
 from ml.toolkit.measurement import measure
-from ml.toolkit.tasks import TASKS
+from ml.toolkit.metrics import TASKS
 from policies.promotion.evidence import parse
 
 CASES = yaml.safe_load(Path(__file__).with_name("recomputed.yml").read_text())

@@ -12,7 +12,7 @@ from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
 from ml.serving import endpoint
-from ml.toolkit.tasks import METRICS
+from ml.toolkit.metrics import METRICS
 from tests.local import BACKEND
 from tests.release import tiny_classes
 from tests.release.test_commands import ml
