@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ml.toolkit import bootstrap
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=60))
 def test_an_interval_holds_its_value_and_narrows():
     """Four times the questions: about half the width."""
     rng = np.random.default_rng(0)

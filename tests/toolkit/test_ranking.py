@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ml.toolkit import ranking
 
@@ -20,6 +22,7 @@ def test_nan_is_the_last_of_all():
     assert ranking.ranks(scores, np.array([0, 0])).tolist() == [2, 2]
 
 
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60))
 def test_metrics_are_what_they_say(positions: list[int]):
     """gain@k and the mean rank, counted by hand."""
     array = np.array(positions)
