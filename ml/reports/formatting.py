@@ -7,7 +7,7 @@ import time
 from datetime import datetime
 
 from ml.core.errors import Problem
-from ml.specs.check.secrets import secret_in
+from ml.specs.check.secret_patterns import secret_in
 from ml.specs.plan.plan import Value
 
 # Significant digits: enough to tell two trials apart. The full number is in the tooltip.

@@ -13,7 +13,7 @@ from marshmallow import ValidationError
 
 from ml.core.documents import Document, Key, read, strings
 from ml.core.errors import Problem, Refused, nearest
-from ml.specs.check import secrets
+from ml.specs.check import secret_patterns
 from ml.specs.expressions import did_you_mean
 from ml.specs.kinds import JOBS, Kind, kind_of
 from ml.specs.parts import Part
@@ -247,7 +247,7 @@ def in_words(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):
-        return f"{words} {secrets.masked(name, value)}"
+        return f"{words} {secret_patterns.masked(name, value)}"
     return words
 
 

@@ -13,7 +13,7 @@ from ml.core.documents import Key, walk
 from ml.core.errors import Problem
 from ml.specs import expressions
 from ml.specs.assets import assets
-from ml.specs.check import secrets
+from ml.specs.check import secret_patterns
 from ml.specs.check.nodes import Node, inside
 from ml.specs.check.rules.registry import Finding, Subject, rule
 from ml.specs.expressions import Reference, literal
@@ -175,9 +175,9 @@ def plaintext_secret(subject: Subject) -> Iterator[Finding]:
         if not isinstance(value, str | int) or isinstance(value, bool):
             continue
         name = _name(keys)
-        what = secrets.secret_in(name, value, _is_variable(keys))
+        what = secret_patterns.secret_in(name, value, _is_variable(keys))
         if not what and keys[-1:] == ("command",):
-            variable = secrets.secret_in_command(str(value))
+            variable = secret_patterns.secret_in_command(str(value))
             what, name = (f"a secret for `{variable}`", "command") if variable else ("", name)
         if what:
             yield Finding(
