@@ -58,9 +58,9 @@ def references(template: str) -> list[Reference]:
     """Every placeholder of a command in its order, with its context as bash reads the command."""
     if "${{" not in template:
         return []
-    matches = list(_PLACEHOLDER.finditer(template))
-    blocks = [match.span() for match in _OPTIONAL.finditer(template)]
+    blocks = _spans(_OPTIONAL, template)
     placeholders = []
+    matches = _PLACEHOLDER.finditer(template)
     for match, context in zip(matches, _reading(template).contexts, strict=True):
         source, _, name = match[1].partition(".")
         block = next((span for span in blocks if span[0] <= match.start() < span[1]), None)
@@ -69,8 +69,11 @@ def references(template: str) -> list[Reference]:
 
 
 def _reading(template: str) -> Reading:
-    spans = tuple(match.span() for match in _PLACEHOLDER.finditer(template))
-    return shell.read(template, spans, tuple(m.span() for m in _OPTIONAL.finditer(template)))
+    return shell.read(template, _spans(_PLACEHOLDER, template), _spans(_OPTIONAL, template))
+
+
+def _spans(pattern: re.Pattern[str], text: str) -> tuple[tuple[int, int], ...]:
+    return tuple(match.span() for match in pattern.finditer(text))
 
 
 def variable_references(name: str, template: str, command: str) -> list[Reference]:
@@ -101,7 +104,7 @@ def resolve_command(
     """
     spaces = {"inputs": inputs, "outputs": outputs, "search_space": search_space or {}}
     problems: list[Problem] = []
-    edits: list[tuple[int, int, str]] = []
+    texts: dict[tuple[int, int], str] = {}
     dropped: set[tuple[int, int]] = set()
     for reference in references(template):
         values = spaces.get(reference.source, {})
@@ -121,19 +124,10 @@ def resolve_command(
         else:
             quoted = isinstance(value, PurePath) and reference.context.quoting == "none"
             text = shlex.quote(str(value)) if quoted else str(value)
-            edits.append((reference.start, reference.end, text))
+            texts[reference.start, reference.end] = text
     if problems:
         raise Refused(*problems)
-    for match in _OPTIONAL.finditer(template):
-        start, end = match.span()
-        if match.span() in dropped:
-            edits = [edit for edit in edits if not start <= edit[0] < end]
-            edits.append((start, end, ""))
-        else:
-            edits += [(start, start + 3, ""), (end - 2, end, "")]
-    for start, end, text in sorted(edits, reverse=True):
-        template = template[:start] + text + template[end:]
-    return template
+    return shell.replaced(template, texts, _spans(_OPTIONAL, template), dropped)
 
 
 def resolve_variables(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, NoReturn
@@ -159,14 +159,17 @@ def read(command: str, spans: tuple[Span, ...], blocks: tuple[Span, ...]) -> Rea
     if _PRIVATE.search(command) or len(spans) > _MOST:
         why = "a command with characters of the private use area"
         return Reading((Context("evaluated", why),) * len(spans), why)
-    first = _Command(_marked(command, spans, blocks, ())).reading(len(spans))
-    contexts, evaluator = list(first.contexts), first.evaluator
-    for dropped in [*((block,) for block in blocks), blocks] if blocks else []:
-        other = _Command(_marked(command, spans, blocks, dropped)).reading(len(spans))
-        evaluator = evaluator or other.evaluator
+    marks = {span: chr(_FIRST + index) for index, span in enumerate(spans)}
+    contexts, evaluator = [Context("none")] * len(spans), ""
+    for dropped in [(), *((block,) for block in blocks), blocks]:
+        reading = _Command(replaced(command, marks, blocks, dropped)).reading(len(spans))
+        evaluator = evaluator or reading.evaluator
         for index, (start, _) in enumerate(spans):
-            is_left = not any(block[0] <= start < block[1] for block in dropped)
-            if is_left and other.contexts[index] != contexts[index]:
+            if not dropped:
+                contexts[index] = reading.contexts[index]
+            elif any(block[0] <= start < block[1] for block in dropped):
+                continue
+            elif reading.contexts[index] != contexts[index]:
                 why = "a place that is quoted differently when an optional text is left out"
                 contexts[index] = Context("evaluated", why)
     return Reading(tuple(contexts), evaluator)
@@ -180,19 +183,21 @@ def is_evaluated(variable: str, has_placeholder: bool) -> bool:
     return (_SENSITIVE if has_placeholder else _EVALUATED).fullmatch(variable) is not None
 
 
-def _marked(
-    command: str, spans: Sequence[Span], blocks: Sequence[Span], dropped: Sequence[Span]
+def replaced(
+    command: str, texts: Mapping[Span, str], blocks: Iterable[Span], dropped: Container[Span]
 ) -> str:
-    """The command with a character for each placeholder, without the brackets of optional texts."""
-    edits = [(start, end, chr(_FIRST + index)) for index, (start, end) in enumerate(spans)]
-    for block in blocks:
-        start, end = block
-        if block in dropped:
-            edits = [edit for edit in edits if not start <= edit[0] < end]
-            edits.append((start, end, ""))
+    """The command with these texts, without the brackets of `blocks` and without what is dropped.
+
+    `blocks` are the spans of the optional texts, `$[[…]]`.
+    """
+    edits = dict(texts)
+    for start, end in blocks:
+        if (start, end) in dropped:
+            edits = {span: text for span, text in edits.items() if not start <= span[0] < end}
+            edits[start, end] = ""
         else:
-            edits += [(start, start + 3, ""), (end - 2, end, "")]
-    for start, end, text in sorted(edits, reverse=True):
+            edits |= {(start, start + 3): "", (end - 2, end): ""}
+    for (start, end), text in sorted(edits.items(), reverse=True):
         command = command[:start] + text + command[end:]
     return command
 
