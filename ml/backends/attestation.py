@@ -21,7 +21,10 @@ BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://azureml-gitops-starter/evaluation/v1"
 # Extensions of a certificate (https://github.com/sigstore/fulcio/blob/main/docs/oid-info.md).
-ISSUER, SOURCE_COMMIT = "1.3.6.1.4.1.57264.1.8", "1.3.6.1.4.1.57264.1.13"
+_FULCIO = "1.3.6.1.4.1.57264.1"
+ISSUER, SIGNER, RUNNER = f"{_FULCIO}.8", f"{_FULCIO}.9", f"{_FULCIO}.11"
+SOURCE, SOURCE_COMMIT, SOURCE_REF = f"{_FULCIO}.12", f"{_FULCIO}.13", f"{_FULCIO}.14"
+TRIGGER = f"{_FULCIO}.20"
 _WORKFLOW = re.compile(r"https://github\.com/([^/]+/[^/]+)/(\.github/workflows/[^@]+)@(refs/.+)")
 
 
@@ -58,12 +61,18 @@ class Statement:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who signed: a workflow of a repository on a branch, as the issuer of its token says."""
+    """Who signed: a workflow of a repository on a branch, as the issuer of its token says.
+
+    The code that it ran is of that repository and branch as well. `runner` is `github-hosted` or
+    `self-hosted`, `trigger` the event that started it, such as `push`.
+    """
 
     issuer: str
     repository: str
     workflow: str
     ref: str
+    runner: str
+    trigger: str
 
     def to_json(self) -> Mapping[str, str]:
         """As evidence has it when it is loaded."""
@@ -196,7 +205,11 @@ def _check_content(payload: bytes, statement: Statement) -> None:
 
 
 def _named(leaf: Any) -> tuple[Identity, str]:
-    """The identity in a certificate, and the commit that the workflow ran on."""
+    """The identity in a certificate, and the commit that the workflow ran on.
+
+    Another repository may call this one's workflow, and a branch that of another branch: then the
+    signer is trusted, and what it ran is not.
+    """
     from cryptography import x509
 
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -204,16 +217,37 @@ def _named(leaf: Any) -> tuple[Identity, str]:
     match = _WORKFLOW.fullmatch(uri)
     if match is None:
         raise AttestationError(f"the certificate is of {uri}, which is not a workflow")
-    issuer, commit = (_text(leaf, oid) for oid in (ISSUER, SOURCE_COMMIT))
-    return Identity(issuer, *match.groups()), commit
+    repository, workflow, ref = match.groups()
+    for oid, expected in (
+        (SIGNER, uri),
+        (SOURCE, f"https://github.com/{repository}"),
+        (SOURCE_REF, ref),
+    ):
+        if (stated := _text(leaf, oid)) != expected:
+            raise AttestationError(f"the workflow {uri} ran for {stated}")
+    issuer, commit, runner, trigger = (
+        _text(leaf, oid) for oid in (ISSUER, SOURCE_COMMIT, RUNNER, TRIGGER)
+    )
+    return Identity(issuer, repository, workflow, ref, runner, trigger), commit
 
 
 def _text(leaf: Any, oid: str) -> str:
-    """An extension that holds a UTF8String (DER: tag 12, length, content)."""
+    """An extension that holds a UTF8String: tag 12, length, content (DER, X.690 8.1.3)."""
     from cryptography import x509
 
     extension = leaf.extensions.get_extension_for_oid(x509.ObjectIdentifier(oid)).value
     content: bytes = extension.value
-    if content[:1] != b"\x0c" or len(content) < 2 or content[1] != len(content) - 2:
-        raise AttestationError(f"the extension {oid} is not a short text")
-    return content[2:].decode()
+    for head in (2, 3, 4):
+        text = content[head:]
+        if content[:head] == utf8_head(len(text)):
+            return text.decode()
+    raise AttestationError(f"the extension {oid} is not a text")
+
+
+def utf8_head(length: int) -> bytes:
+    """What comes before a UTF8String of so many bytes, at most 65,535."""
+    if length < 0x80:
+        return bytes([12, length])
+    if length < 0x100:
+        return bytes([12, 0x81, length])
+    return bytes([12, 0x82, *length.to_bytes(2, "big")])

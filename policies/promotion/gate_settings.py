@@ -116,6 +116,8 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "identity": {},
     "attestation": {
         **dict.fromkeys(("issuer", "repository", "workflow", "ref"), EQUAL),
+        "runners": ALLOW_LIST,
+        "triggers": ALLOW_LIST,
         "unattested_allowed_in": ALLOW_LIST,
     },
     "freshness": {"max_age_days": _maximum(366)},  # the data of last year's season

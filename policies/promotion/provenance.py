@@ -22,7 +22,7 @@ CLOCK_SKEW = timedelta(minutes=5)
 ADVISORY_SKEW = timedelta(days=1)
 LISTED_DIFFERENCES = 3
 # Who makes evidence that counts, as the certificate of its attestation names them.
-RUNNER = ("issuer", "repository", "workflow", "ref")
+WORKFLOW = ("issuer", "repository", "workflow", "ref")
 
 
 def identity(case: Case, gate: Gate) -> Finding:
@@ -54,7 +54,7 @@ def identity(case: Case, gate: Gate) -> Finding:
 def attestation(case: Case, gate: Gate) -> Finding:
     """The evidence was made by the workflow that this repository trusts: TRUST.md."""
     evidence, request = case.evidence, case.request
-    trusted = {name: gate.text(name) for name in RUNNER}
+    trusted = {name: gate.text(name) for name in WORKFLOW}
     required = "evidence made by {repository}/{workflow}@{ref}".format(**trusted)
     if request.environment in gate.names("unattested_allowed_in"):
         return Finding("not asked", "this machine vouches for itself", required)
@@ -63,10 +63,16 @@ def attestation(case: Case, gate: Gate) -> Finding:
     if not evidence.attested or evidence.rehearsal is not False:
         found = "nobody vouches for the evidence"
         return Finding("fail", found, required, evidence.unattested or "it is of a rehearsal")
-    made_by = {name: evidence.attested.get(name, "") for name in RUNNER}
+    made_by = {name: evidence.attested.get(name, "") for name in (*WORKFLOW, "runner", "trigger")}
     found = "made by {repository}/{workflow}@{ref}".format(**made_by)
-    other = ", ".join(name for name in RUNNER if made_by[name] != trusted[name])
-    return Finding("fail" if other else "pass", found, required, other and f"other {other}")
+    other = [name for name in WORKFLOW if made_by[name] != trusted[name]]
+    other += [
+        f"{name} `{made_by[name]}`"
+        for name in ("runner", "trigger")
+        if made_by[name] not in gate.names(f"{name}s")
+    ]
+    why = f"other {', '.join(other)}" if other else ""
+    return Finding("fail" if other else "pass", found, required, why)
 
 
 def order(case: Case, gate: Gate) -> Finding:

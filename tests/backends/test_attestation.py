@@ -11,7 +11,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from ml.backends.attestation import AttestationError, Certificates, Statement
+from ml.backends.attestation import (
+    RUNNER,
+    SIGNER,
+    SOURCE,
+    SOURCE_REF,
+    TRIGGER,
+    AttestationError,
+    Certificates,
+    Statement,
+)
 from tests.release.authority import TRUSTED, Authority, Workflow
 
 MADE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -27,6 +36,41 @@ def test_who_made_the_statement_is_in_the_certificate() -> None:
     fork = WORKFLOW.of(repository="somebody/fork", ref="refs/heads/a/topic")
     identity = VERIFIER.verify(fork.attest(STATEMENT), STATEMENT)
     assert (identity.repository, identity.ref) == ("somebody/fork", "refs/heads/a/topic")
+
+
+@pytest.mark.attack("A stranger's repository, or another branch, calls the trusted workflow")
+@pytest.mark.parametrize(
+    "extensions",
+    [
+        {SOURCE: "https://github.com/somebody/else"},
+        {SOURCE: "https://github.com/your-organisation/your-repository-2"},
+        {SOURCE_REF: "refs/heads/topic"},
+        {SOURCE_REF: "refs/pull/7/merge"},
+        {SIGNER: "https://github.com/somebody/else/.github/workflows/x.yml@refs/heads/main"},
+        *({oid: None} for oid in (SOURCE, SOURCE_REF, SIGNER, RUNNER, TRIGGER)),
+    ],
+    ids=str,
+)
+def test_the_workflow_ran_for_its_own_repository(extensions: dict[str, str | None]) -> None:
+    """What it ran is of the repository and branch that the signer is of; it has to say so."""
+    workflow = replace(WORKFLOW, extensions=tuple(extensions.items()))
+    with pytest.raises(AttestationError):
+        VERIFIER.verify(workflow.attest(STATEMENT), STATEMENT)
+
+
+def test_the_runner_and_the_trigger_are_told() -> None:
+    """The gate decides about them."""
+    other = WORKFLOW.of(runner="self-hosted", trigger="pull_request_target")
+    identity = VERIFIER.verify(other.attest(STATEMENT), STATEMENT)
+    assert (identity.runner, identity.trigger) == ("self-hosted", "pull_request_target")
+
+
+@pytest.mark.parametrize("length", [20, 127, 128, 200, 255, 256, 300])
+def test_names_of_any_length_are_read(length: int) -> None:
+    """A repository's and a workflow's may be long."""
+    name = "a" * length
+    identity = VERIFIER.verify(WORKFLOW.of(repository=f"o/{name}").attest(STATEMENT), STATEMENT)
+    assert identity.repository == f"o/{name}"
 
 
 @pytest.mark.attack("An attestation of something else is shown with the evidence")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,10 +23,16 @@ from ml.backends.attestation import (
     BUNDLE_TYPE,
     ISSUER,
     PAYLOAD_TYPE,
+    RUNNER,
+    SIGNER,
+    SOURCE,
     SOURCE_COMMIT,
+    SOURCE_REF,
+    TRIGGER,
     Identity,
     Statement,
     signed_bytes,
+    utf8_head,
 )
 
 # As the floor names it: policies/promotion/gates.yml.
@@ -34,6 +41,8 @@ TRUSTED = Identity(
     "your-organisation/your-repository",
     ".github/workflows/evaluate.yml",
     "refs/heads/main",
+    "github-hosted",
+    "push",
 )
 MINUTES = timedelta(minutes=10)
 
@@ -76,8 +85,12 @@ class Authority:
         commit: str,
         at: datetime,
         use: ObjectIdentifier = ExtendedKeyUsageOID.CODE_SIGNING,
+        extensions: Sequence[tuple[str, str | None]] = (),
     ) -> bytes:
-        """A certificate of that workflow, as DER."""
+        """A certificate of that workflow, as DER.
+
+        `extensions` are those that say something else (OID and text), None for one left out.
+        """
         uri = f"https://github.com/{identity.repository}/{identity.workflow}@{identity.ref}"
         builder = (
             x509.CertificateBuilder()
@@ -92,8 +105,20 @@ class Authority:
                 x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)]), critical=True
             )
         )
-        for oid, text in ((ISSUER, identity.issuer), (SOURCE_COMMIT, commit)):
-            value = b"\x0c" + bytes([len(text)]) + text.encode()
+        stated: dict[str, str | None] = {
+            ISSUER: identity.issuer,
+            SIGNER: uri,
+            RUNNER: identity.runner,
+            SOURCE: f"https://github.com/{identity.repository}",
+            SOURCE_COMMIT: commit,
+            SOURCE_REF: identity.ref,
+            TRIGGER: identity.trigger,
+            **dict(extensions),
+        }
+        for oid, text in stated.items():
+            if text is None:
+                continue
+            value = utf8_head(len(text.encode())) + text.encode()
             extension = x509.UnrecognizedExtension(ObjectIdentifier(oid), value)
             builder = builder.add_extension(extension, critical=False)
         return builder.sign(self.key, SHA256()).public_bytes(Encoding.DER)
@@ -108,12 +133,15 @@ class Workflow:
     commit: str | None = None
     lag: timedelta = timedelta()
     use: ObjectIdentifier = ExtendedKeyUsageOID.CODE_SIGNING
+    extensions: Sequence[tuple[str, str | None]] = ()
 
     def attest(self, statement: Statement) -> bytes:
         """A bundle signed by a new key."""
         key, at = ec.generate_private_key(ec.SECP256R1()), statement.created + self.lag
         commit = statement.commit if self.commit is None else self.commit
-        certificate = self.authority.issue(key, self.identity, commit, at, self.use)
+        certificate = self.authority.issue(
+            key, self.identity, commit, at, self.use, self.extensions
+        )
         payload = json.dumps(statement.to_json()).encode()
         signature = key.sign(signed_bytes(payload), ec.ECDSA(SHA256()))
         return bundle(certificate, payload, signature)
