@@ -89,6 +89,10 @@ class Registry(Protocol):
         """(environment, model, version) of every alias."""
         ...
 
+    def demand_shared(self, environment: str) -> None:
+        """Raises Refused when no version can get from here to that environment."""
+        ...
+
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         """Point the environment's alias at the version, and record that it served there.
 

@@ -54,5 +54,5 @@ def released(backend: Backend, endpoint: str, folder: Path, bad: str = "") -> La
         environment_variables={},
         settings={**SETTINGS, "endpoint_name": endpoint, "model": f"azureml:{endpoint}@latest"},
     )
-    serving = serving_digest(snapshot.name, "score.py", {}, 0.0, launch.settings)
+    serving = serving_digest(snapshot.name, "score.py", {}, 0.0, launch.settings, ())
     return replace(launch, serving=serving)

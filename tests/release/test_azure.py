@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import re
+import shutil
+import signal
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from azure.core.pipeline.transport import RequestsTransport
 
 from ml.backends.attestation import Certificates
 from ml.backends.azure.backend import AzureBackend
+from ml.backends.azure.workspace import REGISTRY, VARIABLES
+from ml.backends.endpoints import Endpoints
+from ml.backends.registry import model_folder
 from ml.core.errors import Refused
+from ml.release import audit
+from ml.release.canary import canary
+from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state
+from ml.release.declaration.release_file import Declared
+from ml.release.promotion.gate_check import GateCheck
 from ml.release.promotion.propose import Proposal, propose
-from ml.release.rollout.apply import apply
+from ml.release.rollout import apply as applying
+from ml.release.rollout.apply import Applied, Change, apply
 from ml.release.rollout.invoke import ask
 from ml.release.rollout.plan import plan
 from ml.release.rollout.rollback import roll_back
 from ml.release.rollout.status import status
+from ml.serving.endpoint import Canary, Live
+from ml.serving.scoring.manifest import folder_digest
+from ml.serving.server import Launch
 from ml.specs.plan import planning
 from ml.specs.sdk.load import load
 from tests.backends.conftest import azure
+from tests.backends.deployments import QUICK, SAMPLES, released
 from tests.release import tiny
 from tests.release.authority import Authority, Workflow
+from tests.release.killing import killed
 from tests.release.promotion.test_environments import commit, rehearse
 from tests.release.test_commands import ml
 from tests.stand_ins.azure.running import StandIn, register_environment
@@ -115,3 +138,133 @@ def test_local_is_not_on_azure() -> None:
     with pytest.raises(Refused) as refused:
         desired_state.place_of("local", "azure")
     assert refused.value.exit_code == 33
+
+
+def test_staging_needs_the_shared_registry(
+    own_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exit 2 names the setting; dev is where models are made, and needs none."""
+    tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "x")
+    monkeypatch.delenv(REGISTRY, raising=False)
+    for environment in ("staging", "prod"):
+        words = ("propose", "tiny", "--env", environment, "--on", "azure")
+        code, out, err = ml(capsys, "release", *words)
+        assert (code, out) == (2, "") and "error[no-registry-named]" in err and REGISTRY in err
+    monkeypatch.setenv(REGISTRY, "shared")
+    assert AzureBackend().registry.reference("m", "1").startswith("azureml://registries/shared/")
+
+
+@pytest.mark.slow
+def test_the_same_files_reach_another_workspace(
+    azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the shared registry, with the marks of the version; other files are refused."""
+    monkeypatch.setenv(REGISTRY, f"shared-{azure.enter(monkeypatch)}")
+    dev = AzureBackend()
+    launch = released(dev, "words", tmp_path)
+    dev.registry.promote(dev.registry.find("words", "1"), "dev", launch.serving)
+    shutil.rmtree(launch.model_folder)  # another machine
+
+    azure.enter(monkeypatch)
+    prod = AzureBackend()
+    register_environment(prod.workspace.client, "ml-cpu", "1")
+    (version,) = prod.registry.versions("words")
+    assert version.digest == launch.digest and version.served_in(launch.serving) == ("dev",)
+    prod.endpoints.check_launch(launch)
+    assert folder_digest(launch.model_folder) == launch.digest
+    with prod.endpoints.locked("words"):
+        server = prod.endpoints.begin(prod.endpoints.other_slot("words"), launch)()
+        prod.endpoints.switch("words", Live(server, launch))
+    assert ask("words", SAMPLES[0], prod.endpoints).version == "1"
+
+    other = "sha256:" + "0" * 64
+    with pytest.raises(Refused, match="model-corrupt"):
+        prod.endpoints.check_launch(replace(launch, digest=other, model_folder=model_folder(other)))
+
+
+def lead(endpoints: Endpoints, name: str, trial: Canary, *_: object, **__: object) -> Outcome:
+    """A canary that passes without requests."""
+    for weight in (0, 10, 50, 100):
+        canary.set_canary(endpoints, name, replace(trial, weight=weight))
+    return Outcome("passed", "", 100, (), {}, {}, 0, 0.0)
+
+
+def release(launch: Launch, kill_after: int = 0) -> Applied | None:
+    """Apply the version as `ml release apply` does once the gates have approved it.
+
+    The process dies right after the `kill_after`-th request that changes something.
+    """
+    sent, calls = RequestsTransport.send, []
+
+    def send(self: RequestsTransport, request: Any, **options: Any) -> Any:
+        answer = sent(self, request, **options)
+        if request.method in ("PUT", "DELETE") and "MachineLearningServices" in request.url:
+            calls.append(request)
+        if kill_after and len(calls) == kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    backend, name = AzureBackend(), launch.endpoint
+    version = backend.registry.find(launch.model, launch.version)
+    champion = backend.registry.champion(launch.model, "dev")
+    approved: Any = SimpleNamespace(outcome="approved")
+    nothing: Any = None
+    change = Change(
+        **{"project": "words", "environment": "dev", "declared": Declared(decision="d" * 64)},
+        **{"version": version, "serving": nothing, "launch": launch, "samples": SAMPLES},
+        **{"strategy": QUICK, "approved_by": "ana", "registry": backend.registry},
+        **{"endpoints": backend.endpoints, "history": audit.history(name), "returns": False},
+        **{"live": backend.endpoints.live(name), "project_changes": ()},
+        check=GateCheck(approved, version, champion, nothing, ""),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Change, "is_current", lambda self: True)
+        patch.setattr(canary, "lead", lead)
+        patch.setattr(RequestsTransport, "send", send)
+        return applying._carry_out(change, None, False, lambda line: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.torture(only=True))], ids=["some", "all"]
+)
+def test_an_apply_that_is_killed_converges(
+    azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: bool
+) -> None:
+    """After any request that changes something: the next apply serves the version, alone."""
+    azure.enter(monkeypatch)
+    backend = AzureBackend()
+    register_environment(backend.workspace.client, "ml-cpu", "1")
+    first, second = (released(backend, "words", tmp_path) for _ in "ab")
+    release(first)
+    points = [2, 6]
+    if every:
+        azure.requests()
+        release(second)
+        changes = [line for line in azure.requests() if re.match("(PUT|DELETE) ", line)]
+        points = [*range(1, len(changes) + 1)]
+    for number, point in enumerate(points, start=1 - every):
+        launch = (first, second)[number % 2]
+        (own_home / "launch").write_bytes(pickle.dumps(launch))
+        killed(
+            "import pickle, pathlib\nfrom tests.release import test_azure\n"
+            f"launch = pickle.loads(pathlib.Path({str(own_home / 'launch')!r}).read_bytes())\n"
+            f"test_azure.release(launch, {point})\n"
+        )
+        before = len(audit.history("words").applied)
+        done = release(launch)
+        assert done and done.outcome in ("applied", "unchanged"), point
+        live = backend.endpoints.live("words")
+        assert live and live.canary is None and live.launch.digest == launch.digest
+        names = {each.name for each in backend.workspace.client.online_deployments.list("words")}
+        assert names == {live.server.slot.name}
+        champion = backend.registry.champion("words", "dev")
+        assert champion and champion.digest == launch.digest
+        assert len(audit.history("words").applied) - before <= 1
+        assert audit.is_launch(audit.history("words").applied[-1], launch)

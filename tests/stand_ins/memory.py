@@ -192,6 +192,9 @@ class MemoryRegistry:
     def champions(self) -> Sequence[tuple[str, str, str]]:
         return [(*key, number) for key, number in sorted(self._aliases.items())]
 
+    def demand_shared(self, environment: str) -> None:
+        pass
+
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         self._aliases[environment, version.model] = version.version
         versions = self.versions(version.model)

@@ -1,4 +1,7 @@
-"""The model registry of a workspace: model versions with the digest of their files as a tag."""
+"""Model versions with the digest of their files as a tag.
+
+They are in the registry that environments share, or in the workspace where none is named.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ml.backends.azure.errors import as_refusals
-from ml.backends.azure.workspace import Workspace
+from ml.backends.azure.workspace import REGISTRY, Workspace
 from ml.backends.registry import (
     Version,
     kept_tag,
@@ -35,7 +38,20 @@ class AzureRegistry:
 
     def reference(self, model: str, version: str) -> str:
         """How a deployment names the version."""
+        if shared := self._workspace.registry:
+            return f"azureml://registries/{shared}/models/{model}/versions/{version}"
         return f"azureml:{model}:{version}"
+
+    def demand_shared(self, environment: str) -> None:
+        if not self._workspace.registry:
+            raise Refused(
+                Problem(
+                    "no-registry-named",
+                    f"`{environment}` has a workspace of its own, and {REGISTRY} is not set",
+                    "the registry that environments share, which brings it the same files",
+                    f"export {REGISTRY}=\"$(az ml registry list --query '[].name' -o tsv)\"",
+                )
+            )
 
     def fetch(self, model: str, version: str, into: Path) -> None:
         """Bring the files of a version into a folder, whole or not at all."""
@@ -120,7 +136,7 @@ class AzureRegistry:
 
     @property
     def _models(self) -> Any:
-        return self._workspace.client.models
+        return self._workspace.models
 
     def _registered(self, model: str | None) -> list[Any]:
         """The versions of a model, or of every one, oldest first: 10 comes after 9."""

@@ -11,6 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from ml.backends.azure.errors import as_refusals
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.sdk import load
@@ -21,6 +22,8 @@ VARIABLES = {
     "AZUREML_RESOURCE_GROUP": "az group list --query '[].name'",
     "AZUREML_WORKSPACE_NAME": "az ml workspace list --query '[].name'",
 }
+# The variable that names the registry which environments share.
+REGISTRY = "AZUREML_REGISTRY_NAME"
 # "If your model container returns a non-200 response, Azure returns a 424": learn.microsoft.com/
 # azure/machine-learning/how-to-troubleshoot-online-endpoints#http-status-codes
 MODEL_ERROR = 424
@@ -35,6 +38,7 @@ class Workspace:
     subscription: str
     group: str
     name: str
+    registry: str = ""
 
     @property
     def id(self) -> str:
@@ -65,6 +69,18 @@ class Workspace:
             self.name,
             enable_telemetry=False,
         )
+
+    @cached_property
+    def models(self) -> Any:
+        """azure-ai-ml's operations on models: those of the shared registry where one is named."""
+        if not self.registry:
+            return self.client.models
+        from azure.ai.ml import MLClient
+
+        with as_refusals():
+            return MLClient(
+                self._credential, registry_name=self.registry, enable_telemetry=False
+            ).models
 
     @cached_property
     def _credential(self) -> Any:
@@ -239,4 +255,5 @@ def configured(environment: Mapping[str, str] | None = None) -> Workspace:
             ),
             exit_code=Exit.WRONG_CALL,
         )
-    return Workspace(*(values[name] for name in VARIABLES))
+    subscription, group, name = (values[each] for each in VARIABLES)
+    return Workspace(subscription, group, name, values.get(REGISTRY, ""))

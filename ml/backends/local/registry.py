@@ -85,6 +85,9 @@ class LocalRegistry:
         with faults.as_refusals():
             return reader.aliases()
 
+    def demand_shared(self, environment: str) -> None:
+        """Every environment is acted out here."""
+
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         versions = self.versions(version.model)
         known = self.find(version.model, version.version).served_in(serving)

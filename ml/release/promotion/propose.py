@@ -75,6 +75,8 @@ def propose(
     desired_state.check_environment(environment)
     target = projects.find(project)
     load_gates(target)  # report a wrong gates.yml before anything runs
+    if environment in desired_state.TRACKED[1:]:  # models are made in the first
+        backend.registry.demand_shared(environment)
     files = target.serving()
     chosen = choose(backend, target, run)
     with desired_state.project_lock(target.name):

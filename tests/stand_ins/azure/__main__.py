@@ -57,6 +57,7 @@ def main() -> None:
                 **identity,
                 "ARM_CLOUD_METADATA_URL": f"{server.url}/metadata/endpoints?api-version=2019-05-01",
                 "AZUREML_CURRENT_CLOUD": CLOUD,
+                "REGISTRY_DISCOVERY_ENDPOINT_URL": f"{server.url}/",
                 "REQUESTS_CA_BUNDLE": str(azurite.certificate),
                 "AZURE_SUBSCRIPTION_ID": SUBSCRIPTION,
                 "AZUREML_RESOURCE_GROUP": GROUP,

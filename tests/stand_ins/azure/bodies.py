@@ -30,9 +30,9 @@ MODELS = {
 }
 # Annotations are text that names other models as `_models.X`.
 _NAMES = {**vars(typing), **vars(models), "datetime": datetime, "_models": models}
-# What the SDK sends and the models do not describe: a property that is a number, and two limits of
-# AutoML jobs from an older version of the API.
-_EXCEPTIONS = frozenset({"hash_version", "sweepTrials", "sweepConcurrentTrials"})
+# What the SDK sends and the models do not describe: a property that is a number, two limits of
+# AutoML jobs from an older version of the API, and a field of a registry's models.
+_EXCEPTIONS = frozenset({"hash_version", "sweepTrials", "sweepConcurrentTrials", "system_metadata"})
 _SIMPLE: Mapping[Any, tuple[type, ...]] = {
     str: (str,),
     bool: (bool,),

@@ -22,11 +22,14 @@ from tests.stand_ins.azure.tracking import Tracked, Tracking, tracked
 
 SUBSCRIPTION = "00000000-0000-0000-0000-00000000aa01"
 GROUP, WORKSPACE = "rg-stand-in", "mlw-stand-in"
-# A path with a workspace's ARM id; Azure does not mind the case of it.
+# A path with the ARM id of a workspace, or of a registry; Azure does not mind the case of it.
 _WORKSPACE = re.compile(
     rf"(?i)(/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
-    r"/providers/Microsoft.MachineLearningServices/workspaces/([^/]+))"
+    r"/providers/Microsoft.MachineLearningServices/((?:workspaces|registries)/[^/]+))"
 )
+_DISCOVERY = re.compile(r"/registrymanagement/v1.0/registries/([^/]+)/discovery")
+# SDK `MFE_PATH_PREFIX`: a registry's requests have it in front.
+_REGISTRY_PREFIX = "/mferp/managementfrontend"
 CLOUD = "StandInCloud"
 COMPUTES = ("cpu-cluster", "gpu-cluster", "gpu-spot")
 # docs concept-endpoints… and SDK `RunHistoryConstants.TERMINAL_STATUSES`.
@@ -64,6 +67,8 @@ class Service:
         """The answer to a request. Raises Refusal."""
         if request.path == "/metadata/endpoints":
             return self._metadata()
+        if discovered := _DISCOVERY.fullmatch(request.path):
+            return self._registry(discovered[1])
         match = _WORKSPACE.search(request.path)
         is_open = request.path.startswith(("/discovery/", "/logs/"))
         if not is_open and not self.token(request.headers.get("Authorization", "")):
@@ -72,9 +77,9 @@ class Service:
             raise Refusal(404, "ResourceNotFound", f"{request.path} was not found")
         name = match[2].lower()
         if name not in self.workspaces:
-            storage = replace(self.storage, name=f"azureml-{name}")
+            storage = replace(self.storage, name=f"azureml-{name.rpartition('/')[2]}")
             storage.container()
-            self.workspaces[name] = Workspace(match[1], storage, self.url)
+            self.workspaces[name] = Workspace(match[1], storage, self.url, self.workspaces)
         return self.workspaces[name].respond(request)
 
     def copy(self, job: str, times: int) -> None:
@@ -84,6 +89,11 @@ class Service:
                 for number in range(times):
                     name = f"{job}-copy-{number}"
                     workspace.jobs[name] = replace(workspace.jobs[job], name=name)
+
+    def _registry(self, name: str) -> Answer:
+        """SDK `RegistryDiscovery._get_registry_details`."""
+        known = {"subscriptionId": SUBSCRIPTION, "resourceGroup": GROUP, "registryName": name}
+        return Answer(200, {**known, "primaryRegionResourceProviderUri": f"{self.url}/"})
 
     def _metadata(self) -> Answer:
         """SDK `_azure_environments._convert_arm_to_cli`."""
@@ -109,6 +119,7 @@ class Workspace:
     id: str
     storage: Storage
     url: str
+    others: dict[str, Workspace]
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     deployed: dict[str, Deployed] = field(default_factory=dict)
@@ -121,7 +132,7 @@ class Workspace:
 
     def respond(self, request: Request) -> Answer:
         """The answer to a request. Raises Refusal."""
-        path = _WORKSPACE.sub("{ws}", request.path)
+        path = _WORKSPACE.sub("{ws}", request.path.removeprefix(_REGISTRY_PREFIX))
         for method, pattern, handler in _ROUTES:
             match = pattern.fullmatch(path) if method == request.method else None
             if match is not None:
@@ -218,6 +229,26 @@ class Workspace:
         body = {"pendingUploadType": "TemporaryBlobReference"}
         return Answer(200, {**body, "blobReferenceForConsumption": reference})
 
+    @route("PUT", "{ws}/tempdatarefs/(?P<name>[^/]+)/versions/(?P<version>[^/]+)")
+    def _temporary_reference(self, request: Request, match: re.Match[str]) -> Answer:
+        """SDK `get_sas_uri_for_registry_asset`: 409 for a version that exists."""
+        path = f"{self.id}/models/{match['name']}/versions/{match['version']}"
+        if path.lower() in self.resources:
+            raise Refusal(409, "Conflict", "The asset exists already.")
+        return self._reference(f"{match['name']}-{match['version']}-{uuid.uuid4().hex[:8]}")
+
+    @route("POST", "{ws}/datarefs/(?P<name>[^/]+)/versions/(?P<version>[^/]+)")
+    def _data_reference(self, request: Request, match: re.Match[str]) -> Answer:
+        """SDK `get_storage_details_for_registry_assets`."""
+        return self._reference(self.storage.container_of(request.body["blobUri"]))
+
+    def _reference(self, container: str) -> Answer:
+        self.storage.container(container)
+        uri = f"{self.storage.url}/{container}"
+        credential = {"credentialType": "SAS", "sasUri": f"{uri}?{self.storage.sas()}"}
+        reference = {"blobUri": uri, "credential": credential}
+        return Answer(200, {"blobReferenceForConsumption": reference})
+
     # Assets
 
     @route(
@@ -228,6 +259,8 @@ class Workspace:
         self.demand(match["kind"], request.body)
         properties = {"isAnonymous": False, "isArchived": False, **request.body["properties"]}
         properties |= {key: properties.get(key) or {} for key in ("properties", "tags")}
+        if "/registries/" in self.id and "modelUri" in properties:
+            properties["modelUri"] = self.storage.without_account(properties["modelUri"])
         if match["kind"] == "models":
             properties.setdefault("flavors", {})
         before = self.resources.get(self.path(match).lower())
@@ -282,7 +315,8 @@ class Workspace:
 
     @route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})")
     def _containers(self, request: Request, match: re.Match[str]) -> Answer:
-        names = {value["id"].rpartition("/versions/")[0] for value in self.below(self.path(match))}
+        path = self.path(match)
+        names = {f"{path}/{value['id'].split('/')[-3]}" for value in self.below(path)}
         properties = {"isArchived": False, "tags": {}, "properties": {}}
         return Answer(200, {"value": [self.resource(name, properties) for name in sorted(names)]})
 
@@ -482,7 +516,8 @@ class Workspace:
         now = datetime.now(UTC).isoformat()
         made = {"createdAt": now, "createdBy": "somebody", "createdByType": "User"}
         return {
-            "id": path,
+            # A registry's assets: SDK `AMLVersionedArmId`.
+            "id": re.sub(r"^/subscriptions/.*/registries/", "azureml://registries/", path),
             "name": path.rpartition("/")[2],
             "type": f"Microsoft.MachineLearningServices/workspaces/{kind}".rstrip("/"),
             "systemData": {**made, "lastModifiedAt": now},
@@ -493,6 +528,10 @@ class Workspace:
         return match[0].replace("{ws}", self.id)
 
     def kept(self, path: str) -> dict[str, Any]:
+        """An asset by its ARM id, or one of a registry: `azureml://registries/NAME/…`."""
+        if shared := re.match("azureml://(registries/[^/]+)(/.*)", path):
+            registry = self.others.get(shared[1].lower())
+            return registry.kept(f"{registry.id}{shared[2]}") if registry else self.kept(shared[2])
         resource = self.resources.get(path.lower())
         if resource is None:
             kind, name, _, version = path[len(self.id) + 1 :].split("/")

@@ -86,8 +86,16 @@ class Storage:
             inside = "" if path.is_file() else f"/{file.relative_to(path).as_posix()}"
             container.upload_blob(f"{to}{inside}", file.read_bytes(), overwrite=True)
 
+    def without_account(self, uri: str) -> str:
+        """A blob's URL as the SDK takes it apart, which knows no account in a URL's path."""
+        return uri.replace(f"{self.url}/", f"{self.url.rpartition('/')[0]}/")
+
+    def container_of(self, uri: str) -> str:
+        """The container in such a URL."""
+        return uri.removeprefix(f"{self.url.rpartition('/')[0]}/").partition("/")[0]
+
     def _located(self, uri: str) -> tuple[ContainerClient, str]:
         if match := _URI.match(uri):
             return self.container(), match["path"]
-        name, _, path = uri.removeprefix(f"{self.url}/").partition("/")
+        name, _, path = self.without_account(uri).split("/", 3)[3].partition("/")
         return self.container(name), path
