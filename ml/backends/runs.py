@@ -269,6 +269,11 @@ class TrackingUnavailable(Exception):
 class RunStore(Protocol):
     """The runs of a backend, their metrics and their files. It changes nothing."""
 
+    @property
+    def poll_s(self) -> float:
+        """Seconds between two looks at a run that goes on."""
+        ...
+
     def document(self, run: Run) -> dict[str, Any]:
         """The run as JSON: its fields, its `kind`, paths relative to its folder."""
         ...

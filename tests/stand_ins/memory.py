@@ -48,6 +48,7 @@ class MemoryRuns:
     """Implements `ml.backends.runs.RunStore`."""
 
     database: Path
+    poll_s = 0.2
     kept: dict[str, Entry] = field(default_factory=dict)
 
     def document(self, run: Run) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ml.backends.azure.assets import CONTENT
 from ml.backends.azure.errors import as_refusals
@@ -121,6 +121,8 @@ class Owner:
 class AzureRuns:
     """Implements `ml.backends.runs.RunStore`."""
 
+    # As often as azure-ai-ml's `stream` looks at first (RunHistoryConstants).
+    poll_s: ClassVar[float] = 2.0
     workspace: Workspace
     # Jobs that have ended, by name, and the names of the jobs that other runs are parts of.
     _ended: dict[str, Owner] = field(default_factory=dict)

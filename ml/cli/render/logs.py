@@ -14,7 +14,6 @@ from typing import BinaryIO, TextIO
 from ml.backends.runs import OPEN, Run, RunStore
 from ml.core.errors import Problem, Refused
 
-POLL_S = 0.2
 BLOCK_BYTES = 1 << 16
 
 
@@ -34,7 +33,7 @@ def write(store: RunStore, run: Run, tail: int | None, follow: bool, rank: str =
             if not printer.last:
                 _check_rank(store, run, rank)
             return printer.last != ""
-        time.sleep(POLL_S)
+        time.sleep(store.poll_s)
         run = store.find(run.id)
 
 

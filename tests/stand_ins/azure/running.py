@@ -15,6 +15,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from azure.ai.ml import _azure_environments
 
 from ml.backends.azure.workspace import VARIABLES
 from tests.conftest import ROOT
@@ -41,11 +42,20 @@ class StandIn:
         self._control("copies", {"job": job, "times": times})
 
     def enter(self, patch: pytest.MonkeyPatch) -> str:
-        """Lead this process to a workspace of its own; its name."""
+        """Lead this process to a workspace of its own; its name.
+
+        Of a cloud that azure-ai-ml does not know it asks for the addresses again and again, for
+        each job of a list even. So it is told them, as with MLClient's `cloud_metadata`.
+        """
         name = f"mlw-{uuid.uuid4().hex[:8]}"
         for key, value in {**self.variables, "AZUREML_WORKSPACE_NAME": name}.items():
             patch.setenv(key, value)
         assert set(VARIABLES) <= set(self.variables)
+        addresses = _azure_environments._get_clouds_by_metadata_url(
+            self.variables["ARM_CLOUD_METADATA_URL"]
+        )
+        for cloud, known in addresses.items():
+            patch.setitem(_azure_environments._environments, cloud, known)
         return name
 
     def _control(self, what: str, body: Any) -> Any:

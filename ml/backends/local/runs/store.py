@@ -35,6 +35,7 @@ class LocalRuns:
     Lists read records only: a thousand runs take a fraction of a second.
     """
 
+    poll_s = 0.2
     document = staticmethod(records.to_json)
     original = staticmethod(records.original)
 
