@@ -7,6 +7,7 @@ serves what served before, whatever the project's files say by then.
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ _WORD = re.compile(r"\w+")
 # Variables by which Python, gunicorn, the loader and Azure ML's server run other code.
 _RUNS_CODE = re.compile(
     r"PYTHON(PATH|HOME|STARTUP|USERBASE|BREAKPOINT|PLATLIBDIR|WARNINGS|INSPECT|EXECUTABLE)"
-    r"|GUNICORN_.*|LD_(PRELOAD|LIBRARY_PATH|AUDIT)|AML_APP_ROOT|AZUREML_ENTRY_SCRIPT"
+    r"|(BASH_)?ENV|GUNICORN_.*|LD_(PRELOAD|LIBRARY_PATH|AUDIT)|AML_APP_ROOT|AZUREML_ENTRY_SCRIPT"
 )
 
 
@@ -198,7 +199,7 @@ def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[
     """What may load code from data in the code that the server imports, or lies beside it."""
     listed = gate_settings.load(gates)["format"].names("imports")
     files = dict(IgnoreFile(code).files({home.home()}))
-    serving_code = Code(files, Path(script).as_posix(), listed, repository.root())
+    serving_code = Code(files, posixpath.normpath(script), listed, repository.root())
     return tuple(
         Problem(
             "code-from-data",

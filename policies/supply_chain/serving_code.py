@@ -36,7 +36,12 @@ STANDARD = _words("""
 """)
 # module → what may be used of it.
 PARTS = {
+    "azureml_inference_server_http": _words("api"),
     "gc": _words("collect disable freeze"),
+    "logging": _words("""
+        CRITICAL DEBUG ERROR Filter Formatter Handler INFO Logger LoggerAdapter StreamHandler
+        WARNING basicConfig critical debug error exception getLogger info warning
+    """),
     "operator": _words("add eq ge gt index itemgetter le lt mul ne neg sub truediv"),
     "os": _words("""
         PathLike cpu_count environ fspath getenv getpid linesep listdir path sched_getaffinity
@@ -49,15 +54,17 @@ PARTS = {
 }
 # Names that run text, unpickle, lead to the modules that do, or find something by a computed name.
 REFUSED = _words("""
-    __import__ breakpoint eval exec get_type_hints globals locals vars
-    HDFStore NpzFile attrgetter load_library methodcaller query read_array read_hdf read_pickle
-    rundocs runstring unpickle unsafe_load
-    _pickle builtins cPickle cloudpickle codeop ctypeslib dill f2py imp importlib joblib jsonpickle
-    marshal multiprocessing pickle pickle_compat pkgutil posix pydoc runpy shelve subprocess
-    zipimport
+    ForwardRef __import__ breakpoint eval exec get_type_hints globals locals vars
+    HDFStore NpzFile PyExtensionType deserialize from_custom_template load_library query read_array
+    read_hdf read_pickle read_serialized rundocs runstring unpickle unsafe_load
+    builtins cPickle cloudpickle codeop ctypeslib dill distutils f2py imp importlib joblib
+    jsonpickle marshal multiprocessing pickle pickle_compat pkgutil posix pydoc runpy shelve
+    subprocess zipimport
+    attrgetter get_field import_module import_optional_dependency methodcaller
+    cr_code f_builtins f_code f_globals f_locals gi_code
 """)
 # A library's own imports: `pathlib.os` is all of os. And `re.compile` is not the builtin function.
-_ATTRIBUTES, _NAMES = REFUSED | _words("ctypes os sys _os _sys"), REFUSED | {"compile"}
+_ATTRIBUTES, _NAMES = REFUSED | _words("ctypes os sys"), REFUSED | {"compile"}
 # The attributes between two underscores that serving code may name.
 _SPECIAL = re.compile(
     r"__(?!(all|call|class|doc|file|init|len|name|new|post_init|qualname|setattr|slots|version)__$)"
@@ -105,6 +112,8 @@ class Code:
 
     def traces(self) -> Iterator[Trace]:
         """What may load code from data, in each file that the server can import and beside it."""
+        if self.script not in self.files:
+            yield Trace(Path(self.script), 0, "a scoring script that does not travel")
         modules = self._modules()
         for name, module in modules.items():
             if module is None:
@@ -145,7 +154,7 @@ class Code:
     def is_listed(self, module: str) -> bool:
         """Whether a module that the code folder does not have may be imported."""
         if module.partition(".")[0] in STANDARD:
-            return module not in ("logging.config", "logging.handlers")
+            return True
         return any(f"{module}.".startswith(f"{name}.") for name in self.imports)
 
     @property
@@ -198,22 +207,26 @@ class _Module:
 
     def __init__(self, code: Code, name: str, tree: ast.Module) -> None:
         self._code, self._name, self._nodes = code, name, list(ast.walk(tree))
-        # What the file calls something → its dotted name.
+        # What the file calls something that it imports → its dotted name.
         self.names: dict[str, str] = {}
-        # The names of modules.
-        self._bound: set[str] = set()
+        # The names of modules, and those that stand for two things.
+        self._bound, self._twice = set[str](), set[str]()
         for node in self._nodes:
-            if isinstance(node, ast.Import):
+            if isinstance(node, ast.Import | ast.ImportFrom):
                 for alias in node.names:
-                    top = alias.name.partition(".")[0]
-                    self.names[alias.asname or top] = alias.name if alias.asname else top
-                    self._bound.add(alias.asname or top)
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    dotted = f"{self._above(node)}.{alias.name}"
-                    self.names[alias.asname or alias.name] = dotted
-                    if code.find(dotted):
-                        self._bound.add(alias.asname or alias.name)
+                    self._name_import(node, alias)
+
+    def _name_import(self, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> None:
+        dotted = alias.name
+        if isinstance(node, ast.ImportFrom):
+            dotted = f"{self._above(node)}.{alias.name}"
+        elif not alias.asname:
+            dotted = alias.name.partition(".")[0]
+        name = alias.asname or dotted.rpartition(".")[2]
+        if self.names.setdefault(name, dotted) != dotted:
+            self._twice.add(name)
+        if isinstance(node, ast.Import) or self._code.find(dotted):
+            self._bound.add(name)
 
     def imports(self) -> Iterator[tuple[int, str]]:
         """The line and the dotted name of everything that is imported."""
@@ -236,7 +249,9 @@ class _Module:
             if isinstance(node, ast.Constant) and _constant_is_pickle(node.value):
                 yield node.lineno, "the bytes of a pickle"
             elif isinstance(node, ast.Name):
-                if node.id in _NAMES or _SPECIAL.fullmatch(node.id):
+                if node.id in self._twice:
+                    yield node.lineno, f"`{node.id}`, which is imported as two things"
+                elif node.id in _NAMES or _SPECIAL.fullmatch(node.id):
                     yield node.lineno, f"`{node.id}`"
                 elif node.id == "getattr" and not _is_plain(called.get(id(node))):
                     yield node.lineno, "`getattr` of a computed name"
@@ -264,12 +279,12 @@ class _Module:
 
     def _of_import(self, name: str) -> Iterator[str]:
         """Why a name that is not of the code folder may not be imported."""
-        *above, last = name.split(".")
-        if not self._code.is_listed(name):
-            yield f"an import of `{name}`"
-        elif last == "*":
-            yield f"an import of everything in `{'.'.join(above)}`"
-        elif any(map(_is_refused, name.split(".")[1:])) or _is_left_out(name):
+        _, *inner = name.split(".")
+        if (
+            not self._code.is_listed(name)
+            or any(part == "*" or _is_refused(part) for part in inner)
+            or _is_left_out(name)
+        ):
             yield f"an import of `{name}`"
 
     def _dotted(self, node: ast.expr, modules: Mapping[str, _Module | None]) -> str:
@@ -294,31 +309,36 @@ class _Module:
     def _of_use(self, dotted: str, call: ast.Call | None) -> str:
         """Why something may not be used in this way, or ""; `call` is what calls it."""
         top, _, rest = dotted.partition(".")
-        if not rest or self._code.has(dotted):
+        if not rest:
             return ""
-        if _is_left_out(dotted):
-            return f": of `{top}` only {', '.join(sorted(PARTS[top]))}"
-        if top in STANDARD or dotted.rpartition(".")[2] not in ("load", "loads"):
+        if self._code.is_listed(dotted) and not self._code.has(dotted) and _is_left_out(dotted):
+            parts = f"only {', '.join(sorted(PARTS[top]))}" if top in PARTS else "no private part"
+            return f": of `{top}` {parts}"
+        if dotted.rpartition(".")[2] != "load" and not (top == "skops" and rest.endswith("loads")):
             return ""
+        # Whatever has this method: in another place the name may stand for a library.
         if call is None:
             return " under another name"
         arguments = {keyword.arg for keyword in call.keywords}
-        hidden = None in arguments or any(isinstance(each, ast.Starred) for each in call.args)
-        if hidden or len(call.args) > (1 if top == "skops" else 2):
-            return " with arguments without their names"
+        # Of numpy.load the second one is the mode of the memory map.
+        first, *others = [*call.args, None]
+        named = all(each is None or isinstance(each, ast.Constant) for each in others)
+        if None in arguments or len(others) > 2 or not named or isinstance(first, ast.Starred):
+            return " with arguments that are not named"
         if top == "torch" and "weights_only" not in arguments:
             return " without `weights_only=True`"
         return ""
 
 
 def _is_refused(name: str) -> bool:
-    return name in _ATTRIBUTES or _SPECIAL.fullmatch(name) is not None
+    return bool({name, name.lstrip("_")} & _ATTRIBUTES) or bool(_SPECIAL.fullmatch(name))
 
 
 def _is_left_out(dotted: str) -> bool:
-    """Whether it is of a module of which only a part may be used, and not in this part."""
-    top, _, rest = dotted.partition(".")
-    return bool(rest) and top in PARTS and rest.partition(".")[0] not in PARTS[top]
+    """Whether it is a part of a library that may not be used."""
+    top, *inner = dotted.split(".")
+    is_other = bool(inner) and top in PARTS and inner[0] not in PARTS[top]
+    return is_other or any(part.startswith("_") for part in inner)
 
 
 def _is_plain(call: ast.Call | None) -> bool:

@@ -21,7 +21,7 @@ class Command:
 
 PICKLE = pickle.dumps(Command())
 OLD = pickle.dumps(Command(), protocol=0)
-LISTED = ("numpy", "pandas", "skops", "torch", "yaml", "ml.toolkit")
+LISTED = ("numpy", "orjson", "pandas", "skops", "torch", "yaml", "ml.toolkit")
 CODE = {
     "an import": "import pickle\n",
     "an import under another name": "from joblib import load as read\n",
@@ -54,6 +54,23 @@ CODE = {
     "a library's os": "import pathlib\npathlib.os.system('x')\n",
     "a library's dictionary": "import pandas as pd\npd.__dict__['read_pickle']('x')\n",
     "a library in a variable": "import pandas as pd\nvars(pd)\n",
+    "arrays of objects by a parameter": (
+        "import numpy as np\ndef f(json):\n    json.load('x', None, True)\nf(np.lib)\n"
+    ),
+    "a name of two things": (
+        "import numpy as x\nx.load('x', None, 1)\nif 0:\n    import json as x\n"
+    ),
+    "a library's private part": "import skops.io\nskops.io._utils._import_obj('os', 'system')\n",
+    "a library's private part, imported": "from pandas.compat import _optional\n",
+    "a library that imports by a name": (
+        "import pandas as pd\nx = pd.io.parquet\nx.import_optional_dependency('pickle')\n"
+    ),
+    "a template": "import pandas as pd\npd.io.formats.style.Styler.from_custom_template('x')\n",
+    "names of a generator": "g = (x for x in ())\ng.gi_frame.f_globals\n",
+    "names by a format": "import string\nstring.Formatter().get_field('0.x', (f,), {})\n",
+    "text that is a type": "import typing\ntyping.ForwardRef('f()')\n",
+    "a logging configuration": "import logging.config\n",
+    "skops' types by position": "import skops.io\nskops.io.load('x', ['a.b'])\n",
     "all that torch loads": "import torch\ntorch.load('x.pt', weights_only=False)\n",
     "all that torch loads unasked": "import torch\ntorch.load('x.pt')\n",
     "types that skops does not trust": "import skops.io\nskops.io.load('x', trusted=['a.b'])\n",
@@ -67,7 +84,9 @@ HARMLESS = [
     "import re\nfrom pathlib import Path\nre.compile('x')\njson = Path('x').read_text()\n",
     "import os\nimport pandas as pd\npd.read_csv(os.environ['X'])\npd.read_parquet('x')\n",
     "import yaml\nfrom urllib.parse import quote\nyaml.safe_load('x')\n",
-    "import skops.io\nskops.io.load('x.skops')\n",
+    "import skops.io\nskops.io.load('x.skops', trusted=None)\n",
+    "import json\nimport logging\nlogging.getLogger('x').info(list(map(json.loads, ['1'])))\n",
+    "try:\n    import orjson\nexcept ImportError:\n    import json\n",
     "import torch\ntorch.load('x.pt', weights_only=True)\n",
     "class Model:\n    def __init__(self, name):\n        self.rank = getattr(self, 'rank', 1)\n",
     "from ml.toolkit.boosting import lightgbm\n",

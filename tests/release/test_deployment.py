@@ -96,6 +96,7 @@ def test_an_invalid_timeout_is_refused(tmp_path: Path, found: str) -> None:
         ("PYTHONHOME: hidden", True),
         ("GUNICORN_CMD_ARGS: --config file.txt", True),
         ("LD_PRELOAD: ./code.so", True),
+        ("BASH_ENV: ./code.sh", True),
         ("AZUREML_ENTRY_SCRIPT: other.py", True),
         ("PYTHONUNBUFFERED: '1'", False),
         ("LD_OPTIONS: x", False),
@@ -127,6 +128,20 @@ def test_code_that_loads_code_from_data_is_refused_with_its_line(tmp_path: Path)
     assert problem.place and problem.place.line == 3
     (place / "score.py").write_text("import pandas\n")
     assert read(place).scoring_script == "endpoint/score.py"
+    # Another spelling of the path, and a script that does not travel.
+    text = DEPLOYMENT.replace("endpoint/score.py", "other/../endpoint/score.py")
+    (place / "deployment.yml").write_text(text.lstrip())
+    (tmp_path / "other").mkdir()
+    (tmp_path / "ml" / "serving" / "scoring").mkdir(parents=True)
+    (tmp_path / "ml" / "serving" / "scoring" / "model.py").touch()
+    (place / "score.py").write_text("import pickle\n")
+    with pytest.raises(Refused, match="pickle"):
+        read(place)
+    (tmp_path / ".amlignore").write_text("score.py\n")
+    with pytest.raises(Refused, match="travel"):
+        read(place)
+    (tmp_path / ".amlignore").unlink()
+    (place / "score.py").write_text("import pandas\n")
     gates = tmp_path / "gates.yml"
     gates.write_text("schema_version: 1\ngates: {format: {imports: [numpy]}}\n")
     with pytest.raises(Refused, match="pandas"):
