@@ -16,7 +16,8 @@ from ml.core.settings import CLOSED
 
 FILE = Path(__file__).with_name("limits.yml")
 BASE = "default"
-Count = Annotated[int, Field(ge=0)]
+# Beyond these a limit limits nothing: the cost of a thousand nodes, and a day of idle ones.
+MOST_NODES, MOST_IDLE_MINUTES = 1000, 1440
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class Limits:
 
     __pydantic_config__ = CLOSED
 
-    max_nodes: Count
-    idle_minutes: Count
+    max_nodes: Annotated[int, Field(ge=0, le=MOST_NODES)]
+    idle_minutes: Annotated[int, Field(ge=0, le=MOST_IDLE_MINUTES)]
     gpu_sizes: tuple[str, ...]
     regions: tuple[str, ...]
     tags: tuple[str, ...]

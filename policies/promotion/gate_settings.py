@@ -281,6 +281,7 @@ def _tighten(
             entries = _kind(gate, setting).entries
             values[gate][setting] = {**held, **value} if entries else value
     problems += _vacuous(document, file.get("gates", {}), values["quality"])
+    problems += _aside(document, values)
     if problems:
         raise Refused(*problems)
     return (
@@ -307,6 +308,20 @@ def _vacuous(
                         f"what guessing reaches (`loosest_{setting}`)",
                         document.place(*keys),
                     )
+
+
+def _aside(document: Document, values: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
+    """No threshold is about a split that the model is promoted on."""
+    quality, splits = values["quality"], values["non-inferiority"]["splits"]
+    named = {name.partition(".")[0] for name in (*quality["at_least"], *quality["at_most"])}
+    if named and splits and not named & set(splits):
+        yield Problem(
+            "gate-judges-nothing",
+            f"the thresholds of `gates.quality` are on {', '.join(sorted(named))} alone",
+            f"one on a split of `gates.non-inferiority.splits`: {', '.join(splits)}",
+            "the model was chosen on the others, or they decide nothing",
+            document.place("gates", "quality"),
+        )
 
 
 def _loosest(gate: str, setting: str, metric: str, quality: Mapping[str, Any]) -> float:

@@ -210,6 +210,15 @@ def test_bounds_of_a_metric_are_values_that_it_could_have(tmp_path: Path) -> Non
     assert load(write(tmp_path, "  quality: {bounds: {mae: [0, 1.0e+7]}, at_most: {t.mae: 3000}}"))
 
 
+@pytest.mark.attack("thresholds on a split that decides nothing")
+def test_a_threshold_is_on_a_split_that_decides(tmp_path: Path) -> None:
+    """On validation alone, which the model is chosen on, it says nothing."""
+    body = "  non-inferiority: {{splits: [test]}}\n  quality:\n    at_least: {{{}}}"
+    problem = refused(write(tmp_path, body.format("validation.auc: 0.9")))
+    assert (problem.code, line(problem)) == ("gate-judges-nothing", 4)
+    assert load(write(tmp_path, body.format("validation.auc: 0.9, test.auc: 0.6")))
+
+
 @pytest.mark.attack("thresholds of the floor that judge nothing")
 def test_a_threshold_of_the_floor_judges_something(tmp_path: Path) -> None:
     """As one of a project does; and a project cannot say what guessing reaches."""

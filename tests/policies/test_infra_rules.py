@@ -168,6 +168,11 @@ ALL = "{max_nodes: 1, idle_minutes: 1, gpu_sizes: [], regions: [], tags: [], adv
         ("default: {nodes: 3}", "limits.yml:1: `default.nodes`"),
         ("default: {max_nodes: 3}", "no `default.advice`"),
         ("default: {max_nodes: true}", "a whole number"),
+        (
+            f"default: {ALL}\nprod: {{max_nodes: 100000}}",
+            "limits.yml:2: `prod.max_nodes` is 100000",
+        ),
+        (f"default: {ALL}\nprod: {{idle_minutes: 9999}}", "`prod.idle_minutes` is 9999"),
         ("default: [1]", "a mapping"),
         ("default: {", "limits.yml"),
         (f"default: {ALL}\nprod: {{max_nodes: -1}}", "limits.yml:2: `prod.max_nodes` is -1"),
