@@ -20,9 +20,17 @@ BENCHMARKS = {
         "benchmarks.infra_preview",
         "CPU of previewing three stacks over running the three bare programs; at most 1.5",
     ),
+    "propose": (
+        "benchmarks.propose",
+        "seconds of `ml release propose` on 30,000 rows over a plain bootstrap; at most 8",
+    ),
     "races": (
         "benchmarks.races",
         "of two pipelines at once, how often the better model ends as champion; 1",
+    ),
+    "rollback": (
+        "benchmarks.rollback",
+        "seconds from `ml release rollback` to its first answer, over 5; at most 1",
     ),
     "router": (
         "benchmarks.router",

@@ -13,30 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.repository import tables
+from tests.repository import forks, tables
 from tests.test_readme import commands
 
 PAGE = ROOT / "ml/projects/SECOND_MODEL.md"
-GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
 # Of a sweep, two trials show what twelve do.
 FEWER = "--set limits.max_total_trials=2"
 
 
-@pytest.fixture
-def fork(tmp_path: Path) -> Path:
-    """A repository with the parts that travel to a node, without projects."""
-    fork = tmp_path / "fork"
-    for room in ("ml/environments", "ml/serving", "ml/toolkit", "policies", "requirements"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / room, fork / room, ignore=ignored)
-    (fork / "ml/projects").mkdir()
-    for name in ("ml/projects/__init__.py", "pyproject.toml", ".amlignore"):
-        shutil.copy(ROOT / name, fork / name)
-    (fork / ".venv").mkdir()
-    (fork / ".venv/bin").symlink_to(ROOT / ".venv/bin")
-    for words in (["init", "-q"], ["add", "ml", "policies"], ["commit", "-qm", "fork"]):
-        subprocess.run([*GIT, *words], cwd=fork, check=True)
-    return fork
+@pytest.fixture(name="fork")
+def _fork(tmp_path: Path) -> Path:
+    return forks.fork(tmp_path / "fork")
 
 
 def typed(fork: Path, command: str, code: int = 0) -> str:

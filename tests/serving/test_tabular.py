@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,22 @@ def test_predictions_equal_those_of_lightgbm(tmp_path: Path, objective: str) -> 
     assert table.predict(body(*rows)) == booster.predict(numbers).tolist()
     assert table.predict(body(*rows)) == table.predict(body(*rows).decode())
     assert table.predict(body()) == []
+
+
+def test_a_server_does_not_import_what_it_does_not_use(tmp_path: Path) -> None:
+    """Neither LightGBM's package nor scikit-learn; an error has the library's own words."""
+    train(tmp_path)
+    script = (
+        "import pathlib, sys; from ml.serving.scoring.tabular import Table, Trees\n"
+        f"folder = pathlib.Path({str(tmp_path)!r}); Table(folder)\n"
+        "print(sorted({'lightgbm', 'sklearn', 'pandas'} & {*sys.modules}))\n"
+        "(folder / 'model.txt').write_text('tree')\n"
+        "try: Trees(folder / 'model.txt', 3)\n"
+        "except RuntimeError as error: print(error)\n"
+    )
+    words = [sys.executable, "-c", script]
+    printed = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    assert "[]\n" in printed and "LGBM_BoosterCreateFromModelfile: " in printed
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -112,7 +113,7 @@ def plan(
             verdicts.show(rollout.decision, every=every)
         typer.echo(_plan_text(rollout))
         if rollout.change:
-            _show_project_changes(backend, rollout.change)
+            _show_project_changes(backend, rollout.change, rollout.project_changes)
         if rollout.unsigned:
             typer.echo(_next(project, to, on), err=True)
     if rollout.stops:
@@ -135,13 +136,19 @@ def apply(
 ) -> None:
     """Ask the gates again, start the declared version beside the old one, and switch."""
     from ml.release.declaration import desired_state
+    from ml.release.rollout.apply import project_changes
 
     backend = open_backend(desired_state.place_of(to, on))
     promotion = _apply(backend, project, to, approved_by, port=port)
-    if as_json:
-        write_json(_nothing(backend, project, to) if promotion is None else _document(promotion))
+    changes = project_changes(backend, promotion.change) if promotion else ()
+    if as_json and promotion:
+        write_json({**_document(promotion), "project_changes": changes})
+    elif as_json:
+        write_json(_nothing(backend, project, to))
     else:
         _show(backend, project, to, promotion, every)
+        if promotion:
+            _show_project_changes(backend, promotion.change, changes)
     if promotion is not None and promotion.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
@@ -319,7 +326,6 @@ def _document(promotion: Applied) -> dict[str, object]:
         "canary": promotion.canary.to_json() if promotion.canary else None,
         "url": promotion.router.url if promotion.router else None,
         "decision": promotion.decision.to_json(),
-        "project_changes": list(promotion.change.project_changes),
     }
 
 
@@ -349,18 +355,17 @@ def _show(
         typer.echo(f"{version.model} {version.version} {was}: {promotion.router.url}", err=True)
         command = example(promotion.change.launch.endpoint, version.model)
         typer.echo(f"next: {command}{repeated_on(backend.name)}", err=True)
-        _show_project_changes(backend, promotion.change)
     elif [result.gate for result in promotion.decision.blocking] == ["sign-off"]:
         typer.echo(_next(project, to, backend.name), err=True)
 
 
-def _show_project_changes(backend: Backend, change: Change) -> None:
+def _show_project_changes(backend: Backend, change: Change, changes: Sequence[str]) -> None:
     """Print how the project's serving code differs from what is declared, and how to declare it."""
     from policies.promotion.decision import listed
 
-    if not change.project_changes:
+    if not changes:
         return
-    differences = listed(tuple(change.project_changes), "; ")
+    differences = listed(tuple(changes), "; ")
     typer.echo(
         f"the serving code of {change.project} differs from what is declared: {differences}",
         err=True,

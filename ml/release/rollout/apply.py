@@ -46,8 +46,7 @@ class Change:
 
     `check` is what the gates say, `history` what the audit log says of the endpoint, and `live`
     what serves there; `approved_by` is the person who signs off. It `returns` when it served there
-    before. `project_changes` is a sentence for each way in which the project's serving code and
-    settings differ by now from those that are declared.
+    before.
     """
 
     project: str
@@ -65,7 +64,6 @@ class Change:
     history: History
     live: Live | None
     returns: bool
-    project_changes: Sequence[str]
 
     @property
     def differences(self) -> Sequence[str]:
@@ -244,7 +242,6 @@ def find_change(
         history=history,
         live=live,
         returns=returns,
-        project_changes=_project_changes(backend, project, served),
     )
 
 
@@ -355,13 +352,14 @@ def _declared_serving(
     return now
 
 
-def _project_changes(backend: Backend, project: Project, declared: Serving) -> Sequence[str]:
-    """How the project's serving code and settings differ from the declared ones.
+def project_changes(backend: Backend, change: Change) -> Sequence[str]:
+    """How the project's serving code and settings differ by now from the declared ones.
 
     Files that could not be proposed do not keep what is declared from serving: the error is one.
     """
+    now = projects.find(change.project)
     try:
-        return tuple(serving.changes(declared, project.serving().snapshot(backend)))
+        return tuple(serving.changes(change.serving, now.serving().snapshot(backend)))
     except Refused as refused:
         return tuple(f"{problem.place}: {problem.found}" for problem in refused.problems)
 

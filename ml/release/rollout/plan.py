@@ -11,7 +11,7 @@ from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
-from ml.release.rollout.apply import Change, find_change
+from ml.release.rollout.apply import Change, find_change, project_changes
 from policies.promotion.decision import Decision, listed
 
 
@@ -29,7 +29,8 @@ class Plan:
     """The plan of an apply; `steps` is empty when nothing is to do or apply would refuse.
 
     `change` is None when nothing is declared, or when the declared version cannot be used. `stops`
-    is the error that apply would raise. A missing sign-off is in `unsigned`, not there.
+    is the error that apply would raise, `project_changes` is how the project's serving code and
+    settings differ from the declared ones. A missing sign-off is in `unsigned`, not there.
     """
 
     project: str
@@ -41,16 +42,12 @@ class Plan:
     change: Change | None = None
     steps: Sequence[str] = ()
     stops: Refused | None = None
+    project_changes: Sequence[str] = ()
 
     @property
     def decision(self) -> Decision | None:
         """The decision of the gates; None when they were not run."""
         return self.change.check.decision if self.change else None
-
-    @property
-    def project_changes(self) -> Sequence[str]:
-        """How the project's serving code and settings differ from the declared ones."""
-        return self.change.project_changes if self.change else ()
 
     @property
     def unsigned(self) -> bool:
@@ -112,6 +109,8 @@ def plan(
     if change is None:
         return report(nothing_declared(serving.version if serving else None))
     version = change.version.version
+    changes = project_changes(backend, change)
+    report = partial(report, project_changes=changes)
     if not change.is_champion and not change.check.decision.allowed:
         gates = ", ".join(result.gate for result in change.check.decision.blocking)
         return report(f"refused: gates that failed for version {version}: {gates}", change)
@@ -125,7 +124,7 @@ def plan(
         steps = tuple(_remaining(change, is_running))
         if steps:
             return report(f"version {version} is live; {len(steps)} steps remain", change, steps)
-        if change.project_changes:
+        if changes:
             return report(
                 f"version {version} serves as declared; the project's files differ", change
             )

@@ -35,6 +35,8 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -123,15 +125,31 @@ def write_model(
     return write_manifest(folder)
 
 
-def read_model(folder: Path) -> tuple[Any, dict[str, Any], str]:
+def read_model(folder: Path, package: Any = None) -> tuple[Any, dict[str, Any], str]:
     """The booster, the facts and the digest of a folder that `write_model` wrote; raises
     ManifestError, before LightGBM sees a file, when one was changed.
-    """
-    import lightgbm
 
+    `package` is LightGBM's module, by default the whole one.
+    """
+    package = package or import_module("lightgbm")
     digest = verify(folder)
     facts = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    return lightgbm.Booster(model_file=str(folder / MODEL)), facts, digest
+    return package.Booster(model_file=str(folder / MODEL)), facts, digest
+
+
+def _library() -> Any:
+    """LightGBM's library, by the module of the package that finds it.
+
+    The package itself imports scikit-learn, which takes a second of a server's start.
+    """
+    package = find_spec("lightgbm")
+    assert package is not None and package.origin is not None
+    spec = spec_from_file_location("libpath", Path(package.origin).with_name("libpath.py"))
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module._LIB.LGBM_GetLastError.restype = ctypes.c_char_p
+    return module._LIB
 
 
 class Trees:
@@ -141,9 +159,7 @@ class Trees:
     """
 
     def __init__(self, model: Path, columns: int) -> None:
-        from lightgbm.basic import _LIB  # the library that the package loaded
-
-        self._library: Any = _LIB
+        self._library = _library()
         self._check(model.is_file(), f"there is no {model}")
         self._model, trees = ctypes.c_void_p(), ctypes.c_int()
         self._call(

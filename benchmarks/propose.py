@@ -1,0 +1,75 @@
+"""`ml release propose` on a generated table of 30,000 rows and two classes, as it is typed.
+
+Beside it a plain bootstrap in numpy: the same metrics on the same draws of the same predictions,
+one draw at a time. A proposal measures both splits, each slice and a baseline, and the gate
+`recomputed` does it again; it also refits the model twice, and serves it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ml.release.evidence.recomputation import read_predictions
+from ml.toolkit.bootstrap import Values, bounds, drawn_times
+from ml.toolkit.evaluation import PREDICTIONS
+from ml.toolkit.metrics import METRICS, Answers, Draws, Metric, estimates
+
+ROWS, QUICK_ROWS = 30_000, 6_000
+
+
+def main(quick: bool) -> float:
+    from tests.repository import forks, tables
+
+    with tempfile.TemporaryDirectory() as folder:
+        root, home = forks.fork(Path(folder) / "fork"), Path(folder) / "home"
+        rows = QUICK_ROWS if quick else ROWS
+        tables.churn(root / "churn.csv", rows)
+        _typed(root, home, "new churn --table churn.csv --target Churn")
+        _typed(root, home, "run ml/projects/churn/jobs/train.yml")
+        proposing = _typed(root, home, "release propose churn --run latest")
+        (file,) = home.glob(f"evidence/**/{PREDICTIONS}")
+        predictions = read_predictions(file, "binary")
+        splits = [predictions.answers(split) for split in ("validation", "test")]
+        began = time.perf_counter()
+        intervals = [_plain(answers) for answers in splits]
+        plain = time.perf_counter() - began
+    for answers, drawn in zip(splits, intervals, strict=True):
+        ours = [(each.low, each.high) for each in estimates("binary", answers).values()]
+        assert np.allclose(ours, [bounds(values) for values in drawn.T], atol=1e-9)
+    print(f"{rows} rows: propose {proposing:.1f} s, plain bootstrap {plain:.1f} s")
+    return proposing / plain
+
+
+def _typed(root: Path, home: Path, words: str) -> float:
+    """Seconds of an `ml` command, which has to succeed."""
+    environment = {**os.environ, "MLOPS_HOME": str(home)}
+    command = [str(root / ".venv/bin/ml"), *words.split()]
+    began = time.perf_counter()
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return time.perf_counter() - began
+
+
+def _plain(answers: Answers) -> Values:
+    """(draws, metrics): every metric of a binary model on the rows of one draw after another."""
+    drawn = []
+    for times in drawn_times(len(answers)):
+        for counts in times:
+            rows = answers[np.repeat(np.arange(len(answers)), counts.astype(np.int64))]
+            once = Draws(rows, np.ones((1, len(rows))))
+            drawn.append([_value(metric, rows, once) for metric in METRICS["binary"].values()])
+    return np.array(drawn)
+
+
+def _value(metric: Metric, rows: Answers, once: Draws) -> float:
+    """The metric of some rows, each of which counts once."""
+    if metric.of_all is not None:
+        return float(metric.of_all(once)[0])
+    assert metric.of_units is not None
+    return float(metric.of_units(rows).mean())
