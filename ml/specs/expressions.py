@@ -193,17 +193,19 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
 
     Without quotes the shell interprets every metacharacter of a literal (the resolver quotes
     paths); in double quotes `$`, backtick, the quote itself and a final backslash; in single
-    quotes only the quote. Where text may be evaluated once more, and where `-` may begin an option
-    that runs code, only a plain word or path is accepted.
+    quotes only the quote. Where text may be evaluated once more, only a plain word or path is
+    accepted, or nothing; where `-` may begin an option that runs code, also plain words.
     """
     text, quoting = str(value), reference.context.quoting
-    is_option = reference.context.option_of and text.startswith("-")
-    if (quoting == "evaluated" or is_option) and not _PLAIN.fullmatch(text):
-        return _not_plain(text, reference, place)
     if quoting == "evaluated":
-        return None
+        is_plain = not text or _PLAIN.fullmatch(text)
+        return None if is_plain else _not_plain(text, reference, place)
+    is_words = quoting == "none" and not isinstance(value, PurePath)
+    options = text.split() if is_words else [text] if text.startswith("-") else []
+    if reference.context.option_of and not all(map(_PLAIN.fullmatch, options)):
+        return _not_plain(text, reference, place)
     acts = {"single": "'\0", "double": '$`"\0', "text": "\0"}.get(quoting, METACHARACTERS)
-    if quoting == "none" and isinstance(value, PurePath):
+    if quoting == "none" and not is_words:
         acts = "\0"
     characters = sorted({char for char in text if char in acts})
     if quoting == "double" and text.endswith("\\"):
@@ -248,6 +250,7 @@ _SOURCE = "Azure ML substitutes values verbatim into the command (azure-ai-ml 1.
 # What may evaluate a value → how to pass the value instead, with the placeholder's text.
 _SAFE_WAYS = (
     (r".* without quotes", "write `'{}'` in single quotes"),
+    (r"$", "write the option and the value as one word, `--NAME='{}'`"),
     (r"a comment", "delete the comment, or do not name the value in it"),
     (r"the variable", "give the value to a variable of your own, and name a file of `code:` here"),
     (

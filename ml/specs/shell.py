@@ -417,10 +417,10 @@ class _Command:
             if not is_known or not (is_value or (option and not _RUNS.fullmatch(option[1]))):
                 self._plain_only(program, arguments)
                 return
-            for mark in re.findall(rf"^{_MARK}", word.text):
-                self.contexts[mark] = replace(self.contexts[mark], option_of=f"`{program}`")
+            for mark in re.findall(_MARK, word.text):
+                if word.text.startswith(mark) or self.contexts[mark].quoting == "none":
+                    self.contexts[mark] = replace(self.contexts[mark], option_of=f"`{program}`")
             takes_value = option is not None and not option[2]
-        self._evaluate_unquoted(arguments, f"the arguments of `{program}`")
 
     def _launcher(self, name: str, arguments: Sequence[_Word]) -> None:
         """`torchrun OPTIONS FILE arguments`, `mpirun OPTIONS python FILE arguments`."""

@@ -45,6 +45,9 @@ def test_literals_are_verbatim_and_paths_are_quoted() -> None:
     """A literal's blanks separate words, as on Azure ML; a path is one word."""
     assert resolved("echo ${{inputs.x}}", "a b") == "echo a b"
     assert resolved("echo ${{inputs.x}}/f", PurePath("/a b;c")) == "echo '/a b;c'/f"
+    assert resolved("python -m a --b ${{inputs.x}}", PurePath("/a (1)")) == (
+        "python -m a --b '/a (1)'"
+    )
     assert resolved('echo "${{inputs.x}}/f"', PurePath("/a b;c")) == 'echo "/a b;c/f"'
     assert code('echo "${{inputs.x}}"', PurePath("/a$(id)")) == "shell-metacharacter"
     assert code("bash -c 'echo ${{inputs.x}}'", PurePath("/a;id")) == "shell-metacharacter"
