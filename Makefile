@@ -22,7 +22,8 @@ $(BIN)/uv:
 $(VENV)/main.stamp: requirements/main.lock pyproject.toml | $(BIN)/uv
 	@echo "Installing the locked packages into $(VENV) (once; about a minute)"
 	@$(INSTALL) --require-hashes -r requirements/main.lock
-	@$(INSTALL) --no-deps --editable .
+	@$(UV) pip uninstall --quiet azureml-gitops-starter 2>/dev/null || true
+	@$(BIN)/python -m ml.core.imports
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.lock $(VENV)/main.stamp

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from ml.serving.scoring.manifest import folder_digest, write_manifest
 from ml.serving.scoring.tabular import FILE, MODEL
 from ml.serving.server import Launch, hardware
 
+ROOT = Path(__file__).parents[1]
 TREES, COLUMNS, TEXTS = 300, 30, 3
 ROUNDS = 5
 CATEGORIES = ["north", "east", "south", "west"]
@@ -105,6 +107,8 @@ def fixture(folder: Path) -> Launch:
     (model / FILE).write_text(json.dumps({"columns": columns}))
     write_manifest(model)
     (code / "score.py").write_text(SCRIPT)
+    room = "ml/serving/scoring"
+    shutil.copytree(ROOT / room, code / room, ignore=shutil.ignore_patterns("__pycache__"))
     digest = folder_digest(model)
     return Launch("bench", "bench", "1", digest, code, "score.py", model, {"OMP_NUM_THREADS": "1"})
 

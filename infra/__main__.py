@@ -5,7 +5,12 @@ The settings are those of the stack file beside this one, even with `pulumi --co
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pulumi
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from infra.program.environment import provision
 from infra.settings.loader import load

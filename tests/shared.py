@@ -1,4 +1,7 @@
-"""What is made once for all workers of a session: the first that needs it makes it, others wait."""
+"""What is made once for all workers of a session: the first that needs it makes it, others wait.
+
+And what the code of a test's job or server brings along, as the code of every project does.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parent.parent
+ON_THE_NODE = ("ml/toolkit", "ml/serving/scoring")
+
+
+def bring(code: Path, *packages: str) -> None:
+    """Copy packages of the framework into a folder of code: a run finds no other."""
+    for package in packages:
+        for path in (ROOT / package).glob("*.py"):
+            (code / package).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, code / package / path.name)
 
 
 def once(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], None]) -> Path:

@@ -64,9 +64,7 @@ def run(engine: str, project: str, stack: str, root: str, bare: bool) -> None:
     if not bare:
         setattr(pulumi.resource, "collapse_alias_to_urn", lambda *alias: None)  # noqa: B010
         setattr(pulumi.log, "debug", lambda *message: None)  # noqa: B010
-    # `infra` and `ml` are namespace packages: without this, modules that the tree lacks would come
-    # from the tree that is installed.
-    sys.path[:] = [root, *(path for path in sys.path[1:] if not Path(path, "infra").is_dir())]
+    sys.path[0] = root
     pulumi.runtime.set_all_config(
         pulumi.runtime.get_config_env(), pulumi.runtime.get_config_secret_keys_env()
     )

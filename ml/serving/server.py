@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import psutil
 from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
-from ml.core import home, trees
+from ml.core import home, imports, trees
 from ml.serving import processes
 from ml.serving.processes import HOST
 from ml.serving.router.routes import DEPLOYMENT_HEADER
@@ -160,6 +160,7 @@ def begin(slot: Path, launch: Launch) -> Starting:
     """The first half of `start`, so that two servers can load at once; it runs until
     `wait_until_ready` fails or the slot is stopped.
     """
+    imports.demand_packages_alone()
     processes.stop(slot)
     with processes.listen() as listener:
         process = processes.spawn(
@@ -206,7 +207,6 @@ def _environment(launch: Launch, mounted: Path) -> dict[str, str]:
     """The variables that a managed endpoint sets, and those that this machine needs."""
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        # The snapshot comes before the repository, which is installed in editable form.
         "PYTHONPATH": str(launch.code),
         "PYTHONDONTWRITEBYTECODE": "1",
         # Lines reach the log in their order, and before a crash.

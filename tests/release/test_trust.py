@@ -193,6 +193,16 @@ def _other_code(document: dict[str, Any]) -> None:
     document["launch"]["code"] = str(copy)
 
 
+@pytest.mark.attack("The evaluation imports a module of the work tree that is in no snapshot")
+@pytest.mark.parametrize("name", ["benchmarks", "ml.core.errors", "policies"])
+def test_an_evaluation_imports_nothing_of_the_work_tree(world: World, name: str) -> None:
+    """What it has of the framework is what its own code brings."""
+    script = world.project.folder / "evaluate.py"
+    look = f"try:\n    import {name}\nexcept ImportError: pass\nelse: sys.exit('hidden')\n"
+    script.write_text(f"import sys\n{look}{script.read_text()}")
+    assert propose(BACKEND, "tiny", world.run(0.8)).decision.allowed
+
+
 @pytest.mark.attack("live.json starts other code than the released")
 @pytest.mark.parametrize(
     "change",

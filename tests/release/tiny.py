@@ -23,6 +23,7 @@ from ml.serving.scoring.manifest import write_manifest
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.local import BACKEND
+from tests.shared import ON_THE_NODE, bring
 
 QUESTIONS = 400
 
@@ -141,7 +142,7 @@ def run(body):
 _FILES = {
     "pyproject.toml": "",
     # What a release writes into the project does not travel with a job.
-    "ml/projects/tiny/.amlignore": "*\n!/*.py\n",
+    "ml/projects/tiny/.amlignore": "*\n!/*.py\n!/ml/**/*.py\n",
     "ml/projects/tiny/train.py": _TRAIN,
     "ml/projects/tiny/evaluate.py": _EVALUATE,
     "ml/projects/tiny/data/tiny.yml": """
@@ -336,6 +337,8 @@ def make(root: Path, changed: Mapping[str, str] | None = None) -> Tiny:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.lstrip("\n"))
+    for code in ("ml/projects/tiny", "ml/projects/tiny/endpoint"):
+        bring(root / code, *ON_THE_NODE)
     lock = root / "requirements/main.lock"
     lock.parent.mkdir()
     lock.write_text("".join(f"{name}=={version(name)}\n" for name in ("lightgbm", "numpy")))

@@ -10,6 +10,7 @@ from ml.core import trees
 from ml.serving import processes
 from ml.serving.scoring.manifest import folder_digest, write_manifest
 from ml.serving.server import Launch, serving_digest
+from tests.shared import bring
 
 ECHO = """
 from ml.serving.scoring.messages import BadRequest, Integer, Text, parse, refusal, reply
@@ -60,6 +61,7 @@ def launch(folder: Path, script: str = ECHO, endpoint: str = "echo", version: st
     for path in (code, model):
         path.mkdir(parents=True, exist_ok=True)
     (code / "score.py").write_text(script)
+    bring(code, "ml/serving/scoring")
     (model / "model.txt").write_text(f"tree\nversion={version}\n")
     write_manifest(model)
     content = trees.digest(trees.files(code)).removeprefix(trees.DIGEST_PREFIX)

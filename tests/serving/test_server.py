@@ -20,7 +20,7 @@ from ml.serving import endpoint, processes, server
 from ml.serving.endpoint import Live
 from ml.serving.router import process
 from ml.serving.server import Server
-from tests.serving.servers import CRASH, HANG, launch, process_of
+from tests.serving.servers import CRASH, ECHO, HANG, launch, process_of
 
 
 @pytest.fixture
@@ -56,6 +56,14 @@ def test_it_listens_on_the_loopback_address(echo: Live) -> None:
     process = psutil.Process(echo.server.pid)
     listening = [one for one in process.net_connections("inet") if one.status == "LISTEN"]
     assert {one.laddr.ip for one in listening} == {"127.0.0.1"}
+
+
+@pytest.mark.attack("A module of the work tree that no serving digest has is imported by a server")
+@pytest.mark.parametrize("name", ["benchmarks", "ml.core", "ml.toolkit"])
+def test_it_imports_nothing_of_the_work_tree(slot: Path, tmp_path: Path, name: str) -> None:
+    """Its code's own `ml` it does."""
+    with pytest.raises(Refused, match=f"No module named '{name}"):
+        server.start(slot, launch(tmp_path, f"{ECHO}\nimport {name}"))
 
 
 @pytest.mark.attack("A server inherits the caller's secrets")

@@ -139,7 +139,7 @@ def pip_settings(own: Mapping[str, str]) -> dict[str, str]:
 
     Refused when pip cannot read its own files. Without pip only the variables count.
     """
-    words = [sys.executable, "-m", "pip", "config", "list"]
+    words = [sys.executable, "-P", "-m", "pip", "config", "list"]
     done = subprocess.run(words, env=dict(own), capture_output=True, text=True)
     if done.returncode and "No module named pip" in done.stderr:
         pip = {k: v for k, v in own.items() if k.startswith("PIP_")}

@@ -15,6 +15,7 @@ from ml.backends.local.processes.spot import Evictions
 from ml.backends.local.runs import lineage
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.snapshot import Snapshot
+from ml.core.imports import demand_packages_alone
 from ml.specs.assets import assets
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, supplied_inputs
 
@@ -55,6 +56,10 @@ class Preparation:
     _digests: dict[Path, str] = field(default_factory=dict)
     # For every command that is started.
     evictions: Evictions = field(default_factory=Evictions)
+
+    def __post_init__(self) -> None:
+        for interpreter in (HERE, *self.interpreters.values()):
+            demand_packages_alone(interpreter.python)
 
     def session(self, plan: CommandPlan, parent: str | None, threads: int) -> Session:
         """What a command runs with: its code, its share of the cores, and where it comes from.

@@ -12,12 +12,16 @@ has dealt with. Public examples let it take a second argument, `mini_batch_conte
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file: its modules are none of the job's
+
 import importlib.util
 import inspect
 import json
 import logging
 import os
-import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -118,7 +122,7 @@ def main() -> None:
     logging.basicConfig(level=getattr(logging, settings["logging_level"], logging.INFO))
     script = Path(settings["entry_script"])
     sys.argv = [str(script), *settings["arguments"]]
-    sys.path[0] = str(script.parent)
+    sys.path.insert(0, str(script.parent))
     try:
         worker = Worker(settings)
         worker.call("init")

@@ -13,6 +13,7 @@ from ml.backends.local import files
 from ml.backends.local.parallel import mltables
 from ml.backends.local.processes.process import cores
 from ml.core.errors import Problem
+from ml.core.imports import BIND
 from ml.specs.plan.plan import CommandPlan
 
 # "optional; default value is `parallel_run_step.txt`" (how-to-debug-parallel-run-step).
@@ -61,7 +62,7 @@ def launch_command(
     }
     written = folder / "parallel.json"
     written.write_text(json.dumps(settings, indent=1))
-    start = "from ml.backends.local.parallel.batches import main; main()"
+    start = f"{BIND}; from ml.backends.local.parallel.batches import main; main()"
     return "exec " + shlex.join([sys.executable, "-I", "-c", start, str(written)])
 
 

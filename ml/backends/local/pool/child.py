@@ -25,6 +25,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 _MARK = b"MLFLOW_RUN_ID="
+_FRAMEWORK = {"infra", "ml", "policies"}
 
 
 def serve(listener: int, alive: int, modules: list[str]) -> None:
@@ -33,6 +34,11 @@ def serve(listener: int, alive: int, modules: list[str]) -> None:
 
     Ends with a sentence when an import does what a fork cannot share.
     """
+    # Else an import would find the rest of the work tree in the framework's packages. `Start` is
+    # unpickled by the name of this module, and of the package that it begins with.
+    own = sys.modules[__name__]
+    _forget_framework()
+    sys.modules.update({"ml": ModuleType("ml"), __name__: own})
     state = _state()
     for name in modules:
         try:
@@ -45,6 +51,11 @@ def serve(listener: int, alive: int, modules: list[str]) -> None:
     gc.collect()
     gc.freeze()
     forkserver.main(listener, alive, [])
+
+
+def _forget_framework() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in _FRAMEWORK]:
+        del sys.modules[name]
 
 
 def _state() -> tuple[int, int, int]:
@@ -90,8 +101,7 @@ class Start:
         _show(self.environment["MLFLOW_RUN_ID"])
         os.environ.clear()
         os.environ.update(self.environment)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "ml"]:
-            del sys.modules[name]
+        _forget_framework()
         sys.path.insert(0, self.environment["PYTHONPATH"])
         sys.orig_argv[:] = self.orig_argv
         if numpy := sys.modules.get("numpy.random"):

@@ -30,6 +30,7 @@ from ml.backends.local.pool.child import Start
 from ml.backends.local.pool.script import Invocation, Unfit
 from ml.backends.local.processes.process import Reaper, RunProcess, Shell
 from ml.backends.snapshot import Snapshot
+from ml.core.imports import BIND
 
 SWITCH = "MLOPS_POOL"
 FORKED = "forked after its imports"
@@ -46,10 +47,9 @@ _HARMLESS = frozenset(
 # Files of a working folder that Python or a package looks for when it starts or is imported.
 _READ_AT_START = (environment.PACKAGES, "matplotlibrc", ".env")
 _SERVE = (
-    "import sys; sys.path[0] = {root!r}; from ml.backends.local.pool import child; "
-    "del sys.path[0]; child.serve({listener}, {alive}, {modules!r})"
+    "import sys; del sys.path[0]; {bind}; from ml.backends.local.pool import child; "
+    "child.serve({listener}, {alive}, {modules!r})"
 )
-_ROOT = str(Path(__file__).parents[4])
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Server:
             # The file goes with its folder: only who holds this descriptor can connect.
             self._address = os.open(f"{folder}/socket", os.O_PATH)
             code = _SERVE.format(
-                root=_ROOT, listener=listener.fileno(), alive=alive, modules=list(settings.modules)
+                bind=BIND, listener=listener.fileno(), alive=alive, modules=list(settings.modules)
             )
             self._process = subprocess.Popen(
                 [settings.program, *settings.flags, "-c", code],

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from ml.backends.local.tracking import reader
 from ml.backends.runs import Status
 from ml.core import faults, home
+from ml.core.imports import BIND
 from ml.specs.plan.plan import Value
 
 if TYPE_CHECKING:
@@ -47,9 +48,8 @@ def prepare() -> subprocess.Popen[bytes] | None:
         return None
     return subprocess.Popen(
         [
-            sys.executable,
-            "-c",
-            "from ml.backends.local.tracking.tracking import Tracking; Tracking()",
+            *(sys.executable, "-P", "-c"),
+            f"{BIND}; from ml.backends.local.tracking.tracking import Tracking; Tracking()",
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -1,0 +1,91 @@
+"""Where a Python of this machine finds modules: a run in its code and the packages, nowhere else.
+
+The environment has packages alone; the work tree is not installed in it. So jobs, trials, workers,
+evaluations and servers import what Azure ML offers them: the folder of their code, which is the
+snapshot that was hashed, and packages. No part of the work tree runs that no digest covers, by
+whatever command Python is started.
+
+The programs `ml` and `infra`, which this module writes, and the framework's own processes begin
+with `BIND`: it binds the framework's packages, and leaves the rest of the work tree off the path.
+
+    .venv/bin/python -m ml.core.imports     what `make setup` does, in the work tree
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from functools import cache
+from pathlib import Path
+
+from ml.core.errors import Exit, Place, Problem, Refused
+
+ROOT = Path(__file__).resolve().parents[2]
+# Last on the path, so that no file of the work tree hides a module of Python or of a package.
+BIND = f"import sys; sys.path.append({str(ROOT)!r}); import infra, ml, policies; sys.path.pop()"
+_PROGRAM = """\
+{start}
+{bind}
+from {module} import {function}
+
+sys.exit({function}())
+"""
+# The first line of a program may have no space and not be long: sh starts Python then.
+_START_BY_SH = """\
+#!/bin/sh
+'''exec' {python} "$0" "$@"
+' '''"""
+_LONGEST = 120
+
+
+@cache
+def demand_packages_alone(python: Path = Path(sys.executable)) -> None:
+    """Refuse an environment that adds a folder outside of it to the path of every Python.
+
+    That is what an editable install does. Environments are read once.
+    """
+    environment = python.parent.parent
+    problems = [
+        Problem(
+            "work-tree-installed",
+            f"every Python of this environment imports from {line}",
+            "an environment with packages alone: jobs and servers run what was hashed",
+            "make setup, which removes it; a package of your own is installed without --editable",
+            Place(str(file), number),
+        )
+        for file in sorted(environment.glob("lib/python3*/site-packages/*.pth"))
+        for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1)
+        if _leads_out(file, line.rstrip(), environment.resolve())
+    ]
+    if problems:
+        raise Refused(*problems, exit_code=Exit.WRONG_CALL)
+
+
+def _leads_out(file: Path, line: str, environment: Path) -> bool:
+    """Whether a line of a .pth file adds a folder outside of the environment."""
+    if line.startswith(("import ", "import\t")):  # executed; setuptools makes such for one package
+        return file.name.startswith("__editable__")
+    folder = (file.parent / line).resolve()
+    return folder.is_dir() and not folder.is_relative_to(environment)
+
+
+def main() -> None:
+    """Write the programs of pyproject.toml into this environment."""
+    import tomllib
+
+    python = sys.executable
+    is_plain = " " not in python and len(python) < _LONGEST
+    start = f"#!{python}" if is_plain else _START_BY_SH.format(python=shlex.quote(python))
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    for name, entry in scripts.items():
+        module, _, function = entry.partition(":")
+        text = _PROGRAM.format(start=start, bind=BIND, module=module, function=function)
+        # A new file: the old one may be linked to that of another environment.
+        unfinished = Path(python).with_name(f".{name}")
+        unfinished.write_text(text)
+        unfinished.chmod(0o755)
+        unfinished.replace(unfinished.with_name(name))
+
+
+if __name__ == "__main__":
+    main()
