@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from ml.backends import snapshot
+from ml.backends.local.backend import LocalBackend
+from ml.backends.local.runs import records
 from ml.backends.local.runs.lineage import code_of
 from ml.core import trees
 from ml.core.repository import folder_of
+from ml.specs.plan.planning import plan
+from ml.specs.sdk.load import load
+from tests.backends.pipelines import write
 
 
 def git(*words: str, at: Path) -> None:
@@ -136,16 +141,45 @@ def test_variables_of_git_change_nothing(
 
 
 def test_what_does_not_run_is_not_asked(home: Path, code: Path) -> None:
-    """What a promotion writes; an ignored file that is deleted; flags without a change."""
+    """Files outside of the code; an ignored file that is deleted; flags without a change."""
     git("update-index", "--skip-worktree", "code/evaluate.py", "code/unused.log", at=code.parent)
     (code / "unused.log").unlink()
     project = code.parent / "ml" / "projects" / "tiny"
     (project / "evidence").mkdir(parents=True)
     for name in ("release.yml", "evidence/prod.json"):
         (project / name).write_text("{}")
-    assert not is_dirty(code)
     (project / "train.py").write_text("")
+    assert not is_dirty(code)
+    (code / "more" / "train.py").write_text("")
     assert is_dirty(code)
+
+
+PIPELINE = """
+jobs:
+  first: {@, code: code, command: cat evaluate.py}
+  second: {@, command: echo done}
+"""
+
+
+@pytest.mark.attack("A change of a pipeline's step is hidden from git")
+@pytest.mark.parametrize("path", ["code/evaluate.py", "pipeline.yml"])
+def test_a_pipeline_is_dirty_where_a_step_is(home: Path, code: Path, path: str) -> None:
+    """Its own record says so too, by what its steps run."""
+    spec = write(code.parent, PIPELINE)
+    git("add", ".", at=code.parent)
+    git("commit", "-qm", "pipeline", at=code)
+    (code.parent / "notes.txt").write_text("not committed, and not run")
+
+    def dirty() -> set[str]:
+        run = LocalBackend().run(plan(load(spec)))
+        assert run.status == "Completed"
+        parts = {"": run} | {step.folder.name: step for step in run.steps}
+        return {name for name in parts if records.lineage(parts[name].folder)["code"]["dirty"]}
+
+    assert dirty() == set()
+    git("update-index", "--skip-worktree", path, at=code.parent)
+    (code.parent / path).write_text((code.parent / path).read_text() + "# changed\n")
+    assert {"", "first"} <= dirty()
 
 
 def test_one_file_of_code(home: Path, code: Path) -> None:

@@ -103,7 +103,7 @@ class Pipeline:
             self.run = lifecycle.reopen(preparation.tracking, stopped, self._lineage)
             self._retake(stopped)
             return
-        self._lineage = lineage.of_pipeline(plan, parent)
+        self._lineage = lineage.of_pipeline(plan, parent, preparation.code)
         (folder / "steps").mkdir(parents=True)
         literals = {key: data.value for key, data in plan.inputs.items() if data.is_literal}
         self.run = lifecycle.start(

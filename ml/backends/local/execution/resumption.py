@@ -162,7 +162,7 @@ def _lineage(saved: SavedPlan) -> dict[str, Any]:
     """The lineage that the record of a run with this plan had."""
     plan = saved.plan
     if isinstance(plan, PipelinePlan):
-        return lineage.of_pipeline(plan, None)
+        return lineage.of_pipeline(plan, None, saved.code)
     origin = lineage.of(plan.trial, None, saved.code[plan.trial.code])
     return lineage.of_sweep(plan, origin)
 

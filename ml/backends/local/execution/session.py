@@ -86,10 +86,10 @@ class Preparation:
     def keep(self, folder: Path, plan: SweepPlan | PipelinePlan) -> None:
         """Save the plan with which a run is started, so that it can be resumed."""
         for command in commands(plan):
-            if command.code not in self.code:
-                interpreter = self.interpreters.get(command.environment, HERE)
-                origin = lineage.of(command, self.snapshots[command.code], None, interpreter)
-                self.code[command.code] = origin["code"]
+            interpreter = self.interpreters.get(command.environment, HERE)
+            code = self.code.get(command.code)
+            origin = lineage.of(command, self.snapshots[command.code], code, interpreter)
+            self.code[command.code] = origin["code"]
         saved_plan.save(folder, plan, self.code, self.digest, bool(self.interpreters))
 
     def digest(self, path: Path) -> str:

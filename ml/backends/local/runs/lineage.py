@@ -15,9 +15,6 @@ from ml.core import repository, trees
 from ml.core.trees import Commit
 from ml.specs.plan.plan import CommandPlan, InputPlan, PipelinePlan, Plan, SweepPlan, commands
 
-# What a promotion writes into the work tree.
-_PROMOTION = (":(top,exclude)ml/projects/*/release.yml", ":(top,exclude)ml/projects/*/evidence/*")
-
 
 def of(
     plan: CommandPlan,
@@ -37,8 +34,7 @@ def of(
     commit = trees.commit(repository.folder_of(plan.code or spec))
     code = code or code_of(plan.code or spec, snapshot, commit)
     conda = plan.environment.conda_file
-    specs = [path for path in (spec, conda) if path is not None and path.is_file()]
-    dirty = code["dirty"] or commit is None or not all(map(commit.has, specs))
+    dirty = code["dirty"] or not _are_committed(commit, spec, conda)
     return {
         **labels(plan),
         "spec": str(plan.place),
@@ -68,13 +64,21 @@ def of_sweep(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def of_pipeline(plan: PipelinePlan, parent: str | None) -> dict[str, Any]:
-    """The lineage of a pipeline; its steps have the code and the environment."""
-    code = next((c.code for c in commands(plan) if c.code), Path(plan.place.path))
+def of_pipeline(
+    plan: PipelinePlan, parent: str | None, code: Mapping[Path | None, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The lineage of a pipeline; its steps have the environment, and their `code` by its folder.
+
+    It is dirty where one of them is.
+    """
+    steps = [code[command.code] for command in commands(plan)]
+    spec = Path(plan.place.path)
+    commit = trees.commit(repository.folder_of(spec))
+    dirty = any(step["dirty"] for step in steps) or not _are_committed(commit, spec)
     return {
         **labels(plan),
         "spec": str(plan.place),
-        "code": code_of(code, None, trees.commit(repository.folder_of(code))),
+        "code": {**steps[0], "digest": "", "dirty": dirty},
         "data": data_of(plan.inputs),
         "environment": "",
         "parent": parent,
@@ -104,13 +108,13 @@ def data_of(inputs: Mapping[str, InputPlan]) -> dict[str, Any]:
 def code_of(code: Path, snapshot: Snapshot | None, commit: Commit | None) -> dict[str, Any]:
     """The code (a folder or a file): commit, branch, whether it is dirty, digest of the snapshot.
 
-    It is dirty unless every file of the snapshot is in the commit with the same content, and git
-    reports no other change. Outside of a git work tree `commit` is "" and `dirty` is true.
+    It is dirty unless every file of the snapshot is in the commit with the same content; what does
+    not run does not count. Outside of a git work tree `commit` is "" and `dirty` is true.
     """
     return {
         "commit": commit.id if commit else "",
         "branch": commit.branch if commit else "",
-        "dirty": not commit or not _is_committed(code, snapshot, commit) or _has_changes(commit),
+        "dirty": not commit or not _is_committed(code, snapshot, commit),
         "digest": snapshot.digest if snapshot else "",
     }
 
@@ -130,10 +134,10 @@ def _is_committed(code: Path, snapshot: Snapshot | None, commit: Commit) -> bool
     )
 
 
-def _has_changes(commit: Commit) -> bool:
-    """Whether git reports a change, but for what a promotion writes, which no job runs."""
-    changes = trees.git(commit.root, "status", "--porcelain", "-uall", "--", ":/", *_PROMOTION)
-    return changes is None or bool(changes)
+def _are_committed(commit: Commit | None, *specs: Path | None) -> bool:
+    """Whether the commit has those of the specs that are files."""
+    files = [path for path in specs if path is not None and path.is_file()]
+    return commit is not None and all(map(commit.has, files))
 
 
 def tags(lineage: Mapping[str, Any]) -> dict[str, str]:
