@@ -241,8 +241,9 @@ def merge_days(file: Path) -> Mapping[int, date]:
     A line that is not committed begins today. Empty without a history, and a line that is as old
     as a shallow clone is left out.
     """
-    command = ("blame", "--first-parent", "--line-porcelain", "--", file.name)
-    blame = trees.git(file.parent, *command) or ""
+    # No file of commits that blame passes over, which a setting of git may name.
+    words = ("blame", "--first-parent", "--ignore-revs-file=", "--line-porcelain", "--", file.name)
+    blame = trees.git(file.parent, *words) or ""
     days: dict[int, date] = {}
     for entry in re.split(r"(?m)^(?=[0-9a-f]{40} \d+ \d+)", blame):
         head = re.match(r"[0-9a-f]{40} \d+ (\d+)", entry)

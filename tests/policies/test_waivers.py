@@ -363,16 +363,35 @@ def test_a_waiver_begins_on_the_day_of_its_merge(tmp_path: Path) -> None:
     assert _holds(file, date(2025, 11, 1)) == [False]  # it was not merged yet
 
 
-@pytest.mark.attack("a variable of git that names another repository")
-def test_the_history_is_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever GIT_DIR says."""
+@pytest.mark.attack("another history of git says when a waiver was merged")
+@pytest.mark.parametrize("how", ["variables", "replacement", "ignored"])
+def test_another_history_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Neither variables of git, nor objects that stand in for others, nor commits left out."""
     file = repository(tmp_path)
-    file.write_text(project(_series(date(2025, 8, 1))))
+    file.write_text(project("[]"))
     _git(tmp_path, "add", "gates.yml")
-    _git(tmp_path, "commit", "-q", "-m", "waiver")
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
-    (waiver,) = load(file)["latency"].waivers
-    assert waiver.merged == FIRST_DAY
+    _git(tmp_path, "commit", "-q", "-m", "none", day="2025-05-01")
+    file.write_text(project(_series(FORTY[0])))
+    _git(tmp_path, "commit", "-q", "-a", "-m", "merged")
+    if how == "variables":
+        (tmp_path / "other").mkdir()
+        other = repository(tmp_path / "other")
+        other.write_text(file.read_text())
+        _git(other.parent, "add", "gates.yml")
+        _git(other.parent, "commit", "-q", "-m", "another day", day="2025-09-01")
+        monkeypatch.setenv("GIT_DIR", str(other.parent / ".git"))
+        monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
+    elif how == "replacement":
+        _git(tmp_path, "commit", "-q", "--amend", "-m", "another day", day="2025-09-01")
+        _git(tmp_path, "replace", "HEAD@{1}", "HEAD")
+        _git(tmp_path, "reset", "-q", "--soft", "HEAD@{1}")
+    else:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True)
+        (tmp_path / "left-out").write_bytes(commit.stdout)
+        _git(tmp_path, "config", "blame.ignoreRevsFile", "left-out")
+    assert [waiver.merged for waiver in load(file)["latency"].waivers] == [FIRST_DAY]
 
 
 @pytest.mark.attack("a shallow clone, in which every line is as old as the clone")
