@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import resource
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -267,6 +269,10 @@ def test_a_caller_who_does_not_read_is_not_served(both: Routed, blue: Backend, s
     assert router.memory_info().rss - before < 40 * 2**20
 
 
+JSON_NAN, JSON_TEXT = '{"score": NaN}', '{"score": 1, "text": "NaN"}'
+ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
+
+
 @pytest.mark.attack("a deployment answers NaN or an infinite number with 200")
 @pytest.mark.parametrize(
     ("answer", "status"),
@@ -280,12 +286,53 @@ def test_a_caller_who_does_not_read_is_not_served(both: Routed, blue: Backend, s
         (b'{"score": 1e300, "small": 1e-999}', 200),
         (b"", 200),
         (b"NaN is a bread", 200),
+        *((JSON_NAN.encode(coding), 502) for coding in ENCODINGS),
+        *((JSON_TEXT.encode(coding), 200) for coding in ENCODINGS),
+        (b"\xef\xbb\xbf\xef\xbb\xbf" + JSON_NAN.encode(), 502),
     ],
 )
 def test_an_answer_without_a_number_is_an_error(tmp_path: Path, answer: bytes, status: int) -> None:
     """502, and an error of the deployment; texts may hold anything."""
-    whole = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer
-    with scripted(whole) as port, routed(tmp_path, ports={"blue": port}) as at:
+    answered(tmp_path, b"", answer, status)
+
+
+@pytest.mark.attack("a deployment answers NaN in a coding that its callers decode")
+@pytest.mark.parametrize(
+    ("headers", "answer", "status"),
+    [
+        (b"content-encoding: gzip", gzip.compress(JSON_NAN.encode()), 502),
+        (b"content-encoding: gzip", gzip.compress(JSON_TEXT.encode()), 200),
+        (b"content-encoding: x-GZip", gzip.compress(JSON_NAN.encode("utf-8-sig")), 502),
+        (b"content-encoding: gzip", gzip.compress(b" ") + gzip.compress(JSON_NAN.encode()), 502),
+        (b"content-encoding: gzip, gzip", gzip.compress(gzip.compress(JSON_NAN.encode())), 502),
+        (b"content-encoding: gzip", gzip.compress(b"[0]")[:-9], 502),
+        (b"content-encoding: gzip", gzip.compress(b" " * 2**27), 502),
+        (b"content-encoding: deflate", zlib.compress(JSON_NAN.encode()), 502),
+        (b"content-encoding: deflate", zlib.compress(JSON_TEXT.encode()), 200),
+        (b"content-encoding: deflate", zlib.compress(JSON_NAN.encode(), wbits=-15), 502),
+        (b"content-encoding: br", b"\x0b\x02\x80[NaN]\x03", 502),
+        (b"content-encoding: identity", JSON_TEXT.encode(), 200),
+        (b"content-type: application/json; charset=cp037", JSON_NAN.encode("cp037"), 502),
+        (b"content-type: application/json; charset=utf-7", b'{"score": +AE4-aN}', 502),
+        (b"content-type: application/json; charset=nothing", JSON_TEXT.encode(), 502),
+        (b'content-type: application/json; charset="UTF-8"', JSON_TEXT.encode(), 200),
+        (b"content-type: text/plain; charset=ISO-8859-1", JSON_TEXT.encode(), 200),
+    ],
+)
+def test_an_answer_is_decoded_as_its_caller_does(
+    tmp_path: Path, headers: bytes, answer: bytes, status: int
+) -> None:
+    """What cannot be decoded is refused; what can be passes as it came."""
+    answered(tmp_path, headers + b"\r\n", answer, status)
+
+
+def answered(tmp_path: Path, headers: bytes, answer: bytes, status: int) -> None:
+    """A deployment's 200 with those headers reaches the caller with that status."""
+    length = b"content-length: %d\r\n\r\n" % len(answer)
+    with (
+        scripted(b"HTTP/1.1 200 OK\r\n" + headers + length + answer) as port,
+        routed(tmp_path, ports={"blue": port}) as at,
+    ):
         found, _, content = ask(at)
         assert found == status and (status == 502 or content == answer)
         assert tally(at, "blue")["errors"] == (status == 502)

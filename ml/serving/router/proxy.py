@@ -6,6 +6,7 @@ import asyncio
 import functools
 import hmac
 import random
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,10 @@ KEEP_S = 1.0
 MAX_IN_FLIGHT = 512
 # Copies of requests drawn at random that it may have in flight.
 MAX_MIRRORED_IN_FLIGHT = 32
+# In these a number is written in ASCII, or `is_finite` tells which it is.
+_CHARSETS = {"utf-8", "utf8", "us-ascii", "iso-8859-1", "windows-1252"} | {
+    f"utf-{bits}{order}" for bits in (16, 32) for order in ("", "le", "be")
+}
 # RFC 9110, 7.6.1: headers about one connection, beside those that `Connection` names. Lengths are
 # written anew.
 _HOP_BY_HOP = (
@@ -317,7 +322,7 @@ class Proxy:
             start = perf_counter()
             try:
                 answer = await self._forward(request, body, to, timeout_ms, load)
-                own = not scores or answer.status >= 300 or is_finite(_bytes(answer))
+                own = not scores or answer.status >= 300 or is_finite(_decoded(answer))
                 if not own:
                     answer = error(NO_ANSWER, f"deployment `{to.name}`: an infinite number or NaN")
                 answer.headers[DEPLOYMENT_HEADER] = to.name
@@ -423,6 +428,44 @@ def _text(header: str | None) -> str | None:
 
 def _bytes(answer: web.Response) -> bytes:
     return answer.body if isinstance(answer.body, bytes) else b""
+
+
+def _decoded(answer: web.Response) -> bytes:
+    """An answer as its caller reads it; raises ClientPayloadError for what only some can read."""
+    charset = (answer.charset or "utf-8").lower()
+    if charset not in _CHARSETS:
+        raise aiohttp.ClientPayloadError(f"an answer in the charset `{charset[:80]}`")
+    content = _bytes(answer)
+    codings = ",".join(answer.headers.getall(hdrs.CONTENT_ENCODING, ())).lower().split(",")
+    for coding in reversed(codings):
+        content = _unpacked(content, coding.strip())
+    return content
+
+
+def _unpacked(content: bytes, coding: str) -> bytes:
+    if coding in ("", "identity"):
+        return content
+    try:
+        if coding == "deflate":
+            return _inflated(content, zlib.MAX_WBITS)
+        if coding in ("gzip", "x-gzip"):
+            return _inflated(content, 16 + zlib.MAX_WBITS)
+    except zlib.error:
+        pass
+    raise aiohttp.ClientPayloadError(f"an answer that is not in the coding `{coding[:80]}`")
+
+
+def _inflated(content: bytes, bits: int) -> bytes:
+    """All members of compressed content, one after another."""
+    parts, size = [], 0
+    while content:
+        unpacker = zlib.decompressobj(bits)
+        parts.append(unpacker.decompress(content, MAX_ANSWER - size))
+        size += len(parts[-1])
+        if not unpacker.eof:
+            raise zlib.error("cut off, or too large")
+        content = unpacker.unused_data
+    return b"".join(parts)
 
 
 def _reason(failure: Exception) -> str:

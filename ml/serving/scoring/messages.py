@@ -124,8 +124,12 @@ def is_finite(content: bytes) -> bool:
     """Whether every number of a JSON answer is one that JSON has (RFC 8259, section 6).
 
     A scoring script may return JSON as a text, which its server makes JSON of once more: that
-    counts too. Content of any other type is finite.
+    counts too, and so does JSON in UTF-16 or after a byte order mark, which callers read. Content
+    of any other type is finite.
     """
+    encoding = json.detect_encoding(content)
+    if encoding != "utf-8":
+        content = content.decode(encoding, "replace").lstrip("\ufeff").encode()
     if not _SUSPECT.search(content):
         return True
     content = content.strip()
