@@ -57,7 +57,8 @@ HIDDEN = """
 
 
 def _tree(folder: Path, program: str) -> Path:
-    shutil.copytree(ROOT / "policies", folder / "policies")
+    for room in ("policies", "ml/core"):
+        shutil.copytree(ROOT / room, folder / room)
     return tree(folder, program)
 
 
