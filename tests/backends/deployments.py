@@ -11,6 +11,7 @@ from ml.release.declaration.release_file import Strategy
 from ml.serving.scoring.manifest import folder_digest, write_manifest
 from ml.serving.server import Launch, serving_digest
 from tests.release.canary.greens import SAMPLES, script
+from tests.shared import bring
 
 __all__ = ["QUICK", "SAMPLES", "released"]
 QUICK = Strategy(
@@ -36,6 +37,7 @@ def released(backend: Backend, endpoint: str, folder: Path, bad: str = "") -> La
     for path in (code, made):
         path.mkdir(parents=True)
     (code / "score.py").write_text(script(bad))
+    bring(code, "ml/serving/scoring")
     (made / "model.txt").write_text(f"tree\nversion={number}\n")
     write_manifest(made)
     digest = folder_digest(made)

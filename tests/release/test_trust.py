@@ -233,7 +233,7 @@ def test_changed_serving_code_starts_nothing(promoted_world: World) -> None:
     """Neither by serving what is live, nor by an apply of it."""
     live = endpoint.live("tiny")
     assert live
-    (live.launch.code / "score.py").write_text(tiny.SCORE + "\nCHANGED = 1\n")
+    (live.launch.code / live.launch.scoring_script).write_text(tiny.SCORE + "\nCHANGED = 1\n")
     assert refused(lambda: endpoint.ensure("tiny")) == "serving-changed"
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "serving-changed"
     stops = plan(BACKEND, "tiny").stops

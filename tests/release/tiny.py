@@ -141,6 +141,7 @@ def run(body):
 
 _FILES = {
     "pyproject.toml": "",
+    ".amlignore": "*\n!/ml/projects/*/endpoint/*.py\n!/ml/toolkit/*.py\n!/ml/serving/**/*.py\n",
     # What a release writes into the project does not travel with a job.
     "ml/projects/tiny/.amlignore": "*\n!/*.py\n!/ml/**/*.py\n",
     "ml/projects/tiny/train.py": _TRAIN,
@@ -268,7 +269,7 @@ $schema: https://azuremlschemas.azureedge.net/latest/managedOnlineDeployment.sch
 name: blue
 endpoint_name: tiny
 model: azureml:tiny@latest
-code_configuration: {code: ., scoring_script: score.py}
+code_configuration: {code: ../../../.., scoring_script: ml/projects/tiny/endpoint/score.py}
 environment: azureml:ml-cpu:1
 instance_type: Standard_DS3_v2
 instance_count: 1
@@ -337,8 +338,8 @@ def make(root: Path, changed: Mapping[str, str] | None = None) -> Tiny:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.lstrip("\n"))
-    for code in ("ml/projects/tiny", "ml/projects/tiny/endpoint"):
-        bring(root / code, *ON_THE_NODE)
+    for code in (root, root / "ml/projects/tiny"):
+        bring(code, *ON_THE_NODE)
     lock = root / "requirements/main.lock"
     lock.parent.mkdir()
     lock.write_text("".join(f"{name}=={version(name)}\n" for name in ("lightgbm", "numpy")))
