@@ -522,6 +522,36 @@ def test_a_value_for_a_pipeline_component(repo: Path, problems: Check) -> None:
     assert not problems(text + "    inputs:\n      title: two words\n")
 
 
+@pytest.mark.attack("a value that a schedule gives to a job")
+@pytest.mark.parametrize(
+    ("job", "kind"),
+    [
+        ("command: python train.py ${{inputs.x}}\nenvironment: azureml:e:1\n", "command"),
+        (
+            "type: pipeline\njobs:\n  s:\n    environment: azureml:e:1\n"
+            "    command: python train.py ${{inputs.y}}\n"
+            "    inputs: {y: '${{parent.inputs.x}}'}\n",
+            "pipeline",
+        ),
+    ],
+)
+def test_a_value_of_a_schedule(job: str, kind: str, repo: Path, problems: Check) -> None:
+    """A schedule sets inputs and variables of the job's file; both are checked with its command."""
+    (repo / "job.part").write_text(f"{job}inputs: {{x: a}}\n")
+    text = (
+        f"name: s\ntrigger: {{type: cron, expression: 15 16 * * 1}}\ncreate_job:\n  type: {kind}\n"
+    )
+    text += "  job: ./job.part\n"
+    assert not problems(text + "  inputs: {x: two words}\n")
+    values = "  inputs: {x: a; id}\n"
+    values += "  environment_variables: {BASH_ENV: $(id)}\n" if kind == "command" else ""
+    found = {(problem.code, str(problem.place)) for problem in problems(text + values)}
+    lines = {
+        ("shell-metacharacter", f"spec.yml:{line}") for line in range(6, 6 + values.count("\n"))
+    }
+    assert found == lines
+
+
 def test_every_placeholder_has_one_context() -> None:
     """Each placeholder of a command has its own quotes."""
     command = "echo ${{inputs.a}} '${{inputs.b}}' \"${{inputs.c}}\"; tar xf '${{inputs.d}}'"

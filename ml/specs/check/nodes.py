@@ -24,7 +24,8 @@ class Node(Part):
     """A job, a component or a step: what it runs, and what goes in and out.
 
     The inputs of a component (`is_component`) are declarations of ports, not values. `parent` is
-    the pipeline that a step belongs to, `user` the step that runs this pipeline component.
+    the pipeline that a step belongs to, `user` what runs this file with inputs of its own: the step
+    of a pipeline component, the `create_job` of a scheduled job.
     """
 
     type: str
@@ -110,7 +111,7 @@ class Node(Part):
     @property
     def variables(self) -> Iterator[tuple[Part, tuple[Key, ...], str]]:
         """The environment variables: the part that sets each, its keys there, its text."""
-        for part in (self, self._component):
+        for part in (self, self._component, self.user):
             variables = part.mapping("environment_variables") if part is not None else {}
             for name, value in variables.items():
                 yield part or self, ("environment_variables", str(name)), str(value)
@@ -151,6 +152,18 @@ def nodes(spec: Spec) -> list[Node]:
         job = kind_of(inline)
         return list(_below(Node(document, file, ("create_job",), type=job.type if job else "")))
     return []
+
+
+def scheduled(spec: Spec) -> list[Node]:
+    """The nodes of the job's file that a schedule runs with inputs of its own."""
+    created = spec.at("create_job")
+    written = spec.get("create_job", "job") if spec.kind.family == "schedule" else None
+    job = assets.included(written, spec.folder) if isinstance(written, str) else None
+    kind = kind_of(job.get()) if job is not None else None
+    if job is None or kind is None:
+        return []
+    user = Node(created.document, created.file, created.keys, type=kind.type)
+    return list(_below(Node(job.document, job.file, type=kind.type, user=user)))
 
 
 def inside(pieces: Iterable[Node], above: frozenset[Path] = frozenset()) -> Iterator[Node]:
