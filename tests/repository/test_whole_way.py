@@ -99,3 +99,26 @@ def test_the_projects_are_typed(fork: Path) -> None:
     mypy = f"{sys.executable} -m mypy --cache-dir {fork}/.mypy_cache"
     sites = f"--config-file {ROOT}/pyproject.toml ml/projects"
     assert "Success" in typed(fork, f"{mypy} {sites}")
+
+
+@pytest.mark.slow
+def test_three_classes_by_the_demo(fork: Path) -> None:
+    """A first model, the sweep that is named from the project's folder, and a fault that is seen;
+    the answer is a label, beside the probabilities of all.
+    """
+    tables.flowers(fork / "flowers.csv")
+    new, *_, invoke = five("flowers", "species")
+    typed(fork, new)
+    sweep = fork / "ml/projects/flowers/jobs/sweep.yml"
+    sweep.write_text(sweep.read_text().replace("max_total_trials: 12", "max_total_trials: 2"))
+    try:
+        demo = typed(fork, ".venv/bin/ml demo flowers --spec jobs/sweep.yml --fault errors")
+        assert "] ml run ml/projects/flowers/jobs/sweep.yml" in demo and "jobs/jobs" not in demo
+        assert "flowers 1 serves now" in demo and "rolled back at 10 %" in demo
+        answer = json.loads(typed(fork, invoke).partition("\n")[0])
+        classes = ["other", "rosa", "setosa"]
+        (probabilities,) = answer["probabilities"]
+        assert sum(probabilities) == pytest.approx(1)
+        assert answer["predictions"] == [classes[probabilities.index(max(probabilities))]]
+    finally:
+        typed(fork, ".venv/bin/ml serve --stop-all")
