@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,14 +20,12 @@ import yaml
 from ml.cli.commands.check import release_files
 from ml.core.errors import Refused
 from ml.repository import project_metrics
-from ml.repository.new import LARGEST
+from ml.repository.new import LARGEST, TEMPLATES
 from ml.repository.new import new as project
 from ml.repository.profile import FEWEST_ROWS, Choices, profile
 from ml.repository.project_metrics import evaluation_problems, sweep_problems
-from ml.serving.scoring.tabular import read_model, write_model
 from ml.specs.check.check import survey
 from ml.toolkit.datasets import read_dataset
-from ml.toolkit.measurement import Explainer, Rows, Training, evaluate
 from policies.promotion import gate_settings
 from tests.conftest import ROOT
 from tests.named import spans, wrong
@@ -324,19 +324,50 @@ def test_a_constant_is_read_where_it_stands(tmp_path: Path) -> None:
 
 
 def test_the_page_names_what_is_written(repository: Path) -> None:
-    """Files of the project, commands with their options, and functions with their arguments."""
+    """Files of the project, and commands with their options."""
     page = (ROOT / "ml/projects/SECOND_MODEL.md").read_text()
     made = project("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
     assert [span for span in spans(page) if wrong(span, made.folder)] == []
     assert len(made.files) == 16 and "16 files" in page
-    for function in (evaluate, write_model, read_model, read_dataset):
-        stated = re.search(rf"^{function.__name__}\((.*?)\) ->", page, re.M | re.S)
-        assert stated, function
-        one_a_line = re.findall(r"^ {4}(\w+):", stated[1], re.M)
-        given = one_a_line or re.findall(r"(?:^|, )(\w+)", stated[1])
-        assert given == [name for name in inspect.signature(function).parameters if name in given]
-    for kind in (Rows, Training, Explainer):
-        stated = re.search(rf"^{kind.__name__}\((.*)\)$", page, re.M)
-        assert stated
-        given = re.findall(r"(?:^|, )(\w+)", stated[1])
-        assert given == [each.name for each in fields(kind)][: len(given)]
+
+
+def signatures(page: str) -> Iterator[tuple[Any, str, str]]:
+    """(module, name, what the page says of it): a signature, or the type of an attribute."""
+    for module, block in re.findall(r"^\*\*`(ml[\w.]+)`\*\*\n\n```\n(.*?)^```", page, re.M | re.S):
+        code = re.sub(r" *#.*", "", block)
+        for statement in re.split(r"\n(?=\w)", code.strip()):
+            match = re.match(r"([\w.]+)(.*)", statement, re.S)
+            assert match
+            yield importlib.import_module(module), match[1], match[2]
+
+
+def bare(text: str) -> str:
+    """A signature without spaces, quotes, `self` and what follows from the kind of thing."""
+    text = re.sub(r"[\s'\"]", "", text).replace("<factory>", "{}").replace(",)", ")")
+    return re.sub(r"^\(self,?", "(", text)
+
+
+def test_the_signatures_of_the_page_are_those_of_the_code() -> None:
+    """Names, order, types, defaults and results, of functions, classes and attributes."""
+    page = (ROOT / "ml/projects/SECOND_MODEL.md").read_text()
+    names = set()
+    for module, name, stated in signatures(page):
+        owner, _, last = name.rpartition(".")
+        within = getattr(module, owner) if owner else module
+        names.add(name)
+        if stated.startswith(":"):
+            of = inspect.getattr_static(within, last, None)
+            kind = of.fget if isinstance(of, property | cached_property) else None
+            types = inspect.get_annotations(within)
+            actual = ": " + str(inspect.signature(kind).return_annotation if kind else types[last])
+        else:
+            of = getattr(within, last)
+            actual = str(inspect.signature(of))
+            if isinstance(of, type):
+                actual = re.sub(r" -> '?None'?$", "", actual)
+        assert bare(stated) == bare(actual), name
+    code = "".join(file.read_text() for file in TEMPLATES.rglob("*.py.jinja"))
+    imports = re.findall(r"^from (ml\.(?:toolkit|serving)\S+) import (.+)$", code, re.M)
+    stated_names = {name.partition(".")[0] for name in names}
+    for module, imported in imports:
+        assert f"**`{module}`**" in page and {*imported.split(", ")} <= stated_names
