@@ -346,6 +346,34 @@ def test_the_champion_is_measured_by_the_same_evaluation(promoted_world: World) 
     assert {"non-inferiority", "superiority"} <= {one.gate for one in made.decision.blocking}
 
 
+@pytest.mark.attack("The registry says that an environment served what it never declared")
+def test_an_environment_has_served_what_the_branch_declared(
+    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registry's word alone opens no environment, and neither does a file without a commit."""
+    root = tmp_path / "repository"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    tiny.make(root)
+    backend = MemoryBackend(tmp_path / "memory")
+    version = backend.registry.register("tiny", "tiny", "sha256:" + "d" * 64, "run")
+    backend.registry.promote(version, "dev", "a" * 64)
+    hashes = {"evidence": "e" * 64, "decision": "f" * 64, "serving": "a" * 64}
+    declared = Declared("tiny", version.version, version.digest, **hashes)
+
+    def served_in() -> tuple[str, ...]:
+        known = backend.registry.find("tiny", version.version)
+        return request(backend, known, "staging", serving="a" * 64).served_in
+
+    assert served_in() == ()
+    desired_state.declare("tiny", "dev", replace(declared, serving="b" * 64))
+    commit("another serving code")
+    desired_state.declare("tiny", "dev", declared)
+    assert served_in() == ()
+    commit("dev")
+    assert served_in() == ("dev",)
+
+
 @pytest.mark.slow
 @pytest.mark.attack("Evidence that no trusted workflow made is applied to the real place")
 def test_the_real_place_takes_attested_evidence_alone(

@@ -98,6 +98,14 @@ def on_branch(project: str, environment: str) -> Sequence[Declared]:
     return every
 
 
+def was_declared(project: str, environment: str, digest: str, serving: str) -> bool:
+    """Whether a commit of the branch declared the model with that serving code."""
+    return any(
+        each.digest == digest and each.serving in ("", serving)
+        for each in on_branch(project, environment)
+    )
+
+
 def was_declared_before(project: str, environment: str, declared: Declared) -> bool:
     """Whether an earlier commit of the branch declared the same model and serving code, and a later
     one something else: then this is a way back to what was merged.

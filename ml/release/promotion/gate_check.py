@@ -80,7 +80,13 @@ def request(
         served_before=served_before,
         serving_changes=serving_changes,
         rehearsal=backend.rehearsal,
-        served_in=version.served_in(serving),
+        served_in=tuple(
+            place
+            for place in version.served_in(serving)
+            # Only of a rehearsal the registry's word is enough.
+            if backend.rehearsal
+            or desired_state.was_declared(version.project, place, version.digest, serving)
+        ),
     )
 
 
