@@ -22,6 +22,8 @@ Quoting = Literal["none", "single", "double", "text", "evaluated"]
 # In the text that is read, each placeholder and each expansion (`$X`) is one character of the
 # private use area, which no command contains.
 _FIRST, _MOST = 0xE000, 4000
+# Each optional text takes a reading of its own.
+_MOST_BLOCKS = 100
 _MARK = "[\ue000-\uefff]"
 _EXPANSION = "\uf8ff"
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
@@ -89,8 +91,8 @@ _SENSITIVE = re.compile(
     r"|SECONDS|PATH|CDPATH|IFS|HOME|PWD|OLDPWD|E?UID|PPID|LINENO|PIPESTATUS|TMOUT|MAPFILE|REPLY|_"
     r"|ENV|PROMPT_COMMAND|PS[0-4]|PYTHON\w+|PERL[A-Z0-9]\w*|RUBY(OPT|LIB)|NODE_(OPTIONS|PATH)"
     r"|(R|LD|DYLD|GIT|PIP|UV|CONDA|SSH|SUDO|RSYNC|TAR|DOCKER|OPENSSL|JUPYTER|LUA|XDG)_\w+"
-    r"|(NPM_CONFIG|npm_config|OMPI_MCA|PRTE_MCA)_\w+|(JDK_|_)?JAVA_(TOOL_)?OPTIONS|GCONV_PATH"
-    r"|BROWSER|(GNU)?M(AKE)?FLAGS|MAKEFILES|EDITOR|VISUAL|(MAN)?PAGER|LESS(OPEN|CLOSE)?|INPUTRC"
+    r"|(NPM_CONFIG|npm_config|OMPI_MCA|PRTE_MCA|I_MPI)_\w+|\w+_(COMMAND|CMD|OPTS?|OPTIONS|HOOKS?)"
+    r"|BROWSER|GZIP|GCONV_PATH|(GNU)?M(AKE)?FLAGS|MAKEFILES|EDITOR|VISUAL|(MAN)?PAGER|LESS(OPEN|CLOSE)?|INPUTRC"
     r"|MPLBACKEND|AWKPATH|PHPRC|CC|CXX"
 )
 # A path may be made of these: `PYTHONPATH=$PWD/src:$PYTHONPATH`.
@@ -107,15 +109,13 @@ _INERT = frozenset({
 _PLAIN_ONLY = frozenset({
     "pip", "pip3", "conda", "apt", "apt-get", "git", "tar", "unzip", "gzip", "gunzip", "wget",
     "curl", "rm", "date", "nvidia-smi", "az", "azcopy", "Rscript", "julia", "papermill",
+    "deepspeed", "horovodrun",
 })  # fmt: skip
+# The options before a script. A launcher that starts other machines through a shell is not here.
 _LAUNCHER_OPTIONS = {
     "torchrun": rf"([\w=.:,/ -]|{_MARK})*",
-    "deepspeed": rf"([\w=.:,/ -]|{_MARK})*",
-    "accelerate": rf"launch([\w=.:,/ -]|{_MARK})*",
-    **dict.fromkeys(
-        ("mpirun", "mpiexec", "horovodrun"),
-        rf"(-[\w-]+ ((\d+|none|{_MARK}) )?)*python3?( -u)?",
-    ),
+    "accelerate": rf"launch(?!.*(deepspeed|config|tpu))([\w=.:,/ -]|{_MARK})*",
+    **dict.fromkeys(("mpirun", "mpiexec"), rf"(-[\w-]+ ((\d+|none|{_MARK}) )?)*python3?( -u)?"),
 }
 _LAUNCHES_OTHERS = frozenset({"-m", "--module", "--no-python", "--no_python", ":"})
 _PYTHON_FILE = r"[\w./][\w./-]*\.py"
@@ -156,8 +156,8 @@ def read(command: str, spans: tuple[Span, ...], blocks: tuple[Span, ...]) -> Rea
 
     An optional text may be left out. A placeholder whose reading depends on that is evaluated.
     """
-    if _PRIVATE.search(command) or len(spans) > _MOST:
-        why = "a command with characters of the private use area"
+    if _PRIVATE.search(command) or len(spans) > _MOST or len(blocks) > _MOST_BLOCKS:
+        why = "a command with too many placeholders, or characters of the private use area"
         return Reading((Context("evaluated", why),) * len(spans), why)
     marks = {span: chr(_FIRST + index) for index, span in enumerate(spans)}
     contexts, evaluator = [Context("none")] * len(spans), ""

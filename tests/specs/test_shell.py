@@ -214,6 +214,10 @@ REFUSED: list[Case] = [
     (f"mpirun -np 1 watch python train.py '{X}'", "a b"),
     (f"mpirun -np 1 python train.py : -np 1 sh -c '{X}'", "a b"),
     (f"accelerate launch --no_python sh -c '{X}'", "a b"),
+    # They may start other machines with `ssh`, whose shell reads the text.
+    (f"accelerate launch --use_deepspeed train.py '{X}'", "-a; b"),
+    (f"deepspeed --hostfile hosts train.py '{X}'", "-a; b"),
+    (f"horovodrun -np 2 python train.py '{X}'", "-a; b"),
     (f"pip install --index-url '{X}' torch", "https://example.org; a"),
     (f"pip install -e '{X}'", "git+https://example.org/a b"),
     (f"echo '{X}' > requirements.txt; pip install -r requirements.txt", "-e git+https://a/b"),
@@ -245,6 +249,7 @@ REFUSED: list[Case] = [
     (f"case a '{X}'", "a b"),
     (f"echo '{X}' >", "a b"),
     (f"echo \ue000 '{X}'", "a b"),
+    ("echo" + " $[[a]]" * 101 + f" '{X}'", "a b"),
 ]  # fmt: skip
 
 # Commands as people write them.
@@ -270,7 +275,6 @@ ACCEPTED: list[Case] = [
     (f"torchrun --nproc_per_node=2 train.py --x {X}", "1 2"),
     (f"torchrun --nproc_per_node {X} train.py '{Y}'", "2", "a; b"),
     (f"accelerate launch --multi_gpu train.py '{X}'", "a; b"),
-    (f"deepspeed train.py --deepspeed --title '{X}'", "a; b"),
     (f"pip install -r requirements.txt && python train.py '{X}'", "a; b"),
     (f"tar xzf data.tgz -C data; python train.py '{X}'", "a; b"),
     (f"unzip -q {X} -d data && python train.py '{Y}'", "data.zip", "a; b"),
@@ -429,6 +433,9 @@ VARIABLES = {
     "GIT_EXTERNAL_DIFF": "touch hit",
     "PIP_INDEX_URL": "https://example.org a",
     "LESSOPEN": "|touch hit",
+    "JAVA_TOOL_OPTIONS": "-javaagent:a b",
+    "SSH_ASKPASS": "touch hit",
+    "XZ_OPT": "-a b",
     "RANDOM": SUBSCRIPT,
     "PS4": "$(touch hit)",
 }
