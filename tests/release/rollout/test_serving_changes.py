@@ -24,6 +24,7 @@ from tests.release.test_commands import ml
 
 pytestmark = pytest.mark.slow
 QUESTION = {"question": "how?"}
+SCRIPT_CHANGED = "ml/projects/tiny/endpoint/score.py: 2 lines added, 0 removed"
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -56,12 +57,12 @@ def test_changed_serving_waits_for_a_proposal(
         code, out, err = ml(capsys, "release", *words)
         text = out + err
         assert code == 0
-        assert "serving code of tiny differs from what is declared: deployment.yml: 2" in text
-        assert "; score.py: 2 lines added, 0 removed; instance_type" in text
+        assert f"serving code of tiny differs from what is declared: {SCRIPT_CHANGED};" in text
+        assert 'instance_type: "Standard_DS3_v2" → "Standard_DS4_v2"' in text
         assert f"next: ml release propose tiny --run {served.run(0.8)}" in text
         assert "nothing to do" not in text
         code, out, _ = ml(capsys, "release", *words, "--json")
-        assert json.loads(out)["project_changes"][1] == "score.py: 2 lines added, 0 removed"
+        assert json.loads(out)["project_changes"][0] == SCRIPT_CHANGED
 
 
 def test_a_deployment_that_cannot_be_read_does_not_stop_what_is_declared(served: World) -> None:
@@ -125,7 +126,7 @@ def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("Standard_DS3_v2", "Standard_DS4_v2"), ('"score.py"', '"other.py"')]
+    ("old", "new"), [("Standard_DS3_v2", "Standard_DS4_v2"), ('/score.py"', '/other.py"')]
 )
 def test_kept_serving_that_was_edited_is_refused(served: World, old: str, new: str) -> None:
     """Its content has to have the digest that it is kept under."""
