@@ -14,10 +14,12 @@ from ml.backends.runs import Event, Filter, Run
 from ml.core.errors import Exit, Place, Refused, Severity
 from ml.release.canary import canary
 from ml.serving.endpoint import Live
-from ml.serving.server import Launch
+from ml.serving.server import Launch, Server
 from ml.specs.plan.plan import Distribution, EarlyTermination
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.deployments import QUICK, SAMPLES, released
+from tests.release.canary.greens import script
+from tests.serving.servers import CRASH
 
 
 class BackendContract:
@@ -275,13 +277,30 @@ class BackendContract:
         assert endpoints.url(name) is not None
 
     @pytest.mark.slow
+    def test_a_version_that_does_not_start(
+        self, backend: Backend, deployments: Path, tmp_path: Path
+    ) -> None:
+        """The error has the end of its log; nothing of it is left, and nothing serves."""
+        endpoints, name = backend.endpoints, "words"
+        launch = released(backend, name, tmp_path, CRASH)
+        with endpoints.locked(name):
+            slot = endpoints.other_slot(name)
+            with pytest.raises(Refused) as refused:
+                endpoints.begin(slot, launch)()
+        (problem,) = refused.value.problems
+        assert problem.code == "server-crashed" and refused.value.exit_code == Exit.RUN_FAILED
+        assert "no weights, no answer" in problem.found and "its log ends:" in problem.found
+        assert endpoints.live(name) is None and endpoints.url(name) is None
+        assert not endpoints.is_up(Server(slot, 1, 1))
+
+    @pytest.mark.slow
     def test_a_canary_judges_a_version(
         self, backend: Backend, deployments: Path, tmp_path: Path
     ) -> None:
         """A good one passes 10, 50 and 100 per cent; one that fails is taken back, blue serves."""
         endpoints, name = backend.endpoints, "words"
         first, good = (released(backend, name, tmp_path) for _ in "ab")
-        bad = released(backend, name, tmp_path, "raise RuntimeError('bad')")
+        bad = released(backend, name, tmp_path, script("raise RuntimeError('bad')"))
         with endpoints.locked(name):
             live = Live(endpoints.begin(endpoints.other_slot(name), first)(), first)
             endpoints.switch(name, live)

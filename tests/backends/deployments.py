@@ -13,7 +13,8 @@ from ml.serving.server import Launch, serving_digest
 from tests.release.canary.greens import SAMPLES, script
 from tests.shared import bring
 
-__all__ = ["QUICK", "SAMPLES", "released"]
+__all__ = ["QUICK", "SAMPLES", "SOUND", "released"]
+SOUND = script()
 QUICK = Strategy(
     prediction="answers/0/entry", requests=(20, 20, 20), step_s=120, false_alarms=0.01, patience=40
 )
@@ -27,8 +28,8 @@ SETTINGS = {
 }
 
 
-def released(backend: Backend, endpoint: str, folder: Path, bad: str = "") -> Launch:
-    """A registered version of the endpoint's model and code that serves it; `bad` as in `greens`.
+def released(backend: Backend, endpoint: str, folder: Path, source: str = SOUND) -> Launch:
+    """A registered version of the endpoint's model, and the scoring script that serves it.
 
     Each call makes another version.
     """
@@ -36,7 +37,7 @@ def released(backend: Backend, endpoint: str, folder: Path, bad: str = "") -> La
     code, made = folder / f"code{number}", folder / f"model{number}"
     for path in (code, made):
         path.mkdir(parents=True)
-    (code / "score.py").write_text(script(bad))
+    (code / "score.py").write_text(source)
     bring(code, "ml/serving/scoring")
     (made / "model.txt").write_text(f"tree\nversion={number}\n")
     write_manifest(made)

@@ -8,6 +8,8 @@ import pickle
 import re
 import shutil
 import signal
+import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ import pytest
 from azure.core.pipeline.transport import RequestsTransport
 
 from ml.backends.attestation import Certificates
+from ml.backends.azure import traffic
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.workspace import REGISTRY, VARIABLES
 from ml.backends.endpoints import Endpoints
@@ -44,6 +47,7 @@ from tests.backends.conftest import azure
 from tests.backends.deployments import QUICK, SAMPLES, released
 from tests.release import tiny
 from tests.release.authority import Authority, Workflow
+from tests.release.canary.greens import script
 from tests.release.killing import killed
 from tests.release.promotion.test_environments import commit, rehearse
 from tests.release.test_commands import ml
@@ -188,6 +192,46 @@ def test_the_same_files_reach_another_workspace(
         prod.endpoints.check_launch(replace(launch, digest=other, model_folder=model_folder(other)))
 
 
+@pytest.mark.slow
+def test_requests_of_callers_are_in_the_log(
+    azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that answers every sample and fails callers is taken back, after a mirror."""
+    azure.enter(monkeypatch)
+    monkeypatch.setattr(traffic, "LOG_S", 0.3)
+    backend, name = AzureBackend(), "words"
+    endpoints = backend.endpoints
+    register_environment(backend.workspace.client, "ml-cpu", "1")
+    first = released(backend, name, tmp_path)
+    bad = script("if asked == 'anybody?': raise RuntimeError('bad')")
+    second = released(backend, name, tmp_path, bad)
+    ended = threading.Event()
+
+    def call() -> None:
+        url = endpoints.start_router(name).url
+        while not ended.is_set():
+            backend.workspace.score(url, '{"question": "anybody?"}', {})
+
+    with ExitStack() as undo:
+        with endpoints.locked(name):
+            live = Live(endpoints.begin(endpoints.other_slot(name), first)(), first)
+            endpoints.switch(name, live)
+            trial = canary.start_trial(endpoints, name, live, second, SAMPLES, undo, baseline=True)
+        callers = threading.Thread(target=call)
+        callers.start()
+        strategy = replace(QUICK, mirror=20, steps=(50, 100), requests=(30, 30), false_alarms=0.2)
+        lines = list[str]()
+        try:
+            outcome = canary.lead(endpoints, name, trial, strategy, SAMPLES, progress=lines.append)
+        finally:
+            ended.set()
+            callers.join()
+    assert outcome.kind == "rolled-back" and "errors" in outcome.why, (outcome, lines)
+    assert [line.partition(":")[0] for line in lines] == ["a copy of 20 %"]
+    green = trial.server.slot.name
+    assert outcome.errors[green] > 0 == outcome.errors[live.server.slot.name]
+
+
 def lead(endpoints: Endpoints, name: str, trial: Canary, *_: object, **__: object) -> Outcome:
     """A canary that passes without requests."""
     for weight in (0, 10, 50, 100):
@@ -232,7 +276,9 @@ def release(launch: Launch, kill_after: int = 0) -> Applied | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "every", [False, pytest.param(True, marks=pytest.mark.torture(only=True))], ids=["some", "all"]
+    "every",
+    [False, pytest.param(True, marks=[pytest.mark.torture(only=True), pytest.mark.timeout(900)])],
+    ids=["some", "all"],
 )
 def test_an_apply_that_is_killed_converges(
     azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: bool
