@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +89,59 @@ def test_a_fault_on_the_way_changes_nothing(
     assert outlasted == (fault["pattern"] == "GET .*/details")
     assert (run.outputs["model"] / "model.txt").read_text() == "hello"
     assert [entry.run.name for entry in AzureBackend().runs.entries()] == [run.name]
+    assert (run.folder / "logs" / "std_log.txt").read_text() == "the word is hello\n"
+
+
+# What passes by itself, and what each is here: lost before and after the work, refused, slow.
+PASSING: tuple[dict[str, Any], ...] = (
+    {"drop": True},
+    {"drop_after": True},
+    {"status": 500},
+    {"status": 503},
+    {"status": 429, "headers": {"Retry-After": "1"}},
+    {"slow_s": 0.3},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "count",
+    [6, pytest.param(50, marks=[pytest.mark.torture(only=True), pytest.mark.timeout(900)])],
+)
+def test_a_run_is_followed_through_faults(
+    workspace: StandIn, spec: Path, tmp_path: Path, count: int
+) -> None:
+    """Submitting is done again until it succeeds, as a person would; there is one job in the end.
+
+    The job goes on until the last fault has come.
+    """
+    end, draw = tmp_path / "end", random.Random(count)
+    script = spec.parent / "code" / "say.py"
+    wait = f"while not os.path.exists({str(end)!r}): time.sleep(0.1)"
+    script.write_text(f"import os, time\n{wait}\n{script.read_text()}")
+    faults = [dict(PASSING[number % len(PASSING)]) for number in range(count)]
+    draw.shuffle(faults)
+    workspace.fail(
+        *({"pattern": "workspaces", "after": draw.randint(0, 3), **fault} for fault in faults)
+    )
+
+    def wait_for_the_last() -> None:
+        while workspace.faults_left():
+            time.sleep(0.1)
+        end.touch()
+
+    waiting = threading.Thread(target=wait_for_the_last, daemon=True)
+    waiting.start()
+    plan, run = planned(spec), None
+    while run is None:
+        try:
+            run = AzureBackend().run(plan)
+        except Refused as refused:
+            assert refused.exit_code == Exit.RUN_FAILED
+    waiting.join()
+    assert (run.status, run.error) == ("Completed", None)
+    assert [entry.run.name for entry in AzureBackend().runs.entries()] == [run.name]
+    assert (run.outputs["model"] / "model.txt").read_text() == "hello"
     assert (run.folder / "logs" / "std_log.txt").read_text() == "the word is hello\n"
 
 

@@ -32,6 +32,11 @@ class StandIn:
         """Faults to come: see `tests.stand_ins.azure.server.Fault`."""
         self._control("faults", list(faults))
 
+    def faults_left(self) -> int:
+        """How many are still to come."""
+        left: int = self._control("left", None)
+        return left
+
     def requests(self) -> list[str]:
         """The requests since the last call, each as `METHOD path`."""
         answer: list[str] = self._control("requests", None)

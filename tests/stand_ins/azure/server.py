@@ -57,11 +57,13 @@ class Fault:
     """What goes wrong with the next `times` requests whose `METHOD path` matches `pattern`.
 
     `drop` closes the connection without an answer, `drop_after` does the work first: the client
-    cannot know that it was done. `slow_s` waits before the answer.
+    cannot know that it was done. `slow_s` waits before the answer. The first `after` requests are
+    left alone, and meanwhile no later fault has its turn.
     """
 
     pattern: str
     times: int = 1
+    after: int = 0
     status: int = 0
     code: str = "InternalServerError"
     headers: dict[str, str] = field(default_factory=dict)
@@ -127,6 +129,9 @@ class Server(ThreadingHTTPServer):
             self.requests.append(line)
             for fault in self.faults:
                 if fault.times > 0 and re.search(fault.pattern, line):
+                    if fault.after > 0:
+                        fault.after -= 1
+                        return None
                     fault.times -= 1
                     return fault
         return None
@@ -136,6 +141,8 @@ class Server(ThreadingHTTPServer):
             if request.path == "/stand-in/faults":
                 self.faults = [Fault(**each) for each in request.body]
                 return Answer(200, {})
+            if request.path == "/stand-in/left":
+                return Answer(200, sum(fault.times for fault in self.faults))
             if request.path == "/stand-in/copies":
                 self.copy(**request.body)
                 return Answer(200, {})
