@@ -8,6 +8,10 @@ from importlib.util import find_spec
 
 # name → (module with `main(quick: bool) -> float`, what the ratio says)
 BENCHMARKS = {
+    "azure-submit": (
+        "benchmarks.azure_submit",
+        "submit to running by `ml run --on azure` over a bare MLClient, stand-in; at most 1.1",
+    ),
     "canary": (
         "benchmarks.canary",
         "upper end of the false-alarm rate's interval over the stated level; at most 1",
