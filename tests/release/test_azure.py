@@ -10,7 +10,7 @@ import shutil
 import signal
 import threading
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -259,14 +259,15 @@ def release(launch: Launch, kill_after: int = 0) -> Applied | None:
     champion = backend.registry.champion(launch.model, "dev")
     approved: Any = SimpleNamespace(outcome="approved")
     nothing: Any = None
-    change = Change(
+    unread = dict.fromkeys(field.name for field in fields(Change))
+    known = {
         **{"project": "words", "environment": "dev", "declared": Declared(decision="d" * 64)},
-        **{"version": version, "serving": nothing, "launch": launch, "samples": SAMPLES},
-        **{"strategy": QUICK, "approved_by": "ana", "registry": backend.registry},
-        **{"endpoints": backend.endpoints, "history": audit.history(name), "returns": False},
-        **{"live": backend.endpoints.live(name), "project_changes": ()},
-        check=GateCheck(approved, version, champion, nothing, ""),
-    )
+        **{"version": version, "launch": launch, "samples": SAMPLES, "strategy": QUICK},
+        **{"approved_by": "ana", "registry": backend.registry, "endpoints": backend.endpoints},
+        **{"history": audit.history(name), "live": backend.endpoints.live(name)},
+        "check": GateCheck(approved, version, champion, nothing, ""),
+    }
+    change = Change(**{**unread, **known})  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Change, "is_current", lambda self: True)
         patch.setattr(canary, "lead", lead)
