@@ -127,7 +127,7 @@ def resolve_command(
             texts[reference.start, reference.end] = text
     if problems:
         raise Refused(*problems)
-    return shell.replaced(template, texts, _spans(_OPTIONAL, template), dropped)
+    return shell.replace_spans(template, texts, _spans(_OPTIONAL, template), dropped)
 
 
 def resolve_variables(

@@ -162,7 +162,7 @@ def read(command: str, spans: tuple[Span, ...], blocks: tuple[Span, ...]) -> Rea
     marks = {span: chr(_FIRST + index) for index, span in enumerate(spans)}
     contexts, evaluator = [Context("none")] * len(spans), ""
     for dropped in [(), *((block,) for block in blocks), blocks]:
-        reading = _Command(replaced(command, marks, blocks, dropped)).reading(len(spans))
+        reading = _Command(replace_spans(command, marks, blocks, dropped)).reading(len(spans))
         evaluator = evaluator or reading.evaluator
         for index, (start, _) in enumerate(spans):
             if not dropped:
@@ -183,7 +183,7 @@ def is_evaluated(variable: str, has_placeholder: bool) -> bool:
     return (_SENSITIVE if has_placeholder else _EVALUATED).fullmatch(variable) is not None
 
 
-def replaced(
+def replace_spans(
     command: str, texts: Mapping[Span, str], blocks: Iterable[Span], dropped: Container[Span]
 ) -> str:
     """The command with these texts, without the brackets of `blocks` and without what is dropped.
@@ -243,15 +243,11 @@ class _Command:
     def _fail(self, what: str) -> NoReturn:
         raise _NotUnderstoodError(what)
 
-    def _evaluate(self, words: Sequence[_Word], evaluator: str) -> None:
-        """Note that `evaluator` may evaluate every placeholder in these words."""
+    def _evaluate(self, words: Sequence[_Word], evaluator: str, quoted: bool = True) -> None:
+        """Note that `evaluator` may evaluate the placeholders in these words, `quoted` ones too."""
         for mark in re.findall(_MARK, " ".join(word.text for word in words)):
-            self.contexts[mark] = Context("evaluated", evaluator)
-
-    def _evaluate_unquoted(self, words: Sequence[_Word], place: str) -> None:
-        for mark in re.findall(_MARK, " ".join(word.text for word in words)):
-            if self.contexts[mark].quoting == "none":
-                self.contexts[mark] = Context("evaluated", f"{place} without quotes")
+            if quoted or self.contexts[mark].quoting == "none":
+                self.contexts[mark] = Context("evaluated", evaluator)
 
     # The words of the simple commands.
 
@@ -281,15 +277,15 @@ class _Command:
                     self._fail(f"`{redirection}` without a file")
                 redirection = text if kind == "redirection" else redirection
             elif kind != "continuation":
-                word = self._extended(word or _Word(), kind, text)
+                word = self._add(word or _Word(), kind, text)
             if kind == "end":
                 self.moves_text |= text == "|"
                 yield words
                 words = []
             at += len(text) or 1
 
-    def _extended(self, word: _Word, kind: str, text: str) -> _Word:
-        """The word with another token."""
+    def _add(self, word: _Word, kind: str, text: str) -> _Word:
+        """Add a token to the word, which is returned."""
         word.is_bare &= kind == "plain"
         quoting: Quoting = "none"
         if kind in {"single", "double"}:
@@ -340,7 +336,7 @@ class _Command:
             self._evaluate([word], f"the variable `{name}`")
             if not _PATHS.issuperset(word.variables):
                 self._fail(f"a command that sets `{name}` to the value of a variable")
-        self._evaluate_unquoted([word], "an assignment")
+        self._evaluate([word], "an assignment without quotes", quoted=False)
 
     def _program(self, name: str, arguments: Sequence[_Word]) -> None:
         """Mark the arguments that a program may evaluate."""
@@ -359,7 +355,11 @@ class _Command:
         elif name in {"test", "["}:
             self._test(arguments)
         elif name == "export":
-            self._export(arguments)
+            for word in arguments:
+                if _ASSIGNMENT.match(word.text):
+                    self._assign(word)
+                elif not re.fullmatch(r"\w+", word.text):
+                    self._fail("a command with `export` of a name that is not constant")
         elif re.fullmatch(r"python[\d.]*", name):
             self._python(arguments)
         elif name in _LAUNCHER_OPTIONS:
@@ -369,13 +369,6 @@ class _Command:
         elif name not in _INERT and name not in _FORMS:
             self._fail(f"a command that runs `{name}`")
 
-    def _export(self, arguments: Sequence[_Word]) -> None:
-        for word in arguments:
-            if _ASSIGNMENT.match(word.text):
-                self._assign(word)
-            elif not re.fullmatch(r"\w+", word.text):
-                self._fail("a command with `export` of a name that is not constant")
-
     def _test(self, arguments: Sequence[_Word]) -> None:
         """`[ -f FILE ]`; `-v NAME` evaluates the name, and a value may be `-v`."""
         values = [word for word in arguments if re.search(_MARK, word.text)]
@@ -384,7 +377,7 @@ class _Command:
                 self._fail(f"a command with `[` and `{text.replace(_EXPANSION, '$')}`")
         if len(values) > 1:
             self._evaluate(values, "a test of two values")
-        self._evaluate_unquoted(values, "a test")
+        self._evaluate(values, "a test without quotes", quoted=False)
 
     def _plain_only(self, name: str, arguments: Sequence[_Word]) -> None:
         """A program that runs nothing as long as all its arguments are plain words."""

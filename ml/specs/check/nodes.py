@@ -154,7 +154,7 @@ def nodes(spec: Spec) -> list[Node]:
     return []
 
 
-def scheduled(spec: Spec) -> list[Node]:
+def nodes_of_schedule(spec: Spec) -> list[Node]:
     """The nodes of the job's file that a schedule runs with inputs of its own."""
     created = spec.at("create_job")
     written = spec.get("create_job", "job") if spec.kind.family == "schedule" else None

@@ -14,7 +14,7 @@ from ml.core.errors import Problem
 from ml.specs import expressions
 from ml.specs.assets import assets
 from ml.specs.check import secret_patterns
-from ml.specs.check.nodes import Node, inside, scheduled
+from ml.specs.check.nodes import Node, inside, nodes_of_schedule
 from ml.specs.check.rules.registry import Finding, Subject, rule
 from ml.specs.expressions import Reference, literal
 from ml.specs.parts import Part
@@ -36,7 +36,7 @@ _ACTIVE = re.compile(r"[$`;|&<>'\"\\\n\r]")
 def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
     """A value never becomes a command: text that is interpreted where it goes is refused."""
     problems: dict[object, Problem] = {}
-    nodes = [*subject.nodes, *scheduled(subject.spec)]
+    nodes = [*subject.nodes, *nodes_of_schedule(subject.spec)]
     for node in [*nodes, *inside(nodes)]:
         command = node.command[1] if node.command else ""
         references = expressions.references(command)
