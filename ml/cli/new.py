@@ -49,6 +49,8 @@ def command(
         f"slices by {', '.join(map(str, about.head['slices']))}",  # type: ignore[call-overload]
         err=True,
     )
+    if aside := [f"{column.name} ({column.type})" for column in about.aside]:
+        typer.echo(f"not features: {', '.join(aside)}", err=True)
     typer.echo("next:", err=True)
     for line in next_commands(project):
         typer.echo(f"  {line}", err=True)

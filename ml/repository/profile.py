@@ -79,11 +79,18 @@ class Profile:
     @property
     def features(self) -> tuple[Column, ...]:
         """The columns that the model reads."""
-        aside = {self.head.get(name) for name in ("target", "id", "group", "time")}
+        used = {self.head.get(name) for name in ("target", "id", "group", "time")}
+        return tuple(
+            column for column in self.columns if column.type in FEATURES and column.name not in used
+        )
+
+    @property
+    def aside(self) -> tuple[Column, ...]:
+        """The columns besides the target that the model does not read."""
         return tuple(
             column
             for column in self.columns
-            if column.type in FEATURES and column.name not in aside
+            if column not in self.features and column.name != self.head["target"]
         )
 
 

@@ -230,6 +230,7 @@ def test_the_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> No
     code, out, err = ml(capsys, "new", "churn", "--table", str(path), "--target", "Churn")
     assert code == 0 and "ml/projects/churn/train.py" in out.splitlines()
     assert "binary: 4 features" in err and "ml run ml/projects/churn/jobs/sweep.yml" in err
+    assert "not features: customerID (id)\n" in err
     code, _, err = ml(capsys, "new", "churn", "--table", str(path), "--target", "Churn")
     assert code == 2 and "error[project-exists]" in err
 

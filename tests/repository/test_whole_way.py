@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import ROOT
@@ -116,9 +117,9 @@ def test_three_classes_by_the_demo(fork: Path) -> None:
         assert "] ml run ml/projects/flowers/jobs/sweep.yml" in demo and "jobs/jobs" not in demo
         assert "flowers 1 serves now" in demo and "rolled back at 10 %" in demo
         answer = json.loads(typed(fork, invoke).partition("\n")[0])
-        classes = ["other", "rosa", "setosa"]
         (probabilities,) = answer["probabilities"]
+        assert answer["classes"] == ["other", "rosa", "setosa"]
         assert sum(probabilities) == pytest.approx(1)
-        assert answer["predictions"] == [classes[probabilities.index(max(probabilities))]]
+        assert answer["predictions"] == [answer["classes"][np.argmax(probabilities)]]
     finally:
         typed(fork, ".venv/bin/ml serve --stop-all")

@@ -149,6 +149,7 @@ def test_a_score_py_in_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (probabilities,) = booster.predict([[0.3, 1, 1]]).tolist()
     assert answer == {
         "predictions": [document["classes"][int(np.argmax(probabilities))]],
+        "classes": document["classes"],
         "probabilities": [probabilities],
         "model_digest": digest,
     }

@@ -13,7 +13,7 @@ The whole of a score.py:
 
 A request has Azure ML's own form for tables, {"input_data": {"columns": [...], "data": [[...]]}},
 the columns in the order of the model; the answer is {"predictions": [...], "model_digest": "…"}:
-for each row a number, or of several classes the label, with "probabilities" beside it.
+for each row a number, or of several classes the label, with the "classes" and their "probabilities" beside it.
 
 `preprocessing.json` in the model folder defines the columns, {"name", "type", "fill"?,
 "categories"?} each. A missing value is null.
@@ -230,7 +230,8 @@ class Table:
         if not self._classes:
             return reply(self._served, {"predictions": predictions})
         labels = [self._classes[int(np.argmax(of))] for of in predictions]
-        return reply(self._served, {"predictions": labels, "probabilities": predictions})
+        answer = {"predictions": labels, "classes": self._classes, "probabilities": predictions}
+        return reply(self._served, answer)
 
     def predict(self, body: str | bytes) -> list[float | list[float]]:
         """The number of each row, or one a class; raises BadRequest for a body of another form."""
