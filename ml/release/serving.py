@@ -31,6 +31,7 @@ from policies.supply_chain.serving_code import Code
 MAX_TIMEOUT_MS = 180_000  # the longest request timeout of a managed online endpoint
 TIMEOUT = "SCORING_TIMEOUT_MS"
 _WORD = re.compile(r"\w+")
+_DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]+")
 # Variables by which Python, gunicorn, the loader and Azure ML's server run other code.
 _RUNS_CODE = re.compile(
     r"PYTHON(PATH|HOME|STARTUP|USERBASE|BREAKPOINT|PLATLIBDIR|WARNINGS|INSPECT|EXECUTABLE)"
@@ -248,7 +249,11 @@ def changes(before: Serving, after: Serving) -> Iterator[str]:
             yield f"{name}: {added} line{'' if added == 1 else 's'} added, {removed} removed"
     if before.environment != after.environment:
         yield "environment: " + " → ".join(
-            ", ".join(line for line in one.environment if line not in other.environment)
+            ", ".join(
+                _DIGEST.sub(r"\1…", line)
+                for line in one.environment
+                if line not in other.environment
+            )
             or "nothing"
             for one, other in ((before, after), (after, before))
         )

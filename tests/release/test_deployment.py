@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -279,7 +280,7 @@ def test_an_environment_changes_by_its_content(
     after = read(place).snapshot(BACKEND)
     assert before.digest != after.digest
     (difference,) = changes(before, after)
-    assert difference.startswith(sentence)
+    assert difference.startswith(sentence) and not re.search("[0-9a-f]{13}", difference)
     version = Version("echo", "1", "sha256:1", "echo", "run", "")
     launch = before.launch(version, "echo")
     assert launch.is_as_released()

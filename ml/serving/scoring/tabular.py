@@ -13,7 +13,7 @@ The whole of a score.py:
 
 A request has Azure ML's own form for tables, {"input_data": {"columns": [...], "data": [[...]]}},
 the columns in the order of the model; the answer is {"predictions": [...], "model_digest": "…"}:
-for each row a number, or of several classes the label, with the "classes" and their "probabilities" beside it.
+for each row a number, or of several classes the label, with "classes" and their "probabilities".
 
 `preprocessing.json` in the model folder defines the columns, {"name", "type", "fill"?,
 "categories"?} each. A missing value is null.
