@@ -11,11 +11,15 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
+
+from ml.core.errors import Refused
+from ml.core.imports import demand_packages_alone
 
 # The check that branch protection names (.github/workflows/check.yml).
 REQUIRED = "required"
@@ -88,7 +92,7 @@ def ask(words: Sequence[str]) -> Answer:
 
 
 def machine(root: Path) -> Iterator[Check]:
-    """Python, and the installed packages against the lock."""
+    """Python, the installed packages against the lock, and whether they are alone."""
     current = platform.python_version()
     if current.startswith("3.11."):
         yield Check("python", "ok", current)
@@ -102,6 +106,10 @@ def machine(root: Path) -> Iterator[Check]:
         for name, pin in locked
         if (installed := _installed(name)) != pin
     ]
+    try:
+        demand_packages_alone(Path(sys.executable))
+    except Refused as refused:
+        other += [problem.found for problem in refused.problems]
     if other:
         more = f" and {len(other) - 3} more" if len(other) > 3 else ""
         yield Check("packages", "error", "; ".join(other[:3]) + more, "make setup")

@@ -39,7 +39,8 @@ def test_it_serves_until_a_signal(home: Path, ended_by: signal.Signals) -> None:
     with urllib.request.urlopen(address) as answer:
         assert b"<title>MLflow</title>" in answer.read()
     children = psutil.Process(process.pid).children(recursive=True)
-    assert children
+    # Where MLflow's server imports from: not the folder that somebody typed `ml ui` in.
+    assert {Path(child.cwd()) for child in children} == {home}
     process.send_signal(ended_by)
     _, output = process.communicate(timeout=60)
     assert process.returncode == 0

@@ -152,6 +152,16 @@ def test_packages_that_differ_from_the_lock(tmp_path: Path) -> None:
     assert [check.verdict for check in doctor.machine(ROOT)] == ["ok", "ok"]
 
 
+def test_an_environment_with_the_work_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an older `make setup` left it."""
+    packages = tmp_path / "venv/lib/python3.11/site-packages"
+    packages.mkdir(parents=True)
+    (packages / "ours.pth").write_text(f"{ROOT}\n")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "venv/bin/python"))
+    _, check = doctor.machine(ROOT)
+    assert (check.verdict, check.fix) == ("error", "make setup") and str(ROOT) in check.found
+
+
 def test_placeholders(tmp_path: Path) -> None:
     (tmp_path / "infra").mkdir()
     stack = tmp_path / "infra/Pulumi.dev.yaml"

@@ -36,15 +36,8 @@ def running(
     words: Sequence[str], port: int, log: Path, settings: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`mlflow WORDS` on the store, with one worker; what it prints goes to `log`."""
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "mlflow",
-        *words,
-        "--backend-store-uri",
-        home.tracking_uri(),
-    ]
+    command = [*(sys.executable, "-P", "-m", "mlflow"), *words]
+    command += ["--backend-store-uri", home.tracking_uri()]
     command += ["--host", HOST, "--port", str(port), "--workers", "1"]
     with log.open("wb") as stream:
         # A session of its own: Ctrl-C reaches this process alone, which then ends all of MLflow's.
@@ -54,6 +47,7 @@ def running(
             stdout=stream,
             stderr=subprocess.STDOUT,
             env={**os.environ, **_SETTINGS, **settings},
+            cwd=home.home(),  # its web server imports from there
             start_new_session=True,
         )
     try:
