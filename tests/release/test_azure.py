@@ -168,7 +168,10 @@ def test_staging_needs_the_shared_registry(
 def test_the_same_files_reach_another_workspace(
     azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through the shared registry, with the marks of the version; other files are refused."""
+    """Through the shared registry, with the marks of the version; other files are refused.
+
+    What the endpoint refuses is not the model's answer, and what others deployed there stays.
+    """
     monkeypatch.setenv(REGISTRY, f"shared-{azure.enter(monkeypatch)}")
     dev = AzureBackend()
     launch = released(dev, "words", tmp_path)
@@ -188,6 +191,16 @@ def test_the_same_files_reach_another_workspace(
     assert ask("words", SAMPLES[0], prod.endpoints).version == "1"
 
     other = "sha256:" + "0" * 64
+    azure.fail({"pattern": "POST /score", "status": 403})
+    with pytest.raises(Refused, match="no-permission"):
+        prod.endpoints.score(server, SAMPLES[0])
+    assert prod.endpoints.score(server, SAMPLES[0]).status == 200
+    theirs = next(iter(prod.workspace.client.online_deployments.list("words")))
+    theirs.name = "theirs"
+    prod.workspace.client.online_deployments.begin_create_or_update(theirs).result()
+    prod.endpoints.stop_idle("words")
+    kept = {each.name for each in prod.workspace.client.online_deployments.list("words")}
+    assert kept == {server.slot.name, "theirs"}
     with pytest.raises(Refused, match="model-corrupt"):
         prod.endpoints.check_launch(replace(launch, digest=other, model_folder=model_folder(other)))
 

@@ -159,19 +159,13 @@ class AzureEndpoints:
 
     def drain(self, endpoint: str) -> None:
         """The service does not say which requests are in flight: as long as one may take."""
-        state = self.live(endpoint)
-        named = {each.slot.name for each in (state.server, *state.beside)} if state else set()
-        idle = [each for name, each in self._deployments(endpoint).items() if name not in named]
-        if idle:
+        if idle := self._idle(endpoint).values():
             time.sleep(max(map(_timeout_ms, idle)) / 1000)
 
     def stop_idle(self, endpoint: str) -> None:
-        state = self.live(endpoint)
-        named = {each.slot.name for each in (state.server, *state.beside)} if state else set()
-        for name in self._deployments(endpoint):
-            if name not in named:
-                with as_refusals(), self._workspace.quiet():
-                    self._client.online_deployments.begin_delete(name, endpoint).result()
+        for name in self._idle(endpoint):
+            with as_refusals(), self._workspace.quiet():
+                self._client.online_deployments.begin_delete(name, endpoint).result()
 
     def is_up(self, server: Server) -> bool:
         """As it was at most ten seconds ago."""
@@ -246,6 +240,16 @@ class AzureEndpoints:
                 return {each.name: each for each in self._client.online_deployments.list(endpoint)}
             except ResourceNotFoundError:
                 return {}
+
+    def _idle(self, endpoint: str) -> dict[str, Any]:
+        """The deployments of releases that have no part in the state; others are not ours."""
+        state = self.live(endpoint)
+        named = {each.slot.name for each in (state.server, *state.beside)} if state else set()
+        return {
+            name: each
+            for name, each in self._deployments(endpoint).items()
+            if name in (*SLOTS, BASELINE) and name not in named
+        }
 
     def _make_endpoint(self, name: str) -> None:
         from azure.ai.ml.entities import ManagedOnlineEndpoint

@@ -197,7 +197,7 @@ class Workspace:
     def score(self, url: str, body: str, headers: Mapping[str, str]) -> tuple[int, str]:
         """Post a request to an endpoint: the model's status and the body of its answer.
 
-        Raises OSError without an answer.
+        Raises OSError without an answer, and Refused where the endpoint refuses the caller.
         """
         from azure.core.exceptions import AzureError, ClientAuthenticationError
         from azure.core.rest import HttpRequest
@@ -207,14 +207,24 @@ class Workspace:
         )
         try:
             response = self._endpoints.send_request(request)
-            status = response.status_code
-            if status == MODEL_ERROR:
-                status = response.headers.get("ms-azureml-model-error-statuscode") or status
-            return int(status), str(response.text())
-        except ClientAuthenticationError:
-            raise
         except AzureError as error:
+            if isinstance(error, ClientAuthenticationError):
+                raise
             raise OSError(str(error)) from error
+        status = response.status_code
+        if status in (401, 403):  # the service's own answers: a model's are MODEL_ERROR
+            raise Refused(
+                Problem(
+                    "no-permission",
+                    f"{url} refuses the sign-in: status {status}",
+                    "the right to score (onlineEndpoints/score/action)",
+                    'az role assignment create --role "AzureML Data Scientist" --assignee YOU '
+                    f"--scope {self.id}",
+                )
+            )
+        if status == MODEL_ERROR:
+            status = response.headers.get("ms-azureml-model-error-statuscode") or status
+        return int(status), str(response.text())
 
     def logs(self, query: str) -> list[dict[str, Any]]:
         """The rows that a query finds in the logs of the workspace, each by column."""
