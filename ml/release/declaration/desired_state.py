@@ -34,8 +34,6 @@ ENVIRONMENTS = (LOCAL, *TRACKED)
 FILE = "release.yml"
 # Of release.yml that are looked at for the versions before.
 COMMITS = 50
-# Where an environment can be brought about.
-PLACES = (LOCAL, "azure")
 _HEADER = "# Written by `ml release propose`; `ml release apply` brings it about.\n"
 _NEW = """\
 # yaml-language-server: $schema=../../release/declaration/release.schema.json
@@ -225,7 +223,7 @@ def check_environment(environment: str) -> str:
 
 
 def place_of(environment: str, on: str | None) -> str:
-    """The backend of an environment; `on` is one of PLACES or None.
+    """The backend of an environment; `on` is `local`, `azure` or None.
 
     Without `on`, `local` is on this machine and the other environments are on Azure ML. With `on`
     "local" they are rehearsed here, each on its own endpoint, from the same release.yml. Raises
