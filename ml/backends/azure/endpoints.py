@@ -186,8 +186,8 @@ class AzureEndpoints:
         """The answer's digest tells which deployment it was."""
         answer = self.start_router(endpoint).post(json.dumps(body))
         state = self.live(endpoint)
-        given = answer.body.get("model_digest") if isinstance(answer.body, dict) else None
-        if state and state.canary and given == state.canary.launch.digest != state.launch.digest:
+        digest = answer.body.get("model_digest") if isinstance(answer.body, dict) else None
+        if state and state.canary and digest == state.canary.launch.digest != state.launch.digest:
             return replace(answer, deployment=state.canary.server.slot.name)
         return answer
 
@@ -207,14 +207,14 @@ class AzureEndpoints:
     def failure(
         self, slot: Path, code: str, what: str, expected: str = "", hint: str = ""
     ) -> Refused:
-        shown = f"az ml online-deployment get-logs -e {slot.parent.name} -n {slot.name}"
+        command = f"az ml online-deployment get-logs -e {slot.parent.name} -n {slot.name}"
         text = ""
         with suppress(Refused), as_refusals():
             text = self._client.online_deployments.get_logs(
                 slot.name, slot.parent.name, lines=_LOG_LINES
             )
         end = "\n".join(f"    {line}" for line in text.splitlines())
-        hint = f"{hint}; its log: {shown}" if hint else f"its log: {shown}"
+        hint = f"{hint}; its log: {command}" if hint else f"its log: {command}"
         problem = Problem(code, f"{what}; its log ends:\n{end}", expected, hint)
         return Refused(problem, exit_code=Exit.RUN_FAILED)
 
@@ -255,9 +255,9 @@ class AzureEndpoints:
         from azure.ai.ml.entities import ManagedOnlineEndpoint
 
         if self._endpoint(name) is None:
-            made = ManagedOnlineEndpoint(name=name, auth_mode="aad_token")
+            resource = ManagedOnlineEndpoint(name=name, auth_mode="aad_token")
             with as_refusals(), self._workspace.quiet():
-                self._client.online_endpoints.begin_create_or_update(made).result()
+                self._client.online_endpoints.begin_create_or_update(resource).result()
 
     def _deployment(self, slot: Path, launch: Launch) -> Any:
         from azure.ai.ml.entities import CodeConfiguration

@@ -55,7 +55,8 @@ class AzureRegistry:
 
     def fetch(self, model: str, version: str, into: Path) -> None:
         """Bring the files of a version into a folder, whole or not at all."""
-        with as_refusals(), self._workspace.quiet(), TemporaryDirectory(dir=_made(into)) as folder:
+        into.parent.mkdir(parents=True, exist_ok=True)
+        with as_refusals(), self._workspace.quiet(), TemporaryDirectory(dir=into.parent) as folder:
             self._models.download(model, version, download_path=folder)
             manifests = sorted(Path(folder).rglob(MANIFEST), key=lambda path: len(path.parts))
             if manifests:
@@ -171,11 +172,6 @@ class AzureRegistry:
         model.tags = {**(model.tags or {}), key: value}
         with as_refusals():
             return self._models.create_or_update(model)
-
-
-def _made(into: Path) -> Path:
-    into.parent.mkdir(parents=True, exist_ok=True)
-    return into.parent
 
 
 def _order(version: str) -> tuple[int, str]:
