@@ -21,6 +21,7 @@ from ml.release.promotion.gate_check import check_gates, request
 from ml.release.promotion.propose import propose
 from ml.reports.facts import Release, gather
 from ml.reports.pages import report
+from ml.serving import endpoint
 from policies.promotion.evidence import Evidence
 from tests.local import BACKEND
 from tests.policies import cases
@@ -100,6 +101,7 @@ def test_a_champion_that_was_applied_again(world: World) -> None:
         )
         assert check.decision.outcome == expected
         BACKEND.registry.promote(champion, "local")
+        (endpoint.folder("tiny") / endpoint.STATE).unlink(missing_ok=True)
         candidate = report(world.runs[0.95], BACKEND)
         assert approved in " ".join(candidate.sentences)
         text = Page(candidate.html).text

@@ -258,7 +258,8 @@ class MemoryBackend:
     def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
         def ignored(folder: str, names: list[str]) -> list[str]:
             hidden = [name for name in names if name == "__pycache__" or name.startswith(".")]
-            return hidden + [name for name in names if Path(folder, name) in besides]
+            left_out = {*besides, self._folder}  # the code may be all that is around its own folder
+            return hidden + [name for name in names if Path(folder, name) in left_out]
 
         made = self._folder / "snapshots" / uuid.uuid4().hex
         shutil.copytree(code, made, ignore=ignored)

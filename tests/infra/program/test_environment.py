@@ -282,15 +282,15 @@ def _rights(found: Capture) -> dict[str, str]:
     }
 
 
-def test_the_pipeline_has_the_roles_that_it_needs() -> None:
+def test_the_workflows_have_the_roles_that_they_need() -> None:
     """Uploads to the workspace's storage use its identity, and a SAS grants no more than its roles.
     A release writes the endpoint, whose identity it must be allowed to assign.
     """
     blobs = "Storage Blob Data Contributor"
     granted = _rights(own()["dev"])
-    assert granted["pipeline-storage"] == granted["pipeline-lake"] == blobs
-    assert granted["pipeline-endpoints"] == "Managed Identity Operator"
-    assigned = _kinds(own()["dev"], "authorization:RoleAssignment")["pipeline-endpoints"].inputs
+    assert granted["train-storage"] == granted["train-lake"] == granted["release-storage"] == blobs
+    assert granted["release-endpoints"] == "Managed Identity Operator"
+    assigned = _kinds(own()["dev"], "authorization:RoleAssignment")["release-endpoints"].inputs
     assert assigned["scope"] == "${UserAssignedIdentity:endpoints.id}"
 
 
@@ -344,15 +344,16 @@ def test_a_customer_key_encrypts_every_service_of_an_account() -> None:
             assert kinds == {"blob", "file", *(("queue", "table") if holds else ())}
 
 
-def test_jobs_and_endpoints_read_the_shared_registry_and_the_pipeline_writes_it() -> None:
+def test_jobs_and_endpoints_read_the_shared_registry_and_a_release_writes_it() -> None:
     """prod may serve what a job of dev writes there."""
     granted = _rights(own()["dev"])
     roles = {name: role for name, role in granted.items() if name.endswith("-assets")}
     assert roles == {
-        "pipeline-assets": "AzureML Registry User",
-        **dict.fromkeys(
-            ("endpoints-assets", "cluster-cpu-cluster-assets", "cluster-gpu-spot-assets"), "Reader"
-        ),
+        "release-assets": "AzureML Registry User",
+        "train-assets": "Reader",
+        "endpoints-assets": "Reader",
+        "cluster-cpu-cluster-assets": "Reader",
+        "cluster-gpu-spot-assets": "Reader",
     }
 
 
@@ -528,8 +529,8 @@ def test_names_may_equal_those_of_the_program(tmp_path: Path) -> None:
     found = changed(
         tmp_path,
         clusters=[{"name": name, "preset": "cpu"} for name in ("workspace", "endpoints")],
-        workstations=[{"name": name, "person": person} for name in ("pipeline", "encryption")],
-        endpoints=[{"name": name} for name in ("workspace", "pipeline")],
+        workstations=[{"name": name, "person": person} for name in ("train", "encryption")],
+        endpoints=[{"name": name} for name in ("workspace", "release")],
     )
     _sound(found)
 
