@@ -21,6 +21,11 @@ EXAMPLE = ROOT / "ml" / "projects" / "faq_matching"
 settings.register_profile("deep", max_examples=1000)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Packed bytes may hold the time: a case is not named by them, so that all workers agree."""
+    return argname if isinstance(val, bytes) and not val.isascii() else None
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--torture`, which is what `make torture` says."""
     parser.addoption("--torture", action="store_true", help="every round of the randomised tests")
