@@ -121,20 +121,21 @@ affected-tests: setup $(VENV)/dev.stamp ## the tests of what the change since BA
 	@paths="$$($(AFFECTED) --tests)"; [ -z "$$paths" ] || $(PYTEST) $$paths
 
 # Deploys one stack: make deploy STACK=dev. The state and the sign-in are those of the environment:
-# `infra bootstrap`. Pulumi runs the program with this environment's Python.
+# `infra bootstrap`. Pulumi runs the program with this environment's Python. Its update begins with a
+# preview: rules of the whole stack refuse it there, before anything has changed.
 PULUMI = PATH="$(abspath $(BIN)):$$PATH" pulumi $(1) --non-interactive --policy-pack ../policies/infra --stack "$(STACK)" --cwd infra
 
 .PHONY: plan
 plan: infra ## what Pulumi would change in a stack, with policies: make plan STACK=dev
-	@$(call PULUMI,preview --diff)
+	@$(if $(filter md,$(FORMAT)),echo '```diff';) $(call PULUMI,preview --diff)$(if $(filter md,$(FORMAT)), && echo '```')
 
 .PHONY: deploy
 deploy: infra ## let Pulumi change a stack, with policies: make deploy STACK=dev
-	@$(call PULUMI,up --yes --skip-preview)
+	@$(call PULUMI,up --yes)
 
 .PHONY: stacks
-stacks: ## the stacks in the order of their deployment, SINCE a revision those that changed
-	@$(PYTHON) -m ml.repository.stacks --since "$(SINCE)"
+stacks: ## the stacks in the order of their deployment; WORKFLOW=infra.yml: those it has not deployed
+	@$(PYTHON) -m ml.repository.stacks $(if $(WORKFLOW),--not-deployed-by "$(WORKFLOW)")
 
 .PHONY: drift
 drift: infra | $(RESULTS) ## what in Azure differs from what a stack declares: make drift STACK=dev

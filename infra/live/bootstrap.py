@@ -271,7 +271,11 @@ def _literal(value: object) -> str:
 def _same_permissions(answer: Any, value: str) -> Any:
     """The definition, if it still grants the same: a later template may take more away."""
     granted = ((answer or {}).get("properties") or {}).get("permissions") or [{}]
-    return answer if all(granted[0].get(k) == v for k, v in json.loads(value).items()) else None
+    is_same = all(
+        sorted(granted[0].get(kind) or ()) == sorted(operations)
+        for kind, operations in json.loads(value).items()
+    )
+    return answer if is_same else None
 
 
 def _environment(settings: Settings, first: Settings) -> Iterator[Step]:

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.live import bootstrap
-from infra.preview.capture import Resource
+from infra.preview.capture import Resource, logical_name
 from infra.settings.model import Settings
 from infra.settings.workflows import PURPOSES, REVIEWED, Purpose, github_environment
 from ml.core import documents
 
 WORKFLOWS = Path(".github") / "workflows"
-# `${Type:name.output}` in a capture: the logical name of another resource.
-_REFERENCE = re.compile(r"\$\{\w+:([^}]+)\.\w+\}")
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Itera
         yield Access(
             github_environment(settings, purpose),
             purpose,
-            tuple(name for name, environment in jobs if _names(environment, settings, purpose)),
+            tuple(name for name, environment in jobs if _may_be(environment, settings, purpose)),
             tuple(sorted(granted.get(purpose, ()))),
             settings.reviewers if purpose in REVIEWED else (),
         )
@@ -78,20 +76,15 @@ def _of_program(
             for purpose in PURPOSES:
                 environment = f":environment:{github_environment(settings, purpose)}"
                 if str(resource.inputs["subject"]).endswith(environment):
-                    purposes[_name(resource.inputs["resourceName"])] = purpose
+                    purposes[logical_name(str(resource.inputs["resourceName"]))] = purpose
     grants: dict[Purpose, set[tuple[str, str]]] = {}
     for resource in declared:
-        principal = _name(resource.inputs.get("principalId", ""))
+        principal = logical_name(str(resource.inputs.get("principalId", "")))
         if resource.kind == "authorization:RoleAssignment" and principal in purposes:
             role = str(resource.inputs["description"]).partition(":")[0]
-            scope = _name(resource.inputs["scope"])
+            scope = logical_name(str(resource.inputs["scope"])).rpartition("/")[2]
             grants.setdefault(purposes[principal], set()).add((role, scope))
     return grants
-
-
-def _name(reference: object) -> str:
-    match = _REFERENCE.search(str(reference))
-    return match[1] if match else str(reference).rpartition("/")[2]
 
 
 def _jobs(root: Path) -> list[tuple[str, str]]:
@@ -108,7 +101,7 @@ def _jobs(root: Path) -> list[tuple[str, str]]:
     return jobs
 
 
-def _names(environment: str, settings: Settings, purpose: Purpose) -> bool:
+def _may_be(environment: str, settings: Settings, purpose: Purpose) -> bool:
     """Whether the text may be that GitHub environment; an expression may stand for any text."""
     literals = re.split(r"\$\{\{.*?\}\}", environment)
     pattern = ".*".join(map(re.escape, literals))

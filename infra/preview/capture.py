@@ -13,6 +13,12 @@ SECRET = "[secret]"
 STACK = "pulumi:pulumi:Stack"
 
 
+def logical_name(reference: str) -> str:
+    """The name in `${Type:name.output}`; other text as it is."""
+    match = re.search(r"\$\{\w+:([^}]+)\.\w+\}", reference)
+    return match[1] if match else reference
+
+
 @dataclass(frozen=True)
 class Resource:
     """One registered resource; `inputs` are camelCase, secrets are `SECRET`.

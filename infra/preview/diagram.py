@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from infra.preview.capture import REFERENCE, Capture, Resource
+from infra.preview.capture import REFERENCE, Capture, Resource, logical_name
 
 # Kinds that appear as nodes, and their words.
 LABELS: Mapping[str, str] = {
@@ -113,13 +112,13 @@ def _access(capture: Capture, services: frozenset[str], *, of_services: bool = F
     graph, resources = _Graph("<br/>"), _by_reference(capture)
     roles: dict[str, dict[str, list[str]]] = {}
     for assignment in _of_kind(capture, "authorization:RoleAssignment"):
-        principal = _name(str(assignment.inputs["principalId"]))
+        principal = logical_name(str(assignment.inputs["principalId"]))
         if (principal in services) == of_services:
             target = _target(str(assignment.inputs["scope"]), resources)
             role = str(assignment.inputs["description"]).partition(":")[0]
             roles.setdefault(principal, {}).setdefault(target, []).append(_short(role))
     for credential in _of_kind(capture, "managedidentity:FederatedIdentityCredential"):
-        identity = _name(str(credential.inputs["resourceName"]))
+        identity = logical_name(str(credential.inputs["resourceName"]))
         if identity in roles:
             _, repository, *environment = str(credential.inputs["subject"]).split(":")
             label = ["GitHub Actions", repository, " ".join(environment)]
@@ -216,7 +215,7 @@ def _outbound(
     """The destinations that a subnet's security group allows."""
     allowed = [
         str(rule["destinationAddressPrefix"])
-        for rule in rules.get(_name(subnet["networkSecurityGroup"]["id"]), ())
+        for rule in rules.get(logical_name(subnet["networkSecurityGroup"]["id"]), ())
         if rule["direction"] == "Outbound" and rule["access"] == "Allow"
     ]
     services = [destination for destination in allowed if destination != INTERNET]
@@ -288,12 +287,6 @@ def _label(target: str, resources: Mapping[str, Resource]) -> list[str]:
     if target in LABELS:
         return [LABELS[target]]
     return [_last(target), "in another environment"]
-
-
-def _name(reference: str) -> str:
-    """The logical name in `${Type:name.output}`; other text as it is."""
-    match = re.search(r"\$\{\w+:([^}]+)\.\w+\}", reference)
-    return match[1] if match else reference
 
 
 def _last(id: str) -> str:

@@ -19,8 +19,9 @@ PULUMI = "--non-interactive --policy-pack ../policies/infra --stack {} --cwd inf
 
 @pytest.fixture(autouse=True)
 def programs(team: Repository) -> None:
-    """Pulumi is one that writes down how it was called, and ends with 0."""
+    """Pulumi is one that writes down how it was called, and ends with 0. All is deployed."""
     team.working = ("pulumi",)
+    team.deployed()
 
 
 def edited(*names: str) -> dict[str, str | None]:
@@ -36,7 +37,7 @@ def test_a_merge_deploys_the_stacks_that_it_touches_in_order(team: Repository) -
     jobs = team.push(edited(PROD, STAGING, DEV))
     assert {job.result for job in jobs.values()} == {"success"}
     previews = [f"pulumi preview --diff {PULUMI.format(stack)}" for stack in STACKS]
-    updates = [f"pulumi up --yes --skip-preview {PULUMI.format(stack)}" for stack in STACKS]
+    updates = [f"pulumi up --yes {PULUMI.format(stack)}" for stack in STACKS]
     assert pulumi(team) == [*previews, *updates]
     assert team.signed_in == [
         *(f"{stack}-preview" for stack in STACKS),
@@ -77,6 +78,33 @@ def test_what_a_reviewer_rejects_stops_the_ones_after_it(team: Repository) -> No
     jobs = team.push(edited(PROD, STAGING, DEV))
     assert jobs["deploy"].result == "failure"
     assert [name for name in team.signed_in if name.endswith("deploy")] == ["dev-deploy"]
+
+
+def test_what_was_not_deployed_is_deployed_by_the_next_run(team: Repository) -> None:
+    """A rejected stack waits for nobody's edit; a merge that touches none deploys it too."""
+    team.rejected = ("prod-deploy",)
+    team.push(edited(DEV, PROD))
+    team.rejected = ()
+    team.signed_in.clear()
+    team.push({"README.md": "# words\n"})
+    assert team.signed_in == ["dev-preview", "prod-preview", "dev-deploy", "prod-deploy"]
+    team.signed_in.clear()
+    team.push({"README.md": "# more words\n"})
+    assert team.signed_in == []
+
+
+def test_the_first_run_deploys_every_stack(team: Repository) -> None:
+    team.state.runs.clear()
+    team.push({"README.md": "# words\n"})
+    assert [name for name in team.signed_in if name.endswith("deploy")] == [
+        f"{stack}-deploy" for stack in STACKS
+    ]
+
+
+def test_a_plan_is_a_block_of_the_summary(team: Repository) -> None:
+    """Markdown would join the lines of Pulumi's output."""
+    summary = team.push(edited(DEV))["plan"].summary
+    assert summary.startswith("```diff\n") and summary.endswith("```\n")
 
 
 def drifted(team: Repository, *differences: Mapping[str, object]) -> None:

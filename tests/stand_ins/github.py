@@ -71,6 +71,15 @@ def _answer(state: State, method: str, path: str, query: Mapping[str, str], body
     def match(wanted: str, pattern: str) -> re.Match[str] | None:
         return re.fullmatch(pattern, path) if method == wanted else None
 
+    if found := match("GET", r"actions/workflows/([\w.]+)/runs"):
+        path = f".github/workflows/{found[1]}"
+        runs = [
+            run
+            for run in reversed(state.runs.values())
+            if (run["path"], run["head_branch"]) == (path, query["branch"])
+            and (run["event"], run["conclusion"]) == (query["event"], query["status"])
+        ]
+        return "actions:read", ("workflow_runs", runs)
     if found := match("GET", r"actions/runs/(\d+)"):
         return "actions:read", _known(state.runs, found[1])
     if found := match("GET", r"actions/runs/(\d+)/jobs"):
