@@ -15,9 +15,8 @@ from typing import Any
 
 from ml.core.errors import Exit, Problem, Refused
 from ml.reports.markdown import code, table, text
-from ml.repository.github import GitHub
+from ml.repository.github import AUTHOR, GitHub
 
-AUTHOR = "github-actions[bot]"
 # Differences that the issue lists.
 MAX_ROWS = 100
 
@@ -25,27 +24,12 @@ MAX_ROWS = 100
 def post(github: GitHub, stack: str, differences: Sequence[Mapping[str, Any]], author: str) -> str:
     """Bring the stack's issue up to date; a sentence on what was done."""
     marker = f"<!-- drift {stack} -->"
-    own = [
-        issue
-        for issue in github.pages("issues", state="open", creator=author)
-        if str(issue.get("body") or "").startswith(marker) and "pull_request" not in issue
-    ]
     if not differences:
-        for issue in own:
-            github.send("PATCH", f"issues/{issue['number']}", {"state": "closed"})
-        closed = "; its issue is closed" if own else ""
-        return f"{stack}: Azure is as the stack declares{closed}"
-    body = f"{marker}\n{_page(stack, differences)}"
+        closed = github.close_issue(marker, author)
+        return f"{stack}: Azure is as the stack declares{closed and f'; {closed}'}"
     count = f"{len(differences)} difference{'s' if len(differences) > 1 else ''}"
     title = f"Drift: {count} between {stack} and Azure"
-    if not own:
-        github.send("POST", "issues", {"title": title, "body": body})
-        return f"{stack}: an issue is opened"
-    issue = min(own, key=lambda each: int(each["number"]))
-    if (issue["title"], issue["body"].strip()) == (title, body.strip()):
-        return f"{stack}: issue {issue['number']} is as it should be"
-    github.send("PATCH", f"issues/{issue['number']}", {"title": title, "body": body})
-    return f"{stack}: issue {issue['number']} is updated"
+    return f"{stack}: {github.keep_issue(marker, title, _page(stack, differences), author)}"
 
 
 def _page(stack: str, differences: Sequence[Mapping[str, Any]]) -> str:

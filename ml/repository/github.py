@@ -20,6 +20,9 @@ from typing import Any
 from ml.core.errors import Exit, Problem, Refused
 
 API = "https://api.github.com"
+MAIN = "main"
+# Who opens an issue with a workflow's own token.
+AUTHOR = "github-actions[bot]"
 # Bytes of an answer, seconds until a connection is given up, pages of a list.
 MAX_BYTES, TIMEOUT, PAGES = 20_000_000, 30, 40
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
@@ -73,6 +76,87 @@ class GitHub:
         """A file of at most `limit` bytes; more is an error."""
         content, _ = self._call("GET", self._url(path, {}), limit=limit)
         return content
+
+    def keep_issue(self, marker: str, title: str, body: str, author: str = AUTHOR) -> str:
+        """Open or update the one issue whose text begins with the marker, a comment of HTML.
+
+        What was done: "issue 7 is opened", "is updated" or "is as it should be".
+        """
+        text = f"{marker}\n{body}"
+        own = self._open_issues(marker, author)
+        if not own:
+            number = self.send("POST", "issues", {"title": title, "body": text})["number"]
+            return f"issue {number} is opened"
+        issue = min(own, key=lambda each: int(each["number"]))
+        if (issue["title"], issue["body"].strip()) == (title, text.strip()):
+            return f"issue {issue['number']} is as it should be"
+        self.send("PATCH", f"issues/{issue['number']}", {"title": title, "body": text})
+        return f"issue {issue['number']} is updated"
+
+    def close_issue(self, marker: str, author: str = AUTHOR) -> str:
+        """Close the issue with the marker; "issue 7 is closed", "" without one."""
+        own = self._open_issues(marker, author)
+        for issue in own:
+            self.send("PATCH", f"issues/{issue['number']}", {"state": "closed"})
+        return ", ".join(f"issue {issue['number']} is closed" for issue in own)
+
+    def _open_issues(self, marker: str, author: str) -> list[Any]:
+        return [
+            issue
+            for issue in self.pages("issues", state="open", creator=author)
+            if str(issue.get("body") or "").startswith(marker) and "pull_request" not in issue
+        ]
+
+    def keep_pull_request(
+        self, branch: str, title: str, body: str, files: Mapping[str, str | None]
+    ) -> tuple[int, str]:
+        """Open or update the pull request of a branch: one commit on main with these files.
+
+        Path → text; None removes a file. The number, and what was done as in `keep_issue`. Where
+        somebody closed or merged it, or added a commit to the branch, nothing is changed. The token
+        has to be an app's: a pull request that a workflow's own token opens starts no checks.
+        """
+        owner = self.repository.partition("/")[0]
+        every = [*self.pages("pulls", state="all", head=f"{owner}:{branch}")]
+        if any(pull["state"] != "open" for pull in every):
+            number = max(int(pull["number"]) for pull in every)
+            return number, f"pull request {number} is closed, and stays so"
+        is_new = self._keep_branch(branch, title, files)
+        if not every:
+            fields = {"title": title, "head": branch, "base": MAIN, "body": body}
+            number = int(self.send("POST", "pulls", fields)["number"])
+            return number, f"pull request {number} is opened"
+        number, pull = int(every[0]["number"]), every[0]
+        if (pull["title"], str(pull["body"]).strip()) != (title, body.strip()):
+            self.send("PATCH", f"pulls/{number}", {"title": title, "body": body})
+            is_new = True
+        return number, f"pull request {number} is {'updated' if is_new else 'as it should be'}"
+
+    def _keep_branch(self, branch: str, message: str, files: Mapping[str, str | None]) -> bool:
+        """Whether the branch has a new commit: main with the files."""
+        main = str(self.get(f"git/ref/heads/{MAIN}")["object"]["sha"])
+        entries = [
+            {"path": path, "mode": "100644", "type": "blob"}
+            | ({"sha": None} if text is None else {"content": text})
+            for path, text in files.items()
+        ]
+        base = str(self.get(f"git/commits/{main}")["tree"]["sha"])
+        tree = self.send("POST", "git/trees", {"base_tree": base, "tree": entries})["sha"]
+        wanted = f"refs/heads/{branch}"
+        refs = self.get(f"git/matching-refs/heads/{branch}")
+        there = next((ref["object"]["sha"] for ref in refs if ref["ref"] == wanted), None)
+        if there is not None:
+            now = self.get(f"git/commits/{there}")
+            # A commit of somebody else is not overwritten.
+            if now["tree"]["sha"] == tree or now["message"] != message:
+                return False
+        fields = {"message": message, "tree": tree, "parents": [main]}
+        commit = self.send("POST", "git/commits", fields)["sha"]
+        if there is None:
+            self.send("POST", "git/refs", {"ref": wanted, "sha": commit})
+        else:
+            self.send("PATCH", f"git/refs/heads/{branch}", {"sha": commit, "force": True})
+        return True
 
     def _url(self, path: str, query: Mapping[str, str]) -> str:
         encoded = f"?{urllib.parse.urlencode(query)}" if query else ""

@@ -29,6 +29,8 @@ from tests.stand_ins.github import State
 from tests.test_fork import GIT, tracked
 
 PULL, RUN = 12, 1000
+# The GitHub environment that holds the key of the team's app.
+BOT_ENVIRONMENT = "bot"
 TOKEN = re.compile(r"\s*('(?:[^']|'')*'|\d+|[A-Za-z_][\w.-]*(?:\(\))?|==|!=|&&|\|\||[!()])")
 STATUS = re.compile(r"\b(always|cancelled|success|failure)\(\)")
 RECORDER = """#!/usr/bin/env bash
@@ -241,7 +243,7 @@ class Repository:
             "github": {**github, "token": token},
             "matrix": matrix,
             "vars": {**self.variables, **_variables(environment)},
-            "secrets": {},
+            "secrets": {"APP_PRIVATE_KEY": "key"} if environment == BOT_ENVIRONMENT else {},
             "steps": {},
             "needs": {
                 name: {"result": need.result, "outputs": need.outputs}
@@ -277,7 +279,7 @@ class Repository:
         return result
 
     def _action(
-        self, step: Mapping[str, Any], home: Path, ref: str, context: Mapping[str, Any]
+        self, step: Mapping[str, Any], home: Path, ref: str, context: dict[str, Any]
     ) -> None:
         action, options = str(step["uses"]).partition("@")[0], step.get("with") or {}
         if action == "actions/checkout":
@@ -299,11 +301,27 @@ class Repository:
         elif action == "azure/login":
             names = ("client-id", "tenant-id", "subscription-id")
             assert all(_filled(options[name], context) for name in names)
+        elif action == "actions/create-github-app-token":
+            self._app_token(step["id"], options, context)
         elif action == "pulumi/actions":
             lock = (home / "work/requirements/infra.lock").read_text()
             assert f"pulumi=={options['pulumi-version']} " in lock
         else:
             raise AssertionError(f"this runner does not know {action}")
+
+    def _app_token(self, step: str, options: Mapping[str, Any], context: dict[str, Any]) -> None:
+        """A token of the app, with the permissions that the step asks for and no others."""
+        assert _filled(options["private-key"], context) == "key"
+        assert _filled(options["app-id"], context) == "7"
+        rights = {
+            name.removeprefix("permission-"): level
+            for name, level in options.items()
+            if name.startswith("permission-")
+        }
+        token = f"app-{self.runs}-{step}"
+        self.state.tokens[token] = rights
+        self.state.apps.add(token)
+        context["steps"][step] = {"outputs": {"token": token}}
 
     def _command(
         self, step: Mapping[str, Any], home: Path, context: Mapping[str, Any]
@@ -398,6 +416,8 @@ def _variables(environment: str) -> dict[str, str]:
     """Those that `infra bootstrap` sets for a GitHub environment."""
     if not environment:
         return {}
+    if environment == BOT_ENVIRONMENT:
+        return {"APP_ID": "7"}
     names = ("AZURE_TENANT_ID", "AZURE_SUBSCRIPTION_ID", "PULUMI_BACKEND_URL")
     return {"AZURE_CLIENT_ID": f"client of {environment}", **dict.fromkeys(names, "set")}
 

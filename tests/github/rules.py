@@ -29,6 +29,9 @@ WRITES = {
 }
 # What the jobs that sign in to Azure may do, by workflow: the ends of their GitHub environments.
 PURPOSES = {"infra": {"plan": "preview", "deploy": "deploy"}, "drift": {"drift": "preview"}}
+# The GitHub environment with the key of the team's app, for jobs that open pull requests.
+BOT = "bot"
+KEY = "${{ secrets.APP_PRIVATE_KEY }}"
 # A workflow that may write after an untrusted one has run: it takes the default branch's code.
 PRIVILEGED = {"workflow_run", "pull_request_target", "issue_comment"}
 
@@ -77,8 +80,10 @@ def _job(workflow: str, key: str, job: Mapping[str, Any], events: set[str]) -> I
     purpose = str(job.get("environment") or "").rpartition("-")[2]
     if purpose != PURPOSES.get(workflow, {}).get(key, ""):
         yield f"it may not sign in for {purpose or 'nothing'}"
-    if ("id-token" in (rights or ())) is not bool(purpose):
+    if ("id-token" in (rights or ())) is not (purpose not in ("", BOT)):
         yield "a token of OIDC goes with a GitHub environment, and only with one"
+    if "secrets." in str(job).replace(KEY, "" if purpose == BOT else KEY):
+        yield "a secret other than the app's key, or outside the environment that holds it"
     for step in job["steps"]:
         yield from _step(step, events)
 

@@ -33,7 +33,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def team(template: Path, tmp_path: Path) -> Iterator[Repository]:
     origin = tmp_path / "origin"
     git(tmp_path, "clone", "-q", "--bare", str(template), "origin")
-    with serving(State()) as state:
+    with serving(State(folder=origin)) as state:
         yield Repository(tmp_path, origin, state)
 
 

@@ -8,16 +8,20 @@ does. Answers have the fields of docs.github.com/rest that are read here, and no
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import tempfile
 import threading
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-BOT = "github-actions[bot]"
+BOT, APP = "github-actions[bot]", "the-teams-app[bot]"
 PAGE = 2
 
 
@@ -36,6 +40,9 @@ class State:
     changed: dict[int, list[str]] = field(default_factory=dict)
     comments: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     issues: list[dict[str, Any]] = field(default_factory=list)
+    # Tokens of an app, whose pull requests start checks, and the repository behind the API.
+    apps: set[str] = field(default_factory=set)
+    folder: Path | None = None
     # Every change that was made: (method, path).
     changes: list[tuple[str, str]] = field(default_factory=list)
     api: str = ""
@@ -65,8 +72,13 @@ class Refusal(Exception):
         self.status = status
 
 
-def _answer(state: State, method: str, path: str, query: Mapping[str, str], body: Any) -> Any:
-    """What GitHub answers; the permission that a token needs comes first."""
+def _answer(
+    state: State, method: str, path: str, query: Mapping[str, str], body: Any, login: str
+) -> Any:
+    """What GitHub answers; the permission that a token needs comes first.
+
+    A change is a function, whose result is the answer.
+    """
 
     def match(wanted: str, pattern: str) -> re.Match[str] | None:
         return re.fullmatch(pattern, path) if method == wanted else None
@@ -90,7 +102,7 @@ def _answer(state: State, method: str, path: str, query: Mapping[str, str], body
         _known(state.files, found[1])
         return "actions:read", f"{state.api}/storage/{found[1]}"
     if match("GET", "pulls"):
-        pulls = [pull for pull in state.pulls if pull["state"] == query["state"]]
+        pulls = [pull for pull in state.pulls if query["state"] in ("all", pull["state"])]
         if "head" in query:
             pulls = [pull for pull in pulls if pull["head"]["label"] == query["head"]]
         return "pull-requests:read", ("", pulls)
@@ -105,9 +117,17 @@ def _answer(state: State, method: str, path: str, query: Mapping[str, str], body
         ]
         return "issues:read", ("", shown)
     if match("POST", "issues"):
-        opened = {"number": 50 + len(state.issues), "state": "open", "user": {"login": BOT}}
+        opened = {"number": 50 + len(state.issues), "state": "open", "user": {"login": login}}
         fields = {"title": str(body["title"]), "body": _body(body)}
-        return "issues:write", lambda: state.issues.append({**opened, **fields})
+        return "issues:write", lambda: _added(state.issues, {**opened, **fields})
+    if match("POST", "pulls"):
+        return "pull-requests:write", lambda: _added(state.pulls, _pull(state, body, login))
+    if found := match("PATCH", r"pulls/(\d+)"):
+        return "pull-requests:write", lambda: next(
+            pull for pull in state.pulls if pull["number"] == int(found[1])
+        ).update(body)
+    if path.startswith("git/"):
+        return _of_git(state, method, path.removeprefix("git/"), body)
     if found := match("PATCH", r"issues/(\d+)"):
         return "issues:write", lambda: next(
             issue for issue in state.issues if issue["number"] == int(found[1])
@@ -126,6 +146,85 @@ def _answer(state: State, method: str, path: str, query: Mapping[str, str], body
             if comment["id"] == int(found[1])
         ]
     raise Refusal(404, f"the stand-in does not answer {method} {path}")
+
+
+def _added(to: list[dict[str, Any]], item: dict[str, Any]) -> dict[str, Any]:
+    to.append(item)
+    return item
+
+
+def _pull(state: State, body: Any, login: str) -> dict[str, Any]:
+    owner, branch = state.repository.partition("/")[0], body["head"]
+    head = {
+        "sha": _git(state, "rev-parse", f"refs/heads/{branch}"),
+        "label": f"{owner}:{branch}",
+        "ref": branch,
+        "repo": {"full_name": state.repository},
+    }
+    number = 200 + len(state.pulls)
+    fields = {"title": str(body["title"]), "body": _body(body), "base": {"ref": body["base"]}}
+    return {"number": number, "state": "open", "user": {"login": login}, "head": head, **fields}
+
+
+def _of_git(state: State, method: str, path: str, body: Any) -> Any:
+    """Refs, commits and trees of the repository: docs.github.com/rest/git."""
+    kind, _, name = path.partition("/")
+    if (method, kind) == ("GET", "ref"):
+        return "contents:read", {"object": {"sha": _git(state, "rev-parse", f"refs/{name}")}}
+    if (method, kind) == ("GET", "matching-refs"):
+        lines = _git(state, "for-each-ref", "--format=%(refname) %(objectname)", f"refs/{name}*")
+        refs = [line.split() for line in lines.splitlines()]
+        return "contents:read", [{"ref": ref, "object": {"sha": sha}} for ref, sha in refs]
+    if (method, kind) == ("GET", "commits"):
+        tree, message = _git(state, "log", "-1", "--format=%T%n%B", name).split("\n", 1)
+        return "contents:read", {"tree": {"sha": tree}, "message": message.strip()}
+    if (method, path) == ("POST", "trees"):
+        return "contents:write", lambda: {"sha": _tree(state, body["base_tree"], body["tree"])}
+    if (method, path) == ("POST", "commits"):
+        parents = [word for parent in body["parents"] for word in ("-p", parent)]
+        words = ("commit-tree", body["tree"], *parents, "-m", body["message"])
+        return "contents:write", lambda: {"sha": _git(state, *words)}
+    if (method, path) == ("POST", "refs"):
+        return "contents:write", lambda: {
+            "ref": _git(state, "update-ref", body["ref"], body["sha"])
+        }
+    if (method, kind) == ("PATCH", "refs"):
+        assert body["force"] is True
+        return "contents:write", lambda: {"ref": _git(state, "update-ref", path, body["sha"])}
+    raise Refusal(404, f"the stand-in does not answer {method} git/{path}")
+
+
+def _tree(state: State, base: str, entries: list[Any]) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        index = {"GIT_INDEX_FILE": f"{folder}/index"}
+        _git(state, "read-tree", base, variables=index)
+        for entry in entries:
+            if "content" not in entry:
+                assert entry["sha"] is None
+                _git(state, "update-index", "--force-remove", entry["path"], variables=index)
+                continue
+            blob = _git(state, "hash-object", "-w", "--stdin", text=entry["content"])
+            place = f"{entry['mode']},{blob},{entry['path']}"
+            _git(state, "update-index", "--add", "--cacheinfo", place, variables=index)
+        return _git(state, "write-tree", variables=index)
+
+
+def _git(
+    state: State, *words: str, text: str = "", variables: Mapping[str, str] | None = None
+) -> str:
+    assert state.folder is not None, "the state has no repository"
+    who = [*("-c", "user.name=app"), *("-c", "user.email=app@example.org")]
+    done = subprocess.run(
+        ["git", *who, *words],
+        cwd=state.folder,
+        env={**os.environ, **(variables or {})},
+        input=text,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise Refusal(422, done.stderr)
+    return done.stdout.strip()
 
 
 def _known(of: Mapping[int, Any], number: str) -> Any:
@@ -164,14 +263,14 @@ class _Handler(BaseHTTPRequestHandler):
             if not split.path.startswith(prefix):
                 raise Refusal(404, "Not Found")
             path = urllib.parse.unquote(split.path.removeprefix(prefix))
-            needed, answer = _answer(self.state, self.command, path, query, body)
+            login = APP if self._token() in self.state.apps else BOT
+            needed, answer = _answer(self.state, self.command, path, query, body, login)
             self._check(needed)
             if callable(answer):
-                answer()
+                changed = answer()
                 self.state.changes.append((self.command, path))
-                self._write(
-                    204 if self.command == "DELETE" else 201, b"" if body is None else b"{}"
-                )
+                content = b"" if body is None else json.dumps(changed or {}).encode()
+                self._write(204 if self.command == "DELETE" else 201, content)
             elif isinstance(answer, tuple):
                 self._write_page(answer[0], answer[1], split.path, query)
             elif isinstance(answer, str):
@@ -183,8 +282,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PATCH = do_DELETE = _serve
 
+    def _token(self) -> str:
+        return (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+
     def _check(self, needed: str) -> None:
-        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        token = self._token()
         if token not in self.state.tokens:
             raise Refusal(401, "Bad credentials")
         scope, _, level = needed.partition(":")
