@@ -195,9 +195,20 @@ def _difference(row: Value) -> str:
 
 
 def _gates(decision: Value) -> str:
-    """Every gate; folded unless one refuses."""
+    """The gates that refuse, then all others folded."""
     blocking = [result["gate"].json for result in decision["blocking"]]
-    results = sorted(decision["results"], key=lambda result: result["gate"].json not in blocking)
+    results = [*decision["results"]][: 2 * ROWS]
+    if not results:
+        return ""
+    refusing = [result for result in results if result["gate"].json in blocking]
+    others = [result for result in results if result["gate"].json not in blocking]
+    verdicts = [result["verdict"].string for result in results]
+    counts = ", ".join(f"{n} {verdict}" for verdict in SIGNS if (n := verdicts.count(verdict)))
+    folded = details(f"Gates: {counts}", _gate_table(others)) if others else ""
+    return "\n\n".join(filter(None, [_gate_table(refusing) if refusing else "", folded]))
+
+
+def _gate_table(results: Sequence[Value]) -> str:
     rows = [
         [
             SIGNS.get(result["verdict"].string, "?"),
@@ -207,16 +218,9 @@ def _gates(decision: Value) -> str:
                 for words in (_result(result), result["required"].string)
             ),
         ]
-        for result in results[: 2 * ROWS]
+        for result in results
     ]
-    if not rows:
-        return ""
-    verdicts = [result["verdict"].string for result in results]
-    counts = ", ".join(f"{n} {verdict}" for verdict in SIGNS if (n := verdicts.count(verdict)))
-    gates = table(["", "gate", "found", "required"], rows)
-    if decision["outcome"].json == "refused":
-        return f"{gates}\n\nGates: {counts}."
-    return details(f"Gates: {counts}", gates)
+    return table(["", "gate", "found", "required"], rows)
 
 
 def _result(result: Value) -> str:

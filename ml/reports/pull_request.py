@@ -185,9 +185,8 @@ def _smoke(runs: Value) -> str:
         )
     if not rows:
         return ""
-    return (
-        f"**Small training runs on this change**\n\n{table(['project', '', '', 'metrics'], rows)}"
-    )
+    runs_table = table(["project", "status", "took", "metrics"], rows)
+    return f"**Small training runs on this change**\n\n{runs_table}"
 
 
 def _costs(infra: Sequence[Value]) -> str:

@@ -79,10 +79,12 @@ def test_the_comment_states_the_confidence_of_its_intervals(tmp_path: Path):
 
 
 def test_a_refused_candidate(tmp_path: Path):
-    """The failed gates are in the first line, and their table is not folded."""
+    """The failed gates are in the first line, and only they are not folded."""
     text = comment(compared(cases.good(0.5), cases.good(0.8, "6", cases.OTHER), tmp_path))
     assert "**Gates: ❌ refused** (" in text and "`non-inferiority`" in text.split("\n")[4]
-    assert "<summary>Gates" not in text
+    table, folded = text.split("<summary>Gates: ")
+    assert "| ❌ | `non-inferiority` |" in table and "| ✅ |" not in table
+    assert "| ✅ | `identity` |" in folded and "❌" not in folded
     # What failed is first, and its sentence is not cut.
     rows = re.findall(r"^\| (.+) \| `([a-z-]+)` \|", text, re.M)
     signs = [sign for sign, _ in rows]
