@@ -145,6 +145,31 @@ drift: infra | $(RESULTS) ## what in Azure differs from what a stack declares: m
 drift-issue: ## open, update or close the issue about a stack, after `make drift`
 	@$(PYTHON) -m ml.repository.drift_issue --stack "$(STACK)" --differences $(RESULTS)/drift.json
 
+# What an environment declares, brought about: make release STACK=dev BY=ana. In a workflow its
+# reviewer is asked of GitHub.
+RELEASES := $(PYTHON) -m ml.repository.releases
+.PHONY: release
+release: setup | $(RESULTS) ## apply every release.yml to an environment on Azure: make release STACK=dev BY=NAME
+	@rm -f $(RESULTS)/release.json
+	@by="$(or $(BY),$$($(RELEASES) approver "$(STACK)"))" && \
+	$(BIN)/ml release apply --env "$(STACK)" --on azure --approved-by "$$by" --json > $(RESULTS)/release.json
+
+.PHONY: releases
+releases: ## the environments to release, in order; WORKFLOW=release.yml: what it has not released
+	@$(RELEASES) environments $(if $(WORKFLOW),--not-released-by "$(WORKFLOW)")
+
+.PHONY: release-summary
+release-summary: ## what became of each project, after `make release`
+	@$(RELEASES) summary $(RESULTS)/release.json
+
+.PHONY: release-issue
+release-issue: ## open, update or close the issues about versions that were rolled back
+	@$(RELEASES) issue $(RESULTS)/release.json
+
+.PHONY: release-revert
+release-revert: ## open the pull requests that take back what was rolled back
+	@$(RELEASES) revert $(RESULTS)/release.json
+
 .PHONY: comment
 comment: ## post the comment about a run of the checks: make comment RUN=ID
 	@$(PYTHON) -m ml.repository.posting --run "$(RUN)"

@@ -178,11 +178,11 @@ class History:
                 return line["event"] == APPLIED
         return not self.applied
 
-    def last_refusal(self, declared: Declared) -> str | None:
-        """Why the declared version was rolled back, if nothing happened to it since."""
+    def refusal(self, declared: Declared) -> Line | None:
+        """The line of the rollback of what is declared, if nothing happened to it since."""
         for line in reversed(self._rollouts):
             if line["event"] == ROLLED_BACK and line.get("decision") == declared.decision:
-                return str(line["why"])
+                return line
             if line["event"] == APPLIED and line["digest"] == declared.digest:
                 return None
         return None

@@ -19,6 +19,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from tests.stand_ins.github import State
 from tests.test_fork import GIT, tracked
 
 PULL, RUN = 12, 1000
+# A merge of which no workflow is run.
+NONE = ""
 # The GitHub environment that holds the key of the team's app.
 BOT_ENVIRONMENT = "bot"
 TOKEN = re.compile(r"\s*('(?:[^']|'')*'|\d+|[A-Za-z_][\w.-]*(?:\(\))?|==|!=|&&|\|\||[!()])")
@@ -116,21 +119,32 @@ class Repository:
             }
         ]
 
-    def push(self, changes: Mapping[str, str | None]) -> dict[str, Job]:
-        """The change is merged: infra.yml runs on main."""
+    def push(self, changes: Mapping[str, str | None], workflow: str = "infra") -> dict[str, Job]:
+        """The change is merged: the workflow runs on main, if it is about these files."""
         self.pull_request(changes)
         git(self.folder / "fork", "push", "-qf", "origin", f"{self.branch}:main")
-        github = {"event_name": "push", "ref": "refs/heads/main", "event": {}}
-        jobs = self.run("infra", "refs/heads/main", github, trusted=True)
-        self.deployed(all(job.result in {"success", "skipped"} for job in jobs.values()))
+        if workflow == NONE:
+            return {}
+        text = git(self.origin, "show", f"main:.github/workflows/{workflow}.yml")
+        patterns = (yaml.safe_load(text)[True]["push"] or {}).get("paths") or ["*"]
+        if not any(fnmatch(name, pattern) for name in changes for pattern in patterns):
+            return {}
+        return self.pushed(workflow)
+
+    def pushed(self, workflow: str, ref: str = "refs/heads/main") -> dict[str, Job]:
+        """The workflow runs at the commit that main has now, or again at an earlier one."""
+        github = {"event_name": "push", "ref": ref, "event": {}}
+        jobs = self.run(workflow, ref, github, trusted=True)
+        fine = all(job.result in {"success", "skipped"} for job in jobs.values())
+        self.deployed(fine, workflow)
         return jobs
 
-    def deployed(self, succeeded: bool = True) -> None:
-        """A run of infra.yml has ended at the commit that main has now."""
+    def deployed(self, succeeded: bool = True, workflow: str = "infra") -> None:
+        """A run of a workflow has ended at the commit that main has now."""
         self.runs += 1
         self.state.runs[self.runs] = {
             "id": self.runs,
-            "path": ".github/workflows/infra.yml",
+            "path": f".github/workflows/{workflow}.yml",
             "event": "push",
             "conclusion": "success" if succeeded else "failure",
             "head_branch": "main",
@@ -342,6 +356,8 @@ class Repository:
             "GITHUB_ACTIONS": "true",
             "GITHUB_API_URL": self.state.api,
             "GITHUB_REPOSITORY": self.state.repository,
+            "GITHUB_RUN_ID": str(self.runs),
+            "GITHUB_ACTOR": "merger",
             "GITHUB_OUTPUT": str(outputs),
             "GITHUB_STEP_SUMMARY": str(home / "summary"),
             "PYTHONPATH": str(work),
@@ -363,7 +379,7 @@ class Repository:
         target = str(step["run"]).removeprefix("make ").split()[0]
         for name, text in self.writes.get(target, {}).items():
             (work / name).parent.mkdir(parents=True, exist_ok=True)
-            (work / name).write_text(text)
+            (work / name).write_text(text.replace("{stack}", context["matrix"].get("stack", "")))
         lines = (line.partition("=") for line in outputs.read_text().splitlines())
         return done.returncode, {name: value for name, _, value in lines}
 
@@ -387,11 +403,15 @@ class Job:
 
 
 def checkout(origin: Path, work: Path, ref: str, depth: str) -> None:
-    """As actions/checkout leaves it, `depth` commits deep, with this environment's packages."""
+    """As actions/checkout leaves it, with this environment's packages.
+
+    It is `depth` commits deep; 0 is all of them.
+    """
     commit = git(origin, "rev-parse", f"{ref}^{{commit}}")
     ends = [commit] if depth == "1" else git(origin, "rev-parse", f"{commit}^@").splitlines()
     git(work.parent, "clone", "-q", "--shared", "--no-checkout", str(origin), work.name)
-    (work / ".git/shallow").write_text("".join(f"{end}\n" for end in ends))
+    if depth != "0":
+        (work / ".git/shallow").write_text("".join(f"{end}\n" for end in ends))
     git(work, "checkout", "-q", "--detach", commit)
     (work / ".venv").symlink_to(Path(sys.executable).parent.parent)
     (work / ".git/info/exclude").write_text(".venv\n")

@@ -25,13 +25,18 @@ WRITES = {
     "comment": {"comment": {"pull-requests"}},
     "infra": {"plan": {"id-token"}, "deploy": {"id-token"}},
     "drift": {"drift": {"id-token", "issues"}},
+    "release": {"release": {"id-token", "issues"}},
     "security": {"codeql": {"security-events"}},
 }
-# What the jobs that sign in to Azure may do, by workflow: the ends of their GitHub environments.
-PURPOSES = {"infra": {"plan": "preview", "deploy": "deploy"}, "drift": {"drift": "preview"}}
 # The GitHub environment with the key of the team's app, for jobs that open pull requests.
 BOT = "bot"
 KEY = "${{ secrets.APP_PRIVATE_KEY }}"
+# What the jobs that sign in to Azure may do, by workflow: the ends of their GitHub environments.
+PURPOSES = {
+    "infra": {"plan": "preview", "deploy": "deploy"},
+    "drift": {"drift": "preview"},
+    "release": {"release": "release", "revert": BOT},
+}
 # A workflow that may write after an untrusted one has run: it takes the default branch's code.
 PRIVILEGED = {"workflow_run", "pull_request_target", "issue_comment"}
 
@@ -44,7 +49,8 @@ def faults(text: str) -> Iterator[str]:
         yield "`permissions: {}` is missing at the top"
     if workflow.get("defaults") != {"run": {"shell": "bash"}}:
         yield "not every command is run by bash, with pipefail"
-    if not workflow.get("concurrency"):
+    groups = [job.get("concurrency") for job in workflow["jobs"].values()]
+    if not (workflow.get("concurrency") or all(groups)):
         yield "no concurrency group"
     if "pull_request_target" in events:
         yield "pull_request_target"

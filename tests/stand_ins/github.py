@@ -7,6 +7,7 @@ does. Answers have the fields of docs.github.com/rest that are read here, and no
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -40,6 +41,8 @@ class State:
     changed: dict[int, list[str]] = field(default_factory=dict)
     comments: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     issues: list[dict[str, Any]] = field(default_factory=list)
+    # Who approved which GitHub environment of a run.
+    approvals: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     # Tokens of an app, whose pull requests start checks, and the repository behind the API.
     apps: set[str] = field(default_factory=set)
     folder: Path | None = None
@@ -94,6 +97,15 @@ def _answer(
         return "actions:read", ("workflow_runs", runs)
     if found := match("GET", r"actions/runs/(\d+)"):
         return "actions:read", _known(state.runs, found[1])
+    if found := match("GET", r"actions/runs/(\d+)/approvals"):
+        approvals = [
+            {"state": "approved", "environments": [{"name": name}], "user": {"login": login}}
+            for login, name in state.approvals.get(int(found[1]), [])
+        ]
+        return "actions:read", approvals
+    if found := match("GET", r"contents/(.+)"):
+        content = _git(state, "show", f"{query['ref']}:{found[1]}", strip=False).encode()
+        return "contents:read", {"content": base64.encodebytes(content).decode()}
     if found := match("GET", r"actions/runs/(\d+)/jobs"):
         return "actions:read", ("jobs", state.jobs.get(int(found[1]), []))
     if found := match("GET", r"actions/runs/(\d+)/artifacts"):
@@ -210,7 +222,11 @@ def _tree(state: State, base: str, entries: list[Any]) -> str:
 
 
 def _git(
-    state: State, *words: str, text: str = "", variables: Mapping[str, str] | None = None
+    state: State,
+    *words: str,
+    text: str = "",
+    variables: Mapping[str, str] | None = None,
+    strip: bool = True,
 ) -> str:
     assert state.folder is not None, "the state has no repository"
     who = [*("-c", "user.name=app"), *("-c", "user.email=app@example.org")]
@@ -224,7 +240,7 @@ def _git(
     )
     if done.returncode:
         raise Refusal(422, done.stderr)
-    return done.stdout.strip()
+    return done.stdout.strip() if strip else done.stdout
 
 
 def _known(of: Mapping[int, Any], number: str) -> Any:

@@ -126,7 +126,7 @@ def plan(
 
 @app.command()
 def apply(
-    project: Project,
+    project: Annotated[str | None, typer.Argument(help="One project; else all.")] = None,
     to: Environment = "local",
     on: On = None,
     approved_by: Annotated[str, typer.Option(help="The person who signs off the promotion.")] = "",
@@ -134,11 +134,17 @@ def apply(
     every: EveryGate = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the gates again, start the declared version beside the old one, and switch."""
+    """Ask the gates again, start the declared version beside the old one, and switch.
+
+    Without PROJECT each one with a declared version in turn; --json then prints a list.
+    """
     from ml.release.declaration import desired_state
     from ml.release.rollout.apply import project_changes
 
     backend = open_backend(desired_state.place_of(to, on))
+    if project is None:
+        _apply_all(backend, to, approved_by, every, as_json)
+        return
     promotion = _apply(backend, project, to, approved_by, port=port)
     changes = project_changes(backend, promotion.change) if promotion else ()
     if as_json and promotion:
@@ -305,6 +311,32 @@ def _apply(
         progress=show_canary,
         waiting=lambda: typer.echo(f"another apply to {to} is running; waiting", err=True),
     )
+
+
+def _apply_all(
+    backend: Backend, environment: str, approved_by: str, every: bool, as_json: bool
+) -> None:
+    """Apply every project; the exit code is the worst: a failure, then a refusal."""
+    from ml.release.rollout.environment import apply_all
+
+    def go(project: str) -> Applied | None:
+        try:
+            promotion = _apply(backend, project, environment, approved_by)
+        except Refused as refused:
+            typer.echo(f"{project}: {refused}", err=True)
+            raise
+        if not as_json:
+            _show(backend, project, environment, promotion, every)
+        return promotion
+
+    results = apply_all(backend, environment, approved_by, go)
+    if as_json:
+        write_json([result.to_json() for result in results])
+    elif not results:
+        typer.echo(f"nothing is declared for {environment}", err=True)
+    codes = [result.exit_code for result in results if result.exit_code != Exit.DONE]
+    if codes:
+        raise typer.Exit(next((code for code in codes if code != Exit.GATE_SAID_NO), codes[0]))
 
 
 def _nothing(backend: Backend, project: str, to: str) -> dict[str, object]:

@@ -143,7 +143,7 @@ def _rival(registry: Registry, declared: Declared | None, environment: str) -> V
     if champion is not None and champion.digest == declared.digest:
         return None
     name = desired_state.endpoint_of(declared.model, environment)
-    if audit.history(name).last_refusal(declared) is not None:
+    if audit.history(name).refusal(declared) is not None:
         return None
     try:
         return registry.find(declared.model, declared.version)

@@ -88,7 +88,7 @@ def _of(
         if live is not None and declared.serving:
             is_live &= live.launch.serving == declared.serving
         verdict = _refused(
-            declared, history.last_refusal(declared), live.launch.version if live else None, project
+            declared, history.refusal(declared), live.launch.version if live else None, project
         ) or _verdict(backend.name, project, environment, name, applied and is_live, bool(url))
     return Status(
         project=project,
@@ -132,13 +132,13 @@ def _audit(declared: Declared | None, logged: bool) -> str:
     return "verified" if logged else "the decision is not in the audit log of this machine"
 
 
-def _refused(declared: Declared, why: str | None, live: str | None, project: str) -> str | None:
+def _refused(declared: Declared, line: Line | None, live: str | None, project: str) -> str | None:
     """The verdict on a version that its canary refused; None for any other."""
-    if why is None:
+    if line is None:
         return None
     serves = f"version {live} serves" if live else "nothing serves"
     again = f"next: ml release propose {project}"
-    return f"version {declared.version} was rolled back ({why}); {serves}; {again}"
+    return f"version {declared.version} was rolled back ({line['why']}); {serves}; {again}"
 
 
 def _verdict(on: str, project: str, environment: str, name: str, applied: bool, up: bool) -> str:

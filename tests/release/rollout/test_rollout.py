@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from ml.serving.server import START_S, Server, Starting
 from tests.local import BACKEND
 from tests.release.conftest import World
 from tests.release.killing import killed
+from tests.release.test_commands import ml
 from tests.release.test_registry import full_disk
 from tests.serving.servers import process_of
 
@@ -74,8 +76,13 @@ def test_a_bad_green_is_never_switched_to(challenged: World, code: str) -> None:
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
 
 
-def test_a_green_that_fails_its_canary_is_not_tried_again(challenged: World) -> None:
-    """Blue has everything as before, status says why, and only another deployment is tried."""
+def test_a_green_that_fails_its_canary_is_not_tried_again(
+    challenged: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Blue has everything as before, status says why, and only another deployment is tried.
+
+    An apply of every project has the figures of the canary, now and later.
+    """
     blue = endpoint.live("tiny")
     path = challenged.project.folder / "endpoint" / "score.py"
     sound = path.read_text()
@@ -83,26 +90,30 @@ def test_a_green_that_fails_its_canary_is_not_tried_again(challenged: World) -> 
     bad = begins + "    if len(served) > 4: raise RuntimeError('tired')\n"
     path.write_text(sound.replace("def run(body):\n", bad))
     declare_serving()
-    with pytest.raises(Refused) as raised:
-        apply(BACKEND, "tiny", "local", "ana")
-    problem = raised.value.problems[0]
-    assert problem.code == "rolled-back" and "errors:" in problem.found
-    assert raised.value.exit_code == 3
+    every = ("release", "apply", "--approved-by", "ana", "--json")
+    code, out, err = ml(capsys, *every)
+    (first,) = json.loads(out)
+    assert code == 3 and "error[rolled-back]" in err and "errors:" in err
+    assert (first["outcome"], first["version"], first["serving"]) == ("rolled-back", "2", "1")
+    assert first["canary"]["outcome"] == "rolled-back" and first["canary"]["requests"]
     assert_blue_serves(blue)
     router = endpoint.router("tiny")
     assert router and router.state()["tallies"]["blue"]["samples"]["errors"] == 0
     assert "version 2 was rolled back (errors:" in status(BACKEND, "tiny")[0].verdict
     (line,) = [one for one in audit.verify() if one["event"] == "rolled-back"]
     assert line["version"] == "2" and line["approved_by"] == "ana"
-    with pytest.raises(Refused) as raised:
-        apply(BACKEND, "tiny", "local", "ana")
-    assert raised.value.problems[0].code == "refused-before"
+    code, out, _ = ml(capsys, *every)
+    (second,) = json.loads(out)
+    assert code == 3 and second["problems"][0]["code"] == "refused-before"
+    assert {**first, "problems": []} == {**second, "problems": []}
     assert_blue_serves(blue)
     path.write_text(sound)
     declare_serving()
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done.outcome == "applied" and done.canary and done.canary.kind == "passed"
     assert status(BACKEND, "tiny")[0].verdict == "as declared"
+    code, out, _ = ml(capsys, *every)
+    assert code == 0 and json.loads(out)[0]["outcome"] == "unchanged"
 
 
 def test_a_green_with_another_model_is_never_switched_to(challenged: World) -> None:

@@ -1,0 +1,120 @@
+"""Apply to an environment: every project with a version declared for it, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from ml.backends.base import Backend
+from ml.core.errors import Exit, Problem, Refused
+from ml.release import audit
+from ml.release.declaration import desired_state, projects
+from ml.release.declaration.release_file import Declared
+from ml.release.rollout.apply import Applied
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one project.
+
+    `outcome`: as of `Applied`, or `rolled-back` (its canary or its start failed, now or when this
+    declaration was tried before), or `failed` (an error that is not about the version). `serving`
+    is the version with all the traffic now, `serving_digest` its model. `gates` are those that
+    refused, `canary` has the figures of the canary that rolled it back.
+    """
+
+    project: str
+    environment: str
+    model: str
+    version: str
+    decision: str
+    approved_by: str
+    outcome: Literal["applied", "unchanged", "refused", "rolled-back", "failed"]
+    exit_code: int
+    serving: str | None
+    serving_digest: str | None
+    gates: Sequence[Mapping[str, str]] = ()
+    problems: Sequence[Problem] = ()
+    canary: Mapping[str, object] | None = None
+
+    def to_json(self) -> Mapping[str, object]:
+        """As JSON takes it."""
+        problems = [
+            {**asdict(problem), "place": str(problem.place) if problem.place else None}
+            for problem in self.problems
+        ]
+        return {**asdict(self), "problems": problems}
+
+
+def apply_all(
+    backend: Backend,
+    environment: str,
+    approved_by: str,
+    apply: Callable[[str], Applied | None],
+) -> Sequence[Result]:
+    """Apply each project in turn; what one came to does not keep the others from theirs.
+
+    `apply` is `ml.release.rollout.apply.apply` of a project. Raises Refused when a declaration
+    cannot be read.
+    """
+    releasable = {project.name for project in projects.every()}
+    declared = {
+        project: entry
+        for project in desired_state.projects()
+        if project in releasable and (entry := desired_state.read(project, environment))
+    }
+    return [
+        _result(backend, project, environment, entry, approved_by, apply)
+        for project, entry in declared.items()
+    ]
+
+
+def _result(
+    backend: Backend,
+    project: str,
+    environment: str,
+    declared: Declared,
+    approved_by: str,
+    apply: Callable[[str], Applied | None],
+) -> Result:
+    name = desired_state.endpoint_of(declared.model, environment)
+    outcome: Literal["applied", "unchanged", "refused", "rolled-back", "failed"]
+    gates: Sequence[Mapping[str, str]] = ()
+    problems: Sequence[Problem] = ()
+    figures = None
+    try:
+        applied = apply(project)
+        # It was declared a moment ago; another process has taken it away since.
+        outcome = applied.outcome if applied else "unchanged"
+        code = Exit.GATE_SAID_NO if outcome == "refused" else Exit.DONE
+        if applied and outcome == "refused":
+            gates = [
+                {"gate": each.gate, "found": each.found, "required": each.required}
+                for each in applied.decision.blocking
+            ]
+    except Refused as refused:
+        problems, code = refused.problems, refused.exit_code
+        line = audit.history(name).refusal(declared)
+        if line is not None:
+            outcome = "rolled-back"
+            canary = line.get("canary")
+            figures = dict(canary) if isinstance(canary, Mapping) else None
+        else:
+            outcome = "refused" if code == Exit.GATE_SAID_NO else "failed"
+    live = backend.endpoints.live(name)
+    return Result(
+        project=project,
+        environment=environment,
+        model=declared.model,
+        version=declared.version,
+        decision=declared.decision,
+        approved_by=approved_by,
+        outcome=outcome,
+        exit_code=int(code),
+        serving=live.launch.version if live else None,
+        serving_digest=live.launch.digest if live else None,
+        gates=gates,
+        problems=problems,
+        canary=figures,
+    )

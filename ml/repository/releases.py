@@ -1,0 +1,298 @@
+"""The environments to release, who approved one, and the way back from a version that failed there.
+
+`python -m ml.repository.releases` needs no installed package: a declaration is read as text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml.core import repository, trees
+from ml.core.errors import Exit, Problem, Refused
+from ml.reports.markdown import block, code, link, table, text
+from ml.repository.github import MAIN, GitHub
+from ml.repository.stacks import deployed, stacks
+
+FILE = "release.yml"
+OUTCOMES = {
+    "applied": "✅ {model} {version} serves now",
+    "unchanged": "✅ {model} {version} serves already, as declared",
+    "refused": "❌ {model} {version} is refused; version {serving} serves",
+    "rolled-back": "❌ {model} {version} was rolled back; version {serving} serves",
+    "failed": "❌ {model} {version} could not be applied; version {serving} serves",
+}
+
+
+def declaration(content: str, environment: str) -> str:
+    """The lines of an environment; all of the text where they cannot be told apart."""
+    pattern = rf"^  {re.escape(environment)}:.*?(?=^ {{0,2}}[^\s#]|\Z)"
+    match = re.search(pattern, content, re.M | re.S)
+    return match[0] if match else content
+
+
+def environments(root: Path, since: str = "") -> list[str]:
+    """Those whose declaration a commit since then changed, in the order of releases; all without.
+
+    A change that was taken back counts: it may have been applied in between. A commit that is not
+    here counts as none.
+    """
+    names = stacks(root)
+    if not since or trees.git(root, "cat-file", "-e", f"{since}^{{commit}}") is None:
+        return names
+    log = ("log", "--first-parent", "-m", f"{since}..HEAD")
+    words = (*log, "--format=", "--name-only", "--no-renames", "--", f"ml/projects/*/{FILE}")
+    files = {*(trees.git(root, *words) or "").split("\n")} - {""}
+    changed: set[str] = set()
+    for file in files:
+        commits = (trees.git(root, *log, "--format=%H", "--", file) or "").split()
+        texts = [_at(root, commit, file) or "" for commit in (since, *commits)]
+        changed |= {name for name in names if len({declaration(each, name) for each in texts}) > 1}
+    return [name for name in names if name in changed]
+
+
+def _at(root: Path, commit: str, file: str) -> str | None:
+    """The text of a file in a commit, to the last byte; None where it has no such file."""
+    words = ["git", "-C", str(root), "cat-file", "blob", f"{commit}:{file}"]
+    done = subprocess.run(words, capture_output=True)
+    return done.stdout.decode() if done.returncode == 0 else None
+
+
+def approver(github: GitHub, root: Path, environment: str) -> str:
+    """Who approved this job, the reviewer of its GitHub environment, or else who merged.
+
+    Raises Refused when main declares something else for the environment by now, as when an old run
+    is started again: an approval is of what the reviewer saw.
+    """
+    for path in sorted((root / "ml/projects").glob(f"*/{FILE}")):
+        name = path.relative_to(root).as_posix()
+        there = base64.b64decode(github.get(f"contents/{name}", ref=MAIN)["content"]).decode()
+        here = path.read_bytes().decode()
+        if declaration(there, environment) != declaration(here, environment):
+            problem = Problem(
+                "declared-meanwhile",
+                f"{MAIN} declares something else for {environment} in {name} by now",
+                "the declaration that this run was started for",
+                "the run of the newer commit applies it",
+            )
+            raise Refused(problem, exit_code=Exit.GATE_SAID_NO)
+    run = os.environ["GITHUB_RUN_ID"]
+    approvals = [
+        str(approval["user"]["login"])
+        for approval in github.get(f"actions/runs/{run}/approvals")
+        if approval["state"] == "approved"
+        and f"{environment}-release" in [each["name"] for each in approval["environments"]]
+    ]
+    return approvals[-1] if approvals else os.environ["GITHUB_ACTOR"]
+
+
+def summary(results: Sequence[Mapping[str, Any]]) -> str:
+    """What became of each project, as Markdown."""
+    if not results:
+        return "Nothing is declared."
+    return "\n\n".join(_result(result) for result in results)
+
+
+def _result(result: Mapping[str, Any]) -> str:
+    fields = {name: code(result.get(name) or "nothing") for name in ("model", "version", "serving")}
+    head = f"### {OUTCOMES[result['outcome']].format(**fields)}"
+    words = [f"In {code(result['environment'])}, approved by {text(result['approved_by'])}."]
+    words += [
+        f"- {code(gate['gate'])}: {text(gate['found'])}; required: {text(gate['required'])}"
+        for gate in result["gates"]
+    ]
+    for problem in result["problems"]:
+        lines = [f"{problem['code']}: {problem['found']}", f"expected: {problem['expected']}"]
+        lines += [f"hint: {problem['hint']}"] if problem["hint"] else []
+        words.append(block(lines))
+    if result["canary"]:
+        words.append(_figures(result["canary"]))
+    return "\n\n".join([head, "\n".join(words)])
+
+
+def _figures(canary: Mapping[str, Any]) -> str:
+    """The requests of each version, and what each test of the canary saw."""
+    signals = [
+        [code(name), text(signal["said"]), text(signal["evidence"]), text(signal["limit"])]
+        for name, signal in canary["signals"].items()
+    ]
+    requests = [
+        [code(name), str(count), str(canary["errors"].get(name, 0))]
+        for name, count in canary["requests"].items()
+    ]
+    return "\n\n".join(
+        [
+            "",
+            f"At {canary['at_percent']} % of the traffic, after {canary['seconds']} s:",
+            table(("signal", "what it saw", "evidence", "limit"), signals, 2),
+            table(("deployment", "requests", "errors"), requests, 2),
+        ]
+    )
+
+
+def keep_issue(github: GitHub, result: Mapping[str, Any]) -> str:
+    """Open or update the issue about a version that was rolled back; close it once one serves."""
+    project, environment = result["project"], result["environment"]
+    marker = f"<!-- release {project} {environment} -->"
+    where = f"{project} in {environment}"
+    if result["outcome"] in ("applied", "unchanged"):
+        done = github.close_issue(marker)
+        return f"{where}: {done or 'serves as declared'}"
+    if result["outcome"] != "rolled-back":
+        return f"{where}: no issue, see the summary of the run"
+    title = f"Rolled back: {project} {result['version']} in {environment}"
+    pulls = f"https://github.com/{github.repository}/pulls?q=head:{_branch(result)}"
+    body = "\n\n".join(
+        [
+            _result(result),
+            f"{link('A pull request', pulls)} takes the declaration back; until it is merged,"
+            " releases of this environment end here. To try the same version again, propose it"
+            " again. This issue is updated by release.yml, and closed when what is declared"
+            " serves.",
+        ]
+    )
+    return f"{where}: {github.keep_issue(marker, title, body)}"
+
+
+def revert(github: GitHub, root: Path, result: Mapping[str, Any]) -> str:
+    """Open the pull request that takes back the declaration of a version that was rolled back."""
+    project, environment = result["project"], result["environment"]
+    files, commit = _before(root, project, environment, str(result["serving_digest"]))
+    title = f"Revert {project} {result['version']} in {environment}"
+    body = (
+        f"{_result(result)}\n\nThis takes back what {commit} declared for {code(environment)}:"
+        " then the version that serves is the declared one again."
+    )
+    return github.keep_pull_request(_branch(result), title, body, files)[1]
+
+
+def _branch(result: Mapping[str, Any]) -> str:
+    return f"revert/{result['project']}-{result['environment']}-{result['decision'][:12]}"
+
+
+def _before(
+    root: Path, project: str, environment: str, serving: str
+) -> tuple[dict[str, str | None], str]:
+    """The files as they were before the declaration, and the commit that declared it.
+
+    Other environments stay as they are now. Of earlier declarations the one with the digest that
+    serves is taken, else the one just before.
+    """
+    folder = f"ml/projects/{project}"
+    file, evidence = f"{folder}/{FILE}", f"{folder}/evidence/{environment}.json"
+    now = (root / file).read_bytes().decode()
+    current = declaration(now, environment)
+    commit, earlier = "", list[tuple[str, str]]()
+    for each, before in _history(root, file):
+        if not earlier:
+            commit = each
+        if declaration(before, environment) != current:
+            earlier.append((each, declaration(before, environment)))
+    if not earlier:
+        found = f"no commit here declares something else for {environment} in {file}"
+        raise Refused(Problem("nothing-before", found, "the whole history", "fetch-depth: 0"))
+    after, wanted = next((pair for pair in earlier if serving in pair[1]), earlier[0])
+    files: dict[str, str | None] = {file: now.replace(current, wanted)}
+    if (root / evidence).exists():
+        files[evidence] = _at(root, f"{after}^", evidence)
+    return files, commit
+
+
+def _history(root: Path, file: str) -> Iterator[tuple[str, str]]:
+    """Each commit of the branch that changed the file, newest first, and the text before it."""
+    log = ("log", "--first-parent", "--format=%H", "--", file)
+    for commit in (trees.git(root, *log) or "").split():
+        yield commit, _at(root, f"{commit}^", file) or ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The commands of release.yml."""
+    parser = argparse.ArgumentParser(prog="releases", description=(__doc__ or "").split(".")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    listed = commands.add_parser("environments", help="Print those to release, as JSON.")
+    listed.add_argument("--not-released-by", default="", help="Since this workflow's last success.")
+    approved = commands.add_parser("approver", help="Print who approved the job.")
+    approved.add_argument("environment")
+    for name, words in (
+        ("summary", "Print what became of each project."),
+        ("issue", "Open, update or close the issues."),
+        ("revert", "Open the pull requests that revert."),
+    ):
+        command = commands.add_parser(name, help=words)
+        where = "What `ml release apply --json` printed; the variable ROLLED_BACK goes before it."
+        command.add_argument("results", type=Path, help=where)
+    options = parser.parse_args(argv)
+    try:
+        _run(options)
+    except Refused as refused:
+        sys.stderr.write(f"{refused}\n")
+        return int(refused.exit_code)
+    return int(Exit.DONE)
+
+
+def _run(options: argparse.Namespace) -> None:
+    root = repository.root()
+    if options.command == "environments":
+        workflow = options.not_released_by
+        since = deployed(GitHub.of_workflow(), workflow) if workflow else ""
+        names = json.dumps(environments(root, since))
+        print(names)
+        _output("environments", names)
+    elif options.command == "approver":
+        print(approver(GitHub.of_workflow(), root, options.environment))
+    else:
+        passed = os.environ.get("ROLLED_BACK")
+        results = read(passed) if passed else read_file(options.results)
+        failed = [result for result in results if result["outcome"] == "rolled-back"]
+        if options.command == "summary":
+            print(summary(results))
+            _output("rolled-back", json.dumps(failed))
+        elif options.command == "issue":
+            for result in results:
+                print(keep_issue(GitHub.of_workflow(), result))
+        else:
+            for result in failed:
+                print(revert(GitHub.of_workflow(), root, result))
+
+
+def read_file(path: Path) -> list[Mapping[str, Any]]:
+    """The results in a file; Refused if the release did not end."""
+    try:
+        return read(path.read_text(encoding="utf-8"))
+    except OSError:
+        return read("")
+
+
+def read(words: str) -> list[Mapping[str, Any]]:
+    """What `ml release apply --json` printed; Refused if it did not end."""
+    try:
+        results = json.loads(words)
+        if all(result["outcome"] in OUTCOMES for result in results):
+            return list(results)
+    except (ValueError, TypeError, KeyError):
+        pass
+    problem = Problem(
+        "no-release",
+        "there are no results: the release ended before its first project, or was killed",
+        "what `make release` writes",
+        "see the step before; run the job again: it goes on where this one ended",
+    )
+    raise Refused(problem)
+
+
+def _output(name: str, value: str) -> None:
+    if path := os.environ.get("GITHUB_OUTPUT"):
+        with Path(path).open("a", encoding="utf-8") as outputs:
+            outputs.write(f"{name}={value}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

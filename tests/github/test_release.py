@@ -1,0 +1,305 @@
+"""release.yml as events start it: what is applied where, and what a rolled back version gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml.core.errors import Refused
+from ml.repository.github import GitHub
+from ml.repository.releases import approver, declaration, environments, read, summary
+from tests.github.events import NONE, Job, Repository, git
+from tests.github.test_check import team, template
+from tests.reports.test_comment import OURS, RENDER, elements
+from tests.reports.test_markdown import HOSTILE, MENTION
+from tests.stand_ins.github import APP
+
+__all__ = ["team", "template"]
+FILE = "ml/projects/words/release.yml"
+EVIDENCE = "ml/projects/words/evidence/dev.json"
+STACKS = ["dev", "staging", "prod"]
+DEV = "  dev:\n    version: 1\n    # words\n\n"
+
+
+def declared(**versions: str) -> str:
+    """release.yml with these versions; a version's digest is its number over and over."""
+    entries = [
+        f"  {name}: {{version: '{versions[name]}', digest: sha256:{versions[name] * 64}}}\n"
+        if name in versions
+        else f"  {name}: {{}}\n"
+        for name in STACKS
+    ]
+    return f"schema_version: 1\nenvironments:\n{''.join(entries)}"
+
+
+def came_to(outcome: str, version: str = "2", **fields: object) -> dict[str, object]:
+    """A result as `ml release apply --json` prints it; the driver fills in the environment."""
+    return {
+        **{"project": "words", "environment": "{stack}", "model": "words", "version": version},
+        **{"decision": version * 64, "approved_by": "ana", "outcome": outcome, "exit_code": 0},
+        **{"serving": version, "serving_digest": f"sha256:{version * 64}"},
+        **{"gates": [], "problems": [], "canary": None},
+        **fields,
+    }
+
+
+def rolled_back(why: str = "errors: 9 of 60") -> dict[str, object]:
+    """Version 2, which its canary rolled back; version 1 serves."""
+    canary = {
+        **{"outcome": "rolled-back", "why": why, "at_percent": 10, "replayed": 0, "seconds": 12.5},
+        "signals": {"errors": {"evidence": 41.5, "limit": 20.0, "said": why}},
+        **{"requests": {"blue": 540, "green": 60}, "errors": {"blue": 0, "green": 9}},
+    }
+    problem = {"code": "rolled-back", "found": why, "expected": "no worse", "hint": "again"}
+    serving = {"serving": "1", "serving_digest": f"sha256:{'1' * 64}"}
+    return came_to("rolled-back", problems=[problem], canary=canary, exit_code=3, **serving)
+
+
+@pytest.fixture(autouse=True)
+def released(team: Repository) -> None:
+    """Version 1 is declared for dev and prod, and released; an apply succeeds."""
+    first = {FILE: declared(dev="1", prod="1"), EVIDENCE: '{"version": "1"}\n'}
+    team.push(first, NONE)
+    team.deployed(True, "release")
+    ends(team, came_to("applied"))
+    team.commands()
+
+
+def ends(team: Repository, *results: Mapping[str, object]) -> None:
+    """`make release` ends with these results."""
+    failing = any(result["outcome"] not in ("applied", "unchanged") for result in results)
+    team.fake, team.failing = ("release",), ("release",) if failing else ()
+    team.writes = {"release": {".local/check/release.json": json.dumps(results)}}
+
+
+def merge(team: Repository, **versions: str) -> dict[str, Job]:
+    """A pull request with these versions is merged."""
+    evidence = {EVIDENCE: f'{{"version": "{versions["dev"]}"}}\n'} if "dev" in versions else {}
+    return team.push({FILE: declared(**versions), **evidence}, "release")
+
+
+def results_of(jobs: Mapping[str, Job]) -> list[str]:
+    return [job.result for job in jobs.values()]
+
+
+def test_a_merge_releases_what_it_declares(team: Repository) -> None:
+    """That environment alone; the same run again has the same effects."""
+    jobs = merge(team, dev="2", prod="1")
+    assert results_of(jobs) == ["success", "success", "skipped"]
+    assert team.signed_in == ["dev-release"]
+    words = ["release", "release-summary", "release-issue"]
+    assert team.commands() == ["make releases", *(f"make {each}" for each in words)]
+    assert "✅ `words` `2` serves now" in jobs["release"].summary
+    ends(team, came_to("unchanged"))
+    jobs = team.pushed("release")
+    assert results_of(jobs) == ["success", "skipped", "skipped"]
+    assert team.state.changes == [] and team.signed_in == ["dev-release"]
+
+
+def test_environments_are_released_in_order(team: Repository) -> None:
+    """dev, staging, prod; what a reviewer rejects stops those after it."""
+    merge(team, dev="2", staging="2", prod="2")
+    assert team.signed_in == [f"{name}-release" for name in STACKS]
+    team.signed_in.clear()
+    team.rejected = ("staging-release",)
+    jobs = merge(team, dev="3", staging="3", prod="3")
+    assert jobs["release"].result == "failure" and team.signed_in == ["dev-release"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "ml/projects/words/train.py"])
+def test_other_merges_start_nothing(name: str, team: Repository) -> None:
+    assert team.push({name: "words\n"}, "release") == {}
+
+
+def test_what_was_not_released_is_released_by_the_next_run(team: Repository) -> None:
+    """Also where the declaration was taken back meanwhile: dev may have got it."""
+    team.rejected = ("prod-release",)
+    merge(team, dev="2", prod="2")
+    team.rejected = ()
+    team.signed_in.clear()
+    merge(team, dev="1", prod="1")
+    assert team.signed_in == ["dev-release", "prod-release"]
+    team.signed_in.clear()
+    merge(team, dev="1", staging="1", prod="1")
+    assert team.signed_in == ["staging-release"]
+
+
+def test_by_hand_every_environment_is_released(team: Repository) -> None:
+    """After drift, say."""
+    team.scheduled("release", "workflow_dispatch")
+    assert team.signed_in == [f"{name}-release" for name in STACKS]
+
+
+def test_a_canary_that_failed_opens_an_issue_and_a_revert(team: Repository) -> None:
+    """Twice as well as once; then the revert is merged, and the issue is closed."""
+    ends(team, rolled_back())
+    jobs = merge(team, dev="2", staging="1", prod="1")
+    assert jobs["release"].result == "failure" and jobs["revert"].result == "success"
+    assert "❌ `words` `2` was rolled back; version `1` serves" in jobs["release"].summary
+    (issue,) = team.state.issues
+    assert issue["title"] == "Rolled back: words 2 in dev"
+    assert (
+        "| `green` | 60 | 9 |" in issue["body"] and "| `errors` | errors: 9 of 60" in issue["body"]
+    )
+    (pull,) = [pull for pull in team.state.pulls if pull["title"].startswith("Revert")]
+    # A pull request that a workflow's own token opens starts no checks.
+    assert pull["user"]["login"] == APP and pull["title"] == "Revert words 2 in dev"
+    head = pull["head"]["ref"]
+    assert (
+        git(team.origin, "show", f"{head}:{FILE}")
+        == declared(dev="1", staging="1", prod="1").strip()
+    )
+    assert git(team.origin, "show", f"{head}:{EVIDENCE}") == '{"version": "1"}'
+    assert git(team.origin, "diff", "--name-only", "main", head).split() == [EVIDENCE, FILE]
+    assert {*team.signed_in} == {"dev-release"}  # the job that reverts signs in nowhere
+
+    before = len(team.state.changes)
+    again = team.pushed("release")
+    assert again["revert"].result == "success"
+    assert team.state.changes[before:] == [("POST", "git/trees")]
+    assert len(team.state.issues) == len([*filter(of_the_app, team.state.pulls)]) == 1
+
+    ends(team, came_to("unchanged", "1"))
+    git(team.origin, "update-ref", "refs/heads/main", head)
+    assert team.pushed("release")["release"].result == "success"
+    assert issue["state"] == "closed"
+
+
+def of_the_app(pull: Mapping[str, Any]) -> bool:
+    return bool(pull.get("user", {}).get("login") == APP)
+
+
+def test_the_revert_declares_what_serves(team: Repository) -> None:
+    """Version 2 was merged and rejected; 3 was rolled back: version 1 serves, and is declared."""
+    team.rejected = ("dev-release",)
+    merge(team, dev="2", prod="1")
+    team.rejected = ()
+    ends(team, {**rolled_back(), "version": "3", "decision": "3" * 64})
+    merge(team, dev="3", prod="1")
+    (pull,) = filter(of_the_app, team.state.pulls)
+    text = git(team.origin, "show", f"{pull['head']['ref']}:{FILE}")
+    assert text == declared(dev="1", prod="1").strip()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "gate"),
+    [("refused", "attestation"), ("refused", "order"), ("failed", "")],
+)
+def test_what_was_refused_is_in_the_summary(outcome: str, gate: str, team: Repository) -> None:
+    """Neither an issue nor a revert: what serves is as it was."""
+    gates = [{"gate": gate, "found": "nobody attested it", "required": "the trusted workflow"}]
+    problem = {"code": "server-silent", "found": "no answer", "expected": "one", "hint": "look"}
+    fields: dict[str, object] = {"gates": gates} if gate else {"problems": [problem]}
+    ends(team, came_to(outcome, exit_code=3, serving="1", **fields))
+    jobs = merge(team, dev="2", prod="1")
+    assert results_of(jobs) == ["success", "failure", "skipped"]
+    words = f"`{gate}`: nobody attested it" if gate else "server-silent: no answer"
+    assert words in jobs["release"].summary and "version `1` serves" in jobs["release"].summary
+    assert team.state.changes == []
+
+
+def test_a_release_that_was_killed_goes_on(team: Repository) -> None:
+    """It wrote no results: nothing is opened; the run again ends it."""
+    team.failing, team.writes = ("release",), {}
+    jobs = merge(team, dev="2", prod="1")
+    assert results_of(jobs) == ["success", "failure", "skipped"] and team.state.changes == []
+    assert jobs["release"].steps[1]["conclusion"] == "failure"
+    ends(team, came_to("applied"))
+    assert results_of(team.pushed("release")) == ["success", "success", "skipped"]
+
+
+@pytest.mark.attack("What a canary saw has Markdown, HTML or mentions in it")
+@pytest.mark.parametrize("hostile", [*HOSTILE, "<!-- release words prod -->", "```\n# x"])
+def test_words_of_a_model_are_text(hostile: str) -> None:
+    """In the summary, and so in the issue and the pull request, which have the same words."""
+    gates = [{"gate": hostile, "found": hostile, "required": hostile}]
+    result = {**rolled_back(hostile), "environment": hostile, "model": hostile, "gates": gates}
+    page = summary([{**result, "approved_by": hostile, "version": hostile, "serving": hostile}])
+    assert elements(page) <= OURS | {"p", "h3", "li", "ul", "pre", "code", "a", "em"}
+    assert not MENTION.search(page.replace("`", "")) and "<!--" not in RENDER.render(page)
+
+
+# Who approved, and of what.
+
+
+def of_main(team: Repository, folder: Path) -> Path:
+    git(folder, "clone", "-q", str(team.origin), "clone")
+    return folder / "clone"
+
+
+def approved(team: Repository, root: Path, *approvals: tuple[str, str]) -> str:
+    team.state.tokens["reader"] = {"actions": "read", "contents": "read"}
+    team.state.approvals[7] = [*approvals]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GITHUB_RUN_ID", "7")
+        patch.setenv("GITHUB_ACTOR", "merger")
+        return approver(GitHub(team.state.repository, "reader", team.state.api), root, "prod")
+
+
+def test_the_reviewer_approves(team: Repository, tmp_path: Path) -> None:
+    """The last one of this environment; where none is asked, who merged."""
+    root = of_main(team, tmp_path)
+    approvals = [("ana", "prod-release"), ("ben", "prod-release"), ("eve", "dev-release")]
+    assert approved(team, root, *approvals) == "ben"
+    assert approved(team, root, ("eve", "dev-release")) == "merger"
+
+
+@pytest.mark.attack("An old release is started again after main declared another version")
+def test_an_approval_is_of_what_main_declares(team: Repository, tmp_path: Path) -> None:
+    """Another environment's declaration does not matter."""
+    root = of_main(team, tmp_path)
+    team.push({FILE: declared(dev="2", prod="1")}, NONE)
+    assert approved(team, root, ("ana", "prod-release")) == "ana"
+    team.push({FILE: declared(dev="2", prod="2")}, NONE)
+    with pytest.raises(Refused, match="declared-meanwhile"):
+        approved(team, root, ("ana", "prod-release"))
+
+
+def test_the_command_itself_runs(team: Repository) -> None:
+    """Not a fake: a comment in the example's declaration; nothing is declared to apply."""
+    team.fake, team.writes = (), {}
+    (name, *_) = [
+        path.relative_to(team.folder / "fork").as_posix()
+        for path in (team.folder / "fork").glob("ml/projects/*/release.yml")
+        if "words" not in str(path)
+    ] or [""]
+    if not name:
+        pytest.skip("no example project")
+    text = git(team.origin, "show", f"main:{name}")
+    team.push({FILE: None, EVIDENCE: None}, NONE)
+    team.deployed(True, "release")
+    jobs = team.push({name: text.replace("  dev: {}", "  dev: {} # soon") + "\n"}, "release")
+    assert results_of(jobs) == ["success", "success", "skipped"]
+    assert jobs["release"].summary.strip() == "Nothing is declared."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (declared(dev="1"), declared(dev="1").splitlines(keepends=True)[2]),
+        (f"environments:\n{DEV}  prod: {{}}\n", DEV),
+        ("environments:\n  dev:\n    version: 1\ntraffic: {}\n", "  dev:\n    version: 1\n"),
+        ("environments: {dev: {version: 1}}\n", "environments: {dev: {version: 1}}\n"),
+    ],
+)  # fmt: skip
+def test_the_lines_of_an_environment(text: str, expected: str) -> None:
+    """All of the text where they cannot be told apart: too much is released, never too little."""
+    assert declaration(text, "dev") == expected
+
+
+def test_a_start_that_is_not_here_is_none(team: Repository, tmp_path: Path) -> None:
+    root = of_main(team, tmp_path)
+    assert environments(root, "f" * 40) == environments(root) == STACKS
+    assert environments(root, git(root, "rev-parse", "HEAD")) == []
+
+
+def test_results_of_any_shape_are_refused(tmp_path: Path) -> None:
+    shapes: Sequence[str] = ("", "null", "{}1", '[{"outcome": "evil"}]', "[1]", "3")
+    for shape in shapes:
+        with pytest.raises(Refused, match="no-release"):
+            read(shape)
+    assert read("[]") == []
