@@ -25,6 +25,7 @@ from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
 from ml.serving import endpoint
+from tests.local import LOG
 
 RACES = 50
 FIRST, WORSE, BETTER = 0.8, 0.87, 0.95
@@ -73,7 +74,7 @@ def _race(names: list[str], draw: random.Random) -> bool:
         LocalRegistry().champion("tiny", "local"),
         desired_state.read("tiny", "local"),
     )
-    applied = [line["version"] for line in audit.verify() if line["event"] == "applied"]
+    applied = [line["version"] for line in audit.verify(LOG) if line["event"] == "applied"]
     assert champion and declared
     answered = ask("tiny", {"question": "how?"}).version
     skill = json.loads((champion.folder / "skill.json").read_text())["skill"]

@@ -5,3 +5,4 @@ from __future__ import annotations
 from ml.backends.local.backend import LocalBackend
 
 BACKEND = LocalBackend()
+LOG = BACKEND.audit_log

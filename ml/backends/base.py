@@ -13,6 +13,7 @@ from typing import Any, Protocol, TextIO
 
 from ml.backends.assets import AssetStore
 from ml.backends.attestation import Verifier
+from ml.backends.audit_log import AuditLog
 from ml.backends.endpoints import Endpoints
 from ml.backends.registry import Registry
 from ml.backends.runs import Run, RunStore, Watch, unwatched
@@ -86,6 +87,11 @@ class Backend(Protocol):
     @property
     def endpoints(self) -> Endpoints:
         """The endpoints that serve models."""
+        ...
+
+    @property
+    def audit_log(self) -> AuditLog:
+        """The log of what was decided and released here."""
         ...
 
     @property

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from ml.core import home, names
 
 DIGEST_PREFIX = "sha256:"
+# The file of the evidence whose sha256 a version is kept with.
+EVIDENCE_FILE = "evidence.json"
 # As many hexadecimal digits of a sha256 name the folder of the evidence.
 _NAMED = 16
 
@@ -105,7 +107,17 @@ class Registry(Protocol):
         ...
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
-        """Record the hash of the version's evidence.json, beside those before; the version."""
+        """Keep the evidence with that hash, which is here, beside those before; the version.
+
+        `sha256` is that of its evidence.json.
+        """
+        ...
+
+    def bring(self, version: Version) -> None:
+        """Bring the version's files and its evidence to this machine, where they are not here.
+
+        What nobody kept stays away. Raises Refused.
+        """
         ...
 
 

@@ -36,9 +36,9 @@ def enforce(backend: Backend, say: Callable[[str], None], reads: Iterable[Path] 
 
     try:
         with faults.as_refusals():
-            eviction = storage.eviction(measured, find_in_use(backend.registry), reads)
+            eviction = storage.eviction(measured, find_in_use(backend), reads)
             # Outputs that became needed in between stay.
-            current = storage.eviction(measured, find_in_use(backend.registry), reads)
+            current = storage.eviction(measured, find_in_use(backend), reads)
             freed, failures = storage.evict(eviction, current)
     except Refused as refused:
         why = refused.problems[0].found
@@ -93,7 +93,7 @@ def clean(
     def plan() -> Cleaning:
         with faults.as_refusals():
             return backend.storage.cleaning(
-                find_in_use(backend.registry), keep=keep, older_than=before, experiment=experiment
+                find_in_use(backend), keep=keep, older_than=before, experiment=experiment
             )
 
     cleaning, used = plan(), backend.storage.parts()

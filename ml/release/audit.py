@@ -10,10 +10,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TypeVar
 
-from ml.core import faults, files, home
+from ml.backends.audit_log import AuditLog
+from ml.backends.base import Backend
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
@@ -25,84 +25,97 @@ Line = Mapping[str, object]
 T = TypeVar("T")
 
 
-def path() -> Path:
-    """`audit.jsonl` in the local home."""
-    return home.home() / "audit.jsonl"
-
-
-def append(event: str, details: Mapping[str, object]) -> str:
-    """Add a line and return its hash (hex), once it is on the disk.
+def append(log: AuditLog, event: str, details: Mapping[str, object]) -> str:
+    """Add a line and return its hash (hex), once it is kept.
 
     Raises Refused when a line there does not verify or the disk is full; the log is then as it was.
     """
-    with faults.as_refusals(), files.locked(path().with_suffix(".lock")):
-        lines = verify()
-        line = {
-            "number": len(lines) + 1,
-            "at": datetime.now(UTC).isoformat(),
-            "event": event,
-            **details,
-            "previous": lines[-1]["hash"] if lines else START,
-        }
+    line: dict[str, object] = {}
+
+    def following(content: bytes | None) -> bytes:
+        lines = _lines(log, content)
+        line.clear()
+        line.update(
+            {
+                "number": len(lines) + 1,
+                "at": datetime.now(UTC).isoformat(),
+                "event": event,
+                **details,
+                "previous": lines[-1]["hash"] if lines else START,
+            }
+        )
         line["hash"] = _hash(line)
-        # All of it or nothing: half a line would break the chain.
-        files.append(path(), (json.dumps(line, sort_keys=True) + "\n").encode(), durable=True)
-        return str(line["hash"])
+        return (json.dumps(line, sort_keys=True) + "\n").encode()
+
+    log.append(following)
+    return str(line["hash"])
 
 
-def verify(holding: str | None = None) -> tuple[Line, ...]:
+def verify(log: AuditLog, holding: str | None = None) -> tuple[Line, ...]:
     """Every line, once each follows from the one before; raises Refused naming the first that does
     not.
 
     Lines cut off the end leave a sound chain, and so does a log that is written anew: with
     `holding`, a hash that somebody noted before (hex), one line must have it.
     """
-    lines: list[Line] = []
-    if path().exists():
-        previous = START
-        *texts, rest = path().read_bytes().split(b"\n")
-        for number, text in enumerate(texts, start=1):
-            lines.append(_checked(text, number, previous))
-            previous = str(lines[-1]["hash"])
-        if rest or not texts:
-            raise _broken(len(lines) + 1, "the line does not end")
+    lines = _lines(log, log.read())
     if holding is not None and holding not in [line["hash"] for line in lines]:
-        raise _broken(len(lines) + 1, f"no line has the hash {holding}, which one had before")
+        why = f"no line has the hash {holding}, which one had before"
+        raise _broken(log, len(lines) + 1, why)
     return tuple(lines)
 
 
-def against(lines: Sequence[Line]) -> Sequence[str]:
+def _lines(log: AuditLog, content: bytes | None) -> list[Line]:
+    lines: list[Line] = []
+    if content is None:
+        return lines
+    previous = START
+    *texts, rest = content.split(b"\n")
+    for number, text in enumerate(texts, start=1):
+        try:
+            lines.append(_checked(text, number, previous))
+        except ValueError as error:
+            raise _broken(log, number, str(error)) from None
+        previous = str(lines[-1]["hash"])
+    if rest or not texts:
+        raise _broken(log, len(lines) + 1, "the line does not end")
+    return lines
+
+
+def against(backend: Backend, lines: Sequence[Line]) -> Sequence[str]:
     """What the log was held against: a sentence for each decision that is declared.
 
-    Raises Refused when the log lacks one that was made on this machine: it was cut off or written
-    anew.
+    Raises Refused when the log lacks one that belongs into it: it was cut off or written anew.
     """
     numbers = {line["hash"]: line["number"] for line in lines}
     sentences = []
-    for where, decision, made_here in desired_state.decisions():
+    for where, decision, belongs in desired_state.decisions(backend):
         if decision in numbers:
             sentences.append(f"{where} is line {numbers[decision]}")
-        elif made_here:
-            raise _broken(len(lines) + 1, f"no line has the decision {decision}, {where}")
+        elif belongs:
+            why = f"no line has the decision {decision}, {where}"
+            raise _broken(backend.audit_log, len(lines) + 1, why)
         else:
-            sentences.append(f"{where} was decided on another machine: {decision}")
+            sentences.append(f"{where} was decided elsewhere: {decision}")
     return sentences
 
 
 def _checked(text: bytes, number: int, previous: str) -> Mapping[str, object]:
+    """The line; raises ValueError with what is wrong with it."""
     try:
         line = json.loads(text)
         claimed = line["hash"]
         content = {key: value for key, value in line.items() if key != "hash"}
-        if line["number"] != number or line["previous"] != previous:
-            raise _broken(number, "it does not follow the line before it")
+        follows = (line["number"], line["previous"]) == (number, previous)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _broken(number, "it cannot be read") from None
+        raise ValueError("it cannot be read") from None
+    if not follows:
+        raise ValueError("it does not follow the line before it")
     if claimed != _hash(content):
-        raise _broken(number, "its content is not what its hash was made from")
+        raise ValueError("its content is not what its hash was made from")
     # A key written twice reads as the last of the two, and its hash holds.
     if text != json.dumps(line, sort_keys=True).encode():
-        raise _broken(number, "it is not as it was written")
+        raise ValueError("it is not as it was written")
     return dict(line)
 
 
@@ -110,14 +123,14 @@ def _hash(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _broken(number: int, why: str) -> Refused:
+def _broken(log: AuditLog, number: int, why: str) -> Refused:
     return Refused(
         Problem(
             "audit-broken",
             f"the audit log was changed: {why}",
             "lines that only ever are added to",
             "find out who changed it; keep the file aside before anything is promoted again",
-            Place(str(path()), number),
+            Place(log.place, number),
         ),
         exit_code=Exit.GATE_SAID_NO,
     )
@@ -242,9 +255,9 @@ class History:
         return ""
 
 
-def history(endpoint: str) -> History:
+def history(log: AuditLog, endpoint: str) -> History:
     """The endpoint's history; raises Refused when a line of the audit log was changed."""
-    return History(endpoint, verify())
+    return History(endpoint, verify(log))
 
 
 def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:

@@ -164,7 +164,7 @@ def versus(
     environment = desired_state.check_environment(environment or named or desired_state.LOCAL)
     notes: list[str] = []
     candidate = _resolve(backend, reference, None)
-    ours, model = _side(candidate, notes)
+    ours, model = _side(backend, candidate, notes)
     champion = (
         _resolve(backend, against, model)
         if against is not None
@@ -232,11 +232,11 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
     return version_of(backend.registry, run) or run
 
 
-def _side(reference: Version | Run, notes: list[str]) -> tuple[Side, str]:
+def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple[Side, str]:
     """The evidence of a version or a run, and the name of its model."""
     if isinstance(reference, Version):
         version = reference
-        own = evidence.load(version)
+        own = evidence.load(backend, version)
         outcomes = {} if own.disagreements else _predictions(version, own).every_outcome()
         return Side(_name(version), version.digest, own, outcomes), version.model
     run = reference
@@ -269,7 +269,7 @@ def _scored(
     watch: Watch,
 ) -> Side:
     """The champion's side, scored again on the candidate's data where that is other data."""
-    theirs, _ = _side(champion, notes)
+    theirs, _ = _side(backend, champion, notes)
     if isinstance(champion, Run) or isinstance(candidate, Run):
         return theirs
     project = projects.find(candidate.project)

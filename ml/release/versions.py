@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ml.backends.registry import Registry, Version, model_folder
+from ml.backends.base import Backend
+from ml.backends.registry import EVIDENCE_FILE, Registry, Version, model_folder
 from ml.backends.runs import Run
 from ml.backends.storage import Needed
 from ml.core import faults, files, home
@@ -25,8 +26,6 @@ from ml.serving.scoring.manifest import ManifestError, verify
 
 # The outputs of a run that a release reads.
 MODEL, EVALUATION = "model", "evaluation"
-# The file that is kept with a version.
-EVIDENCE_FILE = "evidence.json"
 
 
 Relation = Literal["made", "same files", "evaluated"]
@@ -198,15 +197,15 @@ def _evaluation_run(version: Version) -> str:
         return ""
 
 
-def find_in_use(registry: Registry) -> Needed:
+def find_in_use(backend: Backend) -> Needed:
     """The files and runs in use by releases, each with the reason.
 
     Raises Refused when they cannot be determined; then nothing is safe to remove.
     """
     paths: dict[Path, str] = {}
     runs: dict[str, str] = {}
-    _check_registry(registry)
-    for version in registry.versions():
+    _check_registry(backend.registry)
+    for version in backend.registry.versions():
         why = f"{version.model} {version.version} is registered"
         lineage = _lineage(version)
         snapshots = [
@@ -232,7 +231,7 @@ def find_in_use(registry: Registry) -> Needed:
                 why = f"{project} declares it in {environment}"
                 paths[model_folder(declared.digest)] = why
                 paths.update(dict.fromkeys(_code(declared.serving), why))
-    for line in audit.verify():
+    for line in audit.verify(backend.audit_log):
         if line["event"] == "applied":
             why = f"{line['model']} {line['version']} served with it: a rollback may need it"
             paths.update(dict.fromkeys(_code(str(line.get("serving", ""))), why))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Backend
-from ml.backends.registry import Registry, Version
+from ml.backends.registry import Version
 from ml.backends.runs import Curve, Run, RunStore, TrackingUnavailable
 from ml.core.errors import Refused
 from ml.release import audit
@@ -121,7 +121,7 @@ def gather(run: Run, backend: Backend) -> Facts:
     store = backend.runs
     lineage = _lineage(run, store, notes)
     sweep = read_sweep(run, lineage, store, notes) if run.trials else None
-    release = find_release(run, backend.registry, notes)
+    release = find_release(run, backend, notes)
     failed = _failed(run)
     log_path = store.logs(failed).get("0") if failed else None
     return Facts(
@@ -196,11 +196,11 @@ def _failed(run: Run) -> Run | None:
     return next((part for part in failures if part), None)
 
 
-def find_release(run: Run, registry: Registry, notes: list[str]) -> Release | None:
+def find_release(run: Run, backend: Backend, notes: list[str]) -> Release | None:
     """The version of the run's model, or of a part of it; None when there is none."""
     try:
-        version = version_of(registry, run)
-        return _release(registry, version, notes) if version else None
+        version = version_of(backend.registry, run)
+        return _release(backend, version, notes) if version else None
     except Refused as refused:
         notes.append(f"The registry cannot be read: {refused.problems[0].found}")
         return None
@@ -228,8 +228,8 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
     )
 
 
-def _release(registry: Registry, version: Version, notes: list[str]) -> Release:
-    line = _audit_line(version, notes)
+def _release(backend: Backend, version: Version, notes: list[str]) -> Release:
+    registry, line = backend.registry, _audit_line(backend, version, notes)
     decision = line.get("decision")
     champion = registry.champion(version.model, desired_state.ENVIRONMENTS[0])
     declared = desired_state.read(version.project, desired_state.ENVIRONMENTS[0])
@@ -240,12 +240,12 @@ def _release(registry: Registry, version: Version, notes: list[str]) -> Release:
         against = registry.find(version.model, former) if former != version.version else None
     return Release(
         version=version,
-        evidence=evidence.load(version),
+        evidence=evidence.load(backend, version),
         decision=decision,
         decided=str(line.get("at", "")),
         declared=declared is not None and declared.digest == version.digest,
         is_champion=is_champion,
-        against=_side(against, evidence.load(against)) if against else None,
+        against=_side(against, evidence.load(backend, against)) if against else None,
     )
 
 
@@ -253,13 +253,13 @@ def _side(version: Version, loaded: Evidence) -> Side:
     return Side(f"version {version.version}", version.digest, loaded)
 
 
-def _audit_line(version: Version, notes: list[str]) -> Mapping[str, Any]:
+def _audit_line(backend: Backend, version: Version, notes: list[str]) -> Mapping[str, Any]:
     """The last audit line with a decision about the version; empty when there is none.
 
     One that found it champion already decided nothing: the approval is before it.
     """
     try:
-        lines = audit.verify()
+        lines = audit.verify(backend.audit_log)
     except Refused as refused:
         notes.append(f"The gates' decision is not shown: {refused.problems[0].found}")
         return {}

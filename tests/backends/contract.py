@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,10 @@ from ml.backends.base import Backend
 from ml.backends.registry import DIGEST_PREFIX, model_folder
 from ml.backends.runs import Event, Filter, Run
 from ml.core.errors import Exit, Place, Refused, Severity
+from ml.release import audit
 from ml.release.canary import canary
 from ml.serving.endpoint import Live
+from ml.serving.scoring.manifest import folder_digest
 from ml.serving.server import Launch, Server
 from ml.specs.plan.plan import Distribution, EarlyTermination
 from tests.backends.conftest import LOG, Plans, Sweeps
@@ -236,6 +239,45 @@ class BackendContract:
         assert registry.find("m", "1") == kept and kept.evidence == "c" * 64
         kept = registry.keep_evidence(first, "d" * 64)
         assert kept.kept_at("c" * 64) and kept.kept_at("d" * 64) and kept.evidence == "d" * 64
+
+    def test_the_evidence_of_a_version_is_brought(
+        self, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With its files, also to a machine that has neither where the backend is elsewhere."""
+        launch = released(backend, "words", tmp_path)
+        version = backend.registry.find("words", launch.version)
+        folder = replace(version, evidence="e" * 64).evidence_folder
+        folder.mkdir(parents=True)
+        (folder / "evidence.json").write_text("{}")
+        version = backend.registry.keep_evidence(version, "e" * 64)
+        if backend.name == "azure":
+            monkeypatch.setenv("MLOPS_HOME", str(tmp_path / "another"))
+        for _ in "ab":
+            backend.registry.bring(version)
+            assert folder_digest(version.folder) == version.digest
+            assert (version.evidence_folder / "evidence.json").read_text() == "{}"
+        assert [each.model for each in backend.registry.versions()] == ["words"]
+        unkept = replace(version, evidence="f" * 64)
+        backend.registry.bring(unkept)
+        assert not unkept.evidence_folder.exists()
+
+    def test_lines_of_many_writers_make_one_chain(self, backend: Backend, home: Path) -> None:
+        """Nothing is lost of what several processes append to the audit log at once."""
+        log = backend.audit_log
+        assert audit.verify(log) == ()
+
+        def write(name: str) -> None:
+            for number in range(5):
+                audit.append(log, "drill", {"by": f"{name}{number}"})
+
+        writers = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        lines = audit.verify(log)
+        written = {f"{name}{number}" for name in "abc" for number in range(5)}
+        assert len(lines) == 15 and {line["by"] for line in lines} == written
 
     def test_a_run_that_ended_is_not_cancelled(self, backend: Backend, command: Plans) -> None:
         run = backend.run(command(""))

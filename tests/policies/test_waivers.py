@@ -32,6 +32,7 @@ from policies.promotion.evidence import (
 )
 from policies.promotion.gate_settings import FLOOR, SETTINGS, Gates, load
 from policies.waivers import NEVER, GateWaiver
+from tests.local import LOG
 from tests.policies.cases import (
     NOW,
     PROJECT,
@@ -212,8 +213,8 @@ def test_a_used_waiver_is_reported(tmp_path: Path) -> None:
     waivers = "- {gate: latency, reason: r, owner: ana, expires: 2025-06-30}"
     decision = decided(case, tmp_path, waivers)
     assert "waived, not passed: latency" in conclusion(decision)
-    audit.append("decision", {"decision": decision.to_json()})
-    kept: Any = audit.verify()[0]["decision"]
+    audit.append(LOG, "decision", {"decision": decision.to_json()})
+    kept: Any = audit.verify(LOG)[0]["decision"]
     ((waiver,),) = [one["waivers"] for one in kept["results"] if one["waivers"]]
     assert (waiver["owner"], waiver["reason"], waiver["expires"]) == ("ana", "r", "2025-06-30")
 

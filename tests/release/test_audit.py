@@ -9,19 +9,20 @@ import pytest
 
 from ml.core.errors import Refused
 from ml.release import audit
+from tests.local import LOG
 from tests.release.test_commands import ml
 from tests.release.test_registry import full_disk
 
 
 def fill(count: int) -> list[str]:
     """Append lines and return their hashes."""
-    return [audit.append("decision", {"version": str(number)}) for number in range(count)]
+    return [audit.append(LOG, "decision", {"version": str(number)}) for number in range(count)]
 
 
 def test_lines_are_chained_and_verify() -> None:
     """Each line holds the hash of the one before."""
     hashes = fill(3)
-    lines = audit.verify()
+    lines = audit.verify(LOG)
     assert [line["hash"] for line in lines] == hashes
     assert [line["previous"] for line in lines] == [audit.START, *hashes[:2]]
     assert [line["number"] for line in lines] == [1, 2, 3]
@@ -29,7 +30,7 @@ def test_lines_are_chained_and_verify() -> None:
 
 def test_no_log_verifies_to_nothing() -> None:
     """Before the first decision there is nothing to find."""
-    assert audit.verify() == ()
+    assert audit.verify(LOG) == ()
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
@@ -40,7 +41,7 @@ def test_no_log_verifies_to_nothing() -> None:
 def test_a_changed_line_is_found(line: int, how: str) -> None:
     """Whatever is done to a line, the first that no longer follows is named."""
     fill(4)
-    lines = audit.path().read_text().splitlines()
+    lines = LOG.path.read_text().splitlines()
     document = json.loads(lines[line])
     if how == "edit":
         lines[line] = lines[line].replace(f'"version": "{line}"', '"version": "9"')
@@ -61,9 +62,9 @@ def test_a_changed_line_is_found(line: int, how: str) -> None:
         lines[line] += " "
     else:
         lines.insert(line, lines[line])
-    audit.path().write_text("\n".join(lines) + "\n")
+    LOG.path.write_text("\n".join(lines) + "\n")
     with pytest.raises(Refused) as raised:
-        audit.verify()
+        audit.verify(LOG)
     problem = raised.value.problems[0]
     assert problem.code == "audit-broken" and problem.place
     assert problem.place.line in (line + 1, line + 2)
@@ -72,8 +73,8 @@ def test_a_changed_line_is_found(line: int, how: str) -> None:
 def test_a_torn_last_line_is_found_and_nothing_is_added_to_it() -> None:
     """Half a line, as a power cut leaves it, is not built upon."""
     fill(2)
-    audit.path().write_bytes(audit.path().read_bytes()[:-10])
-    for act in (audit.verify, lambda: audit.append("decision", {})):
+    LOG.path.write_bytes(LOG.path.read_bytes()[:-10])
+    for act in (lambda: audit.verify(LOG), lambda: audit.append(LOG, "decision", {})):
         with pytest.raises(Refused):
             act()
 
@@ -86,57 +87,57 @@ def test_many_writers_make_one_chain() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(audit.verify()) == 40
+    assert len(audit.verify(LOG)) == 40
 
 
 @pytest.mark.attack("The disk is full while the audit log is written")
 def test_a_full_disk_leaves_the_log_as_it_was() -> None:
     """A line for which there is no room is not half there, and the next one follows the last."""
     fill(2)
-    before = audit.path().read_bytes()
+    before = LOG.path.read_bytes()
     for room in (0, 1, 40):
         with full_disk(len(before) + room), pytest.raises(Refused) as raised:
-            audit.append("decision", {"version": "3"})
+            audit.append(LOG, "decision", {"version": "3"})
         assert raised.value.problems[0].code == "disk-full"
-        assert audit.path().read_bytes() == before
+        assert LOG.path.read_bytes() == before
     fill(1)
-    assert len(audit.verify()) == 3
+    assert len(audit.verify(LOG)) == 3
 
 
 @pytest.mark.attack("A bit of the audit log is flipped")
 def test_every_changed_byte_is_found() -> None:
     """One bit flipped anywhere, also where it leaves no text, is found."""
     fill(1)
-    sound = audit.path().read_bytes()
+    sound = LOG.path.read_bytes()
     for place in range(len(sound)):
         for bit in (0x01, 0x80):
             changed = bytearray(sound)
             changed[place] ^= bit
-            audit.path().write_bytes(changed)
+            LOG.path.write_bytes(changed)
             with pytest.raises(Refused) as raised:
-                audit.verify()
+                audit.verify(LOG)
             assert raised.value.exit_code == 3
 
 
 def test_lines_cut_off_the_end_are_found_by_a_hash_that_was_noted() -> None:
     """A shorter chain is sound in itself; who knows a hash that it had finds out."""
     hashes = fill(3)
-    assert len(audit.verify(hashes[1])) == 3
-    audit.path().write_bytes(b"".join(audit.path().read_bytes().splitlines(True)[:-1]))
-    assert len(audit.verify()) == len(audit.verify(hashes[1])) == 2
+    assert len(audit.verify(LOG, hashes[1])) == 3
+    LOG.path.write_bytes(b"".join(LOG.path.read_bytes().splitlines(True)[:-1]))
+    assert len(audit.verify(LOG)) == len(audit.verify(LOG, hashes[1])) == 2
     for known in (hashes[2], "", "0" * 64):
         with pytest.raises(Refused) as raised:
-            audit.verify(known)
+            audit.verify(LOG, known)
         assert raised.value.problems[0].code == "audit-broken"
 
 
 def test_an_emptied_log_is_found_by_a_hash_that_was_noted() -> None:
     """A log that is gone verifies to nothing, and not to what it held."""
     (known,) = fill(1)
-    audit.path().unlink()
-    assert audit.verify() == ()
+    LOG.path.unlink()
+    assert audit.verify(LOG) == ()
     with pytest.raises(Refused):
-        audit.verify(known)
+        audit.verify(LOG, known)
 
 
 def test_the_command_says_how_many_lines_follow(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,9 +155,9 @@ def test_the_command_says_how_many_lines_follow(capsys: pytest.CaptureFixture[st
 def test_the_command_names_the_line_that_was_changed(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 3, the file and the line."""
     fill(3)
-    audit.path().write_text(audit.path().read_text().replace('"version": "1"', '"version": "9"'))
+    LOG.path.write_text(LOG.path.read_text().replace('"version": "1"', '"version": "9"'))
     code, out, err = ml(capsys, "audit", "verify")
-    assert (code, out) == (3, "") and f"{audit.path()}:2" in err
+    assert (code, out) == (3, "") and f"{LOG.path}:2" in err
     code, out, err = ml(capsys, "audit", "verify", "--json")
     found = json.loads(out)
     assert code == 3 and not found["sound"] and found["line"] == 2 and "changed" in found["why"]
@@ -165,13 +166,13 @@ def test_the_command_names_the_line_that_was_changed(capsys: pytest.CaptureFixtu
 def test_what_the_chain_alone_cannot_show_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """The last line is rewritten with a hash of its own: only one who noted a hash finds that."""
     *_, noted = fill(3)
-    *before, last = audit.path().read_text().splitlines()
+    *before, last = LOG.path.read_text().splitlines()
     document = json.loads(last)
     document.pop("hash")
     document["version"] = "9"
     document["hash"] = audit._hash(document)
     lines = [*before, json.dumps(document, sort_keys=True)]
-    audit.path().write_text("\n".join(lines) + "\n")
+    LOG.path.write_text("\n".join(lines) + "\n")
     code, _, err = ml(capsys, "audit", "verify")
     assert code == 0 and "this does not show that the end was cut off or rewritten" in err
     code, _, err = ml(capsys, "audit", "verify", "--holding", noted)

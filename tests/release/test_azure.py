@@ -120,7 +120,7 @@ def test_the_whole_way(world: World, capsys: pytest.CaptureFixture[str]) -> None
     assert (now.declared, now.champion, now.serving, now.signed_off) == ("2", "2", "2", "ana")
     assert now.verdict == "as declared" and now.url
 
-    assert roll_back(backend.registry, "tiny", "dev", "it was a test").declared.version == "1"
+    assert roll_back(backend, "tiny", "dev", "it was a test").declared.version == "1"
     commit("back")
     done = apply(backend, "tiny", "dev", "ana")
     assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
@@ -277,7 +277,8 @@ def release(launch: Launch, kill_after: int = 0) -> Applied | None:
         **{"project": "words", "environment": "dev", "declared": Declared(decision="d" * 64)},
         **{"version": version, "launch": launch, "samples": SAMPLES, "strategy": QUICK},
         **{"approved_by": "ana", "registry": backend.registry, "endpoints": backend.endpoints},
-        **{"history": audit.history(name), "live": backend.endpoints.live(name)},
+        **{"audit_log": backend.audit_log, "history": audit.history(backend.audit_log, name)},
+        "live": backend.endpoints.live(name),
         "check": GateCheck(approved, version, champion, nothing, ""),
     }
     change = Change(**{**unread, **known})  # type: ignore[arg-type]
@@ -317,7 +318,7 @@ def test_an_apply_that_is_killed_converges(
             f"launch = pickle.loads(pathlib.Path({str(own_home / 'launch')!r}).read_bytes())\n"
             f"test_azure.release(launch, {point})\n"
         )
-        before = len(audit.history("words").applied)
+        before = len(audit.history(backend.audit_log, "words").applied)
         done = release(launch)
         assert done and done.outcome in ("applied", "unchanged"), point
         live = backend.endpoints.live("words")
@@ -326,5 +327,5 @@ def test_an_apply_that_is_killed_converges(
         assert names == {live.server.slot.name}
         champion = backend.registry.champion("words", "dev")
         assert champion and champion.digest == launch.digest
-        assert len(audit.history("words").applied) - before <= 1
-        assert audit.is_launch(audit.history("words").applied[-1], launch)
+        assert len(audit.history(backend.audit_log, "words").applied) - before <= 1
+        assert audit.is_launch(audit.history(backend.audit_log, "words").applied[-1], launch)

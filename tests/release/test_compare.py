@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ml.backends.attestation import Verifier
+from ml.backends.base import Backend
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import Version
 from ml.cli.app import main
@@ -20,7 +20,7 @@ from ml.release.comparison import versus
 from ml.release.evidence import evidence
 from ml.reports.comment import marker
 from policies.promotion.evidence import Evidence
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.conftest import Template, World
 
@@ -41,7 +41,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_the_champion_is_what_is_compared_with(two: World) -> None:
     """By version, by run, and either way round; no run is made and no decision logged."""
-    before = len(audit.verify()), len([*LocalRuns().all()])
+    before = len(audit.verify(LOG)), len([*LocalRuns().all()])
     found = versus(BACKEND, "tiny:2", None, "local")
     assert found.champion.name == "tiny 1" and found.notes == ()
     first = found.metrics[0]
@@ -60,7 +60,7 @@ def test_the_champion_is_what_is_compared_with(two: World) -> None:
         assert again.metrics == found.metrics, words
     back = versus(BACKEND, "champion@local", "tiny:2", "local")
     assert back.metrics[0].verdict == "worse"
-    assert (len(audit.verify()), len([*LocalRuns().all()])) == before
+    assert (len(audit.verify(LOG)), len([*LocalRuns().all()])) == before
 
 
 def test_other_features_than_the_champions_are_noted(
@@ -69,8 +69,8 @@ def test_other_features_than_the_champions_are_noted(
     """The hash of the feature set is another one."""
     load = evidence.load
 
-    def other(version: Version, verifier: Verifier | None = None) -> Evidence:
-        found = load(version, verifier)
+    def other(backend: Backend, version: Version) -> Evidence:
+        found = load(backend, version)
         features = ("f" if version.version == "1" else "e") * 64
         return replace(found, lineage=replace(found.lineage, feature_set_hash=features))
 

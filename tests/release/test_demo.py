@@ -6,7 +6,7 @@ import pytest
 
 from ml.cli.app import main
 from ml.release import audit
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 from tests.release.conftest import World
 
 
@@ -33,7 +33,7 @@ def test_the_whole_way_and_once_more(
     assert "canary: 10 %" in said and "canary: 100 %" in said
     assert "quality refuses it: gain_at_1 on test is 0.3" in said
     assert "rolled back at 10 %" in said and "none of its failed" in said
-    events = [line["event"] for line in audit.verify()]
+    events = [line["event"] for line in audit.verify(LOG)]
     assert events.count("applied") == 2 and events[-1] == "drill"
     champion = BACKEND.registry.champion("tiny", "local")
     assert champion is not None and champion.version == "2"

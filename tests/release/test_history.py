@@ -8,12 +8,13 @@ import pytest
 
 from ml.release import audit
 from ml.serving.server import Launch
+from tests.local import LOG
 
 
 def happened(event: str, version: str, endpoint: str = "tiny", **more: object) -> None:
     """Add a line as a rollout does."""
     what = {"endpoint": endpoint, "version": version, "digest": f"sha256:{version}", "serving": "1"}
-    audit.append(event, {**what, "approved_by": "ana", **more})
+    audit.append(LOG, event, {**what, "approved_by": "ana", **more})
 
 
 def launch(version: str, serving: str = "1") -> Launch:
@@ -40,7 +41,7 @@ def test_going_back_takes_away_what_came_after(applied: str, left: str) -> None:
     for version in applied:
         happened("applied", version)
         happened("applied", "9", endpoint="other")
-    assert "".join(str(line["version"]) for line in audit.history("tiny").served) == left
+    assert "".join(str(line["version"]) for line in audit.history(LOG, "tiny").served) == left
 
 
 def test_refused_versions_are_those_that_did_not_make_it_since() -> None:
@@ -52,10 +53,10 @@ def test_refused_versions_are_those_that_did_not_make_it_since() -> None:
         ("rolled-back", "3", "memory"),
     ):
         happened(event, version, why=why)
-    (one,) = audit.history("tiny").refused()
+    (one,) = audit.history(LOG, "tiny").refused()
     assert (one.version, one.outcome, one.why, one.by) == ("3", "rolled-back", "memory", "ana")
-    assert audit.history("tiny").approver("sha256:2") == "ana"
-    assert audit.history("tiny").approver("sha256:3") == ""
+    assert audit.history(LOG, "tiny").approver("sha256:2") == "ana"
+    assert audit.history(LOG, "tiny").approver("sha256:3") == ""
 
 
 def decided(outcome: str, step: str = "apply", environment: str = "prod") -> str:
@@ -64,20 +65,20 @@ def decided(outcome: str, step: str = "apply", environment: str = "prod") -> str
     results = [{"gate": "gap", "mode": "enabled", "verdict": "fail"}]
     asked = {**request, "approved_by": "", "reason": "because"}
     decision = {"request": asked, "outcome": outcome, "results": results}
-    return audit.append("decision", {"project": "tiny", "decision": decision})
+    return audit.append(LOG, "decision", {"project": "tiny", "decision": decision})
 
 
 def test_the_last_attempt_is_what_an_apply_came_to() -> None:
     """Not a proposal, not another environment's, not one that found nothing to do."""
-    assert audit.history("tiny-prod").last_attempt("tiny", "prod") is None
+    assert audit.history(LOG, "tiny-prod").last_attempt("tiny", "prod") is None
     happened("applied", "4", endpoint="tiny-prod")
     decided("refused", environment="dev")
     decided("refused", step="propose")
     hash = decided("already-champion")
-    found = audit.history("tiny-prod").last_attempt("tiny", "prod")
+    found = audit.history(LOG, "tiny-prod").last_attempt("tiny", "prod")
     assert found and (found.outcome, found.version) == ("applied", "4")
     decided("refused")
-    found = audit.history("tiny-prod").last_attempt("tiny", "prod")
+    found = audit.history(LOG, "tiny-prod").last_attempt("tiny", "prod")
     assert found and (found.outcome, found.version) == ("refused", "5") and "gap" in found.why
-    assert audit.history("tiny-prod").reason(hash) == "because"
-    assert audit.history("tiny-prod").reason("0" * 64) == ""
+    assert audit.history(LOG, "tiny-prod").reason(hash) == "because"
+    assert audit.history(LOG, "tiny-prod").reason("0" * 64) == ""

@@ -43,7 +43,7 @@ def test_a_release_on_a_backend_in_memory(
     assert steps.unsigned and steps.steps and steps.stops is None
     assert status(backend, "tiny", "local")[0].declared == "1"
     assert [d.relation for d in descendants(backend.registry, first.run)] == ["made"]
-    assert backend.registry.find("tiny", "1").folder in find_in_use(backend.registry).paths
+    assert backend.registry.find("tiny", "1").folder in find_in_use(backend).paths
 
     backend.registry.promote(backend.registry.find("tiny", "1"), "local")
     worse = propose(backend, "tiny", train(0.7))

@@ -68,11 +68,11 @@ def test_a_release_survives_the_hardest_cleaning(challenged: World) -> None:
     copy = model_folder(store(stray.outputs["model"]))
     for folder in (*home.snapshots().iterdir(), *copy.parent.iterdir()):
         os.utime(folder, (0, 0))
-    found = cleaning.plan(find_in_use(BACKEND.registry), keep=0)
+    found = cleaning.plan(find_in_use(BACKEND), keep=0)
     kinds = {item.name: item.kind for item in found.items}
     assert kinds[stray.name] == "run" and kinds[copy.name[:12]] == "model"
     assert challenged.runs[0.8].name in found.stay and challenged.runs[0.95].name in found.stay
-    assert cleaning.remove(found, cleaning.plan(find_in_use(BACKEND.registry), keep=0))[1] == []
+    assert cleaning.remove(found, cleaning.plan(find_in_use(BACKEND), keep=0))[1] == []
     assert not stray.folder.exists() and not copy.exists()
     live = endpoint.live("tiny")
     assert live is not None and live.launch.code.is_dir()
@@ -80,21 +80,21 @@ def test_a_release_survives_the_hardest_cleaning(challenged: World) -> None:
     endpoint.stop("tiny")
     endpoint.ensure("tiny")
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
-    assert cleaning.plan(find_in_use(BACKEND.registry), keep=0).items == ()
+    assert cleaning.plan(find_in_use(BACKEND), keep=0).items == ()
 
 
 def test_nothing_is_touched_while_a_project_is_being_released(world: World) -> None:
     """A model that was stored and is not registered yet is no orphan."""
     copy = model_folder(store(world.runs[0.8].outputs["model"]))
     os.utime(copy, (0, 0))
-    assert [item.kind for item in cleaning.plan(find_in_use(BACKEND.registry)).items] == ["model"]
+    assert [item.kind for item in cleaning.plan(find_in_use(BACKEND)).items] == ["model"]
     with desired_state.project_lock("tiny"):
-        assert cleaning.plan(find_in_use(BACKEND.registry)).items == ()
+        assert cleaning.plan(find_in_use(BACKEND)).items == ()
 
 
 def test_unreadable_evidence_stops_the_cleaning(challenged: World) -> None:
     """What the version needs is not known: nothing is safe to remove."""
     (BACKEND.registry.versions()[0].evidence_folder / "evidence.json").write_text("{")
     with pytest.raises(Refused) as refused:
-        find_in_use(BACKEND.registry)
+        find_in_use(BACKEND)
     assert refused.value.problems[0].code == "evidence-unreadable"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ml.backends.attestation import Certificates
-from ml.backends.registry import Version
+from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.core.errors import Exit, Refused
 from ml.release import audit
 from ml.release.declaration import desired_state, projects
@@ -26,12 +26,11 @@ from ml.release.promotion.gate_check import GateCheck, champion_of, check_gates,
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.plan import plan
-from ml.release.versions import EVIDENCE_FILE
 from ml.serving import endpoint
 from ml.specs.plan import planning
 from ml.specs.sdk.load import load
 from policies.promotion.decision import Result
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.authority import Authority, Workflow
 from tests.release.conftest import Template, World
@@ -97,7 +96,7 @@ def test_claims_are_told_again(declared_world: World) -> None:
         document["supply_chain"]["advisories"] = []
 
     version = BACKEND.registry.keep_evidence(version, edited(version, claim))
-    found = evidence.load(version)
+    found = evidence.load(BACKEND, version)
     assert found.created and found.created < datetime.now(UTC)
     assert found.latency.hardware != found.latency.instance_type
     assert found.supply_chain.as_of is None and found.supply_chain.advisories is None
@@ -105,7 +104,7 @@ def test_claims_are_told_again(declared_world: World) -> None:
     for name in ("code_snapshot", "evaluation_snapshot", "commit", "evaluation_commit"):
         other = "b" * 40 if name.endswith("commit") else "sha256:" + "b" * 64
         lie = edited(version, lambda document: document["lineage"].update({name: other}))  # noqa: B023
-        lineage = evidence.load(BACKEND.registry.keep_evidence(version, lie)).lineage
+        lineage = evidence.load(BACKEND, BACKEND.registry.keep_evidence(version, lie)).lineage
         assert lineage.evaluation_dirty if name.startswith("evaluation") else lineage.dirty
 
 
@@ -116,9 +115,11 @@ def test_an_invented_decision(declared_world: World, how: str) -> None:
     declared = now_declared()
     hashes = {
         "nothing": lambda: "d" * 64,
-        "another version": lambda: str(audit.verify()[0]["hash"]),
+        "another version": lambda: str(audit.verify(LOG)[0]["hash"]),
         "another event": lambda: audit.append(
-            "drill", {"decision": audit.verify()[-1]["decision"], "endpoint": "tiny"}
+            LOG,
+            "drill",
+            {"decision": audit.verify(LOG)[-1]["decision"], "endpoint": "tiny"},
         ),
     }
     desired_state.declare("tiny", "local", replace(declared, decision=hashes[how]()))
@@ -133,7 +134,7 @@ def test_an_invented_decision(declared_world: World, how: str) -> None:
 def test_an_approval_is_of_a_digest(declared_world: World) -> None:
     """Declared while an apply waits for another: it needs an approval of its own."""
     second, sentences, results = now_declared(), [], []
-    first = next(line for line in audit.verify() if line["event"] == "applied")
+    first = next(line for line in audit.verify(LOG) if line["event"] == "applied")
     waits = threading.Event()
 
     def run() -> None:
@@ -162,6 +163,7 @@ def test_the_log_loosens_nothing(declared_world: World) -> None:
     second = now_declared()
     version = BACKEND.registry.find("tiny", "2")
     audit.append(
+        LOG,
         "applied",
         {
             **{"environment": "local", "endpoint": "tiny", "model": "tiny", "version": "2"},
@@ -248,15 +250,15 @@ def test_a_log_that_was_written_anew(
     """It lacks the decision that this machine declares; what it was held against is said."""
     code, out, err = ml(capsys, "audit", "verify")
     assert code == 0 and "held against local in" in err and "is line" in err
-    lines = audit.verify()
-    audit.path().write_text("")
+    lines = audit.verify(LOG)
+    LOG.path.write_text("")
     if how == "gone":
-        audit.path().unlink()
+        LOG.path.unlink()
     elif how == "anew":
-        audit.path().unlink()
+        LOG.path.unlink()
         for line in lines:
             details = {"endpoint": line.get("endpoint", ""), "decision": line.get("decision")}
-            audit.append(str(line["event"]), details)
+            audit.append(LOG, str(line["event"]), details)
     code, out, err = ml(capsys, "audit", "verify")
     assert code == 3 and "error[audit-broken]" in err
     code, out, err = ml(capsys, "audit", "verify", "--json")

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from ml.backends.registry import Version
+from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.release.declaration import desired_state
-from ml.release.versions import EVIDENCE_FILE
 from ml.serving.scoring.manifest import write_manifest
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load

@@ -14,7 +14,6 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import Version
 from ml.backends.runs import Run
 from ml.core import home
-from ml.release import audit
 from ml.release.comparison import Side
 from ml.release.declaration import projects
 from ml.release.promotion.gate_check import check_gates, request
@@ -23,7 +22,7 @@ from ml.reports.facts import Release, gather
 from ml.reports.pages import report
 from ml.serving import endpoint
 from policies.promotion.evidence import Evidence
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 from tests.policies import cases
 from tests.release.conftest import Template, World
 from tests.reports.html_page import Page
@@ -143,7 +142,7 @@ def test_a_report_changes_nothing(world: World, own_home: Path) -> None:
     """The audit log, the registry, the declaration and the evidence are unchanged."""
 
     def state() -> dict[str, bytes]:
-        paths = [audit.path(), *(own_home / "release").glob("*.yml")]
+        paths = [LOG.path, *(own_home / "release").glob("*.yml")]
         paths += [path for path in (own_home / "evidence").rglob("*") if path.is_file()]
         return {str(path): path.read_bytes() for path in paths}
 
@@ -166,8 +165,8 @@ def test_edited_evidence(world: World, own_home: Path) -> None:
 
 def test_an_edited_audit_log(world: World) -> None:
     """A note replaces the decision."""
-    text = audit.path().read_text()
-    audit.path().write_text(text.replace("ana", "eve"))
+    text = LOG.path.read_text()
+    LOG.path.write_text(text.replace("ana", "eve"))
     page = Page(report(world.runs[0.95], BACKEND).html)
     assert "The gates' decision is not shown: the audit log was changed" in page.text
     assert page.text.count("non-inferiority") == 0

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.attestation import Verifier
+from ml.backends.audit_log import LocalAuditLog
 from ml.backends.base import EnvironmentComparison
 from ml.backends.endpoints import Endpoints
 from ml.backends.registry import Version, withdrawn
@@ -215,6 +216,9 @@ class MemoryRegistry:
         kept = {*known.kept, (sha256, datetime.now(UTC))}
         return self._set(version, evidence=sha256, kept=frozenset(kept))
 
+    def bring(self, version: Version) -> None:
+        """They are here."""
+
     def _set(self, version: Version, **changes: Any) -> Version:
         known = self.find(version.model, version.version)
         changed = replace(known, **changes)
@@ -228,6 +232,7 @@ class MemoryBackend:
     name = "memory"
     assets = None
     endpoints: Endpoints = endpoint
+    audit_log = LocalAuditLog()
     rehearsal = False
 
     def __init__(self, folder: Path, verifier: Verifier | None = None) -> None:

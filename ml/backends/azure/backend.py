@@ -13,6 +13,7 @@ from ml.backends import snapshot
 from ml.backends.attestation import Verifier
 from ml.backends.azure import submission
 from ml.backends.azure.assets import AzureAssets
+from ml.backends.azure.blobs import AzureAuditLog
 from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.following import Follower
@@ -63,6 +64,10 @@ class AzureBackend:
     @cached_property
     def endpoints(self) -> AzureEndpoints:
         return AzureEndpoints(self.workspace, self.registry)
+
+    @cached_property
+    def audit_log(self) -> AzureAuditLog:
+        return AzureAuditLog(self.workspace)
 
     @cached_property
     def assets(self) -> AzureAssets:

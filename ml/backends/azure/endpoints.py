@@ -94,8 +94,7 @@ class AzureEndpoints:
     def check_launch(self, launch: Launch) -> None:
         """Nothing is checked of what is deployed already: the service keeps it as it was."""
         if launch.settings:
-            if not launch.model_folder.is_dir():
-                self._registry.fetch(launch.model, launch.version, launch.model_folder)
+            self._registry.bring(self._registry.find(launch.model, launch.version))
             local.check_launch(launch)
 
     def ensure(self, endpoint: str, port: int | None = None) -> tuple[Live, bool]:

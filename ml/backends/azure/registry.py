@@ -6,6 +6,8 @@ They are in the registry that environments share, or in the workspace where none
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +16,7 @@ from typing import Any
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import REGISTRY, Workspace
 from ml.backends.registry import (
+    EVIDENCE_FILE,
     Version,
     kept_tag,
     marks,
@@ -28,6 +31,8 @@ from ml.serving.scoring.manifest import NAME as MANIFEST
 DIGEST, PROJECT, RUN, EVIDENCE = "digest", "project", "run", "evidence"
 _CHAMPION = "champion."
 _YES = "true"
+# What follows a model's name in that of its evidence.
+_EVIDENCE = ".evidence"
 
 
 class AzureRegistry:
@@ -53,14 +58,25 @@ class AzureRegistry:
                 )
             )
 
-    def fetch(self, model: str, version: str, into: Path) -> None:
-        """Bring the files of a version into a folder, whole or not at all."""
+    def bring(self, version: Version) -> None:
+        self._bring(version.model, version.version, MANIFEST, version.folder)
+        if version.evidence:
+            folder = version.evidence_folder
+            self._bring(version.model + _EVIDENCE, folder.name, EVIDENCE_FILE, folder)
+
+    def _bring(self, name: str, version: str, file: str, into: Path) -> None:
+        """Download the folder of a model that has the file, whole or not at all."""
+        from azure.core.exceptions import ResourceNotFoundError
+
+        if into.is_dir():
+            return
         into.parent.mkdir(parents=True, exist_ok=True)
         with as_refusals(), self._workspace.quiet(), TemporaryDirectory(dir=into.parent) as folder:
-            self._models.download(model, version, download_path=folder)
-            manifests = sorted(Path(folder).rglob(MANIFEST), key=lambda path: len(path.parts))
-            if manifests:
-                manifests[0].parent.rename(into)
+            with suppress(ResourceNotFoundError):
+                self._models.download(name, version, download_path=folder)
+            found = sorted(Path(folder).rglob(file), key=lambda path: len(path.parts))
+            if found:
+                found[0].parent.rename(into)
 
     def exists(self) -> bool:
         return True
@@ -131,6 +147,21 @@ class AzureRegistry:
                 self._tag(each, _CHAMPION + environment, "false")
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
+        """The evidence is a model of its own beside the version's: the SDK downloads no data assets
+        of a registry.
+        """
+        from azure.ai.ml.entities import Model
+
+        folder = replace(version, evidence=sha256).evidence_folder
+        evidence = Model(
+            name=version.model + _EVIDENCE,
+            version=folder.name,
+            path=folder,
+            type="custom_model",
+            description=f"the evidence of {version.model} {version.version}",
+        )
+        with as_refusals(), self._workspace.quiet():
+            self._models.create_or_update(evidence)
         found = self._find(version.model, version.version)
         found = self._tag(found, kept_tag(sha256), datetime.now(UTC).isoformat())
         return _version(self._tag(found, EVIDENCE, sha256))
@@ -146,7 +177,7 @@ class AzureRegistry:
             listed = [
                 each
                 for name in names
-                if model in (None, name)
+                if model in (None, name) and not name.endswith(_EVIDENCE)
                 for each in self._models.list(name=name)
             ]
         return sorted(listed, key=lambda each: (each.name, _order(str(each.version))))

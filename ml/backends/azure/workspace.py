@@ -24,6 +24,8 @@ VARIABLES = {
 }
 # The variable that names the registry which environments share.
 REGISTRY = "AZUREML_REGISTRY_NAME"
+# Where every workspace keeps its files.
+DATASTORE = "workspaceblobstore"
 # "If your model container returns a non-200 response, Azure returns a 424": learn.microsoft.com/
 # azure/machine-learning/how-to-troubleshoot-online-endpoints#http-status-codes
 MODEL_ERROR = 424
@@ -81,6 +83,24 @@ class Workspace:
             return MLClient(
                 self._credential, registry_name=self.registry, enable_telemetry=False
             ).models
+
+    @cached_property
+    def blobs(self) -> Any:
+        """azure-storage-blob's client of the container of the default datastore.
+
+        azure-ai-ml signs it in as it does for uploads: as this client, or by a SAS where the
+        datastore has credentials.
+        """
+        from azure.ai.ml._artifacts._artifact_utilities import get_datastore_info
+        from azure.storage.blob import BlobServiceClient
+
+        with as_refusals(), self.quiet():
+            found = get_datastore_info(self.client.datastores, DATASTORE)
+        # It would wait 15 seconds before it repeats a request.
+        service = BlobServiceClient(
+            found["account_url"], credential=found["credential"], initial_backoff=1
+        )
+        return service.get_container_client(found["container_name"])
 
     @cached_property
     def _credential(self) -> Any:

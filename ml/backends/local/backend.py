@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.backends import snapshot
+from ml.backends.audit_log import LocalAuditLog
 from ml.backends.base import DATA_NOT_HERE, EnvironmentComparison, Options
 from ml.backends.endpoints import Endpoints
 from ml.backends.local import distribution, environment, registration
@@ -73,6 +74,7 @@ class LocalBackend:
     storage = LocalStorage()
     registry = LocalRegistry()
     endpoints: Endpoints = endpoint
+    audit_log = LocalAuditLog()
     assets = None
     sharing = staticmethod(shared_pool)
     serve_pages = staticmethod(server.serve_pages)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ml.backends.choice import open_backend
-from ml.cli.options import AsJson, Environment, EveryGate
+from ml.cli.options import AsJson, Environment, EveryGate, On
 from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Refused
 
@@ -40,7 +40,9 @@ def gate(
 
 
 @evidence.command("verify")
-def verify_evidence(model: Model, version: Version, as_json: AsJson = False) -> None:
+def verify_evidence(
+    model: Model, version: Version, on: On = "local", as_json: AsJson = False
+) -> None:
     """Hash the evidence, the predictions and the model again, and recompute every metric
     and what training and test share.
 
@@ -48,7 +50,9 @@ def verify_evidence(model: Model, version: Version, as_json: AsJson = False) -> 
     """
     from ml.release.evidence.verification import checks
 
-    registered = open_backend().registry.find(model, version)
+    registry = open_backend(on).registry
+    registered = registry.find(model, version)
+    registry.bring(registered)
     results = checks(registered)
     sound = all(check.sound for check in results)
     if as_json:
@@ -92,6 +96,7 @@ def verify_audit(
     holding: Annotated[
         str, typer.Option(help="A hash that you saved earlier; fails if no line has it.")
     ] = "",
+    on: On = "local",
     as_json: AsJson = False,
 ) -> None:
     """Find a line that was changed, removed or moved; exit 3 when there is one.
@@ -102,25 +107,27 @@ def verify_audit(
     """
     from ml.release import audit
 
+    backend = open_backend(on)
+    log = backend.audit_log
     try:
-        lines = audit.verify(holding or None)
-        against = [*audit.against(lines), *([f"the hash {holding}"] if holding else [])]
+        lines = audit.verify(log, holding or None)
+        against = [*audit.against(backend, lines), *([f"the hash {holding}"] if holding else [])]
     except Refused as refused:
         if not as_json:
             raise
         (problem,) = refused.problems
         line = problem.place.line if problem.place else None
-        write_json({"log": audit.path(), "sound": False, "line": line, "why": problem.found})
+        write_json({"log": log.place, "sound": False, "line": line, "why": problem.found})
         raise typer.Exit(refused.exit_code) from None
     last = str(lines[-1]["hash"]) if lines else None
     if as_json:
-        document = {"log": audit.path(), "sound": True, "lines": len(lines), "last": last}
+        document = {"log": log.place, "sound": True, "lines": len(lines), "last": last}
         write_json({**document, "against": against})
     elif last is None:
-        typer.echo(f"{audit.path()}: no line yet", err=True)
+        typer.echo(f"{log.place}: no line yet", err=True)
     else:
         count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
-        typer.echo(f"{audit.path()}: {count}, none changed; last hash {last}", err=True)
+        typer.echo(f"{log.place}: {count}, none changed; last hash {last}", err=True)
         for sentence in against:
             typer.echo(f"  held against {sentence}", err=True)
         if not holding:

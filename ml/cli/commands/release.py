@@ -217,7 +217,7 @@ def rollback(
             )
         )
     backend = open_backend(desired_state.place_of(to, on or ("local" if not approved_by else None)))
-    result = roll_back(backend.registry, project, to, why)
+    result = roll_back(backend, project, to, why)
     back, was = result.declared, result.replaced
     if not as_json:
         typer.echo(f"{back.model} {back.version} is declared in place of {was.version}", err=True)

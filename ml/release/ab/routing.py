@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
+from ml.backends.audit_log import LocalAuditLog
 from ml.backends.base import Backend
 from ml.core.errors import Problem, Refused
 from ml.release import audit
@@ -65,7 +66,8 @@ def serve(
                 experiment=experiment.name,
                 salt=experiment.salt,
             )
-            audit.append("ab-served", _details(experiment, approved_by))  # before any request
+            # Before any request.
+            audit.append(LocalAuditLog(), "ab-served", _details(experiment, approved_by))
             undo.callback(endpoint.switch, name, state)
             endpoint.switch(name, replace(state, canary=beside))
         undo.pop_all()
@@ -85,7 +87,7 @@ def stop(experiment: Experiment) -> bool:
         endpoint.switch(name, replace(state, canary=None))
         endpoint.drain(name)
         endpoint.stop_idle(name)
-        audit.append("ab-stopped", _details(experiment, ""))
+        audit.append(LocalAuditLog(), "ab-stopped", _details(experiment, ""))
     return True
 
 
@@ -128,7 +130,7 @@ def _state(experiment: Experiment) -> Live:
 
 def _check_not_rolled_back(launch: Launch, project: str) -> None:
     """Refuse a B whose canary rolled it back: an experiment has no canary."""
-    if (line := audit.history(launch.endpoint).rolled_back(launch)) is not None:
+    if (line := audit.history(LocalAuditLog(), launch.endpoint).rolled_back(launch)) is not None:
         raise audit.refused_before(
             line,
             "a B that its canary has not rolled back: an experiment has no canary",

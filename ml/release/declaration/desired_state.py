@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from ml.backends.registry import Version
+from ml.backends.base import Backend
 from ml.core import documents, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.declaration import edit, release_file
@@ -117,10 +117,11 @@ def was_declared_before(project: str, environment: str, declared: Declared) -> b
     return wanted in pairs
 
 
-def decisions() -> Sequence[tuple[str, str, bool]]:
-    """Every declared decision: where it is declared, its hash, and whether it was made here.
+def decisions(backend: Backend) -> Sequence[tuple[str, str, bool]]:
+    """Every declared decision: where it is declared, its hash, and whether it was made there.
 
-    Those of tracked files are as committed. One was made here if its evidence is kept here.
+    Those of tracked files are as committed. One was made on a backend that keeps its evidence; of
+    workspaces, which share a registry, in the one that has the environment's endpoint.
     """
     found = []
     for project in projects():
@@ -133,12 +134,18 @@ def decisions() -> Sequence[tuple[str, str, bool]]:
                     "committed in",
                 )
             if declared is not None:
-                version = Version(
-                    declared.model, declared.version, "", project, "", declared.evidence
-                )
                 name = f"{environment} {where} {repository.shown(path(project, environment))}"
-                found.append((name, declared.decision, version.evidence_folder.is_dir()))
+                found.append((name, declared.decision, _is_of(backend, environment, declared)))
     return found
+
+
+def _is_of(backend: Backend, environment: str, declared: Declared) -> bool:
+    """Whether the declared decision was made on this backend."""
+    versions = backend.registry.versions(declared.model)
+    if not any(each.kept_at(declared.evidence) for each in versions):
+        return False
+    name = endpoint_of(declared.model, environment)
+    return backend.rehearsal or backend.endpoints.live(name) is not None
 
 
 def reason_for(project: str, environment: str, digest: str) -> str:

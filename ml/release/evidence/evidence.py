@@ -22,7 +22,7 @@ from typing import Any
 
 from ml.backends.attestation import AttestationError, Attestor, Statement, Verifier
 from ml.backends.base import Backend
-from ml.backends.registry import Version
+from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.core import faults, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused
@@ -32,7 +32,7 @@ from ml.release.evidence.recomputation import (
     read_predictions,
     with_predictions,
 )
-from ml.release.versions import EVALUATION, EVIDENCE_FILE, MODEL
+from ml.release.versions import EVALUATION, MODEL
 from ml.serving import server
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.serving.server import Timing
@@ -159,8 +159,8 @@ def _code(lineage: Mapping[str, Any]) -> Mapping[str, object]:
     return {"snapshot": code["digest"], "commit": code["commit"], "dirty": code["dirty"]}
 
 
-def load(version: Version, verifier: Verifier | None = None) -> Evidence:
-    """The evidence of a version for the gates: parsed and verified.
+def load(backend: Backend, version: Version) -> Evidence:
+    """The evidence of a version for the gates: brought here, parsed and verified.
 
     Metrics are recomputed from the predictions, the overlap of training and test from the
     identifiers, formats from the model's files; without a valid attestation, also what
@@ -168,6 +168,7 @@ def load(version: Version, verifier: Verifier | None = None) -> Evidence:
     edited, the result is empty with the reason in `disagreements`.
     """
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
+    backend.registry.bring(version)
     try:
         content = (version.evidence_folder / EVIDENCE_FILE).read_bytes()
         verify(version.folder, version.digest)
@@ -185,7 +186,8 @@ def load(version: Version, verifier: Verifier | None = None) -> Evidence:
     except OSError as error:
         return replace(nothing, disagreements=(str(error),))
     try:
-        evidence = replace(evidence, attested=_identity(version, content, evidence, verifier))
+        attested = _identity(version, content, evidence, backend.verifier)
+        evidence = replace(evidence, attested=attested)
     except AttestationError as error:
         evidence = replace(_as_told_here(version, evidence), unattested=str(error))
     return replace(

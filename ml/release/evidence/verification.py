@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.backends.registry import Version
+from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.core.errors import Refused
 from ml.release.evidence.evidence import REFERENCE_FIELD, SBOM, load_reference
 from ml.release.evidence.recomputation import (
@@ -16,7 +16,6 @@ from ml.release.evidence.recomputation import (
     read_predictions,
     sha256,
 )
-from ml.release.versions import EVIDENCE_FILE
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.toolkit.evaluation import PREDICTIONS
 from ml.toolkit.leakage import IDENTIFIERS

@@ -109,16 +109,16 @@ def check_gates(
     floor.
     """
     gates = load_gates(project)
-    own = evidence.load(version, backend.verifier)
+    own = evidence.load(backend, version)
     champion = rival or champion_of(backend, version.model, request.environment)
     if request.served_before:
-        against = evidence.load(champion, backend.verifier) if champion else None
+        against = evidence.load(backend, champion) if champion else None
     else:
         own = evidence.with_advisories(own)
         against = champion_evidence(backend, project, own, champion, version, watch)
     decision = decide(gates, own, against, request)
     line = {"project": project.name, "decision": decision.to_json()}
-    audited = audit.append("decision", line) if record else ""
+    audited = audit.append(backend.audit_log, "decision", line) if record else ""
     return GateCheck(decision, version, champion, own, audited)
 
 
@@ -140,7 +140,7 @@ def champion_evidence(
     """
     if champion is None:
         return None
-    theirs = evidence.load(champion, backend.verifier)
+    theirs = evidence.load(backend, champion)
     if champion.digest == version.digest:
         return theirs
     believed = backend.rehearsal or bool(theirs.attested)

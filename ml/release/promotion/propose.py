@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ml.backends.attestation import Attestor
 from ml.backends.base import Backend
-from ml.backends.registry import Registry, Version
+from ml.backends.registry import EVIDENCE_FILE, Registry, Version
 from ml.backends.runs import Filter, Run, Watch, unwatched
 from ml.core import documents, faults, files, repository
 from ml.core.errors import Problem, Refused
@@ -28,7 +28,7 @@ from ml.release.promotion.gate_check import (
     writer_of,
 )
 from ml.release.serving import Serving
-from ml.release.versions import EVIDENCE_FILE, MODEL, store
+from ml.release.versions import MODEL, store
 from ml.serving import endpoint, processes, server
 from ml.serving.server import Launch, Timing
 from ml.specs.sdk.load import load
@@ -100,7 +100,7 @@ def propose(
             serving=serves.digest,
         )
         check = check_gates(backend, target, version, wanted, watch=watch)
-        rival = _rival(registry, declared, environment)
+        rival = _rival(backend, declared, environment)
         if rival is not None and rival.digest != digest and check.decision.allowed:
             against = check_gates(backend, target, version, wanted, rival=rival, watch=watch)
             check = replace(against, champion=check.champion)
@@ -132,21 +132,21 @@ def propose(
     )
 
 
-def _rival(registry: Registry, declared: Declared | None, environment: str) -> Version | None:
+def _rival(backend: Backend, declared: Declared | None, environment: str) -> Version | None:
     """What is declared and not champion yet; None when it cannot be, or its canary refused it.
 
     `ml release rollback` takes one back that is in the way, and so does git where that declares.
     """
     if declared is None:
         return None
-    champion = registry.champion(declared.model, environment)
+    champion = backend.registry.champion(declared.model, environment)
     if champion is not None and champion.digest == declared.digest:
         return None
     name = desired_state.endpoint_of(declared.model, environment)
-    if audit.history(name).refusal(declared) is not None:
+    if audit.history(backend.audit_log, name).refusal(declared) is not None:
         return None
     try:
-        return registry.find(declared.model, declared.version)
+        return backend.registry.find(declared.model, declared.version)
     except Refused:
         return None
 

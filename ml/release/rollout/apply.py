@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ml.backends.audit_log import AuditLog
 from ml.backends.base import Backend
 from ml.backends.endpoints import Endpoints, Router
 from ml.backends.registry import Registry, Version
@@ -61,6 +62,7 @@ class Change:
     check: GateCheck
     registry: Registry
     endpoints: Endpoints
+    audit_log: AuditLog
     history: History
     live: Live | None
     returns: bool
@@ -200,7 +202,7 @@ def find_change(
     served = _declared_serving(backend, project, environment, declared)
     launch = served.launch(version, name)
     live = backend.endpoints.live(name)
-    history = audit.history(name)
+    history = audit.history(backend.audit_log, name)
     if not history.has_decided(declared, environment):
         raise _decision_unknown(project, environment, declared)
     # The registry says that it served; that it was merged before, git does.
@@ -239,6 +241,7 @@ def find_change(
         check=check,
         registry=backend.registry,
         endpoints=backend.endpoints,
+        audit_log=backend.audit_log,
         history=history,
         live=live,
         returns=returns,
@@ -318,7 +321,7 @@ def _decision_unknown(project: Project, environment: str, declared: Declared) ->
     return Refused(
         Problem(
             "decision-unknown",
-            f"the audit log of this machine has no decision {declared.decision[:12]}… on version "
+            f"the audit log has no decision {declared.decision[:12]}… on version "
             f"{declared.version} for {environment}",
             "a decision of the gates on this model and environment",
             f"ml release propose {project.name} --run RUN --env {environment} asks the gates",
@@ -449,7 +452,7 @@ def _finish(change: Change) -> None:
         champion = registry.champion(change.version.model, change.environment)
         if champion is None or champion.digest != change.version.digest:
             registry.promote(change.version, change.environment, change.launch.serving)
-        applied = audit.history(name).applied
+        applied = audit.history(change.audit_log, name).applied
         if not applied or not audit.is_launch(applied[-1], change.launch):
             record(change, APPLIED, None, replaced=None)
 
@@ -501,7 +504,7 @@ def record(change: Change, event: str, outcome: Outcome | None, **more: object) 
         "approved_by": change.approved_by,
         "canary": outcome.to_json() if outcome else None,
     }
-    audit.append(event, {**details, **more})
+    audit.append(change.audit_log, event, {**details, **more})
 
 
 def _rolled_back(change: Change, outcome: Outcome, blue: Live) -> Refused:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ml.backends.audit_log import LocalAuditLog
 from ml.core.errors import Problem, Refused
 from ml.release import audit
 from ml.release.canary import canary
@@ -72,6 +73,7 @@ def drill(project: str, fault: str, progress: Callable[[str], None] = lambda _: 
     green = trial.server.slot.name
     failed = sum(count for slot, count in outcome.errors.items() if slot != green)
     audit.append(
+        LocalAuditLog(),
         "drill",
         {
             "endpoint": name,

@@ -95,7 +95,7 @@ def _result(
             ]
     except Refused as refused:
         problems, code = refused.problems, refused.exit_code
-        line = audit.history(name).refusal(declared)
+        line = audit.history(backend.audit_log, name).refusal(declared)
         if line is not None:
             outcome = "rolled-back"
             canary = line.get("canary")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
+from ml.backends.base import Backend
 from ml.backends.registry import Registry
 from ml.core import faults
 from ml.core.errors import Problem, Refused
@@ -32,7 +33,7 @@ class RolledBack:
 
 
 def roll_back(
-    registry: Registry, project: str, environment: str = desired_state.LOCAL, why: str = ""
+    backend: Backend, project: str, environment: str = desired_state.LOCAL, why: str = ""
 ) -> RolledBack:
     """Declare the version before the declared one; `ml release apply` rolls it out.
 
@@ -45,18 +46,21 @@ def roll_back(
         now = desired_state.read(target.name, environment)
         if now is None:
             raise _nowhere(target.name, environment, "nothing is declared")
-        log = audit.history(desired_state.endpoint_of(now.model, environment))
-        back = _on_branch(target.name, environment, now, log) or _served(registry, now, log)
+        log = audit.history(backend.audit_log, desired_state.endpoint_of(now.model, environment))
+        back = _on_branch(target.name, environment, now, log) or _served(backend.registry, now, log)
         if back is None:
             raise _nowhere(target.name, environment, f"nothing served before version {now.version}")
-        version = replace(registry.find(back.model, back.version), evidence=back.evidence)
+        version = replace(backend.registry.find(back.model, back.version), evidence=back.evidence)
+        backend.registry.bring(version)
         beside: list[Path] = []
 
         def first(file: Path) -> None:
             if environment != desired_state.LOCAL:
                 beside.extend(attach(file, environment, version))
             details = {"project": target.name, "environment": environment, "why": why}
-            audit.append("rollback", {**details, "from": now.version, "to": back.version})
+            audit.append(
+                backend.audit_log, "rollback", {**details, "from": now.version, "to": back.version}
+            )
 
         # A rollback that was killed before the declaration is simply repeated.
         with faults.as_refusals():

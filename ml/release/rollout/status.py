@@ -59,7 +59,7 @@ def status(
         if environment
         else desired_state.ENVIRONMENTS
     )
-    log = audit.verify()
+    log = audit.verify(backend.audit_log)
     declared = {
         (name, place): desired_state.read(name, place) for name in names for place in environments
     }
@@ -129,7 +129,7 @@ def _model(project: str) -> str:
 def _audit(declared: Declared | None, logged: bool) -> str:
     if declared is None:
         return ""
-    return "verified" if logged else "the decision is not in the audit log of this machine"
+    return "verified" if logged else "the decision is not in the audit log"
 
 
 def _refused(declared: Declared, line: Line | None, live: str | None, project: str) -> str | None:

@@ -20,7 +20,7 @@ from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
 from ml.release.rollout.apply import apply, find_change, record
 from ml.serving import endpoint, processes, server
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 from tests.release.conftest import Template, World
 from tests.release.test_commands import ml
 from tests.serving.servers import process_of
@@ -113,7 +113,7 @@ def test_b_is_started_again_and_an_apply_leaves_it_alone(
     # An apply that has nothing to do leaves it alone.
     one = BACKEND.registry.find("tiny", "1")
     (decision, *_) = [
-        str(line["decision"]) for line in audit.verify() if line["event"] == "applied"
+        str(line["decision"]) for line in audit.verify(LOG) if line["event"] == "applied"
     ]
     desired_state.declare(
         "tiny", "local", Declared(one.model, one.version, one.digest, one.evidence, decision)

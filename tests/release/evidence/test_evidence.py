@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml.backends.registry import Version
+from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.release.evidence.evidence import SBOM, load
 from ml.release.evidence.verification import checks
-from ml.release.versions import EVIDENCE_FILE, store
+from ml.release.versions import store
 from ml.toolkit.evaluation import PREDICTIONS, Evaluation, Prediction, write_evaluation
 from ml.toolkit.leakage import IDENTIFIERS, shared
 from ml.toolkit.ranking import estimates
@@ -230,7 +230,7 @@ def test_edited_and_missing_identifiers_are_found(tmp_path: Path) -> None:
     told too.
     """
     version = kept(tmp_path)
-    assert load(version).disagreements == ()
+    assert load(BACKEND, version).disagreements == ()
     path = version.evidence_folder / IDENTIFIERS
     lines = path.read_text().splitlines(keepends=True)
     (shared_one,) = {line.split(",")[2] for line in lines if ",training," in line} & {
@@ -239,10 +239,10 @@ def test_edited_and_missing_identifiers_are_found(tmp_path: Path) -> None:
     assert hashlib.sha256(b"q7").hexdigest().startswith(shared_one.strip())
     path.write_text("".join(line for line in lines if line != f"id,training,{shared_one}"))
     assert differing(version) == [IDENTIFIERS]
-    assert IDENTIFIERS in str(load(version).disagreements)
+    assert IDENTIFIERS in str(load(BACKEND, version).disagreements)
     path.unlink()
     assert differing(version) == [IDENTIFIERS]
-    assert IDENTIFIERS in str(load(version).disagreements)
+    assert IDENTIFIERS in str(load(BACKEND, version).disagreements)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_identifiers_that_are_none_are_told(text: str, told: str, tmp_path: Path
     (version.evidence_folder / IDENTIFIERS).write_text(text)
     found = hashlib.sha256(text.encode()).hexdigest()
     version = edited(version, lambda of: of.update(identifiers=found))
-    assert told in str(load(version).disagreements) and differing(version) == [IDENTIFIERS]
+    assert told in str(load(BACKEND, version).disagreements) and differing(version) == [IDENTIFIERS]
 
 
 def test_a_changed_bill_of_materials_is_found(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
 from ml.release.rollout.status import status
 from ml.serving import endpoint
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.conftest import World
 from tests.release.test_commands import ml
@@ -124,11 +124,11 @@ def test_promoted_by_commits_and_reverted(
     assert propose(BACKEND, "tiny", rehearsed.run(0.95), "prod").decision.allowed
     commit("Promote tiny 2 to prod")
     tiny.staged()
-    lines = len(audit.verify())
+    lines = len(audit.verify(LOG))
     found = plan.plan(BACKEND, "tiny", "prod")
     assert found.serving and found.serving.version == "1" and not found.stops
     assert [step for step in found.steps if step.startswith(("10 %", "50 %", "100 %"))]
-    assert len(audit.verify()) == lines  # a plan leaves no trace
+    assert len(audit.verify(LOG)) == lines  # a plan leaves no trace
     assert endpoint.live("tiny-prod").launch.version == "1"  # type: ignore[union-attr]
     done = apply(BACKEND, "tiny", "prod", "ben")
     assert done and done.canary and (done.version.version, done.replaced.version) == ("2", "1")
@@ -158,12 +158,12 @@ def test_promoted_by_commits_and_reverted(
         done and done.version.version == "2" and done.canary
     )  # forward again: a promotion like another
 
-    back = rollback.roll_back(BACKEND.registry, "tiny", "prod", "it is slow")
+    back = rollback.roll_back(BACKEND, "tiny", "prod", "it is slow")
     assert (back.declared.version, back.replaced.version) == ("1", "2") and files() == first
     done = apply(BACKEND, "tiny", "prod", "cy")
     assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
     with pytest.raises(Refused) as raised:
-        rollback.roll_back(BACKEND.registry, "tiny", "prod")
+        rollback.roll_back(BACKEND, "tiny", "prod")
     assert raised.value.problems[0].code == "nothing-before"
 
     # As it was before any promotion.
@@ -181,7 +181,7 @@ def test_what_is_not_as_declared_touches_nothing(rehearsed: World) -> None:
     assert propose(BACKEND, "tiny", rehearsed.run(0.8), "prod").decision.allowed
     sound = files()
     path, digest = Path("ml/projects/tiny/release.yml"), re.compile("sha256:[0-9a-f]{64}")
-    lines = len(audit.verify())
+    lines = len(audit.verify(LOG))
     cases = {
         "not-as-declared": lambda text: digest.sub("sha256:" + "0" * 64, text),
         "no-such-version": lambda text: text.replace('version: "1"', 'version: "7"'),
@@ -215,7 +215,7 @@ def test_what_is_not_as_declared_touches_nothing(rehearsed: World) -> None:
         with pytest.raises(Refused) as raised:
             act()
         assert raised.value.problems[0].code == "unknown-field"
-    assert len(audit.verify()) == lines and endpoint.live("tiny-prod") is None
+    assert len(audit.verify(LOG)) == lines and endpoint.live("tiny-prod") is None
 
 
 @pytest.mark.slow
@@ -241,7 +241,7 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     assert third.decision.outcome == "refused"
     assert (third.decision.champion, third.champion.version) == ("2", "1")
     assert desired_state.read("tiny", "local") == waiting
-    assert rollback.roll_back(BACKEND.registry, "tiny").declared.version == "1"
+    assert rollback.roll_back(BACKEND, "tiny").declared.version == "1"
     assert propose(BACKEND, "tiny", challenged.run(0.8025), reason=why).decision.allowed
     declared = desired_state.read("tiny", "local")
     assert declared and declared.version == "3"
@@ -348,7 +348,7 @@ def test_rollback_needs_something_to_go_back_to(
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         with pytest.raises(Refused) as raised:
-            rollback.roll_back(BACKEND.registry, "tiny", "dev")
+            rollback.roll_back(BACKEND, "tiny", "dev")
         assert raised.value.problems[0].code == "nothing-before"
         one = Declared("tiny", "1", "sha256:" + "1" * 64, "e" * 64, "d" * 64)
         desired_state.declare("tiny", "dev", one)

@@ -25,7 +25,7 @@ from ml.release.rollout.invoke import ask
 from ml.release.rollout.plan import plan
 from ml.release.rollout.status import status
 from ml.serving import endpoint, server
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.conftest import World
 from tests.release.test_commands import ml
@@ -63,7 +63,7 @@ def test_the_whole_way_from_a_run_to_an_answer(world: World) -> None:
     found = status(BACKEND)[0]
     assert (found.champion, found.serving, found.verdict) == ("1", "1", "as declared")
     assert found.audit == "verified" and found.signed_off == "ana"
-    events = [line["event"] for line in audit.verify()]
+    events = [line["event"] for line in audit.verify(LOG)]
     assert events == ["decision", "decision", "decision", "applied", "decision"]
 
 

@@ -12,7 +12,7 @@ from ml.release import audit
 from ml.release.rollout.drill import drill, with_fault
 from ml.release.rollout.invoke import ask
 from ml.serving import endpoint, faulty
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 from tests.release.conftest import World
 from tests.serving.servers import process_of
 
@@ -32,7 +32,7 @@ def test_the_canary_takes_it_back(served: World, fault: str) -> None:
     assert ask("tiny", {"question": "how?"}).version == "1"
     champion = BACKEND.registry.champion("tiny", "local")
     assert champion is not None and champion.version == "1"
-    assert [line["event"] for line in audit.verify()][-1] == "drill"
+    assert [line["event"] for line in audit.verify(LOG)][-1] == "drill"
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_what_cannot_be_drilled(world: World) -> None:
         drill("tiny", "fire")
     with pytest.raises(Refused, match="nothing-served"):
         drill("tiny", "errors")
-    assert not audit.verify()
+    assert not audit.verify(LOG)
 
 
 def test_the_same_model_behind_the_fault(served: World) -> None:

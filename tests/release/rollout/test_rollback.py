@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ml.backends.registry import Version
+from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
 from ml.release.rollout.rollback import roll_back
-from ml.release.versions import EVIDENCE_FILE
+from tests.local import LOG
 from tests.release import tiny
 
 
@@ -44,7 +44,7 @@ def commit(version: str, environment: str = "prod") -> None:
 def happened(event: str, version: str) -> None:
     """Add a line of a rollout to the audit log."""
     of = {"endpoint": "tiny-prod", "model": "tiny", "version": version, "decision": "d" * 64}
-    audit.append(event, {**of, "digest": f"sha256:{version * 64}", "serving": "5" * 64})
+    audit.append(LOG, event, {**of, "digest": f"sha256:{version * 64}", "serving": "5" * 64})
 
 
 def registered(model: str, version: str) -> Version:
@@ -53,12 +53,13 @@ def registered(model: str, version: str) -> Version:
     return Version(model, version, of.digest, "tiny", "", of.evidence)
 
 
-REGISTRY: Any = SimpleNamespace(find=registered)
+REGISTRY = SimpleNamespace(find=registered, bring=lambda version: None)
+RELEASED: Any = SimpleNamespace(registry=REGISTRY, audit_log=LOG)
 
 
 def back() -> str:
     """The version that a rollback of prod declares."""
-    return roll_back(REGISTRY, "tiny", "prod").declared.version
+    return roll_back(RELEASED, "tiny", "prod").declared.version
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def test_the_version_before_is_that_of_the_branch() -> None:
         back()
     commit("2")
     commit("9", "dev")
-    found = roll_back(REGISTRY, "tiny", "prod")
+    found = roll_back(RELEASED, "tiny", "prod")
     assert found.declared == declared("1") and found.replaced == declared("2")
     assert [path.read_text() for path in found.written[1:]] == ["1"]
     git("add", "-A")

@@ -18,7 +18,7 @@ from ml.release.rollout import plan, rollback
 from ml.release.rollout.apply import apply
 from ml.serving import endpoint
 from ml.serving.server import Timing
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 IMPORTS = """
 from pathlib import Path
-from ml.backends.local.registry import LocalRegistry
+from ml.backends.local.backend import LocalBackend
 from ml.release import audit
 from ml.release.rollout import rollback
 from ml.core import files
@@ -82,18 +82,18 @@ def test_a_rollback_killed_at_any_step_is_done_by_the_next(
     declares it; never the one before that, and never without a line of the audit log."""
     copied(declared if where == "local" else twice)
     monkeypatch.setenv("MLOPS_ADVISORIES", str(home.home() / "osv"))
-    killed_at(step, call, IMPORTS, f'rollback.roll_back(LocalRegistry(), "tiny", {where!r})')
+    killed_at(step, call, IMPORTS, f'rollback.roll_back(LocalBackend(), "tiny", {where!r})')
 
     now = desired_state.read("tiny", where)
     assert now and now.version in ("1", "2")
     if now.version == "2":
-        assert rollback.roll_back(BACKEND.registry, "tiny", where).declared.version == "1"
+        assert rollback.roll_back(BACKEND, "tiny", where).declared.version == "1"
     else:
         with pytest.raises(Refused, match="nothing-before"):
-            rollback.roll_back(BACKEND.registry, "tiny", where)
+            rollback.roll_back(BACKEND, "tiny", where)
     now, found = desired_state.read("tiny", where), plan.plan(BACKEND, "tiny", where)
     assert now and now.version == "1" and not found.stops
-    assert [line["to"] for line in audit.verify() if line["event"] == "rollback"][-1] == "1"
+    assert [line["to"] for line in audit.verify(LOG) if line["event"] == "rollback"][-1] == "1"
     if where == "prod":
         first = {path.name: path.read_text() for path in (home.home() / "first").iterdir()}
         assert files() == first and found.steps

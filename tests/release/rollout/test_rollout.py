@@ -18,7 +18,7 @@ from ml.release.rollout.status import status
 from ml.serving import endpoint, server
 from ml.serving.endpoint import Canary, Live
 from ml.serving.server import START_S, Server, Starting
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 from tests.release.conftest import World
 from tests.release.killing import killed
 from tests.release.test_commands import ml
@@ -100,7 +100,7 @@ def test_a_green_that_fails_its_canary_is_not_tried_again(
     router = endpoint.router("tiny")
     assert router and router.state()["tallies"]["blue"]["samples"]["errors"] == 0
     assert "version 2 was rolled back (errors:" in status(BACKEND, "tiny")[0].verdict
-    (line,) = [one for one in audit.verify() if one["event"] == "rolled-back"]
+    (line,) = [one for one in audit.verify(LOG) if one["event"] == "rolled-back"]
     assert line["version"] == "2" and line["approved_by"] == "ana"
     code, out, _ = ml(capsys, *every)
     (second,) = json.loads(out)
@@ -146,7 +146,7 @@ def test_no_room_for_a_baseline_is_not_held_against_green(
     problem = raised.value.problems[0]
     assert problem.code == "baseline-failed" and "out of memory" in problem.found
     assert_blue_serves(blue)
-    assert not [line for line in audit.verify() if line["event"] == "rolled-back"]
+    assert not [line for line in audit.verify(LOG) if line["event"] == "rolled-back"]
     monkeypatch.setattr(server, "wait_until_ready", answered)
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
 
@@ -160,7 +160,7 @@ def test_a_log_that_cannot_be_written_undoes_the_switch(
 
     def append(event: str, details: dict[str, object]) -> str:
         if event == "applied":
-            with full_disk(audit.path().stat().st_size + 10):
+            with full_disk(LOG.path.stat().st_size + 10):
                 return written(event, details)
         return written(event, details)
 
@@ -169,7 +169,7 @@ def test_a_log_that_cannot_be_written_undoes_the_switch(
         apply(BACKEND, "tiny", "local", "ana")
     assert raised.value.problems[0].code == "disk-full"
     assert_blue_serves(blue)
-    assert [line["event"] for line in audit.verify()].count("applied") == 1
+    assert [line["event"] for line in audit.verify(LOG)].count("applied") == 1
 
 
 def test_a_first_promotion_that_fails_leaves_nothing(world: World) -> None:
@@ -248,7 +248,7 @@ apply(LocalBackend(), "tiny", "local", "ana")
     assert live and live.launch.version == "2" and champion and champion.version == "2"
     assert ask("tiny", {"question": "how?"}).version == "2"
     assert running() == [live.server.slot.name]
-    applied = [line["version"] for line in audit.verify() if line["event"] == "applied"]
+    applied = [line["version"] for line in audit.verify(LOG) if line["event"] == "applied"]
     assert set(applied) == {"1", "2"} and applied[-1] == "2"
 
 
@@ -267,7 +267,7 @@ def test_two_applies_at_once_end_as_one(challenged: World) -> None:
     assert sorted(one.outcome for one in found) == ["applied", "unchanged"]
     live = endpoint.live("tiny")
     assert live and server.is_up(live.server) and live.launch.version == "2"
-    assert [line["event"] for line in audit.verify()].count("applied") == 2
+    assert [line["event"] for line in audit.verify(LOG)].count("applied") == 2
 
 
 def test_after_a_reboot_the_declared_model_is_started_and_said_so(served: World) -> None:

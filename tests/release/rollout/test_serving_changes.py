@@ -103,7 +103,7 @@ def test_a_rollback_serves_the_earlier_model_by_its_own_code(challenged: World) 
     challenged.run(0.95)
     propose(BACKEND, "tiny", challenged.run(0.95))
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
-    back = roll_back(BACKEND.registry, "tiny")
+    back = roll_back(BACKEND, "tiny")
     assert first and back.declared.serving == first.launch.serving
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done.outcome == "applied" and done.canary is None
@@ -153,7 +153,7 @@ def test_a_rollback_with_a_name_serves_at_once(
 def test_a_rollback_through_a_canary(challenged: World) -> None:
     """The earlier version is compared with the one that serves, as any other would be."""
     assert apply(BACKEND, "tiny", "local", "ana").version.version == "2"
-    roll_back(BACKEND.registry, "tiny")
+    roll_back(BACKEND, "tiny")
     done = apply(BACKEND, "tiny", "local", "ana", through_canary=True)
     assert (done.outcome, done.version.version) == ("applied", "1") and done.canary is not None
 
@@ -164,4 +164,4 @@ def test_code_that_a_rollback_needs_is_not_cleaned(challenged: World) -> None:
     changed(challenged)
     propose(BACKEND, "tiny", challenged.run(0.95))
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
-    assert first and first.launch.code in find_in_use(BACKEND.registry).paths
+    assert first and first.launch.code in find_in_use(BACKEND).paths

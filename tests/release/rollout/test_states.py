@@ -37,7 +37,7 @@ from ml.serving import endpoint, processes, server
 from ml.serving.endpoint import Canary
 from ml.serving.router import process
 from ml.serving.server import Launch, Server
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 
 NAME = "tiny"
 SERVING = "5" * 64
@@ -310,7 +310,7 @@ class Releases(RuleBasedStateMachine):
     def rolled_back_by_a_person(self) -> None:
         """What served before is declared again; where nothing did, the person is told."""
         try:
-            done = rollback.roll_back(BACKEND.registry, NAME)
+            done = rollback.roll_back(BACKEND, NAME)
         except Refused as error:
             assert error.problems[0].code == "nothing-before"
             return
@@ -410,7 +410,7 @@ class Releases(RuleBasedStateMachine):
         assert state and state.launch.digest == declared.digest and state.canary is None
         assert self.machine.champion == declared.version
         assert {path.name for path in self.machine.running} == self.needed()
-        lines = [line for line in audit.verify() if line["event"] == "applied"]
+        lines = [line for line in audit.verify(LOG) if line["event"] == "applied"]
         assert lines[-1]["digest"] == declared.digest
         if not self.applied or self.applied[-1] != declared.version:
             self.applied.append(declared.version)
@@ -434,7 +434,7 @@ class Releases(RuleBasedStateMachine):
 
     def refusals(self) -> int:
         """How many were ever recorded."""
-        return sum(line["event"] == "rolled-back" for line in audit.verify())
+        return sum(line["event"] == "rolled-back" for line in audit.verify(LOG))
 
     def live(self) -> str | None:
         """The version that requests reach now; None when no router runs."""
@@ -455,7 +455,7 @@ class Releases(RuleBasedStateMachine):
         for one in (state.server, *state.beside):
             if endpoint.ROUTER in {path.name for path in self.machine.running}:
                 assert server.is_up(one), "a deployment with a share of traffic is down"
-        audit.verify()
+        audit.verify(LOG)
 
 
 # `make torture` runs with `--hypothesis-profile deep`.
@@ -512,6 +512,6 @@ def test_the_history_is_what_status_reads(own_home: Path) -> None:
             "decision": declared.decision,
             "why": "errors",
         }
-        audit.append(event, what)
-        line = audit.history(NAME).refusal(declared)
+        audit.append(LOG, event, what)
+        line = audit.history(LOG, NAME).refusal(declared)
         assert (line and line["why"]) == ("errors" if event == "rolled-back" else None)

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from ml.backends.registry import Version
+from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.core.errors import Refused
 from ml.release.evidence.evidence import REFERENCE_FIELD, keep_reference, load_reference
 from ml.release.evidence.verification import checks
-from ml.release.versions import EVIDENCE_FILE
 from ml.release.watch import report as reports
 from ml.release.watch import requests
 from ml.release.watch.limits import Limits

@@ -1,0 +1,109 @@
+"""Releases on Azure from several machines: each has a home of its own, and the same commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.core.exceptions import ServiceResponseError
+from azure.core.pipeline.transport import RequestsTransport
+
+from ml.backends.azure.backend import AzureBackend
+from ml.backends.base import Backend
+from ml.release import audit
+from ml.release.canary import canary
+from ml.release.rollout.apply import apply
+from ml.release.rollout.rollback import roll_back
+from ml.release.rollout.status import status
+from tests.backends.conftest import azure
+from tests.release.promotion.test_environments import commit
+from tests.release.test_azure import World, lead, world
+from tests.release.test_commands import ml
+from tests.stand_ins.azure.running import StandIn
+
+__all__ = ["azure", "world"]
+
+
+@pytest.mark.slow
+def test_each_step_on_another_machine(
+    world: World,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Propose, apply, roll back and status, as a workflow does it: every run on a fresh runner."""
+
+    def machine() -> Backend:
+        monkeypatch.setenv("MLOPS_HOME", str(tmp_path_factory.mktemp("home")))
+        backend = AzureBackend()
+        backend.verifier = world.backend.verifier
+        world.backend = backend
+        return backend
+
+    monkeypatch.setattr(canary, "lead", lead)
+    first, second = world.train(0.8), world.train(0.95)
+    world.propose(first)
+    done = apply(machine(), "tiny", "dev", "ana")
+    assert done and (done.outcome, done.version.version) == ("applied", "1")
+
+    machine()
+    rival = world.propose(second).champion
+    assert rival and rival.version == "1"
+    done = apply(machine(), "tiny", "dev", "bo")
+    assert done and (done.outcome, done.version.version) == ("applied", "2")
+    (now,) = status(machine(), "tiny", "dev")
+    assert (now.verdict, now.serving, now.signed_off) == ("as declared", "2", "bo")
+
+    assert roll_back(machine(), "tiny", "dev", "it was a test").declared.version == "1"
+    commit("back")
+    done = apply(machine(), "tiny", "dev", "ana")
+    assert done and (done.outcome, done.version.version) == ("applied", "1")
+    (now,) = status(machine(), "tiny", "dev")
+    assert (now.verdict, now.audit, now.signed_off) == ("as declared", "verified", "ana")
+
+    machine()
+    code, _, err = ml(capsys, "audit", "verify", "--on", "azure")
+    assert code == 0 and "none changed" in err and "dev committed in" in err
+    code, _, err = ml(capsys, "audit", "verify")
+    assert code == 0 and "no line yet" in err
+    code, _, err = ml(capsys, "evidence", "verify", "tiny", "1", "--on", "azure")
+    assert code == 0 and "DIFFERS" not in err
+
+
+@pytest.mark.slow
+def test_a_line_whose_answer_was_lost_is_written_once(
+    azure: StandIn, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is repeated and refused, since its own line is at the end; one of another
+    machine in between comes first, and the chain holds.
+    """
+    azure.enter(monkeypatch)
+    log, sent, lost = AzureBackend().audit_log, RequestsTransport.send, []
+
+    def send(self: RequestsTransport, request: Any, **options: Any) -> Any:
+        answer = sent(self, request, **options)
+        if "comp=appendblock" in request.url and len(lost) < 2:
+            lost.append(request)
+            raise ServiceResponseError("the connection was lost")
+        return answer
+
+    audit.append(log, "drill", {"by": "0"})
+    monkeypatch.setattr(RequestsTransport, "send", send)
+    for number in (1, 2):
+        audit.append(log, "drill", {"by": str(number)})
+    monkeypatch.setattr(RequestsTransport, "send", sent)
+    assert len(lost) == 2
+    assert [line["by"] for line in audit.verify(log)] == ["0", "1", "2"]
+
+    read, lines = log.read, iter("ab")
+
+    def slow_read() -> bytes | None:
+        content = read()
+        if next(lines, ""):  # the other machine is faster, twice
+            audit.append(AzureBackend().audit_log, "drill", {"by": "another"})
+        return content
+
+    monkeypatch.setattr(log, "read", slow_read)
+    audit.append(log, "drill", {"by": "3"})
+    assert [line["event"] for line in audit.verify(AzureBackend().audit_log)] == ["drill"] * 6
