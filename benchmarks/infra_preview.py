@@ -20,7 +20,8 @@ import psutil
 import yaml
 
 from infra.preview.capture import Capture
-from infra.preview.runner import ROOT, captures, runner
+from infra.preview.runner import captures, runner
+from ml.core.imports import ROOT
 
 STACKS = ("dev", "staging", "prod")
 

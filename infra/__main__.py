@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pulumi
 
+# The repository, and in a thin fork its framework: `make setup` unpacks it there.
+sys.path.insert(0, str(Path(sys.prefix) / "framework"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from infra.program.environment import provision
 from infra.settings.loader import load
 
-settings = load(pulumi.get_stack())
+settings = load(pulumi.get_stack(), Path(__file__).parent)
 by_sas = settings.storage.datastores == "sas"
 environment = provision(settings, pulumi.Config().require_secret("lake_sas") if by_sas else None)
 

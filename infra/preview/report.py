@@ -27,10 +27,11 @@ from infra.preview.capture import (
     immutable_changes,
 )
 from infra.preview.diagram import diagrams
-from infra.preview.runner import ROOT, Runner, captures, runner
+from infra.preview.runner import Runner, captures, runner
 from infra.settings import loader
 from infra.settings.model import Settings
 from ml.core.errors import Problem, Refused
+from ml.core.imports import ROOT
 
 # The program's imports, and its settings.
 ROOMS = ("infra", "ml")

@@ -35,9 +35,9 @@ from infra.preview import sdk_types
 from infra.preview.capture import REFERENCE, Capture, Finding, Resource
 from infra.preview.engine import Engine
 from ml.core.errors import Place, Problem, Refused
+from ml.core.imports import ROOT
 
 PROJECT = "platform"
-ROOT = Path(__file__).parents[2]
 # Replaces every secret of the configuration: a preview needs none.
 NO_SECRET = json.dumps({f"{PROJECT}:lake_sas": "no-secret"})
 OPTIONS = [("grpc.max_receive_message_length", 400 * 1024 * 1024)]

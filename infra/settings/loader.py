@@ -15,8 +15,9 @@ from ml.core import documents
 from ml.core import settings as reader
 from ml.core.documents import Document, Key
 from ml.core.errors import Place, Problem, Refused, nearest
+from ml.core.imports import ROOT
 
-FOLDER = Path(__file__).parents[1]
+FOLDER = ROOT / "infra"
 # Keys of a stack file that Pulumi writes.
 PULUMI_KEYS = frozenset(
     {"config", "encryptionsalt", "secretsprovider", "encryptedkey", "environment"}

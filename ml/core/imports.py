@@ -8,6 +8,10 @@ whatever command Python is started.
 The programs `ml` and `infra`, which this module writes, and the framework's own processes begin
 with `BIND`: it binds the framework's packages, and leaves the rest of the work tree off the path.
 
+In a thin fork the framework is an unpacked wheel in `.venv/framework`, which is on no path either.
+`ml`, `infra` and `policies` are namespace packages, and the fork holds a part of each: BIND binds
+both parts.
+
     .venv/bin/python -m ml.core.imports     what `make setup` does, in the work tree
 """
 
@@ -18,11 +22,22 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import ml
+from ml.core import repository
 from ml.core.errors import Exit, Place, Problem, Refused
 
-ROOT = Path(__file__).resolve().parents[2]
+# The framework: the work tree itself, or the wheel of a thin fork.
+FRAMEWORK = Path(__file__).resolve().parents[2]
+# The folders that hold the parts of `ml` in this process.
+_PARTS = [*dict.fromkeys(Path(part).resolve().parent for part in ml.__path__)]
+# The repository that this framework is of, wherever a command is typed: its gates, limits, waivers
+# and stack files are those that count.
+ROOT = next(filter(repository.is_root, _PARTS), FRAMEWORK)
 # Last on the path, so that no file of the work tree hides a module of Python or of a package.
-BIND = f"import sys; sys.path.append({str(ROOT)!r}); import infra, ml, policies; sys.path.pop()"
+BIND = (
+    f"import sys; sys.path += {[str(part) for part in _PARTS]!r}; import infra, ml, policies; "
+    f"del sys.path[-{len(_PARTS)}:]"
+)
 _PROGRAM = """\
 {start}
 {bind}
@@ -36,6 +51,8 @@ _START_BY_SH = """\
 '''exec' {python} "$0" "$@"
 ' '''"""
 _LONGEST = 120
+# name → the module and the function that it calls.
+PROGRAMS = {"infra": ("infra.cli", "main"), "ml": ("ml.cli.entry", "main")}
 
 
 @cache
@@ -70,15 +87,11 @@ def _leads_out(file: Path, line: str, environment: Path) -> bool:
 
 
 def main() -> None:
-    """Write the programs of pyproject.toml into this environment."""
-    import tomllib
-
+    """Write the programs into this environment."""
     python = sys.executable
     is_plain = " " not in python and len(python) < _LONGEST
     start = f"#!{python}" if is_plain else _START_BY_SH.format(python=shlex.quote(python))
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    for name, entry in scripts.items():
-        module, _, function = entry.partition(":")
+    for name, (module, function) in PROGRAMS.items():
         text = _PROGRAM.format(start=start, bind=BIND, module=module, function=function)
         # A new file: the old one may be linked to that of another environment.
         unfinished = Path(python).with_name(f".{name}")

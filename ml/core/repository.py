@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 MARK = "pyproject.toml"
+LOCK = "requirements/main.lock"
 
 # Folders without specs of this repository: those of tools and of installed packages.
 SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
@@ -38,6 +39,12 @@ def boundary(path: Path) -> Path | None:
 def is_root(folder: Path) -> bool:
     """Whether a folder is the root of a repository."""
     return (folder / MARK).exists()
+
+
+def lock() -> Path:
+    """The lock of the packages: the repository's, or where it has none that of the framework."""
+    own, framework = root() / LOCK, Path(__file__).resolve().parents[2] / LOCK
+    return own if own.is_file() else framework
 
 
 def folder_of(path: Path) -> Path:

@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
+from ml.core import repository
 from ml.core.errors import Refused
 from ml.core.imports import demand_packages_alone
 
@@ -91,7 +92,7 @@ def ask(words: Sequence[str]) -> Answer:
         return Answer(error=f"`{words[0]}` printed no JSON")
 
 
-def machine(root: Path) -> Iterator[Check]:
+def machine() -> Iterator[Check]:
     """Python, the installed packages against the lock, and whether they are alone."""
     current = platform.python_version()
     if current.startswith("3.11."):
@@ -99,7 +100,7 @@ def machine(root: Path) -> Iterator[Check]:
     else:
         fix = "rm -rf .venv && make setup PYTHON=python3.11"
         yield Check("python", "error", f"{current}, not 3.11", fix)
-    lock = (root / "requirements/main.lock").read_text()
+    lock = repository.lock().read_text()
     locked = re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.M)
     other = [
         f"{name} {installed}, not {pin}"
@@ -114,7 +115,7 @@ def machine(root: Path) -> Iterator[Check]:
         more = f" and {len(other) - 3} more" if len(other) > 3 else ""
         yield Check("packages", "error", "; ".join(other[:3]) + more, "make setup")
     else:
-        yield Check("packages", "ok", f"all {len(locked)} as in requirements/main.lock")
+        yield Check("packages", "ok", f"all {len(locked)} as in {repository.LOCK}")
 
 
 def _installed(name: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+# The repository, and in a thin fork its framework: `make setup` unpacks it there.
+sys.path.insert(0, str(Path(sys.prefix) / "framework"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pulumi_policy import EnforcementLevel, PolicyPack

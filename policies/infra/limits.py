@@ -12,9 +12,10 @@ from pydantic import Field
 
 from ml.core import documents, settings
 from ml.core.errors import Problem, Refused
+from ml.core.imports import ROOT
 from ml.core.settings import CLOSED
 
-FILE = Path(__file__).with_name("limits.yml")
+FILE = ROOT / "policies/infra/limits.yml"
 BASE = "default"
 # Beyond these a limit limits nothing: the cost of a thousand nodes, and a day of idle ones.
 MOST_NODES, MOST_IDLE_MINUTES = 1000, 1440

@@ -11,11 +11,12 @@ from pydantic import Field
 
 from ml.core import documents, settings
 from ml.core.errors import Problem, Refused
+from ml.core.imports import ROOT
 
 # Of every canary outside of the environment `local`.
-CANARY = Path(__file__).with_name("canary.yml")
+CANARY = ROOT / "policies/promotion/canary.yml"
 # Of every project's watch.yml; `ignore` is a number of columns.
-WATCH = Path(__file__).with_name("watch.yml")
+WATCH = ROOT / "policies/promotion/watch.yml"
 Number = Annotated[float, Field(ge=0)]
 
 # The loosest bound that a floor may have: beyond it the signal would judge nothing.

@@ -1,4 +1,4 @@
-"""The gates' settings: the floor in gates.yml beside this module, and a project's own gates.yml,
+"""The gates' settings: the floor in policies/promotion/gates.yml, and a project's own gates.yml,
 which may only tighten the floor.
 """
 
@@ -17,9 +17,10 @@ from pydantic import AfterValidator, Field
 from ml.core import documents, settings
 from ml.core.documents import Document
 from ml.core.errors import Problem, Refused
+from ml.core.imports import ROOT
 from policies.waivers import GateWaiver, Review, check_review, check_waiver, located
 
-FLOOR = Path(__file__).with_name("gates.yml")
+FLOOR = ROOT / "policies/promotion/gates.yml"
 Mode = Literal["enabled", "report-only", "disabled"]
 MODES: tuple[Mode, ...] = ("disabled", "report-only", "enabled")  # from loose to tight
 

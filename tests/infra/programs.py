@@ -15,7 +15,8 @@ import yaml
 
 from infra.preview import runner as programs
 from infra.preview.capture import Capture
-from infra.preview.runner import ROOT, Runner, runner
+from infra.preview.runner import Runner, runner
+from ml.core.imports import ROOT
 
 _MADE = (
     "/subscriptions/6f8d2c1e-0000-4000-8000-000000000000/resourceGroups/azureml-rg-shared_1/"

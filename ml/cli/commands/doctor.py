@@ -52,7 +52,7 @@ def _checks(parts: Sequence[str]) -> Iterator[Check]:
 
     root = repository.root()
     if "machine" in parts:
-        yield from doctor.machine(root)
+        yield from doctor.machine()
         yield from doctor.placeholders(root)
     try:
         stacks = _stacks() if {"azure", "github"} & {*parts} else []

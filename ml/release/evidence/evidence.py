@@ -55,7 +55,6 @@ _MEASURED = (
 )
 # The field of evidence.json with the sha256 of the reference.
 REFERENCE_FIELD = "reference"
-LOCK = Path("requirements/main.lock")
 # The local copy of OSV records: a folder, a zip or a file. The variable moves it.
 ATTESTATION = "attestation.json"
 ADVISORIES = Path("policies/supply_chain/advisories")
@@ -326,12 +325,12 @@ def supply_chain() -> tuple[Mapping[str, object], str]:
     that cannot be read.
     """
     try:
-        locked = packages.packages(repository.root() / LOCK)
+        locked = packages.packages(repository.lock())
     except OSError:
         return {}, ""
     bill = packages.sbom(locked)
     stated: dict[str, object] = {
-        "lock": LOCK.as_posix(),
+        "lock": repository.LOCK,
         "packages": {
             each.name: {
                 "locked": each.locked,

@@ -1,1 +1,0 @@
-"""Serving a model: what a score.py may import (`scoring`) and the server on this machine."""
