@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -39,14 +40,10 @@ def build(source: Path, folder: Path, revision: str = "HEAD") -> Path:
     with tempfile.TemporaryDirectory() as tree:
         with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
             packed.extractall(tree, filter="tar")
-        before = {*folder.glob("*.whl")}
-        with tempfile.TemporaryDirectory() as built:
-            variables = {**os.environ, "SOURCE_DATE_EPOCH": time}
-            _run([sys.executable, "-c", _BUILD, built], cwd=tree, env=variables)
-            (wheel,) = Path(built).glob("*.whl")
-            for old in before:
-                old.unlink()
-            return Path(os.fspath(wheel.rename(folder / wheel.name)))
+        variables = {**os.environ, "SOURCE_DATE_EPOCH": time}
+        _run([sys.executable, "-c", _BUILD, "dist"], cwd=tree, env=variables, umask=0o022)
+        (wheel,) = Path(tree, "dist").glob("*.whl")
+        return Path(shutil.copyfile(wheel, folder / wheel.name))
 
 
 def _run(words: Sequence[str], **options: object) -> bytes:
