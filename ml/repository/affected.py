@@ -31,7 +31,7 @@ SOURCES = ("ml", "infra", "policies")
 DOCUMENTS = ("*.md", "LICENSE")
 NO_DOCUMENTS = ("ml/projects/*/data/*", "tests/*")
 # What is installed: jobs, stacks and the framework run with it.
-PACKAGES = ("pyproject.toml", "requirements/main.lock")
+PACKAGES = ("pyproject.toml", "requirements/main.lock", "requirements/framework.lock")
 # The program of the stacks, what it costs and the rules that judge it.
 STACK_PARTS = ("infra/__main__.py", "infra/program/", "infra/settings/", "infra/cost/")
 # The lower limits that every project's gates stand on.

