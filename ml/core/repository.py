@@ -8,6 +8,8 @@ from pathlib import Path
 
 MARK = "pyproject.toml"
 LOCK = "requirements/main.lock"
+# In a thin fork: the one wheel of the framework.
+FRAMEWORK_LOCK = "requirements/framework.lock"
 
 # Folders without specs of this repository: those of tools and of installed packages.
 SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
@@ -42,9 +44,10 @@ def is_root(folder: Path) -> bool:
 
 
 def lock() -> Path:
-    """The lock of the packages: the repository's, or where it has none that of the framework."""
-    own, framework = root() / LOCK, Path(__file__).resolve().parents[2] / LOCK
-    return own if own.is_file() else framework
+    """The lock of the packages: in a thin fork without one of its own, that of the framework."""
+    own = root() / LOCK
+    is_thin = (root() / FRAMEWORK_LOCK).is_file()
+    return Path(__file__).resolve().parents[2] / LOCK if is_thin and not own.is_file() else own
 
 
 def folder_of(path: Path) -> Path:
