@@ -75,6 +75,14 @@ torch: $(VENV)/torch.stamp ## install PyTorch, which distributed jobs need and t
 .PHONY: infra
 infra: $(VENV)/infra.stamp ## install Pulumi's packages, which `infra` needs and the main job does not
 
+# Of variables on make's own command line alone: others' NAME may be in the environment.
+INIT := NAME REPOSITORY TEAM OWNER REGION SUBSCRIPTION TENANT KEEP FULL WHEEL TEMPLATE FROM
+given = $(foreach word,$(1),$(if $(filter command%,$(origin $(word))),--$(shell echo $(word) | tr A-Z a-z) "$($(word))"))
+
+.PHONY: init
+init: $(VENV)/update.stamp ## make this clone your repository, or change it: make init NAME=contoso REPOSITORY=contoso/models …
+	@PYTHONPATH="$(FRAMEWORK)" $(VENV)/update/bin/python -m ml.repository.init $(call given,$(INIT))
+
 # The project of `demo` and `ask`, with what its train.yml is given for a quick first model and for a
 # bad one; these two lines are all that name it: ml/projects/README.md.
 PROJECT := faq_matching

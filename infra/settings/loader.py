@@ -25,7 +25,7 @@ PULUMI_KEYS = frozenset(
 # Values that must be encrypted: `pulumi config set --secret`.
 SECRETS = frozenset({"platform:lake_sas"})
 # What the stack files of the template hold until a fork writes its own.
-_PLACEHOLDERS = ("00000000-0000-0000-0000-000000000000", "your-organisation", "@example.com")
+PLACEHOLDERS = ("00000000-0000-0000-0000-000000000000", "your-organisation", "@example.com")
 # Pulumi's ciphertext: base64, optionally after a version and a nonce. A SAS does not match.
 _CIPHERTEXT = re.compile(r"[A-Za-z0-9+/:=_-]+")
 _DECIMAL = re.compile(r"-?(0|[1-9]\d*)")
@@ -76,7 +76,7 @@ def placeholders(stack: str, folder: Path = FOLDER) -> Iterator[Problem]:
     """Settings of a stack that still hold the template's own values, each with its line."""
     document = _document(folder / f"Pulumi.{stack}.yaml")
     for key, value in document.data["config"].items():
-        for placeholder in _PLACEHOLDERS:
+        for placeholder in PLACEHOLDERS:
             if placeholder in str(value):
                 message = f"`{key}` is the template's placeholder"
                 hint = "write your own value into the stack file"

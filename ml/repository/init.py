@@ -1,0 +1,463 @@
+"""`make init`: a clone of the template becomes a team's own repository.
+
+A thin fork keeps what a team edits and what travels to a node; the framework comes as one wheel,
+locked by its hash. FULL=1 keeps the source. Names, regions and owners are written into the files
+that hold them, so running it again with one variable changes that one. A terminal is asked for what
+is missing; elsewhere it is an error. No placeholder of the template is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import pathspec
+import yaml
+
+from infra.settings import loader
+from ml.core import repository
+from ml.core.errors import Exit, Place, Problem, Refused
+from ml.repository import wheel
+
+ANSWERS = ".copier-answers.yml"
+WHEELS = Path("wheels")
+# What a thin fork begins with and owns.
+OWN = ("README.md", "pyproject.toml")
+EXAMPLES = "ml/projects"
+GATES = Path("policies/promotion/gates.yml")
+OWNERS = Path(".github/CODEOWNERS")
+_GUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_HTTPS = re.compile(r"https?://\S+")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A value that the template leaves to the team; `key` is where a stack file holds it.
+
+    `each`: stacks may differ, as in `dev=westeurope prod=northeurope`.
+    """
+
+    name: str
+    text: str
+    pattern: str
+    key: str = ""
+    each: bool = False
+
+    @property
+    def variable(self) -> str:
+        """Its name for make."""
+        return self.name.upper()
+
+
+QUESTIONS = (
+    Question(
+        "name",
+        "short name of the platform, a part of every name: 2 to 8 letters and digits",
+        r"[a-z][a-z0-9]{1,7}",
+        "platform:name",
+    ),
+    Question(
+        "repository",
+        "this repository on GitHub: OWNER/NAME",
+        r"[\w@-]+/[\w.@-]+",
+        "platform:repository",
+    ),
+    Question("team", "who reviews: ORGANISATION/TEAM on GitHub", r"[\w-]+/[\w.-]+"),
+    Question("owner", "address for alerts and budgets", r"[^\s@]+@[^\s@]+", "platform:owner"),
+    Question("region", "region of Azure", r"[a-z0-9]+", "azure-native:location", each=True),
+    Question(
+        "subscription",
+        "id of the subscription: az account show --query id",
+        _GUID,
+        "azure-native:subscriptionId",
+        each=True,
+    ),
+    Question(
+        "tenant",
+        "id of the tenant: az account show --query tenantId",
+        _GUID,
+        "azure-native:tenantId",
+        each=True,
+    ),
+)
+Ask = Callable[[str], str]
+
+
+def init(root: Path, options: Mapping[str, str], ask: Ask | None) -> list[str]:
+    """Make the fork, or change it; returns what was done, a sentence each.
+
+    `options` are the variables, by their names in lower case. Raises Refused, before anything is
+    changed, for a value that is missing or has the wrong form.
+    """
+    is_new = not (root / ANSWERS).exists()
+    values = _values(root, options, ask)
+    done: list[str] = []
+    if is_new:
+        done += _shape(root, {**options, **values}, ask)
+    elif {"full", "keep", "wheel", "template"} & options.keys():
+        raise _refused(
+            "already-a-fork",
+            f"{ANSWERS} is there",
+            "FULL, KEEP, WHEEL and TEMPLATE at the first `make init` alone",
+            "git rm -r a project that is not needed; make update for another wheel",
+        )
+    _fill(root, values)
+    problems = [
+        *(problem for stack in _stacks(root) for problem in _sound(root, stack)),
+        *placeholders(root),
+    ]
+    if problems:
+        raise Refused(*problems)
+    return [*done, f"{values['repository']}: names, regions and owners are written"]
+
+
+def placeholders(root: Path) -> Iterator[Problem]:
+    """Lines of what a team owns that still hold a name of the template."""
+    files = [*sorted((root / "infra").glob("Pulumi.*.yaml")), root / OWNERS, root / GATES]
+    for file in files:
+        for number, line in enumerate(file.read_text().splitlines(), start=1):
+            if any(word in line for word in loader.PLACEHOLDERS):
+                place = Place(file.relative_to(root).as_posix(), number)
+                hint = "make init, with the variable of that value"
+                yield Problem("placeholder", line.strip(), "a value of yours", hint, place)
+
+
+# Values.
+
+
+def _values(root: Path, options: Mapping[str, str], ask: Ask | None) -> dict[str, str]:
+    """An answer to each question: the variable, what the files hold, Azure's, a person's."""
+    current = _current(root)
+    values: dict[str, str] = {}
+    problems = []
+    for question in QUESTIONS:
+        value = options.get(question.name) or current.get(question.name) or ""
+        if not value and question.name in {"subscription", "tenant"}:
+            value = _signed_in({"subscription": "id", "tenant": "tenantId"}[question.name])
+        if not value and ask:
+            value = ask(f"{question.text}: ").strip()
+        if not value or not all(re.fullmatch(question.pattern, one) for one in _each(value)):
+            found = f"{question.variable}={value}" if value else f"no {question.variable}"
+            hint = f"make init {question.variable}=…"
+            problems.append(Problem("init-value", found, question.text, hint))
+        values[question.name] = value
+    if problems:
+        raise Refused(*problems, exit_code=Exit.WRONG_CALL)
+    return values
+
+
+def _each(value: str) -> list[str]:
+    """`x` → x; `dev=x prod=y` → x and y."""
+    return [word.partition("=")[2] if "=" in word else word for word in value.split()]
+
+
+def _of(value: str, stack: str) -> str:
+    """The value for one stack; of stacks that are not named, the first."""
+    named = dict(word.split("=", 1) for word in value.split() if "=" in word)
+    return named.get(stack) or _each(value)[0]
+
+
+def _signed_in(field: str) -> str:
+    """What `az` is signed in to, "" where it is not or not there."""
+    try:
+        words = ["az", "account", "show", "--output", "json"]
+        process = subprocess.run(words, capture_output=True, text=True)
+        return str(json.loads(process.stdout)[field]) if process.returncode == 0 else ""
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def _current(root: Path) -> dict[str, str]:
+    """What the stack files hold, without what is a placeholder of the template."""
+    texts = {stack: _stack_file(root, stack).read_text() for stack in _stacks(root)}
+    current = {}
+    for question in QUESTIONS:
+        found = {
+            stack: match[1]
+            for stack, text in texts.items()
+            if (match := re.search(_line(question), text, re.M))
+        }
+        is_same = len({*found.values()}) == 1
+        value = (
+            next(iter(found.values()))
+            if is_same
+            else " ".join(f"{stack}={one}" for stack, one in found.items())
+        )
+        if value and not any(word in value for word in loader.PLACEHOLDERS):
+            current[question.name] = value
+    if not (root / ANSWERS).exists():
+        current.pop("name", None)  # the template's
+        current.pop("region", None)
+    return current
+
+
+def _line(question: Question) -> str:
+    """A pattern for where a stack file holds the value."""
+    if question.name == "team":
+        return r"^  platform:reviewers:.*\n    - (\S+)"
+    return rf"^  {re.escape(question.key)}: (\S+)"
+
+
+def _fill(root: Path, values: Mapping[str, str]) -> None:
+    """Write the values into the files that hold them."""
+    old = {**_current(root)}
+    for stack in _stacks(root):
+        file = _stack_file(root, stack)
+        text = file.read_text()
+        name = re.search(r"^  platform:name: (\S+)", text, re.M)
+        if name:
+            text = re.sub(rf"\b{name[1]}-shared\b", f"{values['name']}-shared", text)
+            text = re.sub(rf"\brg-{name[1]}-", f"rg-{values['name']}-", text)
+        for question in QUESTIONS:
+            if question.key:
+                line = f"  {question.key}: {_of(values[question.name], stack)}"
+                text = re.sub(rf"^  {re.escape(question.key)}: .*", line, text, flags=re.M)
+        team = rf"\g<1>    - {values['team']}\n"
+        text = re.sub(r"(^  platform:reviewers:.*\n)(?:    - .*\n)+", team, text, flags=re.M)
+        month = f"budget_from: {datetime.date.today():%Y-%m}"
+        text = re.sub(r"budget_from: \S+ # your first month", month, text)
+        file.write_text(text)
+    owners, gates = root / OWNERS, root / GATES
+    team = old.get("team", "your-organisation/ml-platform")
+    owners.write_text(owners.read_text().replace(f"@{team}", f"@{values['team']}"))
+    text = re.sub(r"^(  attestation:(?:.*\n)+?    repository:) .*", rf"\1 {values['repository']}",
+                  gates.read_text(), count=1, flags=re.M)  # fmt: skip
+    gates.write_text(text)
+
+
+def _stacks(root: Path) -> Sequence[str]:
+    return loader.stacks(root / "infra")
+
+
+def _stack_file(root: Path, stack: str) -> Path:
+    return root / "infra" / f"Pulumi.{stack}.yaml"
+
+
+def _sound(root: Path, stack: str) -> Sequence[Problem]:
+    try:
+        loader.load(stack, root / "infra")
+    except Refused as refused:
+        return refused.problems
+    return ()
+
+
+# Files.
+
+
+def _shape(root: Path, options: Mapping[str, str], ask: Ask | None) -> Iterator[str]:
+    """Take away what the fork does not hold, and write down of which template it is."""
+    if _git(root, "status", "--porcelain").strip():
+        raise _refused(
+            "uncommitted", "files that are not committed", "a clean clone", "git status, git stash"
+        )
+    full = options.get("full", "") not in {"", "0"}
+    template = options.get("template") or _template(root, options["repository"], ask)
+    revision = options.get("from") or _revision(root)
+    examples = _projects(root)
+    keep = options.get("keep")
+    kept = sorted(examples) if keep is None else keep.replace(",", " ").split()
+    if unknown := {*kept} - {*examples} - {"none"}:
+        expected = f"{' '.join(sorted(examples))}, or none"
+        raise _refused("no-example", f"KEEP={' '.join(sorted(unknown))}", expected, "make init")
+    lock = "" if full else _lock(root, options.get("wheel", ""))
+    tracked = [name for name in _git(root, "ls-files", "-z").split("\0") if name]
+    holds = _held(root, full)
+    gone = [name for name in tracked if not holds(name)]
+    for project in {*examples} - {*kept}:
+        gone += _files_of(root, tracked, project)
+        _without_endpoint(root, project)
+    if not full:
+        for name in OWN:
+            text = (root / "ml/repository/fork" / name).read_text()
+            for word, value in (
+                ("REPOSITORY", options["repository"]),
+                ("TEMPLATE", template.removesuffix(".git")),
+            ):
+                text = text.replace(word, value)
+            head = options["repository"].partition("/")[2]
+            (root / name).write_text(text.replace("NAME", head, 1))
+        (root / repository.FRAMEWORK_LOCK).write_text(lock)
+    for name in {*gone} - {*OWN}:
+        (root / name).unlink(missing_ok=True)
+        _without_empty(root, (root / name).parent)
+    if not full:
+        _trim(root)
+    answers = {"_commit": revision, "_src_path": template, "full": full}
+    head = "# Written by make init and make update: the template and the version merged last.\n"
+    (root / ANSWERS).write_text(head + yaml.safe_dump(answers))
+    yield f"{len(tracked) - len({*gone})} of the template's {len(tracked)} files are left"
+
+
+def _held(root: Path, full: bool) -> Callable[[str], bool]:
+    """Whether a fork holds a file of the template; copier.yml says which are merged or its own."""
+    settings = yaml.safe_load((root / "copier.yml").read_text())
+    environment = jinja2.Environment()
+    rules = [environment.from_string(rule).render(full=full) for rule in settings["_exclude"]]
+    left_out = _matcher("\n".join(rules))
+    own = _matcher("\n".join(settings["_skip_if_exists"]))
+    return lambda name: own(name) or not left_out(name) or (full and name in OWN)
+
+
+def _matcher(patterns: str) -> Callable[[str], bool]:
+    return pathspec.PathSpec.from_lines("gitignore", patterns.splitlines()).match_file
+
+
+def _projects(root: Path) -> Mapping[str, str]:
+    """The folder of each example → its endpoint's name."""
+    return {
+        file.parents[1].name: str(yaml.safe_load(file.read_text())["name"])
+        for file in sorted((root / EXAMPLES).glob("*/endpoint/endpoint.yml"))
+    }
+
+
+def _files_of(root: Path, tracked: Sequence[str], project: str) -> Iterator[str]:
+    """The files of an example: its folder, its tests, the benchmarks of it."""
+    folders = (f"{EXAMPLES}/{project}/", f"tests/projects/{project}/")
+    words = (f"projects/{project}", f"projects.{project}")
+    for name in tracked:
+        if name.startswith(folders):
+            yield name
+        elif name.startswith("benchmarks/") and name != "benchmarks/__main__.py":
+            text = (root / name).read_text()
+            if any(word in text for word in words):
+                yield name
+
+
+def _without_endpoint(root: Path, project: str) -> None:
+    """The stacks no longer watch its endpoint."""
+    endpoint = _projects(root)[project]
+    for stack in _stacks(root):
+        file = _stack_file(root, stack)
+        text = file.read_text().replace(f"    - name: {endpoint}\n", "")
+        file.write_text(re.sub(r"^  platform:endpoints:\n(?!    )", "", text, flags=re.M))
+
+
+def _without_empty(root: Path, folder: Path) -> None:
+    while folder != root and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+
+
+def _trim(root: Path) -> None:
+    """A thin fork's owners and updates name what is there."""
+    lines = (root / OWNERS).read_text().splitlines(keepends=True)
+    kept = [
+        line
+        for line in lines
+        if not line.startswith("/")
+        or any(root.glob(line.split()[0].strip("/")))
+        or line.startswith("/ml/projects/")
+    ]
+    (root / OWNERS).write_text("".join(kept))
+    updates = root / ".github/dependabot.yml"
+    text = re.split(r"^  - package-ecosystem: npm\n", updates.read_text(), flags=re.M)[0]
+    updates.write_text(text)
+
+
+def _template(root: Path, name: str, ask: Ask | None) -> str:
+    """The address of the template: the remote that is not the team's own repository."""
+    for remote in ("upstream", "origin"):
+        try:
+            url = _git(root, "remote", "get-url", remote).strip()
+        except Refused:
+            continue
+        if not re.search(rf"[/:]{re.escape(name)}(\.git)?/?$", url):
+            return url
+    value = ask("address of the template's repository: ").strip() if ask else ""
+    if not value:
+        raise _refused(
+            "no-template",
+            "no remote leads to the template",
+            "its address, which `make update` takes changes from",
+            "make init TEMPLATE=https://github.com/OWNER/NAME",
+        )
+    return value
+
+
+def _revision(root: Path) -> str:
+    """The version of the template that this is: its tag, or else the commit."""
+    try:
+        return _git(root, "describe", "--tags", "--exact-match", "HEAD").strip()
+    except Refused:
+        return _git(root, "rev-parse", "HEAD").strip()
+
+
+# The wheel.
+
+
+def _lock(root: Path, source: str) -> str:
+    """requirements/framework.lock for a wheel: an address, a file, or "" to build it of HEAD."""
+    if _HTTPS.fullmatch(source):
+        return lock_of(source)
+    built = Path(source) if source else wheel.build(root, root / "dist")
+    return lock_of(built, root)
+
+
+def lock_of(source: str | Path, root: Path = Path()) -> str:
+    """The line of the lock; a file is copied into `wheels/` of the repository, in place of others.
+
+    Raises Refused for a wheel that cannot be read.
+    """
+    try:
+        if isinstance(source, str):
+            with urllib.request.urlopen(source, timeout=60) as answer:
+                content, requirement = answer.read(), f"{wheel.NAME} @ {source}"
+        else:
+            content = source.read_bytes()
+            shutil.rmtree(root / WHEELS, ignore_errors=True)
+            (root / WHEELS).mkdir()
+            (root / WHEELS / source.name).write_bytes(content)
+            requirement = f"./{WHEELS}/{source.name}"
+    except OSError as error:
+        raise _refused("no-wheel", f"{source}: {error}", "a wheel", "make wheel") from None
+    digest = hashlib.sha256(content).hexdigest()
+    return f"# The framework; `make update` renews it.\n{requirement} --hash=sha256:{digest}\n"
+
+
+def _git(root: Path, *words: str) -> str:
+    process = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True)
+    if process.returncode:
+        reason = process.stderr.strip().splitlines()[-1:] or [""]
+        raise _refused("git-failed", f"git {words[0]}: {reason[0]}", "exit 0", "git status")
+    return process.stdout
+
+
+def _refused(code: str, found: str, expected: str, hint: str) -> Refused:
+    return Refused(Problem(code, found, expected, hint), exit_code=Exit.WRONG_CALL)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what was done and what to type next."""
+    parser = argparse.ArgumentParser(prog="init", description=(__doc__ or "").split("\n")[0])
+    for question in QUESTIONS:
+        parser.add_argument(f"--{question.name}", help=question.text)
+    parser.add_argument("--keep", help="The example projects that stay, or none; else all.")
+    parser.add_argument("--full", help="1: keep the source of the framework.")
+    parser.add_argument("--wheel", help="Its address or file; else it is built of this commit.")
+    parser.add_argument("--template", help="The address that updates come from.")
+    parser.add_argument("--from", help="The version of the template that this is a copy of.")
+    options = {name: value for name, value in vars(parser.parse_args(argv)).items() if value}
+    try:
+        for sentence in init(repository.root(), options, input if sys.stdin.isatty() else None):
+            print(sentence)
+    except Refused as refused:
+        sys.stderr.write(f"{refused}\n")
+        return int(refused.exit_code)
+    print("next: make demo; git add -A; git commit; then README.md")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
