@@ -41,9 +41,9 @@ BIND = (
 _PROGRAM = """\
 {start}
 {bind}
-from {module} import {function}
+from {module} import main
 
-sys.exit({function}())
+sys.exit(main())
 """
 # The first line of a program may have no space and not be long: sh starts Python then.
 _START_BY_SH = """\
@@ -51,8 +51,8 @@ _START_BY_SH = """\
 '''exec' {python} "$0" "$@"
 ' '''"""
 _LONGEST = 120
-# name → the module and the function that it calls.
-PROGRAMS = {"infra": ("infra.cli", "main"), "ml": ("ml.cli.entry", "main")}
+# Each program → the module, in the package of its name, whose `main` it calls.
+PROGRAMS = {"infra": "cli", "ml": "cli.entry"}
 
 
 @cache
@@ -91,8 +91,8 @@ def main() -> None:
     python = sys.executable
     is_plain = " " not in python and len(python) < _LONGEST
     start = f"#!{python}" if is_plain else _START_BY_SH.format(python=shlex.quote(python))
-    for name, (module, function) in PROGRAMS.items():
-        text = _PROGRAM.format(start=start, bind=BIND, module=module, function=function)
+    for name, module in PROGRAMS.items():
+        text = _PROGRAM.format(start=start, bind=BIND, module=f"{name}.{module}")
         # A new file: the old one may be linked to that of another environment.
         unfinished = Path(python).with_name(f".{name}")
         unfinished.write_text(text)
