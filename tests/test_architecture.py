@@ -60,7 +60,7 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.backends*", ["ml.specs*"]),
     ("ml.sweeps*", ["ml.specs*"]),
     ("ml.specs*", []),
-    ("ml.repository*", ["ml.reports*", "ml.toolkit*"]),
+    ("ml.repository*", ["ml.reports*", "ml.toolkit*", "infra.settings*"]),
     ("ml.toolkit*", []),
     ("ml.features*", []),
     ("ml.serving.scoring*", []),

@@ -279,7 +279,7 @@ def _shape(root: Path, options: Mapping[str, str], ask: Ask | None) -> Iterator[
         _without_endpoint(root, project)
     if not full:
         for name in OWN:
-            text = (root / "ml/repository/fork" / name).read_text()
+            text = (root / "ml/repository/fork" / f"{name}.in").read_text()
             for word, value in (
                 ("REPOSITORY", options["repository"]),
                 ("TEMPLATE", template.removesuffix(".git")),
