@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.specs.broken import COMMAND, COMPONENT, DEPLOYMENT, LIMITS, PIPELINE, SPACE, SWEEP
+from tests.specs.broken import (
+    AUTOML,
+    COMMAND,
+    COMPONENT,
+    DEPLOYMENT,
+    LIMITS,
+    PIPELINE,
+    SPACE,
+    SWEEP,
+)
 
 _STEP = PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
 _CRON = "name: s\ncreate_job: azureml:j\ntrigger: {type: cron, expression: '%s'}\n"
@@ -15,6 +24,22 @@ _PARALLEL = (
 )
 
 ALLOWED: dict[str, list[str]] = {
+    "automl-limits": [
+        AUTOML
+        + "target_column_name: price\n"
+        + "limits: {max_trials: 3, max_concurrent_trials: 3, timeout_minutes: 60, "
+        + "trial_timeout_minutes: 60}\n"
+    ],
+    "automl-share": [AUTOML + "target_column_name: price\nvalidation_data_size: 0.2\n"],
+    "automl-time-column": [
+        AUTOML.replace("regression", "forecasting")
+        + "target_column_name: price\nforecasting: {time_column_name: date}\n"
+    ],
+    "automl-target": [
+        AUTOML.replace("path: data", "path: prices") + "target_column_name: price\n",
+        AUTOML + "target_column_name: unread\n",
+        AUTOML.replace("path: data", "path: 'azureml:t:1'") + "target_column_name: price\n",
+    ],
     "parallel-input": [
         _PARALLEL,
         "type: pipeline\njobs:\n  batch:\n    type: parallel\n"

@@ -25,6 +25,13 @@ jobs:
     inputs: {faq: "${{parent.inputs.faq}}"}
     outputs: {prepared: {type: uri_folder}}
 """
+AUTOML = """\
+type: automl
+task: regression
+primary_metric: r2_score
+training_data: {type: mltable, path: data}
+compute: azureml:c
+"""
 COMPONENT = "type: command\nname: c\nversion: '1'\nenvironment: azureml:e:1\n"
 DEPLOYMENT = """\
 $schema: https://azuremlschemas.azureedge.net/latest/managedOnlineDeployment.schema.json
@@ -421,6 +428,29 @@ _TASK = """\
       entry_script: file.txt
       environment: azureml:e:1
 """
+AUTOML_JOBS = {
+    "automl-trials-at-once": AUTOML + "target_column_name: price\nlimits:\n  max_trials: 2\n"
+    "  max_concurrent_trials: 3  # error: automl-limits\n",
+    "automl-trial-timeout": AUTOML + "target_column_name: price\nlimits:\n  timeout_minutes: 30\n"
+    "  trial_timeout_minutes: 60  # error: automl-limits\n",
+    "automl-share": AUTOML
+    + "target_column_name: price\nvalidation_data_size: 20  # error: automl-share\n",
+    "automl-time-column": AUTOML.replace("regression", "forecasting  # error: automl-time-column")
+    + "target_column_name: price\n",
+    "automl-no-table": AUTOML.replace("path: data}", "path: src}  # error: bad-mltable")
+    + "target_column_name: price\n",
+    "automl-target": AUTOML.replace("path: data", "path: prices")
+    + "target_column_name: cost  # error: automl-target\n",
+    "automl-target-of-step": "type: pipeline\njobs:\n  find:\n    type: automl\n"
+    "    task: regression\n    primary_metric: r2_score\n"
+    "    training_data: {type: mltable, path: prices}\n"
+    "    target_column_name: cost  # error: automl-target\n",
+    "automl-metric-of-another-task": AUTOML.replace("r2_score", "accuracy  # error: bad-value")
+    + "target_column_name: price\n",
+    "automl-no-target": "type: automl  # error: missing-field\ntask: regression\n"
+    "training_data: {type: mltable, path: prices}\ncompute: azureml:c\n",
+}
+
 PARALLEL = {
     "parallel-input-unnamed": _BATCH + "    input_data: rows  # error: parallel-input\n" + _TASK,
     "parallel-input-with-more": _BATCH
@@ -437,6 +467,7 @@ PARALLEL = {
 }
 
 CASES = {
+    **AUTOML_JOBS,
     **LOADING, **YAML, **EXPRESSIONS, **SWEEPS, **NUMBERS, **PIPELINES, **ATTACKS, **SCHEDULES,
     **PARALLEL,
 }  # fmt: skip

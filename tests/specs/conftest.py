@@ -22,6 +22,11 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / folder).mkdir(parents=True)
         (root / folder / "file.txt").write_text(folder)
     (root / "data" / "MLTable").write_text("paths: [{file: ./file.txt}]\n")
+    (root / "prices").mkdir()
+    (root / "prices" / "MLTable").write_text(
+        "paths: [{file: ./rows.csv}]\ntransformations: [{read_delimited: {delimiter: ';'}}]\n"
+    )
+    (root / "prices" / "rows.csv").write_text("date;price\n2026-01-01;3\n")
     (root / "pyproject.toml").write_text("")
     (root / "conda.yml").write_text("name: conda\ndependencies: [python=3.11]\n")
     (root / "component.yml").write_text(COMPONENT)

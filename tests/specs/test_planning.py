@@ -169,7 +169,7 @@ def test_a_plan_is_frozen(repo: Path) -> None:
         assert dataclasses.asdict(job)["experiment"] == job.experiment
 
 
-@pytest.mark.parametrize("name", ["automl", "spark", "import"])
+@pytest.mark.parametrize("name", ["spark", "import"])
 def test_other_jobs_are_checked_but_not_planned(name: str, repo: Path) -> None:
     """A job that nothing here runs yet is refused with 33, naming the line of its type."""
     error = refused(repo, SAMPLES[name][2])

@@ -26,11 +26,11 @@ from ml.backends.base import EnvironmentComparison, Options
 from ml.backends.runs import OPEN, Event, Run, Watch, unwatched
 from ml.core import faults
 from ml.core.errors import Problem, Refused
-from ml.specs.plan.plan import PipelinePlan, Plan, SweepPlan, sweeps
+from ml.specs.plan.plan import AutoMLPlan, PipelinePlan, Plan, SweepPlan, sweeps
 
 
 class AzureBackend:
-    """Runs command, sweep and pipeline jobs in a workspace (see `Backend`) with azure-ai-ml.
+    """Runs jobs of every kind in a workspace (see `Backend`) with azure-ai-ml.
 
     A job's name is made of its commit and its spec, so that the same pair is run once: running it
     again follows the job that there is, and `again` starts another.
@@ -171,7 +171,7 @@ class AzureBackend:
 
     def _explained(self, run: Run, plan: Plan) -> Run:
         """The run with the line of the spec, the end of its log, and the limit that it reached."""
-        if isinstance(plan, PipelinePlan):
+        if isinstance(plan, PipelinePlan | AutoMLPlan):
             return run
         command = plan.trial if isinstance(plan, SweepPlan) else plan
         place = command.places.get("command", plan.place)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from ml.backends.azure.errors import explain, is_passing
-from ml.backends.azure.runs import AzureRuns, studio
+from ml.backends.azure.runs import COMPOSED, AzureRuns, studio
 from ml.backends.runs import OPEN, Event, Run, Watch
 from ml.core.errors import Exit, Problem, Refused
 
@@ -44,7 +44,7 @@ class Follower:
                 details = self.runs.workspace.history(job.name)
                 self._show(self.runs.fetch_logs(job.name, details))
                 has_ended = details.get("status") in ENDED
-                if has_ended or job.type in ("sweep", "pipeline"):
+                if has_ended or job.type in COMPOSED:
                     run = self._progress(job, run, watch)
                 # The control plane may be behind run history.
                 if has_ended and run.status not in OPEN:

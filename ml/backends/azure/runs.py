@@ -21,6 +21,7 @@ from ml.backends.azure.workspace import Workspace
 from ml.backends.runs import OPEN, Curve, Entry, LineageNode, Run, Status, TrackingUnavailable
 from ml.core import home
 from ml.core.errors import Problem, Refused
+from ml.specs.plan import automl
 from ml.specs.plan.plan import Sample, Value
 
 # Azure ML's statuses (azure-ai-ml's JobStatus) by what they are here.
@@ -36,6 +37,9 @@ _TRACKED: Mapping[str, Status] = {
     **{"FAILED": "Failed", "KILLED": "Canceled"},
 }
 PARENT = "mlflow.parentRunId"
+# The tag of an AutoML job's own run that names its best trial (azureml-examples, "Retrieve the best
+# trial": automl-standalone-jobs), and the property of a sweep that does (azure-ai-ml).
+_BEST_FOUND, _BEST_SWEPT = "automl_best_child_run_id", "best_child_run_id"
 # Properties of a job that this template sets, and those that azure-ai-ml takes from git.
 SPEC, CODE = "gitops.spec", "gitops.code"
 _COMMIT, _BRANCH, _DIRTY = (
@@ -46,8 +50,11 @@ _COMMIT, _BRANCH, _DIRTY = (
 _LOGS = "logs"
 # A data asset, as azure-ai-ml shortens it or by its ARM id.
 _DATA = re.compile(r"(?:^(?:azureml:)?|/data/)([\w.-]+)(?::|/versions/)([\w.-]+)$")
-# Kinds of steps that have parts.
-_COMPOSED = frozenset({"sweep", "pipeline"})
+# Kinds of jobs that have parts, and those whose parts are trials.
+COMPOSED = frozenset({"sweep", "pipeline", "automl"})
+_SEARCHES = frozenset({"sweep", "automl"})
+
+
 # MLflow's runs by the id of their parent.
 Children = dict[str, list[Any]]
 
@@ -189,7 +196,7 @@ class AzureRuns:
         with as_refusals():
             tracked = self._tracked(job.name)
             children: Children = {}
-            if tracked and _kind(job) in ("sweep", "pipeline"):
+            if tracked and _kind(job) in COMPOSED:
                 children = self._children(job, tracked["info"]["experiment_id"])
             run = self._run(job, tracked, children)
             if run.status == "Failed":
@@ -220,7 +227,7 @@ class AzureRuns:
             children[parent] = list(self.workspace.tracked_runs(condition, [experiment]))
             if _kind(job) == "pipeline":
                 # Only a step that is a sweep or a pipeline has parts.
-                composed = {name for name, node in job.jobs.items() if _kind(node) in _COMPOSED}
+                composed = {name for name, node in job.jobs.items() if _kind(node) in COMPOSED}
                 parents += [
                     each["info"]["run_id"]
                     for each in children[parent]
@@ -242,7 +249,7 @@ class AzureRuns:
         lineage = {**lineage, "parent": parent.id if parent else None}
         lineage.pop("objective", None)
         node = owner.node(run)
-        if node is not None and _kind(node) == "sweep":
+        if node is not None and _kind(node) in _SEARCHES:
             lineage["objective"] = _objective(node)
         return Entry(run, "sweep" if run.trials else "command", lineage)
 
@@ -300,8 +307,9 @@ class AzureRuns:
         if parent is None:
             return None
         owner, values = self._demand(trial), trial.parameters
-        space = (owner.node(parent) or owner.job).search_space
-        return Sample(_number(trial), {name: values[name] for name in space if name in values})
+        job = owner.node(parent) or owner.job
+        names = job.search_space if _kind(job) == "sweep" else values
+        return Sample(_number(trial), {name: values[name] for name in names if name in values})
 
     def logs(self, run: Run) -> Mapping[str, Path]:
         folder = self.folder(run.id) / _LOGS
@@ -379,8 +387,11 @@ class AzureRuns:
             outputs=self._outputs(job, job.name) if status == "Completed" else {},
         )
         parts = children.get(job.name, ())
-        if _kind(job) == "sweep":
-            return self._with_trials(run, job, parts)
+        if _kind(job) in _SEARCHES:
+            best = (_tags(tracked).get(_BEST_FOUND) if tracked else None) or (
+                job.properties.get(_BEST_SWEPT)
+            )
+            return self._with_trials(run, job, parts, best)
         if _kind(job) == "pipeline":
             steps = [self._step(run, job, each, children) for each in parts]
             return replace(run, steps=tuple(sorted(steps, key=lambda step: step.started)))
@@ -391,20 +402,27 @@ class AzureRuns:
         types = {name: str(o.type) for name, o in (job.outputs or {}).items() if name != "default"}
         return Outputs(self.workspace, run, types, self.folder(run))
 
-    def _with_trials(self, run: Run, job: Any, tracked: Iterable[Any]) -> Run:
-        """The sweep with its trials; outputs, metrics and parameters are those of the best one."""
-        trials = sorted((self._trial(run, job, each) for each in tracked), key=_number)
-        best = next((t for t in trials if t.name == job.properties.get("best_child_run_id")), None)
+    def _with_trials(self, run: Run, job: Any, tracked: Iterable[Any], best_id: str | None) -> Run:
+        """The sweep with its trials; outputs, metrics and parameters are those of the best one.
+
+        An AutoML job has outputs of its own: the best model is copied there.
+        """
+        trials = sorted(
+            (self._trial(run, job, each) for each in _numbered(run, tracked)), key=_number
+        )
+        best = next((t for t in trials if t.name == best_id), None)
         run = replace(run, trials=tuple(trials), best=best.name if best else None)
         if best is None:
             return run
-        return replace(run, metrics=best.metrics, parameters=best.parameters, outputs=best.outputs)
+        outputs = best.outputs if _kind(job) == "sweep" else run.outputs
+        return replace(run, metrics=best.metrics, parameters=best.parameters, outputs=outputs)
 
     def _trial(self, sweep: Run, job: Any, tracked: Mapping[str, Any]) -> Run:
         info = tracked["info"]
         status = _TRACKED.get(info["status"], "Running")
         # A trial that was cancelled while its sweep went on was ended by the sweep's policy.
-        policy = job.early_termination.type if job.early_termination else ""
+        early = getattr(job, "early_termination", None)
+        policy = early.type if early else ""
         stopped = status == "Canceled" and sweep.status != "Canceled"
         return Run(
             id=info["run_id"],
@@ -416,7 +434,9 @@ class AzureRuns:
             ended=_seconds(info.get("end_time")),
             parameters={**_literals(job), **_parameters(tracked)},
             metrics=_metrics(tracked),
-            outputs=self._outputs(job, info["run_id"]) if status == "Completed" else {},
+            outputs=self._outputs(job, info["run_id"])
+            if status == "Completed" and _kind(job) == "sweep"
+            else {},
             ended_by=policy if stopped else "",
         )
 
@@ -443,14 +463,14 @@ class AzureRuns:
             if status == "Completed"
             else {},
         )
-        if node is None or _kind(node) != "sweep":
+        if node is None or _kind(node) not in _SEARCHES:
             return run
         return self._with_ranked_trials(run, node, children.get(run.id, ()))
 
     def _with_ranked_trials(self, run: Run, node: Any, tracked: Iterable[Any]) -> Run:
         """A sweep in a pipeline: no job of the control plane says which trial is its best."""
         trials = []
-        for each in sorted(tracked, key=lambda one: _order(one["info"]["run_id"])):
+        for each in sorted(_numbered(run, tracked), key=lambda one: _order(one["info"]["run_id"])):
             trial = self._trial(run, node, each)
             trials.append(replace(trial, name=f"{run.name}_{_order(trial.id)}"))
         objective = _objective(node)
@@ -484,7 +504,7 @@ class AzureRuns:
             "studio": studio(job),
             "parent": None,
         }
-        if kind == "sweep":
+        if kind in _SEARCHES:
             lineage["objective"] = _objective(job)
         return Entry(run, kind, lineage)
 
@@ -499,13 +519,26 @@ def _short(environment: str) -> str:
     return re.sub(r"^/subscriptions/.*/environments/([^/]+)/versions/", r"azureml:\1:", environment)
 
 
-def _objective(sweep: Any) -> dict[str, str]:
-    goal = str(getattr(sweep.objective.goal, "value", sweep.objective.goal)).lower()
-    return {"primary_metric": sweep.objective.primary_metric, "goal": goal}
+def _objective(search: Any) -> dict[str, str]:
+    """The metric and goal of a sweep or an AutoML job."""
+    if _kind(search) == "automl":
+        from azure.ai.ml._utils.utils import camel_to_snake
+
+        written = getattr(search.primary_metric, "value", search.primary_metric)
+        metric = camel_to_snake(written).lower()
+        return {"primary_metric": automl.logged(metric), "goal": automl.goal(metric)}
+    goal = str(getattr(search.objective.goal, "value", search.objective.goal)).lower()
+    return {"primary_metric": search.objective.primary_metric, "goal": goal}
 
 
 def _kind(job: Any) -> str:
     return str(job.type or "command").lower()
+
+
+def _numbered(parent: Run, tracked: Iterable[Any]) -> list[Any]:
+    """The trials among the parts of a search: AutoML also has runs that set up and explain."""
+    pattern = re.compile(re.escape(parent.id) + r"_\d+")
+    return [each for each in tracked if pattern.fullmatch(each["info"]["run_id"])]
 
 
 def _number(trial: Run) -> int:
@@ -538,6 +571,9 @@ def _literals(job: Any) -> dict[str, Value]:
 
 def _inputs(job: Any) -> Iterator[tuple[str, Any]]:
     """The inputs of a job; a command keeps them in objects whose `path` raises for a literal."""
+    if _kind(job) == "automl":
+        yield from ((name, getattr(job, name)) for name in automl.DATA if getattr(job, name, None))
+        return
     for name, data in (job.inputs or {}).items():
         yield name, getattr(data, "_data", data)
 

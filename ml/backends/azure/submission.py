@@ -15,6 +15,7 @@ from ml.backends.azure.runs import CODE, SPEC
 from ml.backends.azure.workspace import Workspace
 from ml.core import repository, trees
 from ml.specs.assets import assets
+from ml.specs.plan.automl import DATA
 from ml.specs.plan.plan import Plan, supplied_inputs
 from ml.specs.sdk import load
 
@@ -60,6 +61,11 @@ def prepare(plan: Plan) -> Submission:
         if folder is not None and taken is not None:
             code[folder] = taken.digest
             task.code = str(taken.folder)
+    if job.type == "automl":  # azure-ai-ml looks for its data in the working directory
+        for key in DATA:
+            data = getattr(job, key, None)
+            if data is not None and (path := assets.local(str(data.path), plan.spec.folder)):
+                data.path = str(path.resolve())
     digests = [*code.values()]
     name = str(job.name or "") or _name(plan, _digest(plan, spec.document.data, digests))
     job.name, job.display_name, job.experiment_name = name, plan.display_name, plan.experiment
@@ -71,10 +77,14 @@ def prepare(plan: Plan) -> Submission:
 def _tasks(job: Any) -> Iterator[Any]:
     """What has code in a job: the job itself, a sweep's trial, the components of steps."""
     # By the type: a node of azure-ai-ml has any attribute that one asks for.
+    if job.type == "automl":
+        return
     if job.type != "pipeline":
         yield job.trial if job.type == "sweep" else job
         return
     for node in job.jobs.values():
+        if node.type == "automl":
+            continue
         component = node.trial if node.type == "sweep" else node.component
         if not isinstance(component, str):  # one that is registered brings its own code
             yield from _tasks(component)

@@ -40,12 +40,14 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.serving import endpoint
 from ml.specs.assets import assets
 from ml.specs.plan.plan import (
+    AutoMLPlan,
     CommandPlan,
     Environment,
     InputPlan,
     Plan,
     SweepPlan,
     commands,
+    searches,
     supplied_inputs,
     sweeps,
 )
@@ -114,6 +116,7 @@ class LocalBackend:
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """What this machine cannot honour: launchers that it lacks, data that is not here."""
         problems = list(building.refusals(plan)) if self._isolated else []
+        problems += [_searching(search) for search in searches(plan)]
         for command in commands(plan):
             problems += _launching(command)
             problems += parallel.refusals(command)
@@ -200,6 +203,7 @@ class LocalBackend:
             preparation.evictions = self._evictions
             if isinstance(plan, SweepPlan) and plan.seed is None:
                 plan = replace(plan, seed=secrets.randbelow(2**32))
+            assert not isinstance(plan, AutoMLPlan)  # the caller asks for refusals first
             with jobs.new() as folder:
                 if not isinstance(plan, CommandPlan):
                     preparation.keep(folder, plan)
@@ -209,8 +213,20 @@ class LocalBackend:
         return run
 
     def cached(self, plan: Plan, output: str) -> Run | None:
-        """The trials of a sweep are never reused: None for a sweep."""
-        return None if isinstance(plan, SweepPlan) else reuse.find_job(plan, output)
+        """Trials are never reused: None for a sweep."""
+        if isinstance(plan, SweepPlan | AutoMLPlan):
+            return None
+        return reuse.find_job(plan, output)
+
+
+def _searching(search: AutoMLPlan) -> Problem:
+    return Problem(
+        "automl",
+        f"`{search.display_name}` is an AutoML job, which Azure runs and this machine does not",
+        "command, sweep, pipeline and parallel jobs",
+        "ml run SPEC --on azure",
+        search.places.get("type", search.place),
+    )
 
 
 def _launching(command: CommandPlan) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from ml.core.errors import Refused
 from ml.release.evidence.cost import CLUSTER, Prices, unknown
 from ml.release.evidence.cost import Price as HourlyPrice
 from ml.reports.formatting import count
-from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
+from ml.specs.plan.plan import AutoMLPlan, PipelinePlan, Plan, SweepPlan
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,13 @@ def _parts(plan: Plan) -> Iterator[tuple[str, Bound]]:
                 plan.timeout_s,
             ),
         )
-    elif isinstance(plan, CommandPlan):
+    elif isinstance(plan, AutoMLPlan):
+        trials, concurrent = plan.max_total_trials, plan.max_concurrent_trials
+        yield (
+            _cluster_name(plan.compute),
+            sweep(1, trials, concurrent, plan.trial_timeout_s, plan.timeout_s),
+        )
+    else:
         yield _cluster_name(plan.compute), single(plan.instance_count, plan.timeout_s)
 
 

@@ -11,6 +11,7 @@ from ml.cli.render.output import align
 from ml.core.repository import shown
 from ml.reports.formatting import count
 from ml.specs.plan.plan import (
+    AutoMLPlan,
     CommandPlan,
     Dimension,
     FromPipeline,
@@ -27,6 +28,7 @@ from ml.specs.plan.plan import (
 _KINDS: dict[type, str] = {
     CommandPlan: "command",
     SweepPlan: "sweep",
+    AutoMLPlan: "automl",
     PipelinePlan: "pipeline",
     FromPipeline: "input",
     FromStep: "output",
@@ -56,6 +58,8 @@ def as_text(plan: Plan) -> str:
 def _pairs(plan: Plan) -> Iterator[tuple[str, str]]:
     if isinstance(plan, PipelinePlan):
         return _pipeline(plan)
+    if isinstance(plan, AutoMLPlan):
+        return _search(plan)
     return _sweep(plan) if isinstance(plan, SweepPlan) else _command(plan)
 
 
@@ -110,6 +114,24 @@ def _sweep(plan: SweepPlan) -> Iterator[tuple[str, str]]:
         if seconds is not None:
             yield what, f"{seconds:g} s"
     yield from list(_command(plan.trial))[2:]
+
+
+def _search(plan: AutoMLPlan) -> Iterator[tuple[str, str]]:
+    yield "job", f"{plan.display_name} ({plan.place})"
+    yield "experiment", plan.experiment
+    of = f" of `{plan.target_column}`" if plan.target_column else ""
+    yield "AutoML", f"{plan.task}{of}"
+    yield "objective", f"{plan.goal} {plan.primary_metric}"
+    yield "algorithms", ", ".join(plan.algorithms) or "all of the task"
+    yield "trials", f"{plan.max_total_trials}, {plan.max_concurrent_trials} at once"
+    for what, seconds in (("timeout", plan.timeout_s), ("trial timeout", plan.trial_timeout_s)):
+        if seconds is not None:
+            yield what, f"{seconds:g} s"
+    yield "compute", plan.compute or "none"
+    for name, data in plan.inputs.items():
+        yield f"input {name}", _input(data)
+    for name, output in plan.outputs.items():
+        yield f"output {name}", output.type
 
 
 def _hints(hints: Hints) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from ml.cli.render import output
 from ml.cli.render.runs_text import number, outcome, output_text, parameters, ranked, short
 from ml.core.repository import shown
 from ml.reports.formatting import count
-from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
+from ml.specs.plan.plan import AutoMLPlan, CommandPlan, PipelinePlan, Plan, SweepPlan
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 # Rows of the table besides the running trials: the best ones; a sweep may have a thousand.
 BEST_ROWS = 10
 REFRESHES_PER_S = 4
+# Plans that have trials.
+Search = SweepPlan | AutoMLPlan
 # Where the output of what ran lies in a job's folder, by the kind of job.
 _LOGS: dict[type, tuple[str, str]] = {
     CommandPlan: ("log", "logs/std_log.txt"),
     SweepPlan: ("trials", "trials"),
+    AutoMLPlan: ("trials", "trials"),
     PipelinePlan: ("steps", "steps"),
 }
 
@@ -69,7 +72,7 @@ def _print(line: str) -> None:
 class SweepProgress:
     """A line when a trial ends; a table of the running trials, then the best that ended."""
 
-    def __init__(self, plan: SweepPlan) -> None:
+    def __init__(self, plan: Search) -> None:
         self._plan = plan
 
     def line(self, event: Event) -> str:
@@ -102,7 +105,7 @@ class SweepProgress:
             f"{most_trials(plan)} trials ended, {len(running)} running",
             title_justify="left",
         )
-        for column in ("trial", "status", plan.primary_metric, *plan.search_space, "time"):
+        for column in ("trial", "status", plan.primary_metric, *_sampled_names(plan), "time"):
             table.add_column(column, overflow="fold")
         for trial in running + ranked(ended, plan.primary_metric, plan.goal)[:BEST_ROWS]:
             is_best = run is not None and trial.name == run.best
@@ -112,7 +115,7 @@ class SweepProgress:
 
     def _cells(self, trial: Run) -> list[str]:
         value = trial.metrics.get(self._plan.primary_metric)
-        values = [short(trial.parameters.get(name, "")) for name in self._plan.search_space]
+        values = [short(trial.parameters.get(name, "")) for name in _sampled_names(self._plan)]
         took = (trial.ended or time.time()) - trial.started
         metric = "" if value is None else number(value)
         return [trial.name, outcome(trial), metric, *values, f"{took:.0f} s"]
@@ -165,7 +168,7 @@ def _step_plans(plan: PipelinePlan, prefix: str = "") -> Iterator[tuple[str, Pla
 
 def _step_cells(plan: Plan, step: Run) -> tuple[str, str, str]:
     trials = ""
-    if isinstance(plan, SweepPlan) and step.trials:
+    if isinstance(plan, Search) and step.trials:
         trials = f"{_ended(step.trials)} of {most_trials(plan)}"
     return _step_outcome(step), trials, f"{step.active_s:.0f} s"
 
@@ -179,18 +182,24 @@ def _ended(trials: tuple[Run, ...]) -> int:
     return sum(trial.ended is not None for trial in trials)
 
 
-def most_trials(plan: SweepPlan) -> int:
+def most_trials(plan: Search) -> int:
     """The largest number of trials: a grid has no more than it has points."""
-    if plan.algorithm != "grid":
+    if isinstance(plan, AutoMLPlan) or plan.algorithm != "grid":
         return plan.max_total_trials
     from ml.sweeps.sources import size
 
     return min(plan.max_total_trials, size(plan.search_space))
 
 
-def _sampled(plan: SweepPlan, trial: Run) -> dict[str, Any]:
+def _sampled_names(plan: Search) -> list[str]:
+    """The hyperparameters of a sweep; AutoML's differ from trial to trial."""
+    return [*plan.search_space] if isinstance(plan, SweepPlan) else []
+
+
+def _sampled(plan: Search, trial: Run) -> dict[str, Any]:
     """The trial's own values, without those that are the same in every trial."""
-    return {name: trial.parameters[name] for name in plan.search_space if name in trial.parameters}
+    names = _sampled_names(plan) if isinstance(plan, SweepPlan) else trial.parameters
+    return {name: trial.parameters[name] for name in names if name in trial.parameters}
 
 
 def _step_outcome(step: Run) -> str:
@@ -218,7 +227,7 @@ def summary(backend: Backend, plan: Plan, run: Run, echoed: bool = False) -> str
     if run.error:
         lines.append(str(without_log(run.error) if echoed else run.error))
     lines += ["", f"{run.name}: {outcome(run)} in {run.active_s:.0f} s"]
-    if isinstance(plan, SweepPlan):
+    if isinstance(plan, Search):
         lines.append(f"  trials   {counts(outcome(trial) for trial in run.trials)}")
         if run.best:
             lines.append(f"  best     {run.best} ({parameters(_sampled(plan, run))})")
@@ -243,7 +252,7 @@ def _best_of_sweeps(plan: PipelinePlan, run: Run) -> Iterator[str]:
     """A line for each sweep step that has a best trial, or reuses one."""
     for name, step in plan.steps.items():
         sweep = next((step for step in run.steps if step.name == f"{run.name}.{name}"), None)
-        if not isinstance(step.plan, SweepPlan) or sweep is None or sweep.status != "Completed":
+        if not isinstance(step.plan, Search) or sweep is None or sweep.status != "Completed":
             continue
         metric = step.plan.primary_metric
         score = f"{metric} {number(sweep.metrics[metric])}, " if metric in sweep.metrics else ""

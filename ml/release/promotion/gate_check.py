@@ -19,7 +19,7 @@ from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.evidence import evidence
 from ml.release.versions import EVALUATION, MODEL
-from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan
+from ml.specs.plan.plan import AutoMLPlan, CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load as load_spec
 from policies.promotion.decision import Decision, Request, Step
@@ -188,7 +188,7 @@ def find_evaluation(backend: Backend, project: Project, model: Path) -> Run | No
 def evaluation_plan(project: Project, model: Path) -> CommandPlan | PipelinePlan:
     """The project's evaluate.yml with its `model` set; Refused for another kind of job."""
     evaluation = plan(load_spec(project.evaluate, {f"inputs.{MODEL}": str(model)}))
-    if isinstance(evaluation, SweepPlan) or EVALUATION not in evaluation.outputs:
+    if isinstance(evaluation, SweepPlan | AutoMLPlan) or EVALUATION not in evaluation.outputs:
         raise Refused(
             Problem(
                 "not-an-evaluation",

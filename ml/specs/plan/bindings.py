@@ -43,12 +43,14 @@ class Bindings:
         self.root, self.registered = root, registered
         self.problems: list[Problem] = []
 
-    def data(self, owner: Part, name: str, written: Mapping[str, Any], field: str) -> InputPlan:
-        """Data as an input: its local path and, of an asset, its digest.
+    def data(
+        self, owner: Part, keys: tuple[Key, ...], written: Mapping[str, Any], field: str
+    ) -> InputPlan:
+        """The data at `keys` as an input of the last one's name: local path, digest of an asset.
 
         `field` is the path from the job to the input (`jobs.train.inputs.faq`), for the hint.
         """
-        place = owner.place("inputs", name, "path")
+        name, place = str(keys[-1]), owner.place(*keys, "path")
         source = str(written.get("path") or "")
         kind = str(written.get("type") or DATA_TYPE)
         path, asset, spec = assets.local(source, owner.folder), None, None
@@ -205,7 +207,7 @@ class Ports:
         return InputPlan(name, kind, owner.place("inputs", name), value=default)
 
     def _data(self, owner: Part, name: str, fields: Mapping[str, Any]) -> InputPlan:
-        return self._bindings.data(owner, name, fields, f"{self._prefix}inputs.{name}")
+        return self._bindings.data(owner, ("inputs", name), fields, f"{self._prefix}inputs.{name}")
 
     def _asset(self, written: Mapping[str, Any], place: Place) -> Asset | None:
         """The asset that an output is registered as; None when it is not, or has no valid name."""

@@ -306,6 +306,35 @@ class SweepPlan:
 
 
 @dataclass(frozen=True)
+class AutoMLPlan:
+    """An AutoML job: the table to search a model for, the task, and what ends the search.
+
+    `inputs` has its data by the field that names it (`training_data`, `validation_data` …).
+    `primary_metric` is as its trials log it. `algorithms` are those that alone are tried, or all.
+    """
+
+    place: Place
+    display_name: str
+    experiment: str
+    task: str
+    primary_metric: str
+    goal: Literal["maximize", "minimize"]
+    target_column: str
+    compute: str = ""
+    algorithms: tuple[str, ...] = ()
+    inputs: Mapping[str, InputPlan] = field(default_factory=dict)
+    outputs: Mapping[str, OutputPlan] = field(default_factory=dict)
+    max_total_trials: int = 1
+    max_concurrent_trials: int = 1
+    timeout_s: float | None = None
+    trial_timeout_s: float | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    spec: Any = _SPEC
+
+
+@dataclass(frozen=True)
 class Sample:
     """The hyperparameters of trial `number` (from 0), typed and nested as they were sampled.
 
@@ -352,7 +381,7 @@ class StepPlan:
     """
 
     place: Place
-    plan: CommandPlan | SweepPlan | PipelinePlan
+    plan: Plan
     sources: Mapping[str, Source] = field(default_factory=dict)
     promoted: Mapping[str, str] = field(default_factory=dict)
     after: tuple[str, ...] = ()
@@ -386,16 +415,28 @@ class PipelinePlan:
     spec: Any = _SPEC
 
 
-Plan = CommandPlan | SweepPlan | PipelinePlan
+Plan = CommandPlan | SweepPlan | PipelinePlan | AutoMLPlan
 
 
 def commands(plan: Plan) -> Iterator[CommandPlan]:
-    """Every command that running the plan may start: its own, its trial's, its steps'."""
+    """Every command that running the plan may start: its own, its trial's, its steps'.
+
+    An AutoML job has none.
+    """
     if isinstance(plan, PipelinePlan):
         for step in plan.steps.values():
             yield from commands(step.plan)
-    else:
+    elif not isinstance(plan, AutoMLPlan):
         yield plan.trial if isinstance(plan, SweepPlan) else plan
+
+
+def searches(plan: Plan) -> Iterator[AutoMLPlan]:
+    """Every AutoML job in the plan."""
+    if isinstance(plan, PipelinePlan):
+        for step in plan.steps.values():
+            yield from searches(step.plan)
+    elif isinstance(plan, AutoMLPlan):
+        yield plan
 
 
 def sweeps(plan: Plan) -> Iterator[SweepPlan]:

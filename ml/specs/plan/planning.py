@@ -17,7 +17,7 @@ from ml.specs import expressions
 from ml.specs.assets import assets
 from ml.specs.check import check
 from ml.specs.parts import Layers, Part
-from ml.specs.plan import fields, parallel
+from ml.specs.plan import automl, fields, parallel
 from ml.specs.plan.bindings import Bindings, Ports, waits_for
 from ml.specs.plan.plan import (
     CommandPlan,
@@ -34,7 +34,7 @@ from ml.specs.plan.plan import (
 from ml.specs.sdk.load import Spec
 from ml.specs.search import hints
 
-RUNNABLE = frozenset({"command", "sweep", "pipeline", "parallel"})
+RUNNABLE = frozenset({"command", "sweep", "pipeline", "parallel", "automl"})
 # Problems that no edit of the spec fixes: what it names is not on this machine.
 NOT_HERE = frozenset({"remote-code", "component-not-here", "unsupported-step"})
 # Outputs that every step has without declaring them: its `./outputs` and `./logs`.
@@ -45,7 +45,7 @@ _SOURCE = "reference-yaml-job-pipeline: jobs.<name>.component"
 
 
 def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -> Plan:
-    """The plan of a command, sweep or pipeline job; Refused with every error at once.
+    """The plan of a command, sweep, pipeline or AutoML job; Refused with every error at once.
 
     `root` is the repository whose specs define `azureml:` assets, `registered` the folder of those
     that runs on this machine registered. Kinds of jobs and steps that cannot run here, and
@@ -81,7 +81,11 @@ def _refuse_kind(spec: Spec) -> NoReturn:
         code = Exit.WRONG_CALL
     hint = f"`ml check {spec.document.shown}` checks it"
     problem = Problem(
-        "unsupported-kind", message, "a command, sweep or pipeline job", hint, spec.place("type")
+        "unsupported-kind",
+        message,
+        "a command, sweep, pipeline or AutoML job",
+        hint,
+        spec.place("type"),
     )
     raise Refused(problem, exit_code=code)
 
@@ -130,7 +134,17 @@ class _Planner:
         inputs, sources = ports.inputs()
         outputs, promoted = ports.outputs(around.outputs)
         plan: Plan
-        if kind == "pipeline":
+        if kind == "automl":
+            plan, sources = automl.planned(
+                own,
+                name=name,
+                experiment=self._experiment,
+                compute=around.compute,
+                bindings=self._bindings,
+                prefix=around.prefix,
+                outputs=outputs,
+            )
+        elif kind == "pipeline":
             # The checks refuse a component that contains itself.
             plan = self._pipeline(layers, name, replace(around, outputs=outputs), inputs)
             if around.prefix:  # a step redeclares the outputs of its component
@@ -347,7 +361,7 @@ def _unsupported(step: Part, name: str, kind: str) -> Problem:
     return Problem(
         "unsupported-step",
         f"step `{name}` is {article} {kind} step, which cannot run on this machine",
-        "command, sweep and pipeline steps",
+        "command, sweep, pipeline, parallel and AutoML steps",
         "run the other steps as a separate pipeline",
         step.place("type") if step.get("type") is not None else step.place(),
         source=_SOURCE,

@@ -43,6 +43,7 @@ from ml.specs.plan.plan import (
     SweepPlan,
 )
 from ml.specs.sdk import load
+from tests.stand_ins.azure import automl
 from tests.stand_ins.azure.storage import Storage
 
 STATE = "state.json"
@@ -213,6 +214,8 @@ class _Plans:
             return self._sweep(name, properties)
         if kind == "Pipeline":
             return self._pipeline(properties)
+        if kind == "AutoML":
+            return self._search(name, properties)
         raise Refused(Problem("unknown-job", f"the stand-in does not run {kind} jobs"))
 
     def _command(self, name: str, job: Mapping[str, Any], task: Mapping[str, Any]) -> CommandPlan:
@@ -261,6 +264,25 @@ class _Plans:
             early_termination=_policy(job.get("earlyTermination")),
         )
 
+    def _search(self, name: str, job: Mapping[str, Any]) -> Plan:
+        """A sweep stands for it, written as YAML and planned."""
+        data = self._input("training_data", job["taskDetails"]["trainingData"])
+        table = {"type": data.type, "path": str(data.path)}
+        outputs = {key: {"type": each["jobOutputType"]} for key, each in _items(job, "outputs")}
+        document = automl.job(automl.of_job(job["taskDetails"]), table, outputs, self.folder)
+        return self._planned(
+            {
+                **document,
+                "display_name": job.get("displayName") or name,
+                "experiment_name": job.get("experimentName") or "Default",
+            }
+        )
+
+    def _planned(self, document: Mapping[str, Any]) -> Plan:
+        path = self.folder / "job.yml"
+        path.write_text(yaml.safe_dump(dict(document), sort_keys=False))
+        return planning.plan(load.load(path), root=self.folder)
+
     def _pipeline(self, job: Mapping[str, Any]) -> Plan:
         """What is sent of a pipeline is close to its YAML: written as such, and planned."""
         inputs: dict[str, Any] = {}
@@ -282,9 +304,7 @@ class _Plans:
             },
             "jobs": {name: self._node(node) for name, node in job["jobs"].items()},
         }
-        path = self.folder / "pipeline.yml"
-        path.write_text(yaml.safe_dump(document, sort_keys=False))
-        return planning.plan(load.load(path), root=self.folder)
+        return self._planned(document)
 
     def _node(self, node: Mapping[str, Any]) -> dict[str, Any]:
         """A step: SDK `BaseNode._to_rest_object`, undone."""
@@ -295,6 +315,9 @@ class _Plans:
             name: each.get("value") or {"type": each["job_output_type"]}
             for name, each in _items(node, "outputs")
         }
+        if node["type"] == "automl":
+            table, folder = node["training_data"], self.folder / "code"
+            return automl.step(automl.of_node(node), table, step["outputs"], folder)
         if node["type"] == "sweep":
             step["trial"] = self._component(node["trial"]["componentId"])
             step["limits"] = node["limits"]

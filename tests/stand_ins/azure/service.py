@@ -415,7 +415,7 @@ class Workspace:
         for key in ("tags", "properties", "inputs", "outputs"):
             properties[key] = properties.get(key) or {}
         run = job.run()
-        if run is not None and run.best:
+        if run is not None and run.best and properties["jobType"] == "Sweep":
             # SDK `SWEEP_JOB_BEST_CHILD_RUN_ID_PROPERTY_NAME`.
             best = f"{job.name}_{run.best.rpartition('_')[2]}"
             properties["properties"] = {**properties["properties"], "best_child_run_id": best}

@@ -159,6 +159,9 @@ def _document(each: Tracked) -> dict[str, Any]:
     tags = {"mlflow.runName": job.properties.get("displayName") or job.name}
     if not is_job:
         tags = {"mlflow.runName": each.label, "mlflow.parentRunId": each.parent}
+    if run is not None and run.best and _is_search(each):
+        # docs tutorial-automl: "best_child_run_id = …data.tags["automl_best_child_run_id"]".
+        tags["automl_best_child_run_id"] = f"{each.id}_{run.best.rpartition('_')[2]}"
     return {
         "info": {
             "run_id": each.id,
@@ -181,6 +184,13 @@ def _document(each: Tracked) -> dict[str, Any]:
             "tags": [{"key": key, "value": value} for key, value in tags.items()],
         },
     }
+
+
+def _is_search(each: Tracked) -> bool:
+    """Whether it is an AutoML job, or a step that is one."""
+    properties = each.job.properties
+    step = (properties.get("jobs") or {}).get(each.label, {})
+    return properties["jobType"] == "AutoML" if not each.parent else step.get("type") == "automl"
 
 
 def _number(value: float) -> float | str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ml.specs.expressions import references
 from ml.specs.plan.plan import (
     LITERALS,
+    AutoMLPlan,
     CommandPlan,
     FromStep,
     Frozen,
@@ -45,6 +46,7 @@ def bind(
         return replace(plan, trial=_command(plan.trial, inputs, texts))
     if isinstance(plan, CommandPlan):
         return _command(plan, inputs, texts)
+    assert not isinstance(plan, AutoMLPlan)  # refused before it starts
     return replace(plan, inputs=Frozen(inputs))
 
 

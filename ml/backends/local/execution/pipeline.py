@@ -19,7 +19,15 @@ from ml.backends.local.execution.trials import saved_sweep
 from ml.backends.local.runs import lifecycle, lineage, records
 from ml.backends.runs import Event, Kind, Run, Status, Watch
 from ml.core.errors import Problem, Refused
-from ml.specs.plan.plan import CommandPlan, FromStep, PipelinePlan, Plan, StepPlan, SweepPlan
+from ml.specs.plan.plan import (
+    AutoMLPlan,
+    CommandPlan,
+    FromStep,
+    PipelinePlan,
+    Plan,
+    StepPlan,
+    SweepPlan,
+)
 
 
 def start_task(
@@ -42,6 +50,7 @@ def start_task(
     name = name or folder.name
     if isinstance(plan, PipelinePlan):
         return Pipeline(plan, preparation, folder, watch, name, parent, cores, stopped)
+    assert not isinstance(plan, AutoMLPlan)  # refused before it starts
     session = session_for(plan, preparation, parent, cores)
     if isinstance(plan, SweepPlan):
         saved = saved_sweep(folder, plan.primary_metric) if stopped else None

@@ -26,7 +26,6 @@ from ml.specs.plan.plan import (
     CommandPlan,
     Frozen,
     PipelinePlan,
-    Plan,
     SweepPlan,
     supplied_inputs,
 )
@@ -212,7 +211,7 @@ def to_json(value: Any) -> Any:
     }
 
 
-def from_json(data: Any) -> Plan:
+def from_json(data: Any) -> CommandPlan | SweepPlan | PipelinePlan:
     """The plan that `to_json` wrote. ValueError when it has another format."""
     try:
         decoded = _value(data)

@@ -1,5 +1,14 @@
 """The rules for what the SDK does not catch offline; importing them registers them."""
 
-from ml.specs.check.rules import expressions, numbers, paths, pipeline, ports, security, sweep
+from ml.specs.check.rules import (
+    automl,
+    expressions,
+    numbers,
+    paths,
+    pipeline,
+    ports,
+    security,
+    sweep,
+)
 
-__all__ = ["expressions", "numbers", "paths", "pipeline", "ports", "security", "sweep"]
+__all__ = ["automl", "expressions", "numbers", "paths", "pipeline", "ports", "security", "sweep"]

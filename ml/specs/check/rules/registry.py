@@ -17,7 +17,7 @@ from ml.specs.assets.links import Links
 from ml.specs.check.nodes import Node
 from ml.specs.sdk.load import Spec
 
-Scope = Literal["spec", "node", "sweep", "pipeline"]
+Scope = Literal["spec", "node", "sweep", "pipeline", "automl"]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,103 @@
+"""Plans AutoML jobs and steps (reference-yaml-job-automl and its siblings)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ml.specs.parts import Part
+from ml.specs.plan import fields
+from ml.specs.plan.bindings import INPUT_MODE, Bindings, source_of
+from ml.specs.plan.plan import AutoMLPlan, Frozen, InputPlan, OutputPlan, Source
+
+# The fields that name data: "MLTable" is the only type that they take.
+DATA = ("training_data", "validation_data", "test_data")
+# Task → its primary metric where a spec names none (azure-ai-ml's schemas, `load_default`).
+METRICS = {
+    "classification": "auc_weighted",
+    "regression": "normalized_root_mean_squared_error",
+    "forecasting": "normalized_root_mean_squared_error",
+    "image_classification": "accuracy",
+    "image_classification_multilabel": "iou",
+    "image_object_detection": "mean_average_precision",
+    "image_instance_segmentation": "mean_average_precision",
+    "text_classification": "accuracy",
+    "text_classification_multilabel": "accuracy",
+    "text_ner": "accuracy",
+}
+# "max_trials … default 1000", of images and texts 1; "max_concurrent_trials … default 1".
+_TRIALS = 1000
+_TABULAR = frozenset({"classification", "regression", "forecasting"})
+
+
+def planned(
+    own: Part,
+    *,
+    name: str,
+    experiment: str,
+    compute: str,
+    bindings: Bindings,
+    prefix: str,
+    outputs: Mapping[str, OutputPlan],
+) -> tuple[AutoMLPlan, Mapping[str, Source]]:
+    """The plan of an AutoML job, and the sources of data that another step provides.
+
+    `compute` is that of the surrounding pipeline, `prefix` the path from the job to `own`.
+    """
+    task = str(own.get("task")).lower()
+    metric = str(own.get("primary_metric") or METRICS[task]).lower()
+    inputs: dict[str, InputPlan] = {}
+    sources: dict[str, Source] = {}
+    for key in DATA:
+        written = own.get(key)
+        if written is None:
+            continue
+        data = written if isinstance(written, dict) else {"path": written}
+        source = source_of(str(data.get("path")))
+        if source is None:
+            inputs[key] = bindings.data(own, (key,), {"type": "mltable", **data}, prefix + key)
+            continue
+        sources[key] = source
+        mode = str(data.get("mode") or INPUT_MODE)
+        inputs[key] = InputPlan(key, "mltable", own.place(key), source=str(data["path"]), mode=mode)
+    limits = own.mapping("limits")
+    plan = AutoMLPlan(
+        place=own.place(),
+        display_name=name,
+        experiment=experiment,
+        task=task,
+        primary_metric=logged(metric),
+        goal=goal(metric),
+        target_column=fields.text(own.get("target_column_name")),
+        compute=str(own.get("compute") or compute),
+        algorithms=_algorithms(own),
+        inputs=Frozen(inputs),
+        outputs=outputs,
+        max_total_trials=int(limits.get("max_trials") or (_TRIALS if task in _TABULAR else 1)),
+        max_concurrent_trials=int(limits.get("max_concurrent_trials") or 1),
+        timeout_s=_seconds(limits.get("timeout_minutes")),
+        trial_timeout_s=_seconds(limits.get("trial_timeout_minutes")),
+        tags=fields.tags(own),
+        description=fields.text(own.get("description")),
+        places=fields.places(own),
+    )
+    return plan, Frozen(sources)
+
+
+def logged(metric: str) -> str:
+    """The name by which a trial logs a primary metric (how-to-understand-automated-ml)."""
+    return "AUC_weighted" if metric == "auc_weighted" else metric
+
+
+def goal(metric: str) -> Literal["maximize", "minimize"]:
+    """The primary metrics that are errors are the normalized ones."""
+    return "minimize" if metric.startswith("normalized_") else "maximize"
+
+
+def _algorithms(own: Part) -> tuple[str, ...]:
+    written = own.get("training", "allowed_training_algorithms")
+    return tuple(map(str, written)) if isinstance(written, list) else ()
+
+
+def _seconds(minutes: Any) -> float | None:
+    return float(minutes) * 60 if minutes else None
