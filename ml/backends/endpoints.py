@@ -59,6 +59,15 @@ class Endpoints(Protocol):
         """Hold the endpoint: starting, stopping and switching happen one at a time."""
         ...
 
+    def reserve(
+        self, endpoint: str, waiting: Callable[[str], None]
+    ) -> AbstractContextManager[object]:
+        """Keep other machines from releasing to the endpoint meanwhile.
+
+        Where another one does, `waiting` is told which, and this one waits.
+        """
+        ...
+
     def check_launch(self, launch: Launch) -> None:
         """Refuse a model or serving code that is not, to the bit, what was released."""
         ...

@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -153,6 +153,11 @@ def other_slot(endpoint: str) -> Path:
 def locked(endpoint: str) -> AbstractContextManager[None]:
     """Hold the endpoint: starting, stopping and switching happen one at a time."""
     return files.locked(folder(endpoint) / "lock")
+
+
+def reserve(endpoint: str, waiting: Callable[[str], None]) -> AbstractContextManager[None]:
+    """No other machine releases to the endpoints of this one."""
+    return nullcontext()
 
 
 def router(endpoint: str) -> Router | None:

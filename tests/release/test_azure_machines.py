@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +12,17 @@ import pytest
 from azure.core.exceptions import ServiceResponseError
 from azure.core.pipeline.transport import RequestsTransport
 
+from ml.backends.azure import blobs
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.base import Backend
+from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.canary import canary
 from ml.release.rollout.apply import apply
 from ml.release.rollout.rollback import roll_back
 from ml.release.rollout.status import status
 from tests.backends.conftest import azure
+from tests.release.killing import killed
 from tests.release.promotion.test_environments import commit
 from tests.release.test_azure import World, lead, world
 from tests.release.test_commands import ml
@@ -44,7 +50,16 @@ def test_each_step_on_another_machine(
     monkeypatch.setattr(canary, "lead", lead)
     first, second = world.train(0.8), world.train(0.95)
     world.propose(first)
-    done = apply(machine(), "tiny", "dev", "ana")
+    waits, other = list[str](), ExitStack()
+    other.enter_context(AzureBackend().endpoints.reserve("tiny-dev", waits.append))
+
+    def leave(sentence: str) -> None:
+        waits.append(sentence)
+        assert world.backend.endpoints.live("tiny-dev") is None
+        other.close()
+
+    done = apply(machine(), "tiny", "dev", "ana", waiting=leave)
+    assert len(waits) == 1
     assert done and (done.outcome, done.version.version) == ("applied", "1")
 
     machine()
@@ -107,3 +122,52 @@ def test_a_line_whose_answer_was_lost_is_written_once(
     monkeypatch.setattr(log, "read", slow_read)
     audit.append(log, "drill", {"by": "3"})
     assert [line["event"] for line in audit.verify(AzureBackend().audit_log)] == ["drill"] * 6
+
+
+@pytest.mark.slow
+def test_one_machine_at_a_time_releases_to_an_endpoint(
+    azure: StandIn,
+    own_home: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second says who does and until when, and waits: for its end, or for that of its lease,
+    where it was killed. One that lost its lease changes nothing any more.
+    """
+    monkeypatch.setattr(blobs, "LEASE_S", 15)  # the shortest that there is
+    azure.enter(monkeypatch)
+    killed(
+        "import os, signal\nfrom ml.backends.azure import blobs\n"
+        "from ml.backends.azure.backend import AzureBackend\nblobs.LEASE_S = 15\n"
+        "with AzureBackend().endpoints.reserve('gone', print):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    monkeypatch.setenv("GITHUB_RUN_ID", "7")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "team/models")
+    first, second = AzureBackend().endpoints, AzureBackend().endpoints
+    steps: dict[str, list[str]] = {"words": [], "gone": []}
+
+    def release(name: str) -> None:
+        with second.reserve(name, steps[name].append):
+            steps[name].append("second")
+
+    with first.reserve("words", print), first.reserve("others", print):
+        threads = [threading.Thread(target=release, args=(name,)) for name in steps]
+        for thread in threads:
+            thread.start()
+        time.sleep(blobs.LEASE_S + 2)
+        assert len(steps["words"]) == 1 and len(steps["gone"]) == 2
+        steps["words"].append("first")
+        first.switch("words", None)
+        first._leases["words"]._until = 0.0
+        for change in (lambda: first.switch("words", None), lambda: first.stop_idle("words")):
+            with pytest.raises(Refused, match="release-interrupted"):
+                change()
+        first.switch("others", None)
+    for thread in threads:
+        thread.join()
+    waits, *ends = steps["words"]
+    assert ends == ["first", "second"]
+    holder = "https://github.com/team/models/actions/runs/7 releases to words, until "
+    assert waits.startswith(holder)
+    assert " releases to gone, until " in steps["gone"][0] and "github" not in steps["gone"][0]

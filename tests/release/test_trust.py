@@ -138,7 +138,14 @@ def test_an_approval_is_of_a_digest(declared_world: World) -> None:
     waits = threading.Event()
 
     def run() -> None:
-        done = apply(BACKEND, "tiny", "local", "ana", progress=sentences.append, waiting=waits.set)
+        done = apply(
+            BACKEND,
+            "tiny",
+            "local",
+            "ana",
+            progress=sentences.append,
+            waiting=lambda _: waits.set(),
+        )
         results.append(done)
 
     desired_state.declare(

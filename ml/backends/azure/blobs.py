@@ -1,15 +1,30 @@
-"""What releases keep in the workspace's blob storage: the audit log, for every machine."""
+"""What releases keep in the workspace's blob storage, for every machine: the audit log, and a lease
+of each endpoint.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import getpass
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from threading import Event, Thread
 from typing import Any
 
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import Workspace
+from ml.core.errors import Exit, Problem, Refused
 
 # The folder of releases in the container of the workspace's default datastore.
 FOLDER = "releases"
+# For how long an endpoint stays with a machine that is gone. A lease has 15 to 60 seconds.
+LEASE_S = 30
+# How often a machine asks whether the endpoint is free.
+_POLL_S = 1.0
 
 
 class AzureAuditLog:
@@ -58,3 +73,98 @@ class AzureAuditLog:
     @property
     def _blob(self) -> Any:
         return self._workspace.blobs.get_blob_client(f"{FOLDER}/audit.jsonl")
+
+
+class Lease:
+    """Of a blob, for the one machine that releases to the endpoint; the blob says which.
+
+    It is renewed while it is held. That of a machine that is gone ends after `LEASE_S`.
+    """
+
+    def __init__(self, workspace: Workspace, endpoint: str) -> None:
+        self._workspace, self._endpoint = workspace, endpoint
+        self._until = 0.0
+
+    @contextmanager
+    def hold(self, waiting: Callable[[str], None]) -> Iterator[Lease]:
+        """Hold it; `waiting` is told who does before this one waits."""
+        from azure.core.exceptions import AzureError
+        from azure.storage.blob import BlobLeaseClient
+
+        lease, released = BlobLeaseClient(self._blob), Event()
+        with as_refusals():
+            self._acquire(lease, waiting)
+        renewing = Thread(target=self._renew, args=(lease, released), daemon=True)
+        renewing.start()
+        try:
+            yield self
+        finally:
+            released.set()
+            renewing.join()
+            with suppress(AzureError):  # it ends by itself
+                lease.release()
+
+    def check(self) -> None:
+        """Raises Refused when it may be another machine's by now."""
+        if time.time() > self._until:
+            raise Refused(
+                Problem(
+                    "release-interrupted",
+                    f"this machine could not renew its lease of `{self._endpoint}`, and another "
+                    "one may release there now",
+                    "a connection to the workspace's storage",
+                    "run this again: it continues where the endpoint is by then",
+                ),
+                exit_code=Exit.RUN_FAILED,
+            )
+
+    def _acquire(self, lease: Any, waiting: Callable[[str], None]) -> None:
+        from azure.core.exceptions import ResourceExistsError
+
+        with suppress(ResourceExistsError):
+            self._blob.upload_blob(b"{}")
+        waits = False
+        while True:
+            began = time.time()
+            try:
+                lease.acquire(LEASE_S)
+            except ResourceExistsError:
+                if not waits:
+                    waiting(self._holder())
+                waits = True
+                time.sleep(_POLL_S)
+            else:
+                self._note(lease, began)
+                return
+
+    def _renew(self, lease: Any, released: Event) -> None:
+        from azure.core.exceptions import AzureError
+
+        while not released.wait(LEASE_S / 3):
+            began = time.time()
+            with suppress(AzureError):  # `check` tells when it is too late
+                lease.renew()
+                self._note(lease, began)
+
+    def _note(self, lease: Any, began: float) -> None:
+        """Say in the blob who holds it, and until when unless it is renewed."""
+        self._until = began + LEASE_S
+        until = datetime.fromtimestamp(self._until, UTC).isoformat(timespec="seconds")
+        document = json.dumps({"holder": _identity(), "until": until})
+        self._blob.upload_blob(document, overwrite=True, lease=lease)
+
+    def _holder(self) -> str:
+        found = json.loads(self._blob.download_blob().readall())
+        holder, until = found.get("holder", "another machine"), found.get("until", "")
+        return f"{holder} releases to {self._endpoint}, until {until} or longer; waiting"
+
+    @property
+    def _blob(self) -> Any:
+        return self._workspace.blobs.get_blob_client(f"{FOLDER}/{self._endpoint}.lease")
+
+
+def _identity() -> str:
+    """Of whoever releases, for people: the workflow's run, or the user and the machine."""
+    if run := os.environ.get("GITHUB_RUN_ID"):
+        return f"https://github.com/{os.environ.get('GITHUB_REPOSITORY')}/actions/runs/{run}"
+    return f"{getpass.getuser()} on {socket.gethostname()}"

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from ml.backends.azure.blobs import Lease
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.registry import AzureRegistry
 from ml.backends.azure.traffic import AzureRouter
@@ -53,6 +54,7 @@ class AzureEndpoints:
         self._workspace, self._registry = workspace, registry
         self._routers: dict[str, AzureRouter] = {}
         self._seen_up: dict[Path, float] = {}
+        self._leases: dict[str, Lease] = {}
 
     def live(self, endpoint: str) -> Live | None:
         """By the endpoint's tags; of an endpoint without them, what has the most traffic."""
@@ -83,13 +85,22 @@ class AzureEndpoints:
 
     @contextmanager
     def locked(self, endpoint: str) -> Iterator[None]:
-        """Among the processes of this machine; a workflow's concurrency group is for the others.
+        """Among the processes of this machine; `reserve` is for other machines.
 
         azure-ai-ml prints a dot on stdout whenever it polls: nothing else is printed meanwhile.
         """
         lock = self._workspace.folder / "endpoints" / f"{endpoint}.lock"
         with files.locked(lock), redirect_stdout(StringIO()):
             yield
+
+    @contextmanager
+    def reserve(self, endpoint: str, waiting: Callable[[str], None]) -> Iterator[None]:
+        with Lease(self._workspace, endpoint).hold(waiting) as lease:
+            self._leases[endpoint] = lease
+            try:
+                yield
+            finally:
+                del self._leases[endpoint]
 
     def check_launch(self, launch: Launch) -> None:
         """Nothing is checked of what is deployed already: the service keeps it as it was."""
@@ -126,6 +137,7 @@ class AzureEndpoints:
 
     def begin(self, slot: Path, launch: Launch) -> Callable[[], Server]:
         """A second deployment of what is deployed is a copy of the first."""
+        self._check_lease(launch.endpoint)
         deployment = self._deployment(slot, launch)
         self._make_endpoint(launch.endpoint)
         with as_refusals(), self._workspace.quiet():
@@ -138,6 +150,7 @@ class AzureEndpoints:
         learn.microsoft.com/azure/machine-learning/how-to-safely-rollout-online-endpoints: "You can
         mirror traffic to only one deployment".
         """
+        self._check_lease(endpoint)
         resource = self._endpoint(endpoint)
         if resource is None:
             return
@@ -162,6 +175,7 @@ class AzureEndpoints:
             time.sleep(max(map(_timeout_ms, idle)) / 1000)
 
     def stop_idle(self, endpoint: str) -> None:
+        self._check_lease(endpoint)
         for name in self._idle(endpoint):
             with as_refusals(), self._workspace.quiet():
                 self._client.online_deployments.begin_delete(name, endpoint).result()
@@ -229,6 +243,10 @@ class AzureEndpoints:
                 return self._client.online_endpoints.get(name)
             except ResourceNotFoundError:
                 return None
+
+    def _check_lease(self, endpoint: str) -> None:
+        if endpoint in self._leases:
+            self._leases[endpoint].check()
 
     def _deployments(self, endpoint: str) -> dict[str, Any]:
         """The endpoint's deployments by name; none without an endpoint."""

@@ -309,7 +309,7 @@ def _apply(
         through_canary=through_canary,
         watch=watch_evaluation,
         progress=show_canary,
-        waiting=lambda: typer.echo(f"another apply to {to} is running; waiting", err=True),
+        waiting=lambda sentence: typer.echo(sentence, err=True),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from ml.backends.audit_log import AuditLog
@@ -142,21 +143,26 @@ def apply(
     through_canary: bool = False,
     watch: Watch = unwatched,
     progress: Callable[[str], None] = lambda _: None,
-    waiting: Callable[[], None] = lambda: None,
+    waiting: Callable[[str], None] = lambda _: None,
 ) -> Applied | None:
     """Bring the environment on this machine to its desired state; None when nothing is declared.
 
     `approved_by` is the person who signs off what is `approved`, by default what is declared now.
     The approval does not hold for what is declared meanwhile, which is then refused. A version that
-    served before returns at once, or `through_canary`. A second apply calls `waiting` and then
-    waits for the first. `progress` gets one sentence a step. Raises Refused when the model or its
-    evidence differ from the declaration, when green fails (blue stays live), and when the version
-    was rolled back before.
+    served before returns at once, or `through_canary`. A second apply, here or on another machine,
+    waits for the first, which `waiting` is told before. `progress` gets one sentence a step. Raises
+    Refused when the model or its evidence differ from the declaration, when green fails (blue stays
+    live), and when the version was rolled back before.
     """
     desired_state.check_environment(environment)
     target = projects.find(project)
     approved = approved or desired_state.read(target.name, environment)
-    with desired_state.rollout_lock(target.name, environment, waiting):
+    name = desired_state.endpoint_of(target.model() or target.name, environment)
+    here = partial(waiting, f"another apply to {environment} is running; waiting")
+    with (
+        desired_state.rollout_lock(target.name, environment, here),
+        backend.endpoints.reserve(name, waiting),
+    ):
         while True:
             with desired_state.project_lock(target.name):
                 declared = desired_state.read(target.name, environment)

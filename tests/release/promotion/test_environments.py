@@ -328,7 +328,7 @@ def test_a_second_apply_says_that_it_waits(tmp_path: Path, monkeypatch: pytest.M
     waits, done = threading.Event(), threading.Event()
 
     def second() -> None:
-        apply(BACKEND, "tiny", "prod", waiting=waits.set)
+        apply(BACKEND, "tiny", "prod", waiting=lambda _: waits.set())
         done.set()
 
     other = threading.Thread(target=second)
