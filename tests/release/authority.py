@@ -1,16 +1,17 @@
 """A certificate authority of the tests, which signs as any workflow that a test names.
 
-It stands in for Sigstore's. Product code accepts it nowhere: a test hands its certificate to
-`ml.backends.attestation.Certificates`.
+It stands in for Sigstore's. Only the tests' own `gh` trusts it: `Authority.verifier`.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from cryptography import x509
@@ -19,7 +20,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
-from ml.backends.attestation import (
+from ml.backends.attestation import GitHubAttestations, Identity, Statement
+from tests.stand_ins import attestations
+from tests.stand_ins.attestations import (
     BUNDLE_TYPE,
     ISSUER,
     PAYLOAD_TYPE,
@@ -29,8 +32,7 @@ from ml.backends.attestation import (
     SOURCE_COMMIT,
     SOURCE_REF,
     TRIGGER,
-    Identity,
-    Statement,
+    gh,
     signed_bytes,
     utf8_head,
 )
@@ -77,6 +79,20 @@ class Authority:
     def pem(self) -> bytes:
         """Its certificate, as a verifier is given it."""
         return self.certificate.public_bytes(Encoding.PEM)
+
+    @property
+    def verifier(self) -> GitHubAttestations:
+        """The product's verifier, with a `gh` that trusts this authority alone."""
+        return GitHubAttestations(gh(self.pem))
+
+    def program(self, folder: Path) -> Path:
+        """`gh` as a program in the folder, which a PATH needs to find it."""
+        (folder / "authority.pem").write_bytes(self.pem)
+        program = folder / "gh"
+        words = f"{sys.executable} {attestations.__file__} {folder}/authority.pem"
+        program.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        program.chmod(0o755)
+        return program
 
     def issue(
         self,
@@ -144,14 +160,14 @@ class Workflow:
         )
         payload = json.dumps(statement.to_json()).encode()
         signature = key.sign(signed_bytes(payload), ec.ECDSA(SHA256()))
-        return bundle(certificate, payload, signature)
+        return bundle(certificate, payload, at, signature)
 
     def of(self, **changes: Any) -> Workflow:
         """Another workflow of the same authority."""
         return replace(self, identity=replace(self.identity, **changes))
 
 
-def bundle(certificate: bytes, payload: bytes, *signatures: bytes) -> bytes:
+def bundle(certificate: bytes, payload: bytes, at: datetime, *signatures: bytes) -> bytes:
     """A bundle as JSON."""
 
     def text(content: bytes) -> str:
@@ -159,7 +175,10 @@ def bundle(certificate: bytes, payload: bytes, *signatures: bytes) -> bytes:
 
     document = {
         "mediaType": BUNDLE_TYPE,
-        "verificationMaterial": {"certificate": {"rawBytes": text(certificate)}},
+        "verificationMaterial": {
+            "certificate": {"rawBytes": text(certificate)},
+            "tlogEntries": [{"integratedTime": str(int(at.timestamp()))}],
+        },
         "dsseEnvelope": {
             "payload": text(payload),
             "payloadType": PAYLOAD_TYPE,

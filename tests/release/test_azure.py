@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from azure.core.pipeline.transport import RequestsTransport
 
-from ml.backends.attestation import Certificates
 from ml.backends.azure import traffic
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.workspace import REGISTRY, VARIABLES
@@ -63,7 +62,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.project = tiny.make(folder)
         self.backend = AzureBackend()
-        self.backend.verifier = Certificates([AUTHORITY.pem])
+        self.backend.verifier = AUTHORITY.verifier
         register_environment(self.backend.workspace.client, "ml-cpu", "1")
         for state in self.backend.assets.compare(folder):
             self.backend.assets.create(state)
@@ -96,7 +95,12 @@ def world(azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_the_whole_way(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_way(
+    world: World,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Train, propose, plan, apply, a better version by a canary, and back to the first."""
     backend, lines = world.backend, list[str]()
     first, second = world.train(0.8), world.train(0.95)
@@ -109,8 +113,12 @@ def test_the_whole_way(world: World, capsys: pytest.CaptureFixture[str]) -> None
 
     better = world.propose(second)
     assert better.champion and better.champion.version == "1"
-    code, out, err = ml(capsys, "release", "plan", "tiny", "--env", "dev", "--on", "azure")
-    assert code == 3 and "attestation" in err  # the command has no verifier
+    look = ("release", "plan", "tiny", "--env", "dev", "--on", "azure")
+    for authority, code, words in ((Authority(), 3, "attestation"), (AUTHORITY, 0, "steps to")):
+        program = authority.program(tmp_path_factory.mktemp("gh"))
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        found, out, err = ml(capsys, *look)
+        assert (found, words in out + err) == (code, True), err
     done = apply(backend, "tiny", "dev", "ana", progress=lines.append)
     assert done and (done.outcome, done.version.version) == ("applied", "2"), done.decision.blocking
     assert done.canary and done.canary.kind == "passed"

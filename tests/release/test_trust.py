@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from ml.backends.attestation import Certificates
 from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.core.errors import Exit, Refused
 from ml.release import audit
@@ -393,7 +392,7 @@ def test_the_real_place_takes_attested_evidence_alone(
     root.mkdir()
     monkeypatch.chdir(root)
     folder, authority = tiny.make(root).folder, Authority()
-    backend = MemoryBackend(tmp_path / "memory", Certificates([authority.pem]))
+    backend = MemoryBackend(tmp_path / "memory", authority.verifier)
     spec = load(folder / "jobs" / "train.yml", {"inputs.skill": "0.8"})
     run = backend.run(planning.plan(spec)).name
 
@@ -422,7 +421,7 @@ def test_the_real_place_takes_attested_evidence_alone(
     assert (version.evidence_folder / ATTESTATION).is_file()
     checked = judged(backend, version)
     result = next(one for one in checked.decision.results if one.gate == "attestation")
-    assert result.verdict == "fail" and "something else" in result.why
+    assert result.verdict == "fail" and "is not that of a subject" in result.why
     # Without the authority of the tests nothing is attested: there is no default.
     backend.verifier = None
     checked = judged(backend, rehearsed)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends import snapshot
-from ml.backends.attestation import Verifier
+from ml.backends.attestation import GitHubAttestations, Verifier
 from ml.backends.azure import submission
 from ml.backends.azure.assets import AzureAssets
 from ml.backends.azure.blobs import AzureAuditLog
@@ -38,7 +38,7 @@ class AzureBackend:
 
     name = "azure"
     rehearsal = False
-    verifier: Verifier | None = None
+    verifier: Verifier | None = GitHubAttestations()
 
     def __init__(self, options: Options | None = None, workspace: Workspace | None = None) -> None:
         self._options = options or Options()

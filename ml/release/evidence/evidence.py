@@ -222,7 +222,7 @@ def _identity(
     except OSError as error:
         raise AttestationError(f"no attestation is kept with the evidence: {error}") from None
     statement = replace(_statement(content, evidence), model=version.digest)
-    return verifier.verify(attestation, statement).to_json()
+    return verifier.verify(content, attestation, statement).to_json()
 
 
 def _as_told_here(version: Version, evidence: Evidence) -> Evidence:
