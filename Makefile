@@ -181,8 +181,26 @@ release-issue: ## open, update or close the issues about versions that were roll
 release-revert: ## open the pull requests that take back what was rolled back
 	@$(RELEASES) revert $(RESULTS)/release.json
 
+# ON: this machine or Azure; TO: the environment whose champion is the one to beat; TREE: the files.
+ON := local
+TO := local
+TREE := .
+
+# Of a TREE that others wrote, this work tree's `ml` reads files; what they import is not found there.
+.PHONY: train
+train: setup | $(RESULTS) ## train what the change since BASE touches, evaluate and compare with the champion
+	@cd "$(TREE)" && MLOPS_HOME="$${MLOPS_HOME:-$(CURDIR)/.local}" PYTHONSAFEPATH=1 "$(CURDIR)/$(BIN)/ml" train --base "$(BASE)" --on "$(ON)" --to "$(TO)" --json > "$(CURDIR)/$(RESULTS)/train.json"
+
+.PHONY: train-request
+train-request: | $(RESULTS) ## which commit the comment `/train` of a workflow's event asks for
+	@$(BARE) -m ml.repository.training_request ask --save $(RESULTS)/request.json
+
+.PHONY: pull-request
+pull-request: ## the files of a pull request's commit as data: make pull-request PULL=12 COMMIT=SHA
+	@$(BARE) -m ml.repository.training_request fetch --pull "$(PULL)" --commit "$(COMMIT)" --to .local/pull-request
+
 .PHONY: comment
-comment: ## post the comment about a run of the checks: make comment RUN=ID
+comment: ## post the comment about a run of check.yml or train.yml: make comment RUN=ID
 	@$(BARE) -m ml.repository.posting --run "$(RUN)"
 
 $(RESULTS):

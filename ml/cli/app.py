@@ -75,6 +75,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "ml.cli.commands.sweep:app",
         "Explain a sweep: the origin of its trials, what mattered.",
     ),
+    "train": (
+        "ml.cli.commands.changes:train",
+        "Train the projects that a change touches; compare each with the champion.",
+    ),
     "ui": ("ml.cli.commands.report:ui", "Open MLflow on the runs of this machine."),
     "watch": (
         "ml.cli.commands.serving:watch",

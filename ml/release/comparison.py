@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from ml.backends.base import Backend
@@ -16,14 +17,15 @@ from ml.backends.registry import Version
 from ml.backends.runs import Run, Watch, unwatched
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import desired_state, projects
+from ml.release.declaration.projects import Project
 from ml.release.evidence import evidence
 from ml.release.evidence.recomputation import Predictions, read_predictions, with_predictions
-from ml.release.promotion.gate_check import champion_evidence, load_gates, request
+from ml.release.promotion.gate_check import champion_evidence, champion_of, load_gates, request
 from ml.release.versions import EVALUATION, digest_of, version_of
 from ml.toolkit.evaluation import PREDICTIONS
 from policies.promotion.comparison import Difference, difference, paired_difference
-from policies.promotion.decision import Decision
-from policies.promotion.engine import decide
+from policies.promotion.decision import Decision, Request
+from policies.promotion.engine import EVALUATION_GATES, decide
 from policies.promotion.evidence import Estimate, Evidence, Metrics, missing, parse
 
 CHAMPION = "champion@"
@@ -204,6 +206,56 @@ def versus(
     )
 
 
+def versus_champion(
+    backend: Backend,
+    project: Project,
+    trained: Run,
+    evaluated: Run,
+    environment: str,
+    watch: Watch = unwatched,
+) -> Comparison:
+    """Compare the model of a run, which `evaluated` scored, with the environment's champion.
+
+    The champion is scored again where the candidate's evaluation or its data are others. The gates
+    that judge measurements are asked, as if the model were proposed. Nothing is registered.
+    """
+    own = evidence.measured(backend, evaluated)
+    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.task)
+    ours = Side(trained.name, digest_of(trained), own, rows.every_outcome())
+    model = project.endpoint()
+    notes = ["only the gates that judge measurements were asked: the model is not registered"]
+    champion = champion_of(backend, model, environment)
+    theirs, against = None, None
+    if champion is None:
+        notes.append(f"{environment} has no champion of {model} to compare with")
+    elif champion.digest == ours.digest:
+        notes.append(f"{ours.name} is the same model as {_name(champion)}")
+        against = own
+    else:
+        theirs = _measured_alike(backend, project, ours, champion, notes, watch)
+        against = theirs.evidence
+    gates = load_gates(project)
+    wanted = Request(
+        environment=environment,
+        model=model,
+        version=trained.name,
+        digest=ours.digest,
+        step="propose",
+        now=datetime.now(UTC),
+        rehearsal=backend.rehearsal,
+    )
+    decision = decide(gates, own, against, wanted, EVALUATION_GATES)
+    if decision.outcome == "approved":  # a promotion waits for a person too
+        decision = replace(decision, outcome="pending")
+    return replace(
+        compare(ours, theirs, gates["non-inferiority"].number("confidence")),
+        model=model,
+        environment=environment,
+        decision=decision,
+        notes=tuple(notes),
+    )
+
+
 def _resolve(backend: Backend, reference: str, model: str | None) -> Version | Run:
     """The version of a reference, or the run where its model is not registered."""
     if reference.startswith(CHAMPION):
@@ -269,11 +321,23 @@ def _scored(
     watch: Watch,
 ) -> Side:
     """The champion's side, scored again on the candidate's data where that is other data."""
-    theirs, _ = _side(backend, champion, notes)
     if isinstance(champion, Run) or isinstance(candidate, Run):
-        return theirs
+        return _side(backend, champion, notes)[0]
     project = projects.find(candidate.project)
-    again = champion_evidence(backend, project, ours.evidence, champion, candidate, watch)
+    return _measured_alike(backend, project, ours, champion, notes, watch)
+
+
+def _measured_alike(
+    backend: Backend,
+    project: Project,
+    ours: Side,
+    champion: Version,
+    notes: list[str],
+    watch: Watch,
+) -> Side:
+    """The champion's side, measured by the candidate's evaluation on the candidate's data."""
+    theirs, _ = _side(backend, champion, notes)
+    again = champion_evidence(backend, project, ours.evidence, champion, ours.digest, watch)
     if again is None or (again.outcomes, again.data) == (
         theirs.evidence.outcomes,
         theirs.evidence.data,

@@ -73,32 +73,55 @@ class Run:
         )
 
 
-def state(run: Run) -> str:
-    """The second line of the comment: which run it shows."""
-    return f"<!-- commit: {run.commit} run: {run.id} -->"
+@dataclass(frozen=True)
+class Training:
+    """A run of train.yml and the commit that it trained, as GitHub and main's code state them.
+
+    `conclusion` is that of the job that trained.
+    """
+
+    id: int
+    commit: str
+    conclusion: str
+    url: str
 
 
-def shown_run(body: str) -> int:
-    """The run that a comment shows; 0 for none."""
-    match = re.match(rf"{re.escape(MARKER)}\s*\n<!-- commit: [0-9a-f]+ run: (\d{{1,18}}) -->", body)
-    return int(match[1]) if match else 0
+def state(run: Run, training: Training | None) -> str:
+    """The second line of the comment: which runs it shows."""
+    trained = f" train: {training.id}" if training else ""
+    return f"<!-- commit: {run.commit} run: {run.id}{trained} -->"
+
+
+def shown_runs(body: str) -> tuple[int, int]:
+    """The runs of the checks and of the training that a comment shows; 0 for none."""
+    number = r"(\d{1,18})"
+    line = rf"<!-- commit: [0-9a-f]+ run: {number}(?: train: {number})? -->"
+    match = re.match(rf"{re.escape(MARKER)}\s*\n{line}", body)
+    return (int(match[1]), int(match[2] or 0)) if match else (0, 0)
 
 
 def comment_of(
-    run: Run, documents: Mapping[str, object], unread: Sequence[str] = (), repository: str = ""
+    run: Run,
+    documents: Mapping[str, object],
+    unread: Sequence[str] = (),
+    repository: str = "",
+    training: Training | None = None,
 ) -> str:
     """The comment about a run, below MAX_LENGTH characters whatever the documents hold.
 
-    `documents` by their names: affected, smoke, infra, compare-1 …; `unread` are sentences
-    about those that could not be read; `repository` is the address that commits are linked under.
+    `documents` by their names: affected, smoke, infra, train; `unread` are sentences about those
+    that could not be read; `repository` is the address that commits are linked under. `training` is
+    the run that wrote the document `train`.
     """
     values = {name: Value(document) for name, document in documents.items()}
     infra = [*values.get("infra", Value())][:PROJECTS]
-    compared = [value for name, value in sorted(values.items()) if name.startswith("compare")]
-    compared = compared[:CANDIDATES]
-    first = f"{MARKER}\n{state(run)}\n\n{_verdict(run, infra, compared)}"
+    trained = [*values.get("train", Value())][:PROJECTS] if training else []
+    compared = [each["comparison"] for each in trained if each["comparison"]][:CANDIDATES]
+    first = f"{MARKER}\n{state(run, training)}\n\n{_verdict(run, infra, trained, training)}"
     parts = [
         *_remarks(run, unread),
+        *(_trained(trained, training, run) if training else ()),
+        _offer(run) if not training and values.get("affected", Value())["projects"] else "",
         *(_candidate(value, repository) for value in compared),
         _smoke(values.get("smoke", Value())),
         _costs(infra),
@@ -117,17 +140,27 @@ def _bounded(part: str) -> str:
     return f"_A part of {len(part):,} characters is not shown: {text(plain(first), 60)}_"
 
 
-def _verdict(run: Run, infra: Sequence[Value], compared: Sequence[Value]) -> str:
+def _verdict(
+    run: Run, infra: Sequence[Value], trained: Sequence[Value], training: Training | None
+) -> str:
     """One sentence that says whether the checks passed, and what did not."""
     refused = [report["stack"].code() for report in infra if report["refused"]]
+    compared = [each["comparison"] for each in trained]
     gates = [value["candidate"]["name"].text() for value in compared if comment.is_refused(value)]
+    failed = [each["project"].code() for each in trained if each["error"]]
     reasons = [f"{_name(job)} {_outcome(job)}" for job in run.failed[:FAILED]]
     if len(run.failed) > FAILED:
         reasons.append(f"{len(run.failed) - FAILED} more failed")
     if refused:
         reasons.append(f"a policy refuses {', '.join(refused)}")
     if gates:
-        reasons.append(f"the gates refuse {', '.join(gates)}")
+        reasons.append(f"the gates refuse {', '.join(gates[:CANDIDATES])}")
+    if failed:
+        reasons.append(f"the training of {', '.join(failed)} failed")
+    elif training and training.conclusion != "success":
+        reasons.append("the training did not succeed")
+    if not run.id:
+        return f"### ⏳ The checks have not ended{''.join(f'; {reason}' for reason in reasons)}"
     if run.passed and not reasons:
         return "### ✅ Every check passed"
     if run.passed:
@@ -146,11 +179,12 @@ def _outcome(job: Job) -> str:
 
 
 def _remarks(run: Run, unread: Sequence[str]) -> Iterator[str]:
-    yield (
-        f"Commit {code(run.commit[:12])}, merged into the base; {link('the run', run.url)}. The "
-        "numbers below come from the pull request's own code, which had no secrets; gates and "
-        "policies decide again after the merge."
-    )
+    if run.id:
+        yield (
+            f"Commit {code(run.commit[:12])}, merged into the base; {link('the run', run.url)}. "
+            "The numbers below come from the pull request's own code, which had no secrets; gates "
+            "and policies decide again after the merge."
+        )
     rules = [file for file in run.files if file.startswith(RULES) or _GATES.fullmatch(file)]
     if rules:
         names = ", ".join(text(file, 80) for file in rules[:8])
@@ -158,6 +192,33 @@ def _remarks(run: Run, unread: Sequence[str]) -> Iterator[str]:
         yield f"⚠️ **This pull request changes how it is judged: {names}{more}.** Review it first."
     if unread:
         yield "\n".join(f"- {text(sentence, 300)}" for sentence in unread[:ROWS])
+
+
+def _trained(trained: Sequence[Value], training: Training, run: Run) -> Iterator[str]:
+    """Which commit was trained, and the projects whose training failed."""
+    yield (
+        f"**Trained on Azure**: commit {code(training.commit[:12])}, "
+        f"{link('the run', training.url)}. Training and evaluation ran there, by the pull "
+        "request's own code; nothing is registered."
+    )
+    if training.commit != run.commit:
+        yield "⚠️ **The pull request has newer commits, which are not trained.**"
+    failed = [
+        f"- {each['project'].code()}: {each['error'].text(600)}"
+        for each in trained
+        if each["error"]
+    ]
+    if failed:
+        yield "\n".join(failed)
+    if training.conclusion == "success" and not trained:
+        yield "The commit touches no project that trains."
+
+
+def _offer(run: Run) -> str:
+    return (
+        f"To train the projects on Azure, comment `/train {run.commit}`; it counts "
+        "from those who may write to the repository."
+    )
 
 
 def _candidate(compared: Value, repository: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from policies.promotion import comparison, measurements, provenance
@@ -46,17 +46,29 @@ RULES: Mapping[str, Rule] = {
 ROLLBACK_GATES = frozenset({*PROPERTIES, "attestation", "order", "sign-off"})
 
 
+# The gates that judge what an evaluation measured, so that a run's model can be judged before it is
+# registered.
+EVALUATION_GATES = frozenset(
+    {"recomputed", "quality", "gap", "leakage", "first-promotion", "non-inferiority"}
+    | {"superiority", "fairness", "explainability"}
+)
+
+
 def decide(
-    gates: Gates, evidence: Evidence, champion: Evidence | None, request: Request
+    gates: Gates,
+    evidence: Evidence,
+    champion: Evidence | None,
+    request: Request,
+    asked: Collection[str] = RULES,
 ) -> Decision:
     """Whether the model version may be promoted; `champion` is None before the first promotion.
 
     For a champion that could not be scored, pass an empty Evidence(), not None: the comparison then
     fails. The champion proposed again is "already-champion" whatever the gates find, because
-    nothing would change, unless its serving does.
+    nothing would change, unless its serving does. `asked` are the names of the gates that decide.
     """
     case = Case(request, evidence, champion, gates)
-    results = tuple(_judge(case, gates[name]) for name in RULES)
+    results = tuple(_judge(case, gates[name]) for name in RULES if name in asked)
     return Decision(
         request=request,
         outcome=_outcome(case, results),

@@ -34,7 +34,7 @@ PULL, RUN = 12, 1000
 NONE = ""
 # The GitHub environment that holds the key of the team's app.
 BOT_ENVIRONMENT = "bot"
-TOKEN = re.compile(r"\s*('(?:[^']|'')*'|\d+|[A-Za-z_][\w.-]*(?:\(\))?|==|!=|&&|\|\||[!()])")
+TOKEN = re.compile(r"\s*('(?:[^']|'')*'|\d+|[A-Za-z_][\w.-]*(?:\(\))?|==|!=|&&|\|\||[!(),])")
 STATUS = re.compile(r"\b(always|cancelled|success|failure)\(\)")
 RECORDER = """#!/usr/bin/env bash
 name="$(basename "$0")"
@@ -59,12 +59,16 @@ def git(folder: Path, *words: str) -> str:
 
 @dataclass
 class Repository:
-    """The team's repository, a pull request from a stranger's fork, and what GitHub knows."""
+    """The team's repository, a pull request to it, and what GitHub knows.
+
+    The pull request is from the fork of its `owner`, or of a branch of the team's own.
+    """
 
     folder: Path
     origin: Path
     state: State
     branch: str = "change"
+    owner: str = "stranger"
     title: str = "a change"
     runs: int = RUN
     fake: Sequence[str] = ("lint", "smoke", "preview", "affected-tests", "test")
@@ -75,6 +79,8 @@ class Repository:
     working: Sequence[str] = ()
     rejected: Sequence[str] = ()
     writes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # The variables that lead to a stand-in for Azure, for the jobs that signed in.
+    azure: Mapping[str, str] = field(default_factory=dict)
     # What GitHub's own scanners were started for.
     reviewed: list[str] = field(default_factory=list)
     # The GitHub environment of each job that signed in to Azure.
@@ -104,6 +110,7 @@ class Repository:
         git(work, "switch", "-q", "--detach", "origin/main")
         git(work, "merge", "-q", "--no-ff", "-m", "merge", head)
         git(work, "push", "-qf", "origin", f"HEAD:refs/pull/{PULL}/merge")
+        git(work, "push", "-qf", "origin", f"{head}:refs/pull/{PULL}/head")
         git(work, "switch", "-q", self.branch)
         self.state.changed[PULL] = git(work, "diff", "--name-only", "origin/main").splitlines()
         self.state.pulls[:] = [
@@ -113,8 +120,8 @@ class Repository:
                 "title": self.title,
                 "head": {
                     "sha": head,
-                    "label": f"stranger:{self.branch}",
-                    "repo": {"full_name": "stranger/models"},
+                    "label": f"{self.owner}:{self.branch}",
+                    "repo": {"full_name": f"{self.owner}/models"},
                 },
             }
         ]
@@ -174,15 +181,35 @@ class Repository:
             "conclusion": "failure" if failed else "success",
             "head_sha": self.state.pulls[0]["head"]["sha"],
             "head_branch": self.branch,
-            "head_repository": {"full_name": "stranger/models", "owner": {"login": "stranger"}},
+            "head_repository": {
+                "full_name": f"{self.owner}/models",
+                "owner": {"login": self.owner},
+            },
             "repository": {"full_name": self.state.repository},
             "html_url": f"https://github.com/team/models/actions/runs/{self.runs}",
         }
-        self.state.jobs[self.runs] = [
-            {"name": name, "conclusion": job.result, "steps": job.steps}
-            for name, job in jobs.items()
-        ]
         return jobs
+
+    def comment(self, body: str, login: str) -> dict[str, Job]:
+        """Somebody comments on the pull request: train.yml runs, as it is on main."""
+        self.runs += 1
+        self.state.runs[self.runs] = {
+            "id": self.runs,
+            "path": ".github/workflows/train.yml",
+            "event": "issue_comment",
+            "conclusion": None,
+            "head_sha": git(self.origin, "rev-parse", "main"),
+            "head_branch": "main",
+            "repository": {"full_name": self.state.repository},
+            "html_url": f"https://github.com/team/models/actions/runs/{self.runs}",
+        }
+        event = {
+            "issue": {"number": PULL, "pull_request": {"url": "set"}},
+            "comment": {"id": self.runs, "body": body, "user": {"login": login}},
+            "repository": {"default_branch": "main"},
+        }
+        github = {"event_name": "issue_comment", "ref": "refs/heads/main", "event": event}
+        return self.run("train", "refs/heads/main", github, trusted=True)
 
     def follow(self) -> dict[str, Job]:
         """The run is completed: comment.yml runs, as it is on main."""
@@ -201,6 +228,11 @@ class Repository:
         while waiting:
             key = next(key for key, job in waiting.items() if {*_needs(job)} <= {*jobs})
             jobs[key] = self._combinations(key, waiting.pop(key), jobs, ref, github, trusted)
+            if workflow in ("check", "train"):
+                self.state.jobs[self.runs] = [
+                    {"name": name, "conclusion": job.result, "steps": job.steps}
+                    for name, job in jobs.items()
+                ]
         return jobs
 
     def _combinations(
@@ -254,9 +286,9 @@ class Repository:
         matrix = github.get("matrix") or {}
         environment = str(_filled(job.get("environment") or "", {"matrix": matrix}))
         context: dict[str, Any] = {
-            "github": {**github, "token": token},
+            "github": {**github, "token": token, "run_id": self.runs},
             "matrix": matrix,
-            "vars": {**self.variables, **_variables(environment)},
+            "vars": {**self.variables, **_variables(environment, self.azure)},
             "secrets": {"APP_PRIVATE_KEY": "key"} if environment == BOT_ENVIRONMENT else {},
             "steps": {},
             "needs": {
@@ -281,6 +313,7 @@ class Repository:
                     assert rights["id-token"] == "write" and environment and trusted
                     assert context["vars"]["AZURE_CLIENT_ID"] == f"client of {environment}"
                     self.signed_in.append(environment)
+                    context["azure"] = self.azure
                 continue
             code, outputs = self._command(step, home, context)
             context["steps"][step.get("id", name)] = {"outputs": outputs}
@@ -358,6 +391,7 @@ class Repository:
             "GITHUB_REPOSITORY": self.state.repository,
             "GITHUB_RUN_ID": str(self.runs),
             "GITHUB_ACTOR": "merger",
+            "GITHUB_EVENT_PATH": str(home / "event.json"),
             "GITHUB_OUTPUT": str(outputs),
             "GITHUB_STEP_SUMMARY": str(home / "summary"),
             "PYTHONPATH": str(work),
@@ -366,8 +400,10 @@ class Repository:
             "FAKE_MAKE": " ".join(self.fake),
             "FAILING": " ".join(self.failing),
             "WORKING": " ".join(self.working),
+            **context.get("azure", {}),
             **{name: str(_filled(text, context)) for name, text in (step.get("env") or {}).items()},
         }
+        (home / "event.json").write_text(json.dumps(context["github"]["event"]))
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
             cwd=work if work.exists() else home,
@@ -432,14 +468,16 @@ def origin_in(folder: Path) -> Path:
     return folder
 
 
-def _variables(environment: str) -> dict[str, str]:
+def _variables(environment: str, azure: Mapping[str, str]) -> dict[str, str]:
     """Those that `infra bootstrap` sets for a GitHub environment."""
     if not environment:
         return {}
     if environment == BOT_ENVIRONMENT:
         return {"APP_ID": "7"}
     names = ("AZURE_TENANT_ID", "AZURE_SUBSCRIPTION_ID", "PULUMI_BACKEND_URL")
-    return {"AZURE_CLIENT_ID": f"client of {environment}", **dict.fromkeys(names, "set")}
+    names += ("AZUREML_RESOURCE_GROUP", "AZUREML_WORKSPACE_NAME")
+    values = {name: azure.get(name, "set") for name in names}
+    return {"AZURE_CLIENT_ID": f"client of {environment}", **values}
 
 
 def _needs(job: Mapping[str, Any]) -> list[str]:
@@ -495,6 +533,13 @@ def _evaluated(text: str, context: Mapping[str, Any]) -> Any:
             return token == "true"
         if token in functions:
             return functions[token]()
+        if token == "startsWith":
+            assert tokens.pop(0) == "("
+            text = str(either() or "").lower()
+            assert tokens.pop(0) == ","
+            start = str(either() or "").lower()
+            assert tokens.pop(0) == ")"
+            return text.startswith(start)
         value: Any = context
         for part in token.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None

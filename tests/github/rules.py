@@ -23,6 +23,7 @@ UNTRUSTED = {"pull_request"}
 # What a job of ours may write to, by workflow; all others read.
 WRITES = {
     "comment": {"comment": {"pull-requests"}},
+    "train": {"train": {"id-token"}, "comment": {"pull-requests"}},
     "infra": {"plan": {"id-token"}, "deploy": {"id-token"}},
     "drift": {"drift": {"id-token", "issues"}},
     "release": {"release": {"id-token", "issues"}},
@@ -36,6 +37,7 @@ PURPOSES = {
     "infra": {"plan": "preview", "deploy": "deploy"},
     "drift": {"drift": "preview"},
     "release": {"release": "release", "revert": BOT},
+    "train": {"train": "train"},
 }
 # A workflow that may write after an untrusted one has run: it takes the default branch's code.
 PRIVILEGED = {"workflow_run", "pull_request_target", "issue_comment"}

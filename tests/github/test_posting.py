@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ml.core.errors import Refused
-from ml.reports.pull_request import MARKER, MAX_LENGTH, shown_run
+from ml.reports.pull_request import MARKER, MAX_LENGTH, shown_runs
 from ml.repository.github import GitHub
 from ml.repository.posting import MAX_DOCUMENT, post
 from tests.conftest import ROOT
@@ -25,7 +25,7 @@ from tests.stand_ins.github import BOT, State, serving
 
 RIGHTS = {"actions": "read", "contents": "read", "pull-requests": "write"}
 HEAD, OLD = "a" * 40, "b" * 40
-RUN, PULL = 7, 12
+RUN, TRAINED, PULL = 7, 70, 12
 TRAIN = "ml/projects/fraud_scoring/train.py"
 AFFECTED = {"documents": False, "causes": {"project fraud_scoring": TRAIN}}
 
@@ -97,6 +97,16 @@ def state() -> Iterator[State]:
         yield state
 
 
+def training(state: State, run: int = TRAINED, commit: str = HEAD, **fields: Any) -> None:
+    """A run of train.yml, whose training job has ended; the request is main's own."""
+    path, event = ".github/workflows/train.yml", "issue_comment"
+    url = f"https://github.com/team/models/actions/runs/{run}"
+    state.runs[run] = run_of(id=run, path=path, event=event, conclusion=None, html_url=url)
+    state.runs[run].update(fields)
+    state.jobs[run] = [{"name": "train", "conclusion": "success", "steps": []}]
+    state.artifact(run, "train-request", packed({"request.json": {"pull": PULL, "commit": commit}}))
+
+
 def client(state: State, token: str = "writer") -> GitHub:
     return GitHub(state.repository, token, state.api)
 
@@ -124,7 +134,7 @@ def test_a_run_that_is_late_changes_nothing(state: State) -> None:
     state.jobs[9] = jobs()
     post(client(state), 9)
     assert post(client(state), RUN).endswith("shows a newer run")
-    assert shown_run(state.bodies(PULL)[0]) == 9
+    assert shown_runs(state.bodies(PULL)[0]) == (9, 0)
 
 
 def test_comments_of_others_are_left_alone(state: State) -> None:
@@ -349,8 +359,18 @@ def hostile_documents(text: str) -> dict[str, object]:
         "smoke.json": [run],
         "infra.json": [report],
         "affected.json": {"causes": {text: text}},
-        **{f"compare-{number}.json": compared for number in (1, 2, 3, 4)},
+        "train.json": [{"project": text, "run": text, "error": text, "comparison": compared}] * 4,
     }
+
+
+def poisoned(state: State, documents: Mapping[str, object]) -> None:
+    """The checks and a training wrote these; the comment shows the training already."""
+    training(state)
+    checked = {name: document for name, document in documents.items() if name != "train.json"}
+    state.artifact(RUN, "check-results", packed(checked))
+    state.artifact(TRAINED, "train-results", packed({"train.json": documents["train.json"]}))
+    post(client(state), TRAINED)
+    assert shown_runs(state.bodies(PULL)[0]) == (0, TRAINED)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +378,7 @@ def hostile_documents(text: str) -> dict[str, object]:
 )
 def test_hostile_documents_are_text(text: str, state: State) -> None:
     """In every place of every document: no element, link or mention, one marker, within bounds."""
-    state.artifact(RUN, "check-results", packed(hostile_documents(text)))
+    poisoned(state, hostile_documents(text))
     state.changed[PULL] = [f"policies/{text}"]
     state.jobs[RUN][1]["name"] = text
     post(client(state), RUN)
@@ -368,7 +388,7 @@ def test_hostile_documents_are_text(text: str, state: State) -> None:
     # Mentions may stand in code, which GitHub does not read for them.
     assert not MENTION.search(body.replace("`", ""))
     links = [part.partition(">")[0] for part in body.split("](<")[1:]]
-    assert {*links} <= {state.runs[RUN]["html_url"]}
+    assert {*links} <= {state.runs[run]["html_url"] for run in (RUN, TRAINED)}
 
 
 @pytest.mark.parametrize(
@@ -378,8 +398,8 @@ def test_hostile_documents_are_text(text: str, state: State) -> None:
 )
 def test_documents_of_any_shape(document: object, state: State) -> None:
     """Each name with each value: a comment comes of it."""
-    names = ("affected", "smoke", "infra", "compare-1")
-    state.artifact(RUN, "check-results", packed({f"{name}.json": document for name in names}))
+    names = ("affected", "smoke", "infra", "train")
+    poisoned(state, {f"{name}.json": document for name in names})
     post(client(state), RUN)
     assert "Every check passed" in state.bodies(PULL)[0]
 
@@ -391,11 +411,12 @@ def test_a_comment_has_a_bound(state: State) -> None:
         key: [*value] * 1000 if isinstance(value, list) else value
         for key, value in documents.items()
     }
-    compared: Any = huge["compare-1.json"]
+    compared: Any = huge["train.json"][0]["comparison"]
     for key in ("metrics", "slices", "amounts", "missing", "notes"):
         compared[key] *= 1000
     compared["decision"]["results"] *= 1000
-    state.artifact(RUN, "check-results", packed(huge))
+    huge["train.json"] = huge["train.json"][:20]
+    poisoned(state, huge)
     state.changed[PULL] = [f"policies/{'x' * 500}{number}" for number in range(300)]
     state.jobs[RUN] = jobs() + [{"name": "x" * 5000, "conclusion": "failure"}] * 300
     post(client(state), RUN)

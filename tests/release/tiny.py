@@ -337,8 +337,8 @@ def make(root: Path, changed: Mapping[str, str] | None = None) -> Tiny:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.lstrip("\n"))
-    for code in (root, root / "ml/projects/tiny"):
-        bring(code, *ON_THE_NODE)
+    bring(root, *ON_THE_NODE)
+    bring(root / "ml/projects/tiny", *ON_THE_NODE)
     lock = root / "requirements/main.lock"
     lock.parent.mkdir()
     lock.write_text("".join(f"{name}=={version(name)}\n" for name in ("lightgbm", "numpy")))
@@ -347,6 +347,16 @@ def make(root: Path, changed: Mapping[str, str] | None = None) -> Tiny:
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "tiny"]):
         subprocess.run([*git, *words], cwd=root, check=True, capture_output=True)
     return Tiny(root)
+
+
+def project(root: Path) -> None:
+    """Write the project alone, into a repository that has all else."""
+    for name, text in _FILES.items():
+        if name.startswith("ml/projects/tiny/"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text.lstrip("\n"))
+    bring(root / "ml/projects/tiny", *ON_THE_NODE)
+    questions(root)
 
 
 def questions(root: Path, count: int = QUESTIONS) -> None:

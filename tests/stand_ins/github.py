@@ -46,6 +46,8 @@ class State:
     # Tokens of an app, whose pull requests start checks, and the repository behind the API.
     apps: set[str] = field(default_factory=set)
     folder: Path | None = None
+    # Account → its permission; everybody else has that to read.
+    permissions: dict[str, str] = field(default_factory=dict)
     # Every change that was made: (method, path).
     changes: list[tuple[str, str]] = field(default_factory=list)
     api: str = ""
@@ -118,6 +120,12 @@ def _answer(
         if "head" in query:
             pulls = [pull for pull in pulls if pull["head"]["label"] == query["head"]]
         return "pull-requests:read", ("", pulls)
+    if found := match("GET", r"collaborators/([^/]+)/permission"):
+        permission = state.permissions.get(found[1], "read")
+        return "contents:read", {"permission": permission}
+    if found := match("GET", r"pulls/(\d+)"):
+        pulls = {pull["number"]: pull for pull in state.pulls}
+        return "pull-requests:read", _known(pulls, found[1])
     if found := match("GET", r"pulls/(\d+)/files"):
         names = state.changed.get(int(found[1]), [])
         return "pull-requests:read", ("", [{"filename": name} for name in names])

@@ -1,14 +1,15 @@
-"""`ml affected`, `ml smoke`: what a change touches, and a small run of the projects it touches."""
+"""`ml affected`, `ml smoke`, `ml train`: what a change touches, and training of these projects."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from ml.cli.options import AsJson
+from ml.cli.options import AsJson, Environment, On
 from ml.cli.render.output import write_json
 from ml.core import repository
 from ml.core.errors import Exit, Problem, Refused
@@ -16,6 +17,12 @@ from ml.core.errors import Exit, Problem, Refused
 # The job that a smoke test runs, and the tag of it that makes it small: `inputs.trees=2 …`.
 JOB, TAG = "jobs/train.yml", "smoke"
 
+Projects = Annotated[
+    list[str] | None, typer.Argument(help="Folders under ml/projects.", metavar="PROJECT…")
+]
+Since = Annotated[
+    str, typer.Option("--base", metavar="REF", help="Those that differ from this git revision.")
+]
 Base = Annotated[str, typer.Option(metavar="REF", help="A git revision, such as origin/main.")]
 
 
@@ -34,12 +41,8 @@ def affected(base: Base, as_json: AsJson = False) -> None:
 
 
 def smoke(
-    projects: Annotated[
-        list[str] | None, typer.Argument(help="Folders under ml/projects.", metavar="PROJECT…")
-    ] = None,
-    base: Annotated[
-        str, typer.Option(metavar="REF", help="Those that differ from this git revision.")
-    ] = "",
+    projects: Projects = None,
+    base: Since = "",
     as_json: AsJson = False,
 ) -> None:
     """Run each project's jobs/train.yml on this machine, small by its tag `smoke`.
@@ -47,17 +50,61 @@ def smoke(
     The tag holds changes as `ml run --set` takes them: `smoke: inputs.trees=2 inputs.matches=3`.
     Exit 1 when a run fails.
     """
-    from ml.repository.affected import affected
-
-    if bool(projects) == bool(base):
-        expected, hint = "projects, or --base REF", "for example: ml smoke --base origin/main"
-        raise Refused(Problem("no-projects", "there is nothing to run", expected, hint))
-    names = projects or affected(repository.root(), base).projects
-    results = [_smoke(name) for name in names]
+    results = [_smoke(name) for name in _projects("smoke", projects, base)]
     if as_json:
         write_json(results)
     if any(result["status"] not in {"Completed", "none"} for result in results):
         raise typer.Exit(Exit.RUN_FAILED)
+
+
+def train(
+    projects: Projects = None,
+    base: Since = "",
+    to: Environment = "local",
+    on: On = "local",
+    as_json: AsJson = False,
+) -> None:
+    """Train each project's jobs/train.yml, evaluate the model and compare it with the champion.
+
+    Nothing is registered. Exit 1 when a training or an evaluation fails.
+    """
+    results = [_train(name, to, on) for name in _projects("train", projects, base)]
+    if as_json:
+        write_json(results)
+    if any(result["error"] for result in results):
+        raise typer.Exit(Exit.RUN_FAILED)
+
+
+def _projects(command: str, projects: list[str] | None, base: str) -> Sequence[str]:
+    from ml.repository.affected import affected
+
+    if bool(projects) == bool(base):
+        expected, hint = "projects, or --base REF", f"for example: ml {command} --base origin/main"
+        raise Refused(Problem("no-projects", "there is nothing to run", expected, hint))
+    return projects or affected(repository.root(), base).projects
+
+
+def _train(project: str, environment: str, on: str) -> dict[str, Any]:
+    """The outcome of one project; `error` is "" unless it failed."""
+    from ml.backends.base import Options
+    from ml.backends.choice import open_backend
+    from ml.release.promotion.candidate import train
+
+    def say(line: str) -> None:
+        sys.stderr.write(f"{project}: {line}\n")
+
+    try:
+        backend = open_backend(on, Options(say=say))
+        trained = train(backend, project, environment, say)
+    except Refused as refused:
+        sys.stderr.write(f"{refused}\n")
+        return {"project": project, "run": "", "error": str(refused), "comparison": None}
+    return {
+        "project": project,
+        "run": trained.run.name,
+        "error": "",
+        "comparison": trained.comparison.to_json(),
+    }
 
 
 def _smoke(project: str) -> dict[str, Any]:

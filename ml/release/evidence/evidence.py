@@ -263,13 +263,20 @@ def _is_dirty(stated: bool | None, snapshot: str | None, commit: str | None) -> 
 
 def rescore(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
     """The champion's evidence with its quality measured anew by an evaluation run."""
-    evaluation = evaluation_of(evaluated)
-    scored = backend.runs.entry(evaluated).lineage
-    again = parse({**evaluation, "data": _data(scored, scored)})
-    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, again.task)
-    again = replace(with_predictions(again, rows), disagreements=disagreements(again, rows))
-    lineage = replace(champion.lineage, evaluation_snapshot=scored["code"]["digest"])
+    again = measured(backend, evaluated)
+    snapshot = again.lineage.evaluation_snapshot
+    lineage = replace(champion.lineage, evaluation_snapshot=snapshot)
     return replace(champion, lineage=lineage, **{name: getattr(again, name) for name in _MEASURED})
+
+
+def measured(backend: Backend, evaluated: Run) -> Evidence:
+    """What an evaluation run measured, recomputed from its predictions; all else is empty."""
+    scored = backend.runs.entry(evaluated).lineage
+    own = parse({**evaluation_of(evaluated), "data": _data(scored, scored)})
+    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.task)
+    lineage = replace(own.lineage, evaluation_snapshot=scored["code"]["digest"])
+    wrong = disagreements(own, rows)
+    return replace(with_predictions(own, rows), lineage=lineage, disagreements=wrong)
 
 
 def _data(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:

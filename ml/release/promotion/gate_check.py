@@ -115,7 +115,7 @@ def check_gates(
         against = evidence.load(backend, champion) if champion else None
     else:
         own = evidence.with_advisories(own)
-        against = champion_evidence(backend, project, own, champion, version, watch)
+        against = champion_evidence(backend, project, own, champion, version.digest, watch)
     decision = decide(gates, own, against, request)
     line = {"project": project.name, "decision": decision.to_json()}
     audited = audit.append(backend.audit_log, "decision", line) if record else ""
@@ -132,16 +132,16 @@ def champion_evidence(
     project: Project,
     own: Evidence,
     champion: Version | None,
-    version: Version,
+    digest: str,
     watch: Watch,
 ) -> Evidence | None:
     """The champion's evidence on the candidate's data, by the same evaluation code; empty when it
-    cannot be measured.
+    cannot be measured. `digest` is that of the candidate, whose evidence is `own`.
     """
     if champion is None:
         return None
     theirs = evidence.load(backend, champion)
-    if champion.digest == version.digest:
+    if champion.digest == digest:
         return theirs
     believed = backend.rehearsal or bool(theirs.attested)
     if believed and _measured_by(theirs) == _measured_by(own):

@@ -1,0 +1,204 @@
+"""train.yml as comments start it: who may ask, what is trained, and what the comment shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ml.backends.azure.backend import AzureBackend
+from tests.backends.conftest import azure
+from tests.github.events import PULL, Job, Repository, git
+from tests.github.test_check import team, template
+from tests.release import tiny
+from tests.stand_ins.azure.running import StandIn, register_environment
+
+__all__ = ["azure", "team", "template"]
+WRITER, STRANGER = "ana", "mallory"
+CHANGE = {"ml/projects/words/train.py": "print('better')\n"}
+RESULTS = [
+    {
+        "project": "words",
+        "run": "train-1",
+        "error": "",
+        "comparison": {
+            "model": "words",
+            "environment": "dev",
+            "candidate": {"name": "train-1", "digest": "sha256:1"},
+            "champion": {"name": "words 3", "digest": "sha256:2"},
+            "primary_metric": "accuracy",
+            "confidence": 0.95,
+            "metrics": [
+                {
+                    "place": "test",
+                    "metric": "accuracy",
+                    "candidate": {"value": 0.91, "low": 0.9, "high": 0.92},
+                    "champion": {"value": 0.88, "low": 0.87, "high": 0.89},
+                    "difference": {"mean": 0.03, "low": 0.01, "high": 0.05, "count": 400},
+                    "sign": 1,
+                    "verdict": "better",
+                }
+            ],
+            "decision": {
+                "outcome": "pending",
+                "blocking": [],
+                "results": [{"gate": "quality", "verdict": "pass", "mode": "enabled"}],
+                "request": {"environment": "dev", "rehearsal": False},
+            },
+            "notes": ["only some gates were asked"],
+        },
+    }
+]
+
+
+@pytest.fixture(autouse=True)
+def workflow(team: Repository) -> None:
+    """`make train` writes down that it ran, and leaves results; ana may write."""
+    team.fake = (*team.fake, "train")
+    team.writes = {"train": {".local/check/train.json": json.dumps(RESULTS)}}
+    team.state.permissions[WRITER] = "write"
+
+
+def head(team: Repository) -> str:
+    return str(team.state.pulls[0]["head"]["sha"])
+
+
+def results(jobs: dict[str, Job]) -> list[str]:
+    return [job.result for job in jobs.values()]
+
+
+def test_a_writer_has_a_branch_trained(team: Repository) -> None:
+    """The one comment has the candidate beside the champion; again nothing changes."""
+    team.owner = "team"
+    team.pull_request(CHANGE)
+    assert results(team.comment("/train", WRITER)) == ["success"] * 3
+    assert team.commands() == [
+        "make train-request",
+        "make pull-request",
+        "make train",
+        "make comment",
+    ]
+    assert team.signed_in == ["dev-train"]
+    (body,) = team.state.bodies(PULL)
+    assert body.split("\n")[3] == "### ⏳ The checks have not ended"
+    assert f"**Trained on Azure**: commit `{head(team)[:12]}`" in body
+    assert "### train-1 against words 3 for dev" in body
+    numbers = "0.9100 (0.9000 – 0.9200) | 0.8800 (0.8700 – 0.8900) | +0.03 (+0.01 – +0.05) ▲"
+    assert f"| accuracy | test | {numbers} |" in body
+    assert "<summary>Gates: 1 pass</summary>" in body
+
+
+def test_the_comment_has_checks_and_training(team: Repository) -> None:
+    """Whichever ends first; each keeps what the other shows, and a push says what is older."""
+    team.owner = "team"
+    team.pull_request(CHANGE)
+    team.check()
+    team.follow()
+    assert f"comment `/train {head(team)}`" in team.state.bodies(PULL)[0]
+    team.comment("/train", WRITER)
+    (body,) = team.state.bodies(PULL)
+    assert "comment `/train" not in body
+    assert body.split("\n")[3] == "### ✅ Every check passed" and "train-1 against" in body
+    assert "<summary>Checks</summary>" in body
+    first = head(team)
+    team.pull_request({"docs/page.md": "# words\n"})
+    team.check()
+    team.follow()
+    (body,) = team.state.bodies(PULL)
+    assert f"Commit `{head(team)[:12]}`" in body and f"Azure**: commit `{first[:12]}`" in body
+    assert "newer commits, which are not trained" in body and "train-1 against" in body
+
+
+@pytest.mark.parametrize(
+    "words", ["/train {sha}", " /train  {sha} \nthank you"], ids=["plain", "more"]
+)
+def test_a_commit_of_a_fork_is_named(words: str, team: Repository) -> None:
+    team.pull_request(CHANGE)
+    jobs = team.comment(words.format(sha=head(team)), WRITER)
+    asked = not words.startswith(" ")
+    assert results(jobs) == (["success"] * 3 if asked else ["skipped"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "login"),
+    {
+        "a fork without a commit": ("/train", WRITER),
+        "another commit": (f"/train {'a' * 40}", WRITER),
+        "a part of a commit": ("/train {short}", WRITER),
+        "another command": ("/trainer {sha}", WRITER),
+        "more words": ("/train {sha}; touch pwned", WRITER),
+        "a stranger": ("/train {sha}", STRANGER),
+        "a reader": ("/train {sha}", "rob"),
+        "a name of another path": ("/train {sha}", "../ana"),
+    }.values(),
+    ids=str,
+)
+def test_nothing_is_trained(words: str, login: str, team: Repository) -> None:
+    team.state.permissions["rob"] = "triage"
+    team.pull_request(CHANGE)
+    jobs = team.comment(words.format(sha=head(team), short=head(team)[:12]), login)
+    assert results(jobs)[1:] == ["skipped", "skipped"]
+    assert team.signed_in == [] and team.state.changes == []
+    assert "make train" not in team.commands()
+    assert not [*team.folder.rglob("pwned")]
+
+
+def test_a_stranger_does_not_turn_a_run_red(team: Repository) -> None:
+    team.pull_request(CHANGE)
+    assert team.comment(f"/train {head(team)}", STRANGER)["request"].result == "success"
+    assert team.comment("/train", WRITER)["request"].result == "failure"
+
+
+def test_a_later_push_is_not_trained(team: Repository) -> None:
+    """The commit that a writer named, though a stranger has pushed since, is refused."""
+    team.pull_request(CHANGE)
+    read = head(team)
+    team.pull_request({"ml/projects/words/train.py": "print('evil')\n"})
+    assert team.comment(f"/train {read}", WRITER)["request"].result == "failure"
+    assert team.signed_in == []
+
+
+def test_links_and_programs_of_the_tree_are_texts(team: Repository) -> None:
+    """A link that leads to files of the runner is the text of the link; hooks and filters rest."""
+    team.owner = "team"
+    team.pull_request(CHANGE)
+    work = team.folder / "fork"
+    (work / "secrets").symlink_to("/etc/passwd")
+    (work / ".gitattributes").write_text("*.py filter=lfs\n")
+    team.pull_request({"README.md": "# words\n"})
+    assert team.comment("/train", WRITER)["train"].result == "success"
+    (tree,) = team.folder.glob("*-train-*/work/.local/pull-request")
+    assert not (tree / "secrets").is_symlink() and (tree / "secrets").read_text() == "/etc/passwd"
+    assert git(tree, "rev-parse", "HEAD") == head(team)
+
+
+# The whole way.
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_candidate_is_trained_on_azure(
+    team: Repository, azure: StandIn, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command runs: the model is trained and evaluated there, and nothing is registered."""
+    work = team.folder / "main"
+    git(team.folder, "clone", "-q", str(team.origin), "main")
+    tiny.project(work)
+    git(work, "add", "-A")
+    git(work, "commit", "-qm", "a small project")
+    git(work, "push", "-q", "origin", "HEAD:main")
+    team.azure = {**azure.variables, "AZUREML_WORKSPACE_NAME": azure.enter(monkeypatch)}
+    backend = AzureBackend()
+    register_environment(backend.workspace.client, "ml-cpu", "1")
+    (data,) = (each for each in backend.assets.compare(work) if each.spec.name == "tiny")
+    backend.assets.create(data)
+    team.owner, team.fake, team.writes = "team", (), {}
+    spec = "ml/projects/tiny/jobs/train.yml"
+    team.pull_request({spec: (work / spec).read_text().replace("skill: 0.8", "skill: 0.9")})
+    assert results(team.comment("/train", WRITER)) == ["success"] * 3
+    (body,) = team.state.bodies(PULL)
+    assert "**Trained on Azure**" in body and "| `quality` |" in body
+    assert re.search(r"\| gain\\_at\\_1 \| test \| 0\.90", body)
+    assert backend.registry.versions() == []
