@@ -158,7 +158,7 @@ drift-issue: ## open, update or close the issue about a stack, after `make drift
 
 # What an environment declares, brought about: make release STACK=dev BY=ana. In a workflow its
 # reviewer is asked of GitHub.
-RELEASES := $(PYTHON) -m ml.repository.releases
+RELEASES := $(BARE) -m ml.repository.releases
 .PHONY: release
 release: setup | $(RESULTS) ## apply every release.yml to an environment on Azure: make release STACK=dev BY=NAME
 	@rm -f $(RESULTS)/release.json

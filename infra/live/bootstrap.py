@@ -20,6 +20,7 @@ from infra.live.steps import Step, Words, cannot
 from infra.settings.model import Settings
 from infra.settings.workflows import (
     BEFORE_THE_PROGRAM,
+    BOT,
     CUSTOM_ROLES,
     OF_THE_PROGRAM,
     PURPOSES,
@@ -101,6 +102,7 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
         _token_subject(first),
         *_state_steps(first),
         *(step for environment in ordered for step in _environment(environment, first)),
+        _protected_environment(f"{BOT}-environment", first, BOT),
     )
 
 
@@ -302,6 +304,8 @@ def _environment(settings: Settings, first: Settings) -> Iterator[Step]:
         "AZUREML_RESOURCE_GROUP": names.group,
         "AZUREML_WORKSPACE_NAME": names.local("mlw"),
     }
+    if settings.asset_registry.mode != "none":
+        workspace["AZUREML_REGISTRY_NAME"] = settings.asset_registry.name
     for purpose in OF_THE_PROGRAM:
         yield from _variables(settings, purpose, workspace)
 
@@ -389,15 +393,8 @@ def _reviewer(settings: Settings, reviewer: str) -> str:
 
 
 def _github_environment(settings: Settings, purpose: Purpose) -> Step:
-    """A GitHub environment that only protected branches deploy to, with its required reviewers.
-
-    docs.github.com/rest/deployments/environments, "Create or update an environment".
-    """
-    path = f"repos/{settings.github}/environments/{github_environment(settings, purpose)}"
-    protection: Words = (
-        *("-F", "deployment_branch_policy[protected_branches]=true"),
-        *("-F", "deployment_branch_policy[custom_branch_policies]=false"),
-    )
+    """The GitHub environment of a purpose, with its required reviewers."""
+    protection: Words = ()
     reviewers = []
     if purpose in REVIEWED and settings.reviewers:
         protection += ("-F", "prevent_self_review=true")
@@ -406,13 +403,26 @@ def _github_environment(settings: Settings, purpose: Purpose) -> Step:
             id = f"{{{_reviewer(settings, reviewer)}.id}}"
             protection += ("-f", f"reviewers[][type]={kind}", "-F", f"reviewers[][id]={id}")
             reviewers.append(f"{kind} {id}")
-    return Step(
-        f"{settings.environment}-{purpose}-environment",
-        ("gh", "api", path),
-        ("gh", "api", "--method", "PUT", path, *protection),
-        _protected,
-        ", ".join(reviewers),
+    name = f"{settings.environment}-{purpose}-environment"
+    environment = github_environment(settings, purpose)
+    return _protected_environment(name, settings, environment, protection, ", ".join(reviewers))
+
+
+def _protected_environment(
+    step: str, settings: Settings, environment: str, more: Words = (), reviewers: str = ""
+) -> Step:
+    """A GitHub environment that only protected branches deploy to.
+
+    docs.github.com/rest/deployments/environments, "Create or update an environment".
+    """
+    path = f"repos/{settings.github}/environments/{environment}"
+    protection = (
+        *("-F", "deployment_branch_policy[protected_branches]=true"),
+        *("-F", "deployment_branch_policy[custom_branch_policies]=false"),
+        *more,
     )
+    make = ("gh", "api", "--method", "PUT", path, *protection)
+    return Step(step, ("gh", "api", path), make, _protected, reviewers)
 
 
 def _protected(answer: Any, reviewers: str) -> Any:

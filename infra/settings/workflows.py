@@ -22,6 +22,8 @@ BEFORE_THE_PROGRAM: tuple[Purpose, ...] = ("preview", "deploy")
 OF_THE_PROGRAM: tuple[Purpose, ...] = ("train", "release")
 # A person approves each job of theirs.
 REVIEWED: tuple[Purpose, ...] = ("release", "deploy")
+# The GitHub environment of jobs that open pull requests: it holds the key of the team's app.
+BOT = "bot"
 
 
 def github_environment(settings: Settings, purpose: Purpose) -> str:

@@ -31,6 +31,8 @@ INSTALL = {
 }
 WORKSPACES = "providers/Microsoft.MachineLearningServices"
 API = "api-version=2024-10-01"
+# The GitHub environment with the key of the app that opens pull requests.
+BOT = "bot"
 # Azure ML's name of the quota of all dedicated machines.
 CORES = "TotalDedicatedCores"
 
@@ -47,7 +49,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Stack:
-    """What a stack file says of an environment."""
+    """What a stack file says of an environment.
+
+    `github` are its GitHub environments, and whether jobs of each need an approval.
+    """
 
     name: str
     subscription: str
@@ -55,6 +60,7 @@ class Stack:
     group: str
     workspace: str
     repository: str
+    github: Mapping[str, bool]
 
 
 @dataclass(frozen=True)
@@ -192,7 +198,11 @@ def github(repository: str, stacks: Sequence[Stack], ask: Ask = ask) -> Iterator
     yield _rights(repository, ask)
     yield from _protection(repository, branch, ask)
     for stack in stacks:
-        yield _environment(repository, stack.name, ask)
+        for name, reviewed in stack.github.items():
+            fix = f"infra bootstrap {stack.name} --run"
+            yield _environment(repository, name, reviewed, fix, ask)
+    yield _environment(repository, BOT, False, "infra bootstrap --run", ask)
+    yield _app(repository, ask)
 
 
 def _rights(repository: str, ask: Ask) -> Check:
@@ -239,18 +249,37 @@ def _protection(repository: str, branch: str, ask: Ask) -> Iterator[Check]:
             yield Check(name, "error", f"not asked for: {words}", where)
 
 
-def _environment(repository: str, name: str, ask: Ask) -> Check:
-    """dev may be deployed to by anybody who merges; the others have a reviewer and a branch."""
+def _environment(repository: str, name: str, reviewed: bool, fix: str, ask: Ask) -> Check:
+    """Jobs of protected branches alone use it, and those that change Azure have a reviewer."""
     answer = ask(("gh", "api", f"repos/{repository}/environments/{name}"))
-    label, where = f"environment {name}", f"https://github.com/{repository}/settings/environments"
+    label = f"environment {name}"
     if answer.error:
-        return Check(label, "error", answer.error, f"infra bootstrap {name} --run")
+        return Check(label, "error", answer.error, fix)
     kinds = {rule.get("type") for rule in answer.json.get("protection_rules") or ()}
-    missing = [] if answer.json.get("deployment_branch_policy") else ["a rule for branches"]
-    missing += [] if name == "dev" or "required_reviewers" in kinds else ["required reviewers"]
+    branches = answer.json.get("deployment_branch_policy") or {}
+    missing = [] if branches.get("protected_branches") else ["protected branches alone"]
+    missing += ["required reviewers"] if reviewed and "required_reviewers" not in kinds else []
     if missing:
-        return Check(label, "error", f"without {' and '.join(missing)}", where)
+        return Check(label, "error", f"without {' and '.join(missing)}", fix)
     return Check(label, "ok", "protected")
+
+
+def _app(repository: str, ask: Ask) -> Check:
+    """The app that opens pull requests; a warning, since releases do without it."""
+    where = f"repos/{repository}/environments/{BOT}"
+    missing = []
+    for kind, name in (("variables", "APP_ID"), ("secrets", "APP_PRIVATE_KEY")):
+        answer = ask(("gh", "api", f"{where}/{kind}"))
+        names = [] if answer.error else [each.get("name") for each in answer.json.get(kind) or ()]
+        if name not in names:
+            missing.append(name)
+    if missing:
+        fix = (
+            "a GitHub App with Contents and Pull requests: write, installed here; then gh variable"
+            f" set APP_ID --env {BOT} and gh secret set APP_PRIVATE_KEY --env {BOT} < KEY.pem"
+        )
+        return Check("app", "warning", f"without {' and '.join(missing)}: no revert opens", fix)
+    return Check("app", "ok", "opens pull requests that start checks")
 
 
 def _fix(program: str, answer: Answer, otherwise: str) -> str:

@@ -15,10 +15,15 @@ from ml.repository.doctor import Answer, Check, Stack
 from tests.conftest import ROOT
 
 REPOSITORY = "team/models"
+# dev has no reviewers, as a starter.
 STACKS = [
-    Stack(name, "s", "westeurope", f"rg-{name}", f"mlw-{name}", REPOSITORY)
+    Stack(
+        *(name, "s", "westeurope", f"rg-{name}", f"mlw-{name}", REPOSITORY),
+        {f"{name}-preview": False, f"{name}-release": name == "prod"},
+    )
     for name in ("dev", "prod")
 ]
+UNREVIEWED = {"deployment_branch_policy": {"protected_branches": True}}
 REVIEWED = {
     "protection_rules": [{"type": "required_reviewers"}],
     "deployment_branch_policy": {"protected_branches": True},
@@ -47,8 +52,11 @@ READY: dict[str, Any] = {
     },
     "rules/branches/main": RULES,
     "branches/main/protection": Answer(error="gh: Branch not protected (HTTP 404)"),
-    "environments/dev": {"deployment_branch_policy": {"protected_branches": True}},
-    "environments/prod": REVIEWED,
+    **dict.fromkeys(("environments/dev-preview", "environments/dev-release"), UNREVIEWED),
+    **{"environments/prod-preview": UNREVIEWED, "environments/prod-release": REVIEWED},
+    "environments/bot": UNREVIEWED,
+    "environments/bot/variables": {"variables": [{"name": "APP_ID"}]},
+    "environments/bot/secrets": {"secrets": [{"name": "APP_PRIVATE_KEY"}]},
 }
 
 
@@ -75,7 +83,7 @@ def test_a_platform_that_is_ready() -> None:
     assert "ann@example.org" in azure[0].found
     assert azure[2].found == "96 of 100 dedicated cores are free in westeurope"
     github = [*doctor.github(REPOSITORY, STACKS, asking())]
-    assert faults(github) == [] and len(github) == 7
+    assert faults(github) == [] and len(github) == 11
 
 
 @pytest.mark.parametrize(
@@ -119,10 +127,17 @@ def test_faults_of_azure(question: str, answer: Any, expected: list[tuple[str, s
         ),
         ("rules/branches/main", RULES[:1], ["required check"]),
         ("rules/branches/main", RULES[1:], ["review", "code owners"]),
-        ("environments/prod", Answer(error="HTTP 404"), ["environment prod"]),
-        ("environments/prod", READY["environments/dev"], ["environment prod"]),
-        ("environments/dev", {}, ["environment dev"]),
-        ("environments/dev", {"deployment_branch_policy": None}, ["environment dev"]),
+        ("environments/prod-release", Answer(error="HTTP 404"), ["environment prod-release"]),
+        ("environments/prod-release", UNREVIEWED, ["environment prod-release"]),
+        ("environments/dev-release", {}, ["environment dev-release"]),
+        (
+            "environments/dev-preview",
+            {"deployment_branch_policy": {"protected_branches": False}},
+            ["environment dev-preview"],
+        ),
+        ("environments/bot", {"deployment_branch_policy": None}, ["environment bot"]),
+        ("environments/bot/secrets", {"secrets": []}, ["app"]),
+        ("environments/bot/variables", Answer(error="HTTP 404"), ["app"]),
     ],
 )
 def test_faults_of_github(question: str, answer: Any, expected: list[str]) -> None:

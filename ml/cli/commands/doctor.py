@@ -69,6 +69,7 @@ def _checks(parts: Sequence[str]) -> Iterator[Check]:
 
 def _stacks() -> list[Stack]:
     from infra.settings import loader
+    from infra.settings.workflows import PURPOSES, REVIEWED, github_environment
     from ml.repository.doctor import Stack
 
     every = [loader.load(name) for name in loader.select(None)]
@@ -80,6 +81,11 @@ def _stacks() -> list[Stack]:
             group=settings.names.group,
             workspace=settings.names.local("mlw"),
             repository=settings.github,
+            github={
+                github_environment(settings, purpose): purpose in REVIEWED
+                and settings.exposure != "starter"
+                for purpose in PURPOSES
+            },
         )
         for settings in every
     ]

@@ -319,6 +319,18 @@ def test_each_purpose_has_a_protected_environment_of_its_own(cloud: Cloud) -> No
             if rule["type"] == "required_reviewers" and rule["prevent_self_review"]
         ]
         assert bool(reviewed) is (purpose in REVIEWED)
+    bot = cloud.state["things"][f"repos/{github}/environments/bot"]
+    assert bot["deployment_branch_policy"]["protected_branches"]
+
+
+def test_what_trains_and_releases_knows_the_shared_registry(cloud: Cloud) -> None:
+    """By the variable that `ml` reads."""
+    provisioned(cloud)
+    outcomes(cloud, make=True)
+    for settings in ENVIRONMENTS:
+        where = f"variables {settings.github} {settings.environment}-release"
+        name = cloud.state["things"][where].get("AZUREML_REGISTRY_NAME")
+        assert name == (settings.asset_registry.name or None)
 
 
 @pytest.mark.parametrize(
