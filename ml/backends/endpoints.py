@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -119,6 +119,14 @@ class Endpoints(Protocol):
         """Post one request to the endpoint, as callers do; raises as `score`.
 
         `Answer.deployment` is the slot of the server that answered.
+        """
+        ...
+
+    def collected(self, endpoint: str, since: float | None = None) -> Iterator[Mapping[str, Any]]:
+        """What was recorded of requests, where a deployment has a `data_collector`.
+
+        Each has `at` (epoch seconds), `id`, `request`, `answer`, `status` and the model's `digest`;
+        {} for what cannot be read. Those before `since` may be left out.
         """
         ...
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.serving import processes, server
 from ml.serving.router import process
 from ml.serving.router.process import Router
+from ml.serving.router.records import FOLDER, numbered
 from ml.serving.router.routes import TIMEOUT_MS
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.serving.server import Answer, Launch, Server
@@ -163,6 +164,16 @@ def reserve(endpoint: str, waiting: Callable[[str], None]) -> AbstractContextMan
 def router(endpoint: str) -> Router | None:
     """The endpoint's router, if it runs."""
     return process.find(folder(endpoint) / ROUTER)
+
+
+def collected(endpoint: str, since: float | None = None) -> Iterator[Mapping[str, Any]]:
+    """What the router wrote down, the oldest first."""
+    running = router(endpoint)
+    if running is not None:
+        running.refresh()  # what waits in it is written out
+    for path in numbered(folder(endpoint) / FOLDER):
+        with suppress(FileNotFoundError):  # it made room for a newer one
+            yield from files.json_lines(path)
 
 
 def url(endpoint: str) -> str | None:

@@ -26,12 +26,15 @@ SETTINGS = {
     "instance_count": 1,
     "request_settings": {"request_timeout_ms": 1000},
 }
+COLLECTIONS = {name: {"enabled": "true"} for name in ("request", "response")}
 
 
-def released(backend: Backend, endpoint: str, folder: Path, source: str = SOUND) -> Launch:
+def released(
+    backend: Backend, endpoint: str, folder: Path, source: str = SOUND, collect: bool = False
+) -> Launch:
     """A registered version of the endpoint's model, and the scoring script that serves it.
 
-    Each call makes another version.
+    Each call makes another version. With `collect` its requests are recorded.
     """
     number = str(len(backend.registry.versions(endpoint)) + 1)
     code, made = folder / f"code{number}", folder / f"model{number}"
@@ -46,6 +49,9 @@ def released(backend: Backend, endpoint: str, folder: Path, source: str = SOUND)
     made.rename(model_folder(digest))
     version = backend.registry.register(endpoint, "p", digest, "run")
     snapshot = backend.snapshot(code)
+    settings = {**SETTINGS, "endpoint_name": endpoint, "model": f"azureml:{endpoint}@latest"}
+    if collect:
+        settings["data_collector"] = {"collections": COLLECTIONS}
     launch = Launch(
         endpoint=endpoint,
         model=endpoint,
@@ -55,7 +61,8 @@ def released(backend: Backend, endpoint: str, folder: Path, source: str = SOUND)
         scoring_script="score.py",
         model_folder=version.folder,
         environment_variables={},
-        settings={**SETTINGS, "endpoint_name": endpoint, "model": f"azureml:{endpoint}@latest"},
+        collect=float(collect),
+        settings=settings,
     )
-    serving = serving_digest(snapshot.name, "score.py", {}, 0.0, launch.settings, ())
+    serving = serving_digest(snapshot.name, "score.py", {}, launch.collect, settings, ())
     return replace(launch, serving=serving)

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from ml.backends.azure.blobs import Lease
+from ml.backends.azure.collected import collected
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.registry import AzureRegistry
 from ml.backends.azure.traffic import AzureRouter
@@ -204,6 +205,9 @@ class AzureEndpoints:
             return replace(answer, deployment=state.canary.server.slot.name)
         return answer
 
+    def collected(self, endpoint: str, since: float | None = None) -> Iterator[Mapping[str, Any]]:
+        return collected(self._workspace, endpoint, since)
+
     def nothing_served(self, endpoint: str) -> Refused:
         return Refused(
             Problem(
@@ -284,6 +288,9 @@ class AzureEndpoints:
                 tags = deployed.tags or {}
                 if (tags.get(DIGEST), tags.get(SERVING)) == (launch.digest, launch.serving):
                     deployed.name = slot.name
+                    if deployed.data_collector is not None:
+                        for collection in deployed.data_collector.collections.values():
+                            collection.data = None  # that of the copy has a place of its own
                     return deployed
             raise self.nothing_served(launch.endpoint)
         file = launch.code / Path(launch.scoring_script).parent / "deployment.yml"

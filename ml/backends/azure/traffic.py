@@ -19,12 +19,14 @@ from uuid import uuid4
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import MODEL_ERROR, Workspace
 from ml.serving.endpoint import Live, routes
-from ml.serving.router.records import Counters, Recent
+from ml.serving.router.records import REQUEST_ID, Counters, Recent
 from ml.serving.router.routes import DEPLOYMENT_HEADER, at
 from ml.serving.server import Answer
 
 # The caller's name of a request, which the log has as XMSClientRequestId.
 CLIENT_ID = "x-ms-client-request-id"
+# What the ids of requests that a release sends itself begin with.
+MARK = "release-"
 # The log is asked this often; a request is in it after minutes.
 LOG_S = 10.0
 _QUERY = """\
@@ -48,7 +50,7 @@ class AzureRouter:
         self._live = ""
         self._lock = Lock()
         self._draw = random.Random()
-        self._mark = f"release-{uuid4()}"
+        self._mark = f"{MARK}{uuid4()}"
         self._since = _now()
         self._asked = time.monotonic()
 
@@ -93,7 +95,7 @@ class AzureRouter:
         """Post one request, to that deployment if one is named; OSError without an answer."""
         headers = {CLIENT_ID: f"{self._mark}-{uuid4()}"}
         if deployment:
-            headers[DEPLOYMENT_HEADER] = deployment
+            headers |= {DEPLOYMENT_HEADER: deployment, REQUEST_ID: headers[CLIENT_ID]}
         status, text = self._workspace.score(self.url, body, headers)
         try:
             return Answer(status, json.loads(text), deployment)

@@ -161,18 +161,19 @@ def watch(
         Path | None,
         typer.Option(dir_okay=False, help="The report's page; else in the local home."),
     ] = None,
+    on: On = "local",
     as_json: AsJson = False,
 ) -> None:
     """Compare requests and answers with the data of the evaluation; exit 3 on a breach."""
     from ml.backends.choice import open_backend
     from ml.core.terminal import printable
-    from ml.release.declaration.desired_state import check_environment
+    from ml.release.declaration.desired_state import place_of
     from ml.release.watch.report import watch as compare
     from ml.reports.pages import write_watch_page
 
     report = compare(
-        open_backend().registry,
-        *(model, check_environment(env), version),
+        open_backend(place_of(env, on)),
+        *(model, env, version),
         inputs=inputs,
         labels=labels,
         since=moment("--since", since) if since else None,

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ml.backends.registry import Registry, Version
+from ml.backends.base import Backend
+from ml.backends.endpoints import Endpoints
+from ml.backends.registry import Version
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import projects
 from ml.release.declaration.desired_state import LOCAL, endpoint_of
@@ -18,7 +20,6 @@ from ml.release.watch import limits as watch_limits
 from ml.release.watch.drift import Finding
 from ml.release.watch.limits import Limits
 from ml.release.watch.requests import Seen, loss
-from ml.serving import endpoint
 
 Outcome = Literal["breach", "no-breach", "too-few"]
 
@@ -48,7 +49,7 @@ class Report:
 
 
 def watch(
-    registry: Registry,
+    backend: Backend,
     model: str,
     environment: str = LOCAL,
     version: str = "",
@@ -62,9 +63,13 @@ def watch(
     Raises Refused when nothing serves, when no requests are collected for the version, and when its
     reference is missing or belongs to another model.
     """
-    registered = _version(registry, model, environment, version, inputs is not None)
+    registered = _version(backend, model, environment, version, inputs is not None)
+    backend.registry.bring(registered)
     reference = load_reference(registered)
-    seen = requests.of_file(inputs) if inputs else _collected(model, environment, registered, since)
+    if inputs:
+        seen = requests.of_file(inputs)
+    else:
+        seen = _collected(backend.endpoints, model, environment, registered, since)
     report = look(
         *(reference, seen, watch_limits.read(projects.find(registered.project).folder)),
         model=model,
@@ -185,15 +190,16 @@ def _plain(value: object) -> object:
 
 
 def _version(
-    registry: Registry, model: str, environment: str, version: str, from_file: bool
+    backend: Backend, model: str, environment: str, version: str, from_file: bool
 ) -> Version:
+    registry = backend.registry
     if version:
         return registry.find(model, version)
     if not from_file:
         name = endpoint_of(model, environment)
-        state = endpoint.live(name)
+        state = backend.endpoints.live(name)
         if state is None:
-            raise endpoint.nothing_served(name)
+            raise backend.endpoints.nothing_served(name)
         return registry.find(model, state.launch.version)
     champion = registry.champion(model, environment)
     if champion is None:
@@ -208,12 +214,14 @@ def _version(
     return champion
 
 
-def _collected(model: str, environment: str, version: Version, since: float | None) -> Seen:
+def _collected(
+    endpoints: Endpoints, model: str, environment: str, version: Version, since: float | None
+) -> Seen:
     name = endpoint_of(model, environment)
-    seen = requests.read_collected(name, version.digest, since)
+    seen = requests.read_collected(endpoints.collected(name, since), version.digest, since)
     if seen.rows or seen.earlier:
         return seen
-    state = endpoint.live(name)
+    state = endpoints.live(name)
     launches = [state.launch, *([state.canary.launch] if state.canary else [])] if state else []
     serving = [launch for launch in launches if launch.digest == version.digest]
     if not serving:

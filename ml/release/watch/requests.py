@@ -1,11 +1,11 @@
-"""Requests and answers of an endpoint, from the router's files or from a file of the user."""
+"""Requests and answers of an endpoint, as it recorded them or from a file of the user."""
 
 from __future__ import annotations
 
 import csv
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,6 @@ from typing import Any
 from ml.core import files
 from ml.core.errors import Problem, Refused
 from ml.release.canary.traffic import prediction
-from ml.serving import endpoint
-from ml.serving.router.records import FOLDER, numbered
 from ml.toolkit.reference import Kind, clean
 
 # The name of the prediction for a row of a table.
@@ -58,25 +56,23 @@ class Seen:
     earlier: int = 0
 
 
-def read_collected(name: str, digest: str, since: float | None = None) -> Seen:
-    """What the router wrote down of the model with that digest, the oldest first."""
-    running = endpoint.router(name)
-    if running is not None:
-        running.refresh()  # what waits in it is written out
+def read_collected(
+    lines: Iterable[Mapping[str, Any]], digest: str, since: float | None = None
+) -> Seen:
+    """What an endpoint recorded (`Endpoints.collected`) of the model with that digest."""
     rows: list[Row] = []
     unreadable = others = failed = earlier = 0
-    for path in numbered(endpoint.folder(name) / FOLDER):
-        for line in _recorded(path):
-            at = line.get("at")
-            if not isinstance(at, int | float) or not math.isfinite(at) or "request" not in line:
-                unreadable += 1
-            elif line.get("digest") != digest:
-                others += 1
-            elif since is not None and at < since:
-                earlier += 1
-            else:
-                failed += line.get("status") != 200
-                rows += _expanded(str(line.get("id", "")), line["request"], line.get("answer"))
+    for line in lines:
+        at = line.get("at")
+        if not isinstance(at, int | float) or not math.isfinite(at) or "request" not in line:
+            unreadable += 1
+        elif line.get("digest") != digest:
+            others += 1
+        elif since is not None and at < since:
+            earlier += 1
+        else:
+            failed += line.get("status") != 200
+            rows += _expanded(str(line.get("id", "")), line["request"], line.get("answer"))
     return Seen(rows, unreadable, others, failed, earlier)
 
 
@@ -140,14 +136,6 @@ def loss(kind: Kind, predicted: object, label: str) -> float | None:
     if kind != "numeric":
         return float(now != then)
     return abs(now - then) if isinstance(now, float) and isinstance(then, float) else None
-
-
-def _recorded(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The lines of one of the router's files; none once it made room for a newer one."""
-    try:
-        yield from files.json_lines(path)
-    except FileNotFoundError:
-        return
 
 
 def _expanded(name: str, request: Any, answer: Any) -> list[Row]:

@@ -28,7 +28,7 @@ def test_what_a_router_left_is_read(own_home: Path) -> None:
     """Of the model asked for, since then; what is torn, another's or refused is counted."""
     rubbish = ([], {"at": "x"}, {"at": float("nan"), "request": 1})
     kept(own_home, line(1), line(9), line(9, "e"), line(9, status=400), *rubbish, torn='{"at": 9')
-    found = requests.read_collected("tiny", "d", since=5.0)
+    found = requests.read_collected(endpoint.collected("tiny"), "d", since=5.0)
     assert (len(found.rows), found.unreadable, found.others, found.failed) == (2, 4, 1, 1)
     assert found.earlier == 1
     assert found.rows[0].value("q") == "a" and found.rows[0].value("none/0") is None
@@ -36,9 +36,9 @@ def test_what_a_router_left_is_read(own_home: Path) -> None:
 
 def test_an_empty_log_has_no_rows(own_home: Path) -> None:
     """Neither has one that is not there."""
-    assert requests.read_collected("tiny", "d").rows == []
+    assert requests.read_collected(endpoint.collected("tiny"), "d").rows == []
     kept(own_home)
-    assert requests.read_collected("tiny", "d").rows == []
+    assert requests.read_collected(endpoint.collected("tiny"), "d").rows == []
 
 
 def test_a_table_is_as_many_rows(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_table_whose_columns_are_none_has_no_values(own_home: Path, columns: o
     """Whoever can ask a model can write such a line into what is watched."""
     table = {"input_data": {"columns": columns, "data": [[1, 2], [3, 4]]}}
     kept(own_home, line(request=table, status=400), line())
-    found = requests.read_collected("tiny", "d")
+    found = requests.read_collected(endpoint.collected("tiny"), "d")
     assert [row.value("x") for row in found.rows] == [None] * 3
 
 
@@ -99,8 +99,8 @@ def test_a_file_that_goes_while_it_is_read(own_home: Path, monkeypatch: pytest.M
     """The router drops its oldest when it begins another: what is left is read."""
     kept(own_home, line())
     gone = endpoint.folder("tiny") / FOLDER / "00000000.jsonl"
-    monkeypatch.setattr(requests, "numbered", lambda folder: [gone, *numbered(folder)])
-    assert len(requests.read_collected("tiny", "d").rows) == 1
+    monkeypatch.setattr(endpoint, "numbered", lambda folder: [gone, *numbered(folder)])
+    assert len(requests.read_collected(endpoint.collected("tiny"), "d").rows) == 1
 
 
 def test_what_is_a_number_in_a_table(tmp_path: Path) -> None:

@@ -6,12 +6,15 @@ The container of a managed deployment is that very server; see `ml.serving.launc
 from __future__ import annotations
 
 import http.client
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from uuid import uuid4
 
 from ml.core.errors import Refused
 from ml.serving import processes, server
@@ -74,6 +77,24 @@ class Deployed:
             return 502, b"", time.monotonic() - began
         finally:
             connection.close()
+
+    def collect(
+        self, storage: Storage, paths: Mapping[str, str], request: str, body: Any, answer: Any
+    ) -> None:
+        """Write down a request and its answer; `paths` has the folder of each collection.
+
+        docs how-to-collect-production-data: a line of JSON (CloudEvents) in the file of the hour.
+        """
+        now, correlation = datetime.now(UTC), str(uuid4())
+        for collection, data in (("request", body), ("response", answer)):
+            event = {
+                **{"specversion": "1.0", "id": str(uuid4()), "time": now.isoformat()},
+                **{"source": self.slot.name, "type": f"azureml.inference.{collection}"},
+                **{"datacontenttype": "application/json", "data": data},
+                **{"correlationid": correlation, "xrequestid": request},
+            }
+            name = f"{paths[collection]}/{now:%Y/%m/%d/%H}/{self.slot.name}-0.jsonl"
+            storage.append(name, json.dumps(event) + "\n")
 
     def _launch(self, storage: Storage, model: tuple[str, str, str], code: str) -> Launch:
         name, version, uri = model

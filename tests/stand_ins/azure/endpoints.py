@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import uuid
 from datetime import UTC, datetime
 from threading import Thread
 from typing import Any
@@ -197,6 +198,9 @@ def _score(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
             mirrored = self.deployed[f"{path}/deployments/{copy}".lower()]
             Thread(target=mirrored.score, args=(body,), daemon=True).start()
     status, content, seconds = deployed.score(body)
+    name_of_request = headers.get("x-request-id") or str(uuid.uuid4())
+    if paths := _collections(self, deployed):
+        deployed.collect(self.storage, paths, name_of_request, request.body, json.loads(content))
     code = 200 if status == 200 else MODEL_ERROR
     row = {
         "Ingested": datetime.now(UTC).isoformat(),
@@ -206,7 +210,28 @@ def _score(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
     }
     self.requests.append(row)
     error = {"ms-azureml-model-error-statuscode": str(status)} if code == MODEL_ERROR else {}
-    return Answer(code, content, error)
+    return Answer(code, content, {**error, "x-request-id": name_of_request})
+
+
+def _collections(self: Workspace, deployed: Deployed) -> dict[str, str]:
+    """The folders of `request` and `response`, where both are collected and this one is drawn.
+
+    SDK `_register_collection_data_assets`: each is a data asset.
+    """
+    collector = deployed.properties.get("dataCollector") or {}
+    collections = {
+        name: each
+        for name, each in (collector.get("collections") or {}).items()
+        if each["dataCollectionMode"].lower() == "enabled"
+    }
+    if not {"request", "response"} <= collections.keys():
+        return {}
+    if random.random() >= (collections["request"].get("samplingRate") or 1.0):
+        return {}
+    return {
+        name: self.kept(each["dataId"])["properties"]["dataUri"]
+        for name, each in collections.items()
+    }
 
 
 @route("POST", "/v1{ws}/query")

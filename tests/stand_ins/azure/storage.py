@@ -86,6 +86,14 @@ class Storage:
             inside = "" if path.is_file() else f"/{file.relative_to(path).as_posix()}"
             container.upload_blob(f"{to}{inside}", file.read_bytes(), overwrite=True)
 
+    def append(self, path: str, text: str) -> None:
+        """Add to a blob, by its datastore URI."""
+        container, name = self._located(path)
+        blob = container.get_blob_client(name)
+        if not blob.exists():
+            blob.create_append_blob()
+        blob.append_block(text.encode())
+
     def without_account(self, uri: str) -> str:
         """A blob's URL as the SDK takes it apart, which knows no account in a URL's path."""
         return uri.replace(f"{self.url}/", f"{self.url.rpartition('/')[0]}/")
