@@ -152,6 +152,14 @@ stacks: ## the stacks in the order of their deployment; WORKFLOW=infra.yml: thos
 drift: infra | $(RESULTS) ## what in Azure differs from what a stack declares: make drift STACK=dev
 	@$(BIN)/infra drift "$(STACK)" --json > $(RESULTS)/drift.json
 
+.PHONY: watch
+watch: setup | $(RESULTS) ## what serves beside what is declared, and its requests beside the evaluation: make watch STACK=dev
+	@$(BIN)/ml release drift --env "$(STACK)" --on azure --since 7d --json > $(RESULTS)/watch.json
+
+.PHONY: watch-issue
+watch-issue: ## open, update or close the issues about releases and models, after `make watch`
+	@$(BARE) -m ml.repository.drift_issue --stack "$(STACK)" --watched $(RESULTS)/watch.json
+
 .PHONY: drift-issue
 drift-issue: ## open, update or close the issue about a stack, after `make drift`
 	@$(BARE) -m ml.repository.drift_issue --stack "$(STACK)" --differences $(RESULTS)/drift.json

@@ -33,6 +33,7 @@ class Identity(pulumi.ComponentResource):
         self.workspace = self._identity("workspace")
         self.endpoints = self._identity("endpoints")
         self.train, self.release = self._workflow("train"), self._workflow("release")
+        self.watch = self._workflow("watch")
         encrypted = settings.storage.customer_managed_key
         self.encryption = self._identity("encryption") if encrypted else None
         self.clusters = {
@@ -169,6 +170,8 @@ def roles_before_workspace(
         Grant("train-storage", identity.train, WRITE_BLOBS, account),
         Grant("train-lake", identity.train, WRITE_BLOBS, lake),
         Grant("release-storage", identity.release, WRITE_BLOBS, account),
+        # The audit log, and the requests and answers that a `data_collector` wrote.
+        Grant("watch-storage", identity.watch, READ_BLOBS, account),
         # A release updates the endpoint including its identity, which requires this role
         # (role-based-access-control/built-in-roles, "Managed Identity Operator").
         Grant("release-endpoints", identity.release, operator, identity.endpoints.id),
@@ -230,12 +233,14 @@ def roles_after_workspace(
     yield Grant("workspace-itself", identity.workspace, "Contributor", scope)
     yield Grant("train-workspace", identity.train, JOB_SUBMITTER.name, scope)
     yield Grant("release-workspace", identity.release, RELEASER.name, scope)
+    yield Grant("watch-workspace", identity.watch, "Reader", scope)
     yield Grant("endpoints-metrics", identity.endpoints, "AzureML Metrics Writer (preview)", scope)
     if assets:
         yield Grant("release-assets", identity.release, "AzureML Registry User", assets.id)
         # Read-only (how-to-manage-registries, "Allow users to use assets"): another environment
         # might serve what a job writes there.
         yield Grant("train-assets", identity.train, "Reader", assets.id)
+        yield Grant("watch-assets", identity.watch, "Reader", assets.id)
         yield Grant("endpoints-assets", identity.endpoints, "Reader", assets.id)
         for cluster in settings.clusters:
             assignee = identity.clusters[cluster.name]

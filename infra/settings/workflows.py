@@ -14,12 +14,13 @@ from typing import Literal, get_args
 from infra.settings.model import Settings
 
 # preview: reads an environment and its state. train: submits jobs to its workspace. release:
-# changes its endpoints and the shared registry. deploy: changes its infrastructure.
-Purpose = Literal["preview", "train", "release", "deploy"]
+# changes its endpoints and the shared registry. watch: reads both, and the requests to its models.
+# deploy: changes its infrastructure.
+Purpose = Literal["preview", "train", "release", "watch", "deploy"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 # `infra bootstrap` makes the identities of these, the program those of the others.
 BEFORE_THE_PROGRAM: tuple[Purpose, ...] = ("preview", "deploy")
-OF_THE_PROGRAM: tuple[Purpose, ...] = ("train", "release")
+OF_THE_PROGRAM: tuple[Purpose, ...] = ("train", "release", "watch")
 # A person approves each job of theirs.
 REVIEWED: tuple[Purpose, ...] = ("release", "deploy")
 # The GitHub environment of jobs that open pull requests: it holds the key of the team's app.

@@ -1,7 +1,7 @@
-"""One issue for each stack that drifted; `python -m ml.repository.drift_issue --stack dev …`.
+"""One issue for each stack, release and model that drifted; `python -m ml.repository.drift_issue`.
 
-It is opened when Azure differs from what the stack declares, updated while it does, and closed when
-nothing differs any more. It needs no installed package.
+It is opened when something differs from what is declared or was evaluated, updated while it does,
+and closed when nothing differs any more. It needs no installed package.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,43 @@ from ml.repository.github import AUTHOR, GitHub
 
 # Differences that the issue lists.
 MAX_ROWS = 100
+BY_DRIFT = "This issue is updated by drift.yml, and closed when nothing differs."
 
 
-def post(github: GitHub, stack: str, differences: Sequence[Mapping[str, Any]], author: str) -> str:
-    """Bring the stack's issue up to date; a sentence on what was done."""
-    marker = f"<!-- drift {stack} -->"
-    if not differences:
+@dataclass(frozen=True)
+class Subject:
+    """What an issue is about: the words of its title, how its page begins and ends, its rows.
+
+    The cells of `rows` are Markdown. `command` shows all of them.
+    """
+
+    name: str
+    title: str
+    begin: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    command: str
+    end: str
+
+
+def post(github: GitHub, subject: Subject, author: str = AUTHOR) -> str:
+    """Bring the subject's issue up to date; a sentence on what was done."""
+    marker = f"<!-- drift {subject.name} -->"
+    count = len(subject.rows)
+    if not count:
         closed = github.close_issue(marker, author)
-        return f"{stack}: Azure is as the stack declares{closed and f'; {closed}'}"
-    count = f"{len(differences)} difference{'s' if len(differences) > 1 else ''}"
-    title = f"Drift: {count} between {stack} and Azure"
-    return f"{stack}: {github.keep_issue(marker, title, _page(stack, differences), author)}"
+        return f"{subject.name}: nothing differs{closed and f'; {closed}'}"
+    title = f"Drift: {count} difference{'s' if count > 1 else ''} {subject.title}"
+    rows = subject.rows[:MAX_ROWS]
+    more = [f"And {count - MAX_ROWS} more: `{subject.command}`."] if count > MAX_ROWS else []
+    page = "\n\n".join(
+        [subject.begin, table(subject.head, rows), *more, f"{subject.end} {BY_DRIFT}"]
+    )
+    return f"{subject.name}: {github.keep_issue(marker, title, page, author)}"
 
 
-def _page(stack: str, differences: Sequence[Mapping[str, Any]]) -> str:
+def stack(name: str, differences: Sequence[Mapping[str, Any]]) -> Subject:
+    """What `infra drift` found."""
     rows = [
         [
             code(each.get("resource", "")),
@@ -41,28 +65,61 @@ def _page(stack: str, differences: Sequence[Mapping[str, Any]]) -> str:
             text(_shown(each.get("declared"))),
             text(_shown(each.get("actual"))),
         ]
-        for each in differences[:MAX_ROWS]
+        for each in differences
     ]
-    more = len(differences) - len(rows)
-    return "\n\n".join(
-        [
-            f"Azure differs from what `infra/Pulumi.{stack}.yaml` declares.",
-            table(("resource", "what", "property", "declared", "in Azure"), rows),
-            *([f"And {more} more: `make drift STACK={stack}`."] if more > 0 else []),
-            "Declare what is in Azure by a pull request, or let the next deployment set it back "
-            f"(`make deploy STACK={stack}`). Differences that mean nothing belong in "
-            "`infra/live/noise.yml`. This issue is updated by drift.yml, and closed when nothing "
-            "differs.",
-        ]
+    return Subject(
+        name,
+        f"between {name} and Azure",
+        f"Azure differs from what `infra/Pulumi.{name}.yaml` declares.",
+        ("resource", "what", "property", "declared", "in Azure"),
+        rows,
+        f"make drift STACK={name}",
+        "Declare what is in Azure by a pull request, or let the next deployment set it back "
+        f"(`make deploy STACK={name}`). Differences that mean nothing belong in "
+        "`infra/live/noise.yml`.",
     )
+
+
+def watched(environment: str, found: Sequence[Mapping[str, Any]]) -> Iterator[Subject]:
+    """What `ml release drift` found; what could not be judged leaves its issue as it is."""
+    for each in found:
+        if each["unknown"]:
+            continue
+        about, project = str(each["about"]), str(each["project"])
+        place = f"{project} in {environment}"
+        if about == "release":
+            title = f"between what {place} declares and what serves"
+            end = (
+                "Start release.yml by hand (*Actions, release, Run workflow*): it applies what is "
+                "declared. Or declare what serves by a pull request."
+            )
+        else:
+            title = f"between the requests of {place} and its evaluation"
+            end = (
+                f"Look at the columns (`ml watch MODEL --env {environment} --on azure`), and train "
+                "again where the world has changed."
+            )
+        rows = [
+            [code(row["what"]), text(row["expected"]), text(row["found"])]
+            for row in each["differences"]
+        ]
+        yield Subject(
+            f"{about} {project} {environment}",
+            title,
+            f"{text(each['words'], 1000)}.",
+            ("what", "expected", "found"),
+            rows,
+            f"make watch STACK={environment}",
+            end,
+        )
 
 
 def _shown(value: object) -> str:
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def read(path: Path) -> list[Mapping[str, Any]]:
-    """What `infra drift --json` wrote; Refused if the comparison did not end."""
+def read(path: Path, command: str) -> list[Mapping[str, Any]]:
+    """The list that the command wrote; Refused if it did not end."""
     try:
         differences = json.loads(path.read_text(encoding="utf-8"))
         if all(isinstance(each, dict) for each in differences):
@@ -70,19 +127,26 @@ def read(path: Path) -> list[Mapping[str, Any]]:
     except (OSError, ValueError, TypeError):
         pass
     found = f"{path} has no list of differences"
-    raise Refused(Problem("no-drift", found, "what `make drift` writes", "make drift STACK=dev"))
+    raise Refused(Problem("no-drift", found, f"what `{command}` writes", f"{command} STACK=dev"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command of the workflow."""
     parser = argparse.ArgumentParser(prog="drift_issue", description=(__doc__ or "").split(";")[0])
-    parser.add_argument("--stack", required=True, help="The stack.")
-    parser.add_argument("--differences", required=True, type=Path, help="`infra drift --json`.")
+    parser.add_argument("--stack", required=True, help="The stack, or environment.")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--differences", type=Path, help="`infra drift --json`.")
+    given.add_argument("--watched", type=Path, help="`ml release drift --json`.")
     parser.add_argument("--author", default=AUTHOR, help="Whose issue is updated.")
     options = parser.parse_args(argv)
     try:
-        differences = read(options.differences)
-        print(post(GitHub.of_workflow(), options.stack, differences, options.author))
+        if options.differences:
+            subjects = [stack(options.stack, read(options.differences, "make drift"))]
+        else:
+            subjects = [*watched(options.stack, read(options.watched, "make watch"))]
+        github = GitHub.of_workflow()
+        for subject in subjects:
+            print(post(github, subject, options.author))
     except Refused as refused:
         sys.stderr.write(f"{refused}\n")
         return int(refused.exit_code)

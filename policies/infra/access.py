@@ -33,7 +33,7 @@ ROLES: Mapping[str, str] = {
 # Roles that `infra bootstrap` defines; their ids contain the subscription.
 CUSTOM_ROLES = ("AzureML Job Submitter", "AzureML Releaser")
 # What a workflow may do, by the end of the name of its GitHub environment. Training changes neither
-# endpoints nor the shared registry; releasing runs no jobs.
+# endpoints nor the shared registry; releasing runs no jobs; watching changes nothing.
 WORKFLOWS: Mapping[str, frozenset[str]] = {
     "train": frozenset({"AzureML Job Submitter", "Reader", "Storage Blob Data Contributor"}),
     "release": frozenset(
@@ -44,6 +44,7 @@ WORKFLOWS: Mapping[str, frozenset[str]] = {
             "Storage Blob Data Contributor",
         }
     ),
+    "watch": frozenset({"Reader", "Storage Blob Data Reader"}),
 }
 # Roles that change or open a resource: only the workspace's own identity needs them.
 MANAGING = (

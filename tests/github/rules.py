@@ -25,7 +25,7 @@ WRITES = {
     "comment": {"comment": {"pull-requests"}},
     "train": {"train": {"id-token"}, "comment": {"pull-requests"}},
     "infra": {"plan": {"id-token"}, "deploy": {"id-token"}},
-    "drift": {"drift": {"id-token", "issues"}},
+    "drift": {"drift": {"id-token", "issues"}, "watch": {"id-token", "issues"}},
     "release": {"release": {"id-token", "issues"}},
     "security": {"codeql": {"security-events"}},
 }
@@ -35,7 +35,7 @@ KEY = "${{ secrets.APP_PRIVATE_KEY }}"
 # What the jobs that sign in to Azure may do, by workflow: the ends of their GitHub environments.
 PURPOSES = {
     "infra": {"plan": "preview", "deploy": "deploy"},
-    "drift": {"drift": "preview"},
+    "drift": {"drift": "preview", "watch": "watch"},
     "release": {"release": "release", "revert": BOT},
     "train": {"train": "train"},
 }

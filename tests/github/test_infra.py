@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -107,11 +107,19 @@ def test_a_plan_is_a_block_of_the_summary(team: Repository) -> None:
     assert summary.startswith("```diff\n") and summary.endswith("```\n")
 
 
-def drifted(team: Repository, *differences: Mapping[str, object]) -> None:
-    """`make drift` finds these in every stack."""
-    team.fake = ("drift",)
-    team.failing = ("drift",) if differences else ()
-    team.writes = {"drift": {".local/check/drift.json": json.dumps(differences)}}
+def drifted(
+    team: Repository,
+    *differences: Mapping[str, object],
+    watched: Sequence[Mapping[str, object]] = (),
+) -> None:
+    """`make drift` finds these in every stack, and `make watch` those of its projects."""
+    found = {"drift": bool(differences), "watch": any(each["differences"] for each in watched)}
+    team.fake = ("drift", "watch")
+    team.failing = tuple(target for target, is_found in found.items() if is_found)
+    team.writes = {
+        "drift": {".local/check/drift.json": json.dumps(differences)},
+        "watch": {".local/check/watch.json": json.dumps(watched)},
+    }
 
 
 CHANGED = {"kind": "changed", "resource": "lake", "id": "/x", "path": "sku", "actual": "@all <b>"}
@@ -122,7 +130,7 @@ def test_drift_has_one_issue_a_stack_until_it_is_gone(team: Repository) -> None:
     drifted(team, CHANGED)
     jobs = team.scheduled("drift", "workflow_dispatch")
     assert jobs["drift"].result == "failure"
-    assert team.signed_in == [f"{stack}-preview" for stack in STACKS]
+    assert team.signed_in == [f"{name}-{end}" for end in ("preview", "watch") for name in STACKS]
     assert [issue["title"] for issue in team.state.issues] == [
         f"Drift: 1 difference between {stack} and Azure" for stack in STACKS
     ]
@@ -139,13 +147,41 @@ def test_drift_has_one_issue_a_stack_until_it_is_gone(team: Repository) -> None:
     assert len(team.state.issues) == 3
 
 
+def differs(about: str, *rows: tuple[str, str, str], unknown: bool = False) -> dict[str, object]:
+    """What `ml release drift` prints of one project; the driver fills in the environment."""
+    differences = [dict(zip(("what", "expected", "found"), row, strict=True)) for row in rows]
+    words = "version 2 is declared @all <b>"
+    fields = {"about": about, "project": "words", "environment": "{stack}", "words": words}
+    return {**fields, "differences": differences, "unknown": unknown}
+
+
+def test_what_serves_and_what_is_asked_have_issues_of_their_own(team: Repository) -> None:
+    """For each project and environment; what cannot be judged leaves its issue open."""
+    serving, column = ("serving version", "2", "1 <b>"), ("amount", "PSI below 0.2", "PSI 0.9 @me")
+    drifted(team, watched=[differs("release", serving), differs("model", column)])
+    for _ in "twice":
+        assert team.scheduled("drift", "workflow_dispatch")["watch"].result == "failure"
+    assert team.state.changes == [("POST", "issues")] * 6
+    titles = [issue["title"] for issue in team.state.issues[:2]]
+    assert titles == [
+        "Drift: 1 difference between what words in dev declares and what serves",
+        "Drift: 1 difference between the requests of words in dev and its evaluation",
+    ]
+    for issue in team.state.issues:
+        assert "@all" not in issue["body"] and "<b>" not in issue["body"]
+    drifted(team, watched=[differs("release"), differs("model", unknown=True)])
+    assert team.scheduled("drift", "workflow_dispatch")["watch"].result == "success"
+    assert [issue["state"] for issue in team.state.issues] == ["closed", "open"] * 3
+
+
 def test_a_comparison_that_did_not_end_changes_no_issue(team: Repository) -> None:
     """Without a sign-in there is no list: the run fails, and the issue stays as it is."""
     drifted(team, CHANGED)
     team.scheduled("drift", "workflow_dispatch")
     team.state.changes.clear()
-    team.writes = {"drift": {".local/check/drift.json": ""}}
-    assert team.scheduled("drift", "workflow_dispatch")["drift"].result == "failure"
+    team.writes = {name: {f".local/check/{name}.json": ""} for name in ("drift", "watch")}
+    jobs = team.scheduled("drift", "workflow_dispatch")
+    assert jobs["drift"].result == jobs["watch"].result == "failure"
     assert team.state.changes == []
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ml.backends.choice import open_backend
-from ml.cli.options import AsJson, Environment, EveryGate, Port, repeated_on
+from ml.cli.options import AsJson, Environment, EveryGate, Port, moment, repeated_on
 from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Problem, Refused
+from ml.core.terminal import printable
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend
@@ -268,6 +269,36 @@ def status(
         typer.echo(status_text(state), err=state.declared is None)
     if not any(state.declared for state in states):
         typer.echo("nothing is declared; next: ml release propose PROJECT", err=True)
+
+
+@app.command()
+def drift(
+    to: Environment = "local",
+    on: On = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only requests since: 7d, 12h, 2026-11-20.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what serves with what is declared, and its requests with its evaluation.
+
+    Of every project; exit 3 when something differs.
+    """
+    from ml.release.declaration import desired_state
+    from ml.release.watch.environment import drift as look
+
+    backend = open_backend(desired_state.place_of(to, on))
+    found = [*look(backend, to, moment("--since", since) if since else None)]
+    if as_json:
+        write_json([each.to_json() for each in found])
+    for each in () if as_json else found:
+        sign = "?" if each.unknown else "✘" if each.differences else "✔"
+        typer.echo(f"{sign} {each.project}, {each.about}: {printable(each.words)}")
+        for row in each.differences:
+            words = f"    {row['what']}: {row['found']}, expected {row['expected']}"
+            typer.echo(printable(words))
+    if any(each.differences for each in found):
+        raise typer.Exit(Exit.GATE_SAID_NO)
 
 
 @app.command()

@@ -22,7 +22,8 @@ class Status:
     `refused` are versions that a canary rolled back; they are not tried again unless proposed
     again. `beside` describes a canary (also one that a killed apply left) or an experiment that
     shares the traffic. `signed_off` is the person who approved the live version. `verdict` is a
-    sentence, with the next command when something is to be done.
+    sentence, with the next command when something is to be done; `as_declared` says whether the
+    declared version is champion and serves.
     """
 
     project: str
@@ -40,6 +41,7 @@ class Status:
     refused: Sequence[Attempt]
     audit: str
     verdict: str
+    as_declared: bool = True
 
 
 def status(
@@ -80,6 +82,7 @@ def _of(
     champion = backend.registry.champion(model, environment) if declared else None
     logged = declared is not None and declared.decision in [line["hash"] for line in log]
     serving = live.launch.version if live and url else None
+    is_applied = True
     if declared is None:
         verdict = nothing_declared(serving)
     else:
@@ -87,9 +90,10 @@ def _of(
         is_live = live is not None and live.launch.digest == declared.digest
         if live is not None and declared.serving:
             is_live &= live.launch.serving == declared.serving
+        is_applied = applied and is_live
         verdict = _refused(
             declared, history.refusal(declared), live.launch.version if live else None, project
-        ) or _verdict(backend.name, project, environment, name, applied and is_live, bool(url))
+        ) or _verdict(backend.name, project, environment, name, is_applied, bool(url))
     return Status(
         project=project,
         environment=environment,
@@ -106,6 +110,7 @@ def _of(
         refused=history.refused(),
         audit=_audit(declared, logged),
         verdict=verdict,
+        as_declared=declared is None or (is_applied and bool(url)),
     )
 
 

@@ -278,10 +278,10 @@ def test_the_identities_of_the_program_wait_for_pulumi(
         cli.main(["bootstrap", "dev", "--run"])
     captured = capsys.readouterr()
     missing = [line for line in captured.out.splitlines() if line.startswith("missing")]
-    assert missing[:3] == [
-        "missing  dev-stack", "missing  dev-train-identity", "missing  dev-release-identity"
-    ]  # fmt: skip
-    assert all("-train-A" in line or "-release-A" in line for line in missing[3:])
+    waiting = [f"dev-{purpose}-identity" for purpose in OF_THE_PROGRAM]
+    assert missing[:4] == [f"missing  {step}" for step in ("dev-stack", *waiting)]
+    variables = tuple(f"missing  dev-{purpose}-A" for purpose in OF_THE_PROGRAM)
+    assert all(line.startswith(variables) for line in missing[4:])
     by_hand = [line for line in captured.out.splitlines() if " pulumi " in line]
     assert [line.rpartition(" pulumi ")[2] for line in by_hand[:2]] == [
         "stack select --create --secrets-provider"

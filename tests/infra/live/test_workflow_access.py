@@ -11,6 +11,7 @@ import pytest
 from infra import cli
 from infra.live.workflow_access import Access, markdown, table
 from infra.settings.loader import load
+from infra.settings.workflows import PURPOSES
 from tests.infra.programs import own
 
 TRAIN = """
@@ -79,4 +80,4 @@ def test_as_a_table_and_as_json(
     with pytest.raises(SystemExit):
         cli.main(["access", "dev", "--format", "json"])
     environments = [row["environment"] for row in json.loads(capsys.readouterr().out)]
-    assert environments == ["dev-preview", "dev-train", "dev-release", "dev-deploy"]
+    assert environments == [f"dev-{purpose}" for purpose in PURPOSES]

@@ -10,6 +10,7 @@ import pytest
 
 from infra.preview.capture import Capture, Resource
 from infra.preview.diagram import markdown, page
+from infra.settings.workflows import OF_THE_PROGRAM
 from tests.infra.programs import changed, own
 
 STACK = Resource("urn:stack", "pulumi:pulumi:Stack", "platform-dev", "", {}, custom=False)
@@ -79,7 +80,8 @@ def test_a_diagram_without_arrows_is_left_out() -> None:
 
 def test_role_assignments_show_who_has_which_roles() -> None:
     edges = _edges(own()["prod"], ACCESS)
-    assert edges["GitHub Actions", "train"] == edges["GitHub Actions", "release"] == {"OIDC"}
+    for purpose in OF_THE_PROGRAM:
+        assert edges["GitHub Actions", purpose] == {"OIDC"}
     assert edges["train", "workspace"] == {"Job Submitter"}
     assert edges["release", "workspace"] == {"Releaser"}
     assert edges["cluster-image-builder", "images"] == {"AcrPush"}

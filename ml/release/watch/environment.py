@@ -1,0 +1,77 @@
+"""What an environment serves beside what is declared, and its requests beside the evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from ml.backends.base import Backend
+from ml.core.errors import Refused
+from ml.release.rollout.status import Status, status
+from ml.release.watch.report import watch
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The differences of one project.
+
+    `about`: the `release` (what serves is not what is declared) or the `model` (requests and
+    answers differ from those of its evaluation). `differences` have `what`, `expected` and
+    `found`; `words` is a sentence, `unknown` says that it could not be judged.
+    """
+
+    about: Literal["release", "model"]
+    project: str
+    environment: str
+    words: str
+    differences: Sequence[Mapping[str, str]] = ()
+    unknown: bool = False
+
+    def to_json(self) -> Mapping[str, object]:
+        """As JSON takes it."""
+        return asdict(self)
+
+
+def drift(backend: Backend, environment: str, since: float | None = None) -> Iterator[Drift]:
+    """Two for each project that declares a version; nothing is changed.
+
+    `since` is as for `watch`. A model of which no requests are collected is not judged. Raises
+    Refused as `status` does.
+    """
+    for state in status(backend, None, environment):
+        if state.declared is not None:
+            yield _release(state)
+            if state.serving is not None:
+                yield _model(backend, state, since)
+
+
+def _release(state: Status) -> Drift:
+    found = Drift("release", state.project, state.environment, state.verdict)
+    if state.as_declared:
+        return found
+    serves = state.serving or "nothing serves"
+    rows = [
+        {"what": what, "expected": str(state.declared), "found": actual}
+        for what, actual in (("serving version", serves), ("champion", state.champion or "none"))
+    ]
+    return Drift(found.about, found.project, found.environment, found.words, rows)
+
+
+def _model(backend: Backend, state: Status, since: float | None) -> Drift:
+    try:
+        report = watch(backend, state.model, state.environment, since=since)
+    except Refused as refused:
+        words = refused.problems[0].found
+        return Drift("model", state.project, state.environment, words, unknown=True)
+    rows = [
+        {
+            "what": finding.column,
+            "expected": f"{finding.test} below {finding.limit:.3g}",
+            "found": finding.said,
+        }
+        for finding in report.findings
+        if finding.is_breach
+    ]
+    is_unknown = report.outcome == "too-few"
+    return Drift("model", state.project, state.environment, report.said, rows, is_unknown)
