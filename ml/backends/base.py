@@ -16,6 +16,7 @@ from ml.backends.attestation import Verifier
 from ml.backends.audit_log import AuditLog
 from ml.backends.endpoints import Endpoints
 from ml.backends.registry import Registry
+from ml.backends.resources import Resources
 from ml.backends.runs import Run, RunStore, Watch, unwatched
 from ml.backends.storage import Storage
 from ml.core.errors import Problem
@@ -97,6 +98,11 @@ class Backend(Protocol):
     @property
     def assets(self) -> AssetStore | None:
         """The registered assets; None where jobs read assets from their specs."""
+        ...
+
+    @property
+    def resources(self) -> Resources | None:
+        """Its schedules and batch endpoints; None where there are none."""
         ...
 
     def prepare(self) -> None:

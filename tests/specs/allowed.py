@@ -167,6 +167,10 @@ ALLOWED: dict[str, list[str]] = {
         _CRON % expression
         for expression in ("15 16 * * 1", "*/5 0-6 1,15 jan-mar mon-fri", "0 0 * * 7")
     ],
+    "schedule-job": [
+        _CRON.replace("azureml:j", "./inside.part") % "0 * * * *",
+        _CRON % "0 * * * *",
+    ],
     "bad-recurrence": [
         "name: s\ncreate_job: azureml:j\ntrigger: {type: recurrence, frequency: day, interval: 1, "
         "schedule: {hours: [0, 23], minutes: [0, 59]}}\n"

@@ -409,6 +409,8 @@ SCHEDULES = {
     "recurrence-hour-25": "name: s\ncreate_job: azureml:j\ntrigger:\n  type: recurrence\n"
     "  frequency: day\n  interval: 1\n  schedule:\n"
     "    hours: [4, 25]  # error: bad-recurrence\n    minutes: 0\n",
+    "schedule-of-a-command": "name: s\ncreate_job: ./command.part  # error: schedule-job\n"
+    "trigger: {type: cron, expression: 0 * * * *}\n",
     "recurrence-interval-0": "name: s\ncreate_job: azureml:j\ntrigger:\n  type: recurrence\n"
     "  frequency: day\n  interval: 0  # error: bad-recurrence\n",
 }

@@ -33,6 +33,7 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Not `.yml`: a survey of the repository passes these by.
     (root / "empty.part").write_text("")
     (root / "nul.part").write_text("\0")
+    (root / "command.part").write_text("command: echo\nenvironment: azureml:e:1\n")
     for name, inner in {"endless": "endless", "around": "inside", "inside": ""}.items():
         jobs = f"{{again: {{type: pipeline, component: {inner}.part}}}}" if inner else STEP
         (root / f"{name}.part").write_text(f"type: pipeline\nname: {name}\njobs: {jobs}\n")

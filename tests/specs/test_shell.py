@@ -549,14 +549,19 @@ def test_a_value_of_a_schedule(job: str, kind: str, repo: Path, problems: Check)
         f"name: s\ntrigger: {{type: cron, expression: 15 16 * * 1}}\ncreate_job:\n  type: {kind}\n"
     )
     text += "  job: ./job.part\n"
-    assert not problems(text + "  inputs: {x: two words}\n")
+    # azure-ai-ml schedules no command job, which is a problem of its own.
+    of_kind = {("schedule-job", "spec.yml:3")} if kind == "command" else set()
+
+    def found(more: str) -> set[tuple[str, str]]:
+        return {(problem.code, str(problem.place)) for problem in problems(text + more)}
+
+    assert found("  inputs: {x: two words}\n") == of_kind
     values = "  inputs: {x: a; id}\n"
     values += "  environment_variables: {BASH_ENV: $(id)}\n" if kind == "command" else ""
-    found = {(problem.code, str(problem.place)) for problem in problems(text + values)}
     lines = {
         ("shell-metacharacter", f"spec.yml:{line}") for line in range(6, 6 + values.count("\n"))
     }
-    assert found == lines
+    assert found(values) == lines | of_kind
 
 
 def test_every_placeholder_has_one_context() -> None:

@@ -231,6 +231,7 @@ class MemoryBackend:
 
     name = "memory"
     assets = None
+    resources = None
     endpoints: Endpoints = endpoint
     audit_log = LocalAuditLog()
     rehearsal = False

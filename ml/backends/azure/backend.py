@@ -18,6 +18,7 @@ from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.following import Follower
 from ml.backends.azure.registry import AzureRegistry
+from ml.backends.azure.resources import AzureResources
 from ml.backends.azure.runs import AzureRuns, studio
 from ml.backends.azure.storage import AzureStorage
 from ml.backends.azure.submission import Submission
@@ -68,6 +69,10 @@ class AzureBackend:
     @cached_property
     def audit_log(self) -> AzureAuditLog:
         return AzureAuditLog(self.workspace)
+
+    @cached_property
+    def resources(self) -> AzureResources:
+        return AzureResources(self.workspace, self._followed)
 
     @cached_property
     def assets(self) -> AzureAssets:
@@ -123,18 +128,30 @@ class AzureBackend:
         wanted = self._submission(plan)
         job = self._started(wanted)
         self._options.say(f"azure: {job.name}, {studio(job)}")
+        run = self._explained(self._follow(job, watch), plan)
+        if run.status == "Completed":
+            self.runs.outputs(run)
+        watch(Event("ended", run))
+        return run
+
+    def _follow(self, job: Any, watch: Watch) -> Run:
         follower = Follower(self.runs, self._options.echo, self._options.say)
         try:
-            run = self._explained(follower.follow(job, watch), plan)
+            return follower.follow(job, watch)
         except KeyboardInterrupt:
             self._options.say(
                 f"{job.name} goes on; follow it: ml runs logs --follow {job.name} --on azure, "
                 f"end it: ml runs cancel {job.name} --on azure"
             )
             raise
+
+    def _followed(self, name: str, watch: Watch) -> Run:
+        """A job that a batch endpoint started, followed to its end, with its outputs."""
+        job = self.runs.job(name)
+        self._options.say(f"azure: {name}, {studio(job)}")
+        run = self._follow(job, watch)
         if run.status == "Completed":
             self.runs.outputs(run)
-        watch(Event("ended", run))
         return run
 
     def _submission(self, plan: Plan) -> Submission:

@@ -54,13 +54,7 @@ def prepare(plan: Plan) -> Submission:
     # An entity of its own: azure-ai-ml changes the one that it submits.
     with load.quiet():
         job = load.from_document(spec.document, spec.file, {}).entity
-    code: dict[Path, str] = {}
-    for task in _tasks(job):
-        folder = _code(task, job.base_path)
-        taken = snapshot.take(folder)
-        if folder is not None and taken is not None:
-            code[folder] = taken.digest
-            task.code = str(taken.folder)
+    code = freeze(job)
     if job.type == "automl":  # azure-ai-ml looks for its data in the working directory
         for key in DATA:
             data = getattr(job, key, None)
@@ -69,9 +63,21 @@ def prepare(plan: Plan) -> Submission:
     digests = [*code.values()]
     name = str(job.name or "") or _name(plan, _digest(plan, spec.document.data, digests))
     job.name, job.display_name, job.experiment_name = name, plan.display_name, plan.experiment
-    digest = digests[0] if len(digests) == 1 else _hashed(digests) if digests else ""
+    digest = digests[0] if len(digests) == 1 else hashed(digests) if digests else ""
     job.properties = {**(job.properties or {}), SPEC: str(plan.place), CODE: digest}
     return Submission(name, job, code)
+
+
+def freeze(job: Any) -> dict[Path, str]:
+    """Replace each folder of code in a job by a snapshot of it; the digests of the snapshots."""
+    code: dict[Path, str] = {}
+    for task in _tasks(job):
+        folder = _code(task, job.base_path)
+        taken = snapshot.take(folder)
+        if folder is not None and taken is not None:
+            code[folder] = taken.digest
+            task.code = str(taken.folder)
+    return code
 
 
 def _tasks(job: Any) -> Iterator[Any]:
@@ -111,14 +117,20 @@ def _digest(plan: Plan, document: Any, code: list[str]) -> str:
         for field, data in supplied_inputs(plan)
         if data.path is not None and data.asset is None and data.path.exists()
     }
-    return _hashed(
+    return hashed(
         [trees.git(plan.spec.file.parent, "rev-parse", "HEAD"), document, code, data]
     ).partition(":")[2]
 
 
-def _hashed(value: Any) -> str:
+def hashed(value: Any) -> str:
+    """The digest of a value as JSON."""
     text = json.dumps(value, sort_keys=True, default=str)
     return f"sha256:{sha256(text.encode()).hexdigest()}"
+
+
+def upload(folder: Path, digest: str) -> str:
+    """The line of a dry run for code that would be uploaded."""
+    return f"upload {repository.shown(folder)} ({digest[:19]}…), unless the workspace has it"
 
 
 def requests(workspace: Workspace, submission: Submission) -> list[str]:
@@ -130,10 +142,7 @@ def requests(workspace: Workspace, submission: Submission) -> list[str]:
     from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
 
     job = submission.job
-    lines = [
-        f"upload {repository.shown(folder)} ({digest[:19]}…), unless the workspace has it"
-        for folder, digest in submission.code.items()
-    ]
+    lines = [upload(folder, digest) for folder, digest in submission.code.items()]
     for task in _tasks(job):
         environment = task.environment
         if environment is not None and not isinstance(environment, str):

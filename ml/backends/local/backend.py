@@ -78,6 +78,7 @@ class LocalBackend:
     endpoints: Endpoints = endpoint
     audit_log = LocalAuditLog()
     assets = None
+    resources = None
     sharing = staticmethod(shared_pool)
     serve_pages = staticmethod(server.serve_pages)
     cancel = staticmethod(interruptions.cancel)

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from ml.backends.base import Backend
     from ml.backends.runs import Event, Watch
     from ml.specs.plan.plan import Plan
+    from ml.specs.sdk.load import Spec
 
 
 def run(
-    spec: Annotated[Path, typer.Argument(help="An Azure ML job spec (YAML).")],
+    spec: Annotated[Path, typer.Argument(help="An Azure ML spec: job, schedule, batch endpoint.")],
     on: On = "local",
     changes: Annotated[
         list[str] | None,
@@ -51,6 +52,7 @@ def run(
     """Run a job spec: exit 0 completed, 1 failed, 2 the spec is wrong, 33 not possible here."""
     from ml.backends.base import DATA_NOT_HERE, Options
     from ml.backends.choice import open_backend
+    from ml.backends.resources import FAMILIES
 
     overrides = parse_changes(changes or [])
     show = not quiet and not as_json
@@ -75,6 +77,9 @@ def run(
 
     loaded = load.load(spec, overrides)
     _say(*(problem for problem in check.check(loaded) if problem.severity == "warning"))
+    if loaded.kind.family in FAMILIES:
+        _apply(backend, loaded, dry_run, as_json)
+        return
     plan = planning.plan(loaded, registered=home.assets())
     refusals = backend.refusals(plan)
     missing_data = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
@@ -99,6 +104,40 @@ def run(
         echoed = show and isinstance(plan, CommandPlan)
         _say(progress.summary(backend, plan, ended, echoed))
     raise typer.Exit(Exit.DONE if ended.status == "Completed" else Exit.RUN_FAILED)
+
+
+def _apply(backend: Backend, spec: Spec, dry_run: bool, as_json: bool) -> None:
+    """Create what a spec declares that is no job: a schedule, a batch endpoint, a deployment."""
+    from dataclasses import asdict
+
+    from ml.core.errors import errors
+    from ml.specs.check import check
+
+    if wrong := errors(check.check(spec)):
+        raise Refused(*wrong)
+    if backend.resources is None:
+        raise Refused(
+            Problem(
+                "unsupported-kind",
+                f"this machine has no place for {spec.kind.with_article}",
+                "a job",
+                f"ml run {spec.document.shown} --on azure",
+                spec.place(),
+            ),
+            exit_code=Exit.CANNOT_HONOUR,
+        )
+    if dry_run:
+        requests = backend.resources.requests(spec)
+        if as_json:
+            write_json({"requests": requests})
+        sys.stdout.writelines(f"{line}\n" for line in ([] if as_json else requests))
+        return
+    applied = backend.resources.apply(spec)
+    if as_json:
+        write_json(asdict(applied))
+        return
+    _say(f"{applied.kind} {applied.name}: {applied.change}")
+    _say(*(f"next: {command}" for command in applied.commands))
 
 
 def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> None:

@@ -84,12 +84,25 @@ def serve(
 
 def invoke(
     endpoint: Annotated[str, typer.Argument(help="An endpoint, or a folder under ml/projects.")],
-    request: Annotated[str, typer.Argument(help="The request: a JSON object, or its one text.")],
+    request: Annotated[
+        str, typer.Argument(help="The request: a JSON object, or its one text.")
+    ] = "",
     on: On = "local",
+    data: Annotated[
+        str | None,
+        typer.Option("--input", metavar="PATH", help="Data for a batch endpoint to score."),
+    ] = None,
+    deployment: Annotated[
+        str, typer.Option(help="This batch deployment; else the default one.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Ask a served model; its server is started if it is not running."""
     from ml.backends.choice import open_backend
+
+    if data is not None:
+        _score(endpoint, deployment, data, on, as_json)
+        return
     from ml.release.declaration import projects
     from ml.release.rollout.invoke import ask, of_text
     from ml.serving import endpoint as here
@@ -114,6 +127,38 @@ def invoke(
     for answer in answer_texts(reply.body):
         typer.echo(answer)
     typer.echo(f"({endpoint}, version {reply.version})", err=True)
+
+
+def _score(endpoint: str, deployment: str, data: str, on: str, as_json: bool) -> None:
+    """Score a file or folder by a batch endpoint, or here by the spec of its deployment."""
+    from ml.backends.base import Options
+    from ml.backends.choice import open_backend
+    from ml.cli.render.runs_text import run_json
+    from ml.core import home
+    from ml.core.repository import shown
+    from ml.specs.plan import batch
+    from ml.specs.sdk import load
+
+    backend = open_backend(on, Options(say=lambda line: typer.echo(line, err=True)))
+    spec = load.load(Path(endpoint)) if endpoint.endswith((".yml", ".yaml")) else None
+    if spec is not None:
+        endpoint, deployment = str(spec.get("endpoint_name")), str(spec.get("name"))
+    if backend.resources is not None:
+        run = backend.resources.score(endpoint, deployment, data)
+    elif spec is not None:
+        run = backend.run(batch.planned(spec, Path(data).resolve(), home.assets()))
+    else:
+        hint = f"ml invoke DEPLOYMENT.yml --input {data}, or add --on azure"
+        found = f"this machine has no batch endpoint `{endpoint}`"
+        problem = Problem("no-batch-endpoint", found, "the spec of a batch deployment", hint)
+        raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
+    if as_json:
+        write_json(run_json(backend, run))
+    else:
+        typer.echo(f"{run.name}: {run.status}{f' ({run.error})' if run.error else ''}")
+        for name, path in run.outputs.items():
+            typer.echo(f"  output {name}: {shown(path)}")
+    raise typer.Exit(Exit.DONE if run.status == "Completed" else Exit.RUN_FAILED)
 
 
 def _object(request: str) -> Mapping[str, object] | None:

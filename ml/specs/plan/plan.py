@@ -181,6 +181,8 @@ class Parallel:
     mini_batch_size: int = 0
     partition_keys: tuple[str, ...] = ()
     append_row_to: str = ""
+    # Its name where that output is a folder (how-to-debug-parallel-run-step).
+    append_file: str = "parallel_run_step.txt"
     # "For a CPU compute, the default value is the number of cores."
     max_concurrency_per_instance: int | None = None
     max_retries: int = 2

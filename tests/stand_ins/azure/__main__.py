@@ -36,7 +36,7 @@ def main() -> None:
 
     from ml.backends.local.tracking import tracking
     from tests.stand_ins import azurite_server, token_server
-    from tests.stand_ins.azure import endpoints  # noqa: F401, its routes
+    from tests.stand_ins.azure import endpoints, resources  # noqa: F401, their routes
     from tests.stand_ins.azure.server import Server
     from tests.stand_ins.azure.service import CLOUD, GROUP, SUBSCRIPTION, WORKSPACE, Service
     from tests.stand_ins.azure.storage import Storage

@@ -27,6 +27,8 @@ MODELS = {
     "onlineEndpoints": models.OnlineEndpoint,
     "deployments": models.OnlineDeployment,
     "schedules": models.Schedule,
+    "batchEndpoints": models.BatchEndpoint,
+    "batchDeployments": models.BatchDeployment,
 }
 # Annotations are text that names other models as `_models.X`.
 _NAMES = {**vars(typing), **vars(models), "datetime": datetime, "_models": models}

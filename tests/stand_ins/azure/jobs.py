@@ -29,7 +29,7 @@ from ml.backends.local.runs import records
 from ml.backends.runs import OPEN, Event, Run
 from ml.core import home
 from ml.core.errors import Place, Problem, Refused
-from ml.specs.plan import planning
+from ml.specs.plan import batch, planning
 from ml.specs.plan.plan import (
     LITERALS,
     CommandPlan,
@@ -39,7 +39,9 @@ from ml.specs.plan.plan import (
     Environment,
     InputPlan,
     OutputPlan,
+    PipelinePlan,
     Plan,
+    StepPlan,
     SweepPlan,
 )
 from ml.specs.sdk import load
@@ -47,6 +49,8 @@ from tests.stand_ins.azure import automl
 from tests.stand_ins.azure.storage import Storage
 
 STATE = "state.json"
+# Among a job's files: what a batch endpoint was asked to score, as JSON.
+BATCH = "batch"
 # The names of MLflow runs on the local tracking server are cached in one connection.
 READING = RLock()
 _FORK = multiprocessing.get_context("forkserver")
@@ -61,6 +65,11 @@ _MODES = {
     "EvalMount": "eval_mount",
     "EvalDownload": "eval_download",
 }
+# What a parallel step has besides its task (SDK `Parallel._to_rest_object`).
+_MINI_BATCHES = (
+    *("input_data", "resources", "error_threshold", "mini_batch_error_threshold"),
+    *("max_concurrency_per_instance", "retry_settings", "logging_level", "environment_variables"),
+)
 _POLICIES = {
     "Bandit": "bandit",
     "MedianStopping": "median_stopping",
@@ -208,6 +217,8 @@ class _Plans:
 
     def plan(self, name: str, properties: Mapping[str, Any]) -> Plan:
         kind = properties["jobType"]
+        if BATCH in self.files:
+            return self._batch(json.loads(self.files[BATCH]))
         if kind == "Command":
             return self._command(name, properties, properties)
         if kind == "Sweep":
@@ -283,6 +294,42 @@ class _Plans:
         path.write_text(yaml.safe_dump(dict(document), sort_keys=False))
         return planning.plan(load.load(path), root=self.folder)
 
+    def _batch(self, scoring: Mapping[str, Any]) -> Plan:
+        """A pipeline of one parallel step (docs how-to-use-batch-model-deployments)."""
+        settings = scoring["deployment"]
+        code = {key: _plain(text) for key, text in settings["codeConfiguration"].items()}
+        model = _plain(settings["model"]["assetId"])
+        place = self.storage.fetch(
+            self.files[model], self.folder / "model" / Path(self.files[model]).name
+        )
+        document = {
+            "$schema": "https://azuremlschemas.azureedge.net/latest/modelBatchDeployment"
+            ".schema.json",
+            "type": "model",
+            "name": scoring["name"],
+            "endpoint_name": scoring["endpoint"],
+            "model": {"path": str(place)},
+            "code_configuration": {
+                "code": str(self.storage.fetch(self.files[code["codeId"]], self.folder / "code")),
+                "scoring_script": code["scoringScript"],
+            },
+            "environment": _ENVIRONMENT.sub(r"azureml:\1:\2", _plain(settings["environmentId"])),
+            "compute": "azureml:cpu-cluster",
+            "settings": {
+                "mini_batch_size": settings.get("miniBatchSize") or 10,
+                "output_file_name": settings.get("outputFileName") or "predictions.csv",
+                "error_threshold": settings.get("errorThreshold", -1),
+                "environment_variables": settings.get("environmentVariables") or {},
+            },
+        }
+        path = self.folder / "deployment.yml"
+        path.write_text(yaml.safe_dump(document))
+        data = self._input("input", {**scoring["input"], "jobInputType": "uri_folder"})
+        assert data.path is not None
+        plan = batch.planned(load.load(path), data.path)
+        step = StepPlan(_PLACE, plan)
+        return PipelinePlan(_PLACE, plan.display_name, plan.experiment, {"batchscoring": step})
+
     def _pipeline(self, job: Mapping[str, Any]) -> Plan:
         """What is sent of a pipeline is close to its YAML: written as such, and planned."""
         inputs: dict[str, Any] = {}
@@ -315,6 +362,10 @@ class _Plans:
             name: each.get("value") or {"type": each["job_output_type"]}
             for name, each in _items(node, "outputs")
         }
+        if node["type"] == "parallel":
+            settings = {key: node[key] for key in _MINI_BATCHES if node.get(key) is not None}
+            settings["mini_batch_size"] = str(node["mini_batch_size"])
+            return {**step, **settings, "task": self._with_code(node["task"])}
         if node["type"] == "automl":
             table, folder = node["training_data"], self.folder / "code"
             return automl.step(automl.of_node(node), table, step["outputs"], folder)
@@ -334,14 +385,16 @@ class _Plans:
 
     def _component(self, id: str) -> dict[str, Any]:
         """A component as YAML, its code in a folder of this machine."""
-        component = json.loads(self.files[id])
-        code = str(component.pop("code", "")).removeprefix("azureml:")
-        if code:
+        component = self._with_code(json.loads(self.files[id]))
+        return {key: value for key, value in component.items() if key[0] not in "_$"}
+
+    def _with_code(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """A command or the task of a parallel step, with names and paths of this machine."""
+        local = {**task, "environment": _ENVIRONMENT.sub(r"azureml:\1:\2", task["environment"])}
+        if code := _plain(str(local.pop("code", None) or "")):
             folder = self.folder / "code" / code.split("/")[-3]
-            component["code"] = str(self.storage.fetch(self.files[code], folder))
-        environment = _ENVIRONMENT.sub(r"azureml:\1:\2", component.pop("environment"))
-        kept = {key: value for key, value in component.items() if key[0] not in "_$"}
-        return {**kept, "environment": environment}
+            local["code"] = str(self.storage.fetch(self.files[code], folder))
+        return local
 
     def _input(self, name: str, data: Mapping[str, Any]) -> InputPlan:
         kind = data["jobInputType"]
@@ -351,6 +404,10 @@ class _Plans:
         path = self.storage.fetch(self.files.get(data["uri"], data["uri"]), folder)
         mode = _MODES[data.get("mode") or "ReadOnlyMount"]
         return InputPlan(name, kind, _PLACE, source=data["uri"], path=path, mode=mode)
+
+
+def _plain(reference: str) -> str:
+    return reference.removeprefix("azureml:")
 
 
 def _items(job: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:

@@ -338,12 +338,12 @@ class Workspace:
             if job.properties != properties:
                 raise Refusal(409, "Conflict", f"A job with the name {name} already exists.")
             return Answer(200, self._job(job))
-        job = Job(name, properties, self.folder / name, self._files(properties), time.time())
+        job = Job(name, properties, self.folder / name, self.files(properties), time.time())
         self.jobs[name] = job
         job.start(self.storage)
         return Answer(201, self._job(job))
 
-    def _files(self, properties: dict[str, Any]) -> dict[str, str]:
+    def files(self, properties: dict[str, Any]) -> dict[str, str]:
         """The URIs of the assets that a job names. Raises Refusal for one that does not exist."""
         files: dict[str, str] = {}
         reference = re.compile(rf'"(?:azureml:)?({re.escape(self.id)}/[^"]+)"', re.I)
@@ -354,7 +354,7 @@ class Workspace:
             asset = self.kept(text)["properties"]
             if "componentSpec" in asset:
                 specification = json.dumps(asset["componentSpec"])
-                files |= {text: specification, **self._files(asset["componentSpec"])}
+                files |= {text: specification, **self.files(asset["componentSpec"])}
             uri = asset.get("dataUri") or asset.get("codeUri") or asset.get("modelUri")
             if uri:
                 files[text] = str(uri)

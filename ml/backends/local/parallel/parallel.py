@@ -16,8 +16,6 @@ from ml.core.errors import Problem
 from ml.core.imports import BIND
 from ml.specs.plan.plan import CommandPlan
 
-# "optional; default value is `parallel_run_step.txt`" (how-to-debug-parallel-run-step).
-COMMON_FILE = "parallel_run_step.txt"
 # reference-yaml-job-parallel, predefined arguments. The overhead is 30 there and 600 in
 # how-to-use-parallel-job-in-pipeline: a slow disk should not fail a job here.
 OVERHEAD_S = 600.0
@@ -118,11 +116,12 @@ def warnings(plan: CommandPlan, folder: Path) -> tuple[Problem, ...]:
 
 
 def _append_to(plan: CommandPlan, folder: Path) -> str:
-    name = plan.parallel.append_row_to if plan.parallel else ""
-    if name not in plan.outputs:
+    task = plan.parallel
+    if task is None or task.append_row_to not in plan.outputs:
         return ""
-    path = files.outputs(plan, folder)[name]
-    return str(path if plan.outputs[name].type == "uri_file" else path / COMMON_FILE)
+    path = files.outputs(plan, folder)[task.append_row_to]
+    is_file = plan.outputs[task.append_row_to].type == "uri_file"
+    return str(path if is_file else path / task.append_file)
 
 
 def _argument(words: Sequence[str], name: str) -> str | None:

@@ -7,8 +7,19 @@ from ml.specs.check.rules import (
     paths,
     pipeline,
     ports,
+    schedule,
     security,
     sweep,
 )
 
-__all__ = ["automl", "expressions", "numbers", "paths", "pipeline", "ports", "security", "sweep"]
+__all__ = [
+    "automl",
+    "expressions",
+    "numbers",
+    "paths",
+    "pipeline",
+    "ports",
+    "schedule",
+    "security",
+    "sweep",
+]

@@ -1,0 +1,46 @@
+"""What a spec declares besides jobs and assets: schedules, batch endpoints, their deployments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ml.backends.runs import Run, Watch, unwatched
+from ml.specs.sdk.load import Spec
+
+# The families of specs that are applied rather than run.
+BATCH_DEPLOYMENTS = frozenset({"model_batch_deployment", "pipeline_component_batch_deployment"})
+FAMILIES = BATCH_DEPLOYMENTS | {"schedule", "batch_endpoint", "batch_deployment"}
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What became of a declaration: `unchanged` where the place has the same content already.
+
+    `commands` are what a person may want to type next.
+    """
+
+    kind: str
+    name: str
+    change: Literal["created", "updated", "unchanged"]
+    commands: tuple[str, ...] = ()
+
+
+class Resources(Protocol):
+    """The schedules and batch endpoints of a backend."""
+
+    def requests(self, spec: Spec) -> tuple[str, ...]:
+        """What `apply` would send; sends nothing."""
+        ...
+
+    def apply(self, spec: Spec) -> Applied:
+        """Create what the spec declares, or change it to that. Raises Refused."""
+        ...
+
+    def score(self, endpoint: str, deployment: str, data: str, watch: Watch = unwatched) -> Run:
+        """Let a batch endpoint score data, and follow the job to its end. Raises Refused.
+
+        The data is a local path or an asset; `NAME=DATA` is an input of that name. Without a
+        deployment, the endpoint's default one scores.
+        """
+        ...

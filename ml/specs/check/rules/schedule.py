@@ -1,0 +1,101 @@
+"""Schedules: their trigger, a cron expression or a recurrence, and the job that they create."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ml.specs.assets import assets
+from ml.specs.check.rules.registry import Finding, Subject, rule
+from ml.specs.kinds import kind_of
+
+_YAML = "reference-yaml-schedule"
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+# The five fields: name, least, most, names, the number of the first name.
+_FIELDS: tuple[tuple[str, int, int, list[str], int], ...] = (
+    ("minute", 0, 59, [], 0),
+    ("hour", 0, 23, [], 0),
+    ("day of month", 1, 31, [], 0),
+    ("month", 1, 12, _MONTHS, 1),
+    ("day of week", 0, 7, _DAYS, 0),
+)
+
+
+def cron_fault(expression: str) -> tuple[str, str] | None:
+    """The fault of a cron expression and the expected form; None when it is valid."""
+    parts = expression.split()
+    if len(parts) != len(_FIELDS):
+        return f"{len(parts)} fields", "minute, hour, day of month, month, day of week"
+    for part, (name, low, high, names, first) in zip(parts, _FIELDS, strict=True):
+        for item in part.split(","):
+            match = re.fullmatch(r"(\*|\?|\w+(?:-\w+)?)(?:/(\d+))?", item)
+            if match is None:
+                return f"`{item}` as the {name}", f"`*`, {low}–{high}, a list, a range or `*/N`"
+            if match[2] is not None and int(match[2]) == 0:
+                return f"a step of 0 in the {name}", "a step of 1 or more"
+            numbers = []
+            for word in [] if match[1] in "*?" else match[1].split("-"):
+                number = int(word) if word.isdecimal() else -1
+                if word.lower() in names:
+                    number = names.index(word.lower()) + first
+                if not low <= number <= high:
+                    return f"`{word}` as the {name}", f"{low} to {high}"
+                numbers.append(number)
+            if len(numbers) == 2 and numbers[0] > numbers[1] and not names:
+                return f"`{item}` as the {name}", "a range from low to high"
+    return None
+
+
+@rule("bad-cron", scope="spec", source=f"{_YAML}: cron expression")
+def bad_cron(subject: Subject) -> Iterator[Finding]:
+    """A cron expression has five fields, each in its range."""
+    for at in (("trigger",), ("schedule",)):
+        trigger = subject.spec.get(*at)
+        expression = trigger.get("expression") if isinstance(trigger, dict) else None
+        wrong = cron_fault(expression) if isinstance(expression, str) else None
+        if wrong:
+            keys = (*at, "expression")
+            hint = "`15 16 * * 1` is 16:15 on Mondays"
+            yield Finding(keys, f"`{expression}`: {wrong[0]}", wrong[1], hint)
+
+
+@rule("bad-recurrence", scope="spec", source=f"{_YAML}: recurrence pattern")
+def bad_recurrence(subject: Subject) -> Iterator[Finding]:
+    """A recurrence names hours, minutes and days that clocks and calendars have."""
+    ranges = {"hours": (0, 23), "minutes": (0, 59), "month_days": (1, 31)}
+    for at in (("trigger",), ("schedule",)):
+        trigger = subject.spec.get(*at)
+        if not isinstance(trigger, dict):
+            continue
+        interval = trigger.get("interval")
+        if isinstance(interval, int) and not isinstance(interval, bool) and interval < 1:
+            yield Finding((*at, "interval"), f"`interval` is {interval}", "at least 1")
+        pattern = trigger.get("schedule")
+        for key, (low, high) in ranges.items():
+            values = pattern.get(key) if isinstance(pattern, dict) else None
+            for value in values if isinstance(values, list) else [values]:
+                if isinstance(value, int) and not low <= value <= high:
+                    message = f"`{key}` holds {value}"
+                    yield Finding((*at, "schedule", key), message, f"{low} to {high}")
+
+
+@rule(
+    "schedule-job",
+    scope="spec",
+    source="azure-ai-ml 1.35 JobSchedule._to_rest_object: `Unsupported job type`",
+)
+def schedule_job(subject: Subject) -> Iterator[Finding]:
+    """The job that a schedule creates is a pipeline."""
+    if subject.spec.kind.family != "schedule":
+        return
+    written = subject.spec.get("create_job")
+    inside = written.get("job") if isinstance(written, dict) else written
+    document = written
+    if isinstance(inside, str):
+        part = assets.included(inside, subject.spec.folder)
+        document = part.get() if part is not None else None
+    kind = kind_of(document)
+    if kind is not None and kind.is_job and kind.type != "pipeline":
+        hint = "put the job into a pipeline of one step, and name that"
+        yield Finding(("create_job",), f"it creates a {kind}", "a pipeline job", hint)
