@@ -24,6 +24,25 @@ _PARALLEL = (
 )
 
 ALLOWED: dict[str, list[str]] = {
+    "cluster-nodes": [
+        COMMAND + "compute: azureml:gpus\nresources: {instance_count: 2}\n",
+        COMMAND + "compute: azureml:elsewhere\nresources: {instance_count: 99}\n",
+    ],
+    "cluster-trials": [
+        SWEEP
+        + SPACE
+        + "compute: azureml:gpus\nlimits: {max_total_trials: 20, max_concurrent_trials: 2}\n"
+    ],
+    "cluster-gpus": [
+        COMMAND + "compute: azureml:spots\nlimits: {timeout: 3600}\n"
+        "distribution: {type: pytorch, process_count_per_instance: 1}\n"
+    ],
+    "cluster-idle-gpus": [COMMAND + "compute: azureml:gpus\ndistribution: {type: ray}\n"],
+    "cluster-infiniband": [COMMAND + "compute: azureml:gpus\ndistribution: {type: ray}\n"],
+    "cluster-spot": [
+        "command: python train.py --resume\nenvironment: azureml:e:1\ncompute: azureml:spots\n",
+        COMMAND + "compute: azureml:spots\nlimits: {timeout: 600}\n",
+    ],
     "automl-limits": [
         AUTOML
         + "target_column_name: price\n"

@@ -453,6 +453,25 @@ AUTOML_JOBS = {
     "training_data: {type: mltable, path: prices}\ncompute: azureml:c\n",
 }
 
+_GPUS = COMMAND + "compute: azureml:gpus\n"
+CLUSTERS = {
+    "cluster-nodes-nowhere": _GPUS + "resources:\n  instance_count: 9  # error: cluster-nodes\n",
+    "cluster-nodes-in-one": _GPUS + "resources:\n  instance_count: 3  # warning: cluster-nodes\n",
+    "cluster-nodes-of-default-compute": PIPELINE
+    + "  train:\n    command: train\n    environment: azureml:e:1\n"
+    "    resources: {instance_count: 9}  # error: cluster-nodes\n"
+    "settings: {default_compute: azureml:gpus}\n",
+    "cluster-trials": SWEEP + SPACE + "compute: azureml:gpus\nlimits:\n  max_total_trials: 20\n"
+    "  max_concurrent_trials: 9  # warning: cluster-trials\n",
+    "cluster-gpus": _GPUS + "distribution:\n  type: pytorch\n"
+    "  process_count_per_instance: 16  # error: cluster-gpus\n",
+    "cluster-idle-gpus": _GPUS + "distribution:\n  type: mpi\n"
+    "  process_count_per_instance: 2  # warning: cluster-idle-gpus\n",
+    "cluster-infiniband": _GPUS + "resources: {instance_count: 2}\ndistribution:\n"
+    "  type: tensorflow  # warning: cluster-infiniband\n  worker_count: 2\n",
+    "cluster-spot": COMMAND + "compute: azureml:spots  # warning: cluster-spot\n",
+}
+
 PARALLEL = {
     "parallel-input-unnamed": _BATCH + "    input_data: rows  # error: parallel-input\n" + _TASK,
     "parallel-input-with-more": _BATCH
@@ -469,6 +488,7 @@ PARALLEL = {
 }
 
 CASES = {
+    **CLUSTERS,
     **AUTOML_JOBS,
     **LOADING, **YAML, **EXPRESSIONS, **SWEEPS, **NUMBERS, **PIPELINES, **ATTACKS, **SCHEDULES,
     **PARALLEL,

@@ -9,9 +9,16 @@ import pytest
 
 from ml.core.errors import Problem, Refused
 from ml.specs.check.check import check
+from ml.specs.check.clusters import Cluster
 from ml.specs.sdk.load import load
 
 Check = Callable[..., list[Problem]]
+# Declared in two environments: one is smaller.
+CLUSTERS = (
+    Cluster("dev", "gpus", "Standard_NC64as_T4_v3", 2, gpus=4),
+    Cluster("prod", "gpus", "Standard_ND96asr_v4", 8, gpus=8, infiniband=True),
+    Cluster("dev", "spots", "Standard_NC4as_T4_v3", 1, gpus=1, spot=True),
+)
 
 
 @pytest.fixture
@@ -52,7 +59,7 @@ def problems(repo: Path) -> Check:
         path.write_bytes(text.encode() if isinstance(text, str) else text)
         changes = {key.replace("__", "."): value for key, value in overrides.items()}
         try:
-            return check(load(path, changes))
+            return check(load(path, changes), clusters=CLUSTERS)
         except Refused as refused:
             return list(refused.problems)
 

@@ -27,14 +27,17 @@ def check(
 ) -> None:
     """Check Azure ML specs and what releases read: a file, a folder or the repository.
 
+    A job is also compared with the cluster that it names in infra/Pulumi.*.yaml.
+
     That is a project's gates.yml, select.yml, watch.yml and release.yml, the metrics in its gates,
     sweeps, evaluate.py and the schema of its table, and the floors in policies/promotion. Ends with
     exit code 2 when there is an error, 0 when there is none or only warnings.
     """
+    from ml.cli import clusters
     from ml.specs.check.check import survey
 
     form = "json" if as_json else form
-    report = survey(paths or [], release_files())
+    report = survey(paths or [], release_files(), clusters.declared())
     if form == "json":
         write_json(report.as_json())
     else:

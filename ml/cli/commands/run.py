@@ -11,7 +11,7 @@ import typer
 
 from ml.cli.options import AsJson, On, seconds
 from ml.cli.render.output import write_json
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused, errors
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend
@@ -66,7 +66,7 @@ def run(
     backend = open_backend(on, options)
     if spec.is_file() and not dry_run:
         backend.prepare()
-    from ml.cli import disk
+    from ml.cli import clusters, disk
     from ml.cli.render import progress
     from ml.cli.render.runs_text import run_json
     from ml.core import home
@@ -76,8 +76,14 @@ def run(
     from ml.specs.sdk import load
 
     loaded = load.load(spec, overrides)
-    _say(*(problem for problem in check.check(loaded) if problem.severity == "warning"))
-    if loaded.kind.family in FAMILIES:
+    # A cluster that is too small does not matter to this machine.
+    problems = check.check(loaded, clusters=() if backend.rehearsal else clusters.declared())
+    _say(*(problem for problem in problems if problem.severity == "warning"))
+    is_job = loaded.kind.family not in FAMILIES
+    # On this machine the plan reports errors, with those that it finds itself.
+    if (wrong := errors(problems)) and not (is_job and backend.rehearsal):
+        raise Refused(*wrong)
+    if not is_job:
         _apply(backend, loaded, dry_run, as_json)
         return
     plan = planning.plan(loaded, registered=home.assets())
@@ -110,11 +116,6 @@ def _apply(backend: Backend, spec: Spec, dry_run: bool, as_json: bool) -> None:
     """Create what a spec declares that is no job: a schedule, a batch endpoint, a deployment."""
     from dataclasses import asdict
 
-    from ml.core.errors import errors
-    from ml.specs.check import check
-
-    if wrong := errors(check.check(spec)):
-        raise Refused(*wrong)
     if backend.resources is None:
         raise Refused(
             Problem(

@@ -13,24 +13,28 @@ from ml.core.errors import Problem, Refused, errors
 from ml.core.terminal import printable
 from ml.specs import kinds
 from ml.specs.assets.links import Links
+from ml.specs.check.clusters import Cluster, Placed, placed
 from ml.specs.check.nodes import Node, inside, nodes
 from ml.specs.check.rules.registry import RULES, Rule, Subject
 from ml.specs.sdk.load import Spec, from_document, quiet
 from ml.specs.search import hints
 
 
-def check(spec: Spec, links: Links | None = None) -> list[Problem]:
+def check(
+    spec: Spec, links: Links | None = None, clusters: Sequence[Cluster] = ()
+) -> list[Problem]:
     """The problems of a spec in the order of its lines, errors and warnings.
 
     The rules also run on a spec that the SDK refused, so that all problems show at once.
-    `links` remembers the folders that were searched, for a caller with many specs.
+    `links` remembers the folders that were searched, for a caller with many specs; jobs that name
+    one of the `clusters` are compared with it.
     """
     own_nodes = nodes(spec)
     subject = Subject(spec, links or Links(), own_nodes)
     problems: list[Problem] = []
     all_nodes = [*own_nodes, *inside(own_nodes)]
     for rule in RULES.values():
-        for target in _targets(rule, subject, all_nodes):
+        for target in _targets(rule, subject, all_nodes, clusters):
             try:
                 problems += rule.apply(target)
             except (AttributeError, KeyError, TypeError, ValueError):
@@ -80,11 +84,15 @@ def _printable(problem: Problem) -> Problem:
     )
 
 
-def _targets(rule: Rule, subject: Subject, pieces: list[Node]) -> Iterator[Subject | Node]:
+def _targets(
+    rule: Rule, subject: Subject, pieces: list[Node], clusters: Sequence[Cluster]
+) -> Iterator[Subject | Node | Placed]:
     if rule.scope == "spec":
         yield subject
     elif rule.scope == "node":
         yield from pieces
+    elif rule.scope == "cluster":
+        yield from filter(None, (placed(node, clusters) for node in pieces))
     else:
         yield from (node for node in pieces if node.type == rule.scope)
 
@@ -137,7 +145,9 @@ class Survey:
 
 
 def survey(
-    paths: Sequence[Path], others: Mapping[str, Callable[[Path], Sequence[Problem]]] | None = None
+    paths: Sequence[Path],
+    others: Mapping[str, Callable[[Path], Sequence[Problem]]] | None = None,
+    clusters: Sequence[Cluster] = (),
 ) -> Survey:
     """Check files, every spec in folders, or without paths every spec in the repository.
 
@@ -163,7 +173,7 @@ def survey(
                 if other is not None and not is_spec:
                     specs += 1
                 elif is_named or is_spec:
-                    problems += check(from_document(document, path.absolute(), {}), links)
+                    problems += check(from_document(document, path.absolute(), {}), links, clusters)
                     specs += 1
                 else:
                     skipped += 1

@@ -2,6 +2,7 @@
 
 from ml.specs.check.rules import (
     automl,
+    cluster,
     expressions,
     numbers,
     paths,
@@ -14,6 +15,7 @@ from ml.specs.check.rules import (
 
 __all__ = [
     "automl",
+    "cluster",
     "expressions",
     "numbers",
     "paths",

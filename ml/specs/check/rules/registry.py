@@ -14,10 +14,11 @@ from typing import Literal
 from ml.core.documents import Key
 from ml.core.errors import Place, Problem, Severity
 from ml.specs.assets.links import Links
+from ml.specs.check.clusters import Placed
 from ml.specs.check.nodes import Node
 from ml.specs.sdk.load import Spec
 
-Scope = Literal["spec", "node", "sweep", "pipeline", "automl"]
+Scope = Literal["spec", "node", "sweep", "pipeline", "automl", "cluster"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Rule:
     scope: Scope
     find: Callable[..., Iterable[Finding]]
 
-    def apply(self, subject: Subject | Node) -> Iterator[Problem]:
+    def apply(self, subject: Subject | Node | Placed) -> Iterator[Problem]:
         """The problems that the rule finds in a spec or one node of it."""
         for finding in self.find(subject):
             yield Problem(

@@ -1,0 +1,28 @@
+"""The clusters that the stack files declare, for the checks of specs."""
+
+from __future__ import annotations
+
+from infra.settings import loader
+from ml.core.errors import Refused
+from ml.specs.check.clusters import Cluster
+
+
+def declared() -> list[Cluster]:
+    """Those of every environment; none where a stack file is wrong, which `infra settings` says."""
+    try:
+        environments = [loader.load(stack) for stack in loader.stacks()]
+    except Refused:
+        return []
+    return [
+        Cluster(
+            settings.environment,
+            cluster.name,
+            cluster.vm_size,
+            cluster.max_nodes,
+            cluster.hardware.gpus,
+            cluster.hardware.infiniband,
+            cluster.spot,
+        )
+        for settings in environments
+        for cluster in settings.clusters
+    ]

@@ -1,0 +1,153 @@
+"""Jobs beside the clusters that they name: nodes, GPUs, InfiniBand, eviction.
+
+A fault in every environment that declares the cluster is an error; in some of them, a warning that
+names these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from ml.core.documents import Key
+from ml.specs.check.clusters import Cluster, Placed
+from ml.specs.check.rules.registry import Finding, rule
+
+# Launchers that start a process for each GPU of a node.
+_BY_GPU = frozenset({"pytorch", "mpi"})
+_RESUMES = re.compile(r"resum|checkpoint|restart", re.I)
+# A job of at most this long loses little when it starts again.
+_SHORT_S = 3600
+
+
+def _misfits(
+    job: Placed,
+    keys: tuple[Key, ...],
+    found: str,
+    expected: Callable[[Cluster], str],
+    fits: Callable[[Cluster], bool],
+) -> Iterator[Finding]:
+    wrong = [cluster for cluster in job.clusters if not fits(cluster)]
+    if not wrong:
+        return
+    first = wrong[0]
+    where = ", ".join(cluster.environment for cluster in wrong)
+    yield Finding(
+        keys,
+        f"{found} `{first.name}` of {where} ({first.size})",
+        expected(first),
+        f"infra/Pulumi.{first.environment}.yaml declares it",
+        "error" if len(wrong) == len(job.clusters) else "warning",
+    )
+
+
+@rule(
+    "cluster-nodes", scope="cluster", source="how-to-create-attach-compute-cluster: max_instances"
+)
+def cluster_nodes(job: Placed) -> Iterator[Finding]:
+    """A job takes no more nodes than its cluster has: it would wait for ever."""
+    keys, _ = job.field("resources", "instance_count")
+    yield from _misfits(
+        job,
+        keys,
+        f"{job.nodes} nodes do not fit into",
+        lambda cluster: f"at most {cluster.max_nodes}",
+        lambda cluster: job.nodes <= cluster.max_nodes,
+    )
+
+
+@rule(
+    "cluster-trials",
+    scope="cluster",
+    severity="warning",
+    source="reference-yaml-job-sweep: max_concurrent_trials",
+)
+def cluster_trials(job: Placed) -> Iterator[Finding]:
+    """The trials that run at once have nodes at once; the others wait."""
+    at_once = job.node.get("limits", "max_concurrent_trials")
+    if job.node.type != "sweep" or not isinstance(at_once, int):
+        return
+    for finding in _misfits(
+        job,
+        ("limits", "max_concurrent_trials"),
+        f"{at_once} trials at once, of {job.nodes} nodes each, do not fit into",
+        lambda cluster: f"at most {max(1, cluster.max_nodes // job.nodes)} at once",
+        lambda cluster: job.nodes > cluster.max_nodes or at_once * job.nodes <= cluster.max_nodes,
+    ):
+        yield Finding(finding.keys, finding.found, finding.expected, finding.hint, "warning")
+
+
+@rule("cluster-gpus", scope="cluster", source="how-to-train-distributed-gpu: process per GPU")
+def cluster_gpus(job: Placed) -> Iterator[Finding]:
+    """A launcher starts no more processes on a node than it has GPUs."""
+    _, kind = job.field("distribution", "type")
+    keys, count = job.field("distribution", "process_count_per_instance")
+    if str(kind).lower() not in _BY_GPU or not isinstance(count, int):
+        return
+    yield from _misfits(
+        job,
+        keys,
+        f"{count} processes a node share the GPUs of",
+        lambda cluster: f"{cluster.gpus}, one a GPU",
+        lambda cluster: cluster.gpus == 0 or count <= cluster.gpus,
+    )
+
+
+@rule(
+    "cluster-idle-gpus",
+    scope="cluster",
+    severity="warning",
+    source="how-to-train-distributed-gpu: process per GPU",
+)
+def cluster_idle_gpus(job: Placed) -> Iterator[Finding]:
+    """A launcher leaves no GPU of a node without a process."""
+    _, kind = job.field("distribution", "type")
+    keys, written = job.field("distribution", "process_count_per_instance")
+    count = written if isinstance(written, int) else 1
+    idle = [cluster for cluster in job.clusters if cluster.gpus > count]
+    if str(kind).lower() in _BY_GPU and idle:
+        yield Finding(
+            keys if written is not None else job.field("distribution")[0],
+            f"{count} of {idle[0].gpus} GPUs of `{idle[0].name}` ({idle[0].size}) get a process",
+            f"process_count_per_instance: {idle[0].gpus}",
+        )
+
+
+@rule(
+    "cluster-infiniband",
+    scope="cluster",
+    severity="warning",
+    source="how-to-train-distributed-gpu: accelerating with InfiniBand",
+)
+def cluster_infiniband(job: Placed) -> Iterator[Finding]:
+    """GPUs of several nodes exchange gradients over InfiniBand."""
+    keys, kind = job.field("distribution", "type")
+    slow = [cluster for cluster in job.clusters if cluster.gpus and not cluster.infiniband]
+    if kind is not None and job.nodes > 1 and slow:
+        yield Finding(
+            keys,
+            f"{job.nodes} nodes of `{slow[0].name}` ({slow[0].size}) have no InfiniBand",
+            "the preset `infiniband`, or one node with more GPUs",
+        )
+
+
+@rule(
+    "cluster-spot",
+    scope="cluster",
+    severity="warning",
+    source="how-to-manage-optimize-cost: low-priority VMs are evicted",
+)
+def cluster_spot(job: Placed) -> Iterator[Finding]:
+    """A long job on nodes that may be evicted resumes from a checkpoint."""
+    spot = [cluster for cluster in job.clusters if cluster.spot]
+    _, limit = job.field("limits", "timeout")
+    _, command = job.field("command")
+    is_short = isinstance(limit, int) and limit <= _SHORT_S
+    if job.node.type != "command" or not spot or is_short or _RESUMES.search(str(command)):
+        return
+    yield Finding(
+        ("compute",) if job.node.get("compute") else (),
+        f"`{spot[0].name}` has spot nodes, and nothing in the command resumes after an eviction",
+        "a command that reads its last checkpoint, or `limits.timeout` of an hour at most",
+        "ml run SPEC --evict-after 20s rehearses an eviction",
+    )

@@ -1,0 +1,53 @@
+"""The clusters that the checks of specs compare jobs with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.settings import loader
+from ml.cli import clusters
+from ml.cli.app import main
+
+JOB = "command: echo\nenvironment: azureml:e:1\ncompute: azureml:gpu-spot\n"
+
+
+def test_they_are_those_of_the_stack_files() -> None:
+    """Every cluster of every environment, with the hardware of its size."""
+    expected = {
+        (stack, cluster.name, cluster.vm_size)
+        for stack in loader.stacks()
+        for cluster in loader.load(stack).clusters
+    }
+    declared = clusters.declared()
+    assert {(each.environment, each.name, each.size) for each in declared} == expected
+    spot = next(each for each in declared if (each.environment, each.name) == ("dev", "gpu-spot"))
+    assert (spot.gpus, spot.max_nodes, spot.spot, spot.infiniband) == (1, 1, True, False)
+
+
+@pytest.mark.parametrize(
+    ("more", "exit_code"),
+    [
+        ("distribution: {type: pytorch, process_count_per_instance: 8}\n", 2),
+        ("limits: {timeout: 600}\ndistribution: {type: pytorch}\n", 0),
+    ],
+)
+def test_ml_check_knows_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, exit_code: int
+) -> None:
+    """The error names the cluster, its size and the stack file."""
+    (tmp_path / "job.yml").write_text(JOB + more)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(tmp_path / "job.yml")])
+    said = capsys.readouterr().out
+    assert ended.value.code == exit_code
+    assert ("cluster-gpus" in said and "infra/Pulumi." in said) == bool(exit_code)
+
+
+def test_a_wrong_stack_file_is_no_problem_of_specs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`infra settings` reports it."""
+    monkeypatch.setattr(loader, "stacks", lambda: ("nowhere",))
+    assert clusters.declared() == []
