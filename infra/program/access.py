@@ -77,6 +77,7 @@ ROLES: Mapping[str, str] = {
     "Key Vault Administrator": "00482a5a-887f-4fb3-b363-3b7fe8e74483",
     "Key Vault Crypto Service Encryption User": "e147488a-f6f5-4113-8e2d-b22465e65bf6",
     "Managed Identity Operator": "f1a07417-d97a-45cb-824c-7a7467783830",
+    "Monitoring Reader": "43d0d8ad-25c7-4714-9337-8ba259a9fe05",
     "Reader": "acdd72a7-3385-48ef-bd42-f606fba81ae7",
     "Storage Blob Data Contributor": "ba92f5b4-2d11-453d-a403-e96b0029c9fe",
     "Storage Blob Data Reader": "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1",
@@ -234,6 +235,8 @@ def roles_after_workspace(
     yield Grant("train-workspace", identity.train, JOB_SUBMITTER.name, scope)
     yield Grant("release-workspace", identity.release, RELEASER.name, scope)
     yield Grant("watch-workspace", identity.watch, "Reader", scope)
+    # A canary reads metrics and the request log.
+    yield Grant("release-monitoring", identity.release, "Monitoring Reader", scope)
     yield Grant("endpoints-metrics", identity.endpoints, "AzureML Metrics Writer (preview)", scope)
     if assets:
         yield Grant("release-assets", identity.release, "AzureML Registry User", assets.id)

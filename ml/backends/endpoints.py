@@ -134,8 +134,11 @@ class Endpoints(Protocol):
         """The error for an endpoint that no model was promoted to."""
         ...
 
-    def resident(self, server: Server) -> float | None:
-        """The bytes of memory that the server holds; None when that is not known now."""
+    def resident(self, server: Server) -> tuple[float, float] | None:
+        """The latest measurement of the server's memory: when (epoch seconds), and the bytes.
+
+        None when that is not known now.
+        """
         ...
 
     def failure(

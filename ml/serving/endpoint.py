@@ -300,12 +300,12 @@ def ask(endpoint: str, body: Mapping[str, object]) -> Answer:
     return server.score(running.port, body)
 
 
-def resident(deployment: Server) -> float | None:
-    """The resident bytes of the server and its workers; None when it has ended."""
+def resident(deployment: Server) -> tuple[float, float] | None:
+    """The resident bytes of the server and its workers, now; None when it has ended."""
     try:
         process = psutil.Process(deployment.pid)
         family = [process, *process.children(recursive=True)]
-        return float(sum(member.memory_info().rss for member in family))
+        return time.time(), float(sum(member.memory_info().rss for member in family))
     except psutil.Error:
         return None
 

@@ -339,25 +339,33 @@ class BackendContract:
     def test_a_canary_judges_a_version(
         self, backend: Backend, deployments: Path, tmp_path: Path
     ) -> None:
-        """A good one passes 10, 50 and 100 per cent; one that fails is taken back, blue serves."""
+        """A good one passes 10, 50 and 100 per cent; one that fails and one that hoards memory are
+        taken back, and blue serves.
+        """
         endpoints, name = backend.endpoints, "words"
         first, good = (released(backend, name, tmp_path) for _ in "ab")
         bad = released(backend, name, tmp_path, script("raise RuntimeError('bad')"))
+        hoards = "hoard.append(bytearray(b'x' * 8_000_000))"
+        hoarder = released(backend, name, tmp_path, script(hoards))
         with endpoints.locked(name):
             live = Live(endpoints.begin(endpoints.other_slot(name), first)(), first)
             endpoints.switch(name, live)
             endpoints.start_router(name)
-        for launch, ends in ((good, "passed"), (bad, "rolled-back")):
+        for launch, ends, why in (
+            (good, "passed", ""),
+            (bad, "rolled-back", "errors"),
+            (hoarder, "rolled-back", "memory: grew by"),
+        ):
             with ExitStack() as undo:
                 with endpoints.locked(name):
                     trial = canary.start_trial(
                         *(endpoints, name, canary.clear_canary(endpoints, name), launch),
                         *(SAMPLES, undo),
                         baseline=True,
-                        smoke=launch is good,
+                        smoke=launch is not bad,
                     )
                 outcome = canary.lead(endpoints, name, trial, QUICK, SAMPLES)
-                assert outcome.kind == ends, outcome.why
+                assert outcome.kind == ends and why in outcome.why, outcome.why
                 if ends == "passed":
                     with endpoints.locked(name):
                         endpoints.switch(name, Live(trial.server, launch))
@@ -366,4 +374,3 @@ class BackendContract:
             after = endpoints.live(name)
             assert after is not None and after.canary is None
             assert after.launch.digest == good.digest
-        assert "errors" in outcome.why

@@ -46,6 +46,11 @@ _LOG_LINES = 15
 # For how long a deployment that ran is taken to run.
 _STATUS_S = 10.0
 _UP = "Succeeded"
+# Of a deployment: learn.microsoft.com/azure/azure-monitor/reference/supported-metrics/
+# microsoft-machinelearningservices-workspaces-onlineendpoints-deployments-metrics
+_MEMORY = "CpuMemoryUtilizationPercentage"
+# Azure Monitor has a value for each minute, some minutes later; it is asked this often.
+METRICS_S, _RECENT_S = 20.0, 900.0
 
 
 class AzureEndpoints:
@@ -56,6 +61,8 @@ class AzureEndpoints:
         self._routers: dict[str, AzureRouter] = {}
         self._seen_up: dict[Path, float] = {}
         self._leases: dict[str, Lease] = {}
+        self._resident: dict[Server, tuple[float, tuple[float, float] | None]] = {}
+        self._sizes: dict[str, float] = {}
 
     def live(self, endpoint: str) -> Live | None:
         """By the endpoint's tags; of an endpoint without them, what has the most traffic."""
@@ -218,8 +225,21 @@ class AzureEndpoints:
             )
         )
 
-    def resident(self, server: Server) -> float | None:
-        return None
+    def resident(self, server: Server) -> tuple[float, float] | None:
+        """As Azure Monitor has it: the average of its instances over the latest minute."""
+        now = time.monotonic()
+        asked, found = self._resident.get(server, (-METRICS_S, None))
+        if now - asked >= METRICS_S:
+            name = server.slot.as_posix().replace("/", "/deployments/")
+            with as_refusals():
+                minutes = self._workspace.metric(
+                    f"onlineEndpoints/{name}", _MEMORY, time.time() - _RECENT_S
+                )
+            if minutes:
+                at, percent = minutes[-1]
+                found = at, percent / 100 * self._instance_bytes(server)
+            self._resident[server] = now, found
+        return found
 
     def failure(
         self, slot: Path, code: str, what: str, expected: str = "", hint: str = ""
@@ -247,6 +267,19 @@ class AzureEndpoints:
                 return self._client.online_endpoints.get(name)
             except ResourceNotFoundError:
                 return None
+
+    def _instance_bytes(self, server: Server) -> float:
+        """The memory of one instance of the server's deployment."""
+        endpoint, name = server.slot.parent.name, server.slot.name
+        instance = str(self._deployments(endpoint)[name].instance_type)
+        if instance.lower() not in self._sizes:
+            with as_refusals():
+                # azure-ai-ml 1.35 leaves `memory_gb` empty and sets the service's own name.
+                self._sizes = {
+                    size.name.lower(): vars(size)["memoryGB"] * 2.0**30
+                    for size in self._client.compute.list_sizes()
+                }
+        return self._sizes[instance.lower()]
 
     def _check_lease(self, endpoint: str) -> None:
         if endpoint in self._leases:

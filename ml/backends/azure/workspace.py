@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
@@ -154,6 +156,12 @@ class Workspace:
         return self._signed_in("https://ml.azure.com", retries=False)
 
     @cached_property
+    def _resource_manager(self) -> Any:
+        from azure.ai.ml._azure_environments import _get_base_url_from_metadata
+
+        return self._signed_in(_get_base_url_from_metadata())
+
+    @cached_property
     def _logs(self) -> Any:
         return self._signed_in(self._log_host)
 
@@ -257,12 +265,38 @@ class Workspace:
         columns = [column["name"] for column in table["columns"]]
         return [dict(zip(columns, row, strict=True)) for row in table["rows"]]
 
+    def metric(self, resource: str, name: str, since: float) -> list[tuple[float, float]]:
+        """A metric of a resource of the workspace: the minutes since then (epoch seconds) that
+        Azure Monitor has, the oldest first, each with its average.
+
+        learn.microsoft.com/rest/api/monitor/metrics/list
+        """
+        span = "/".join(
+            datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            for at in (since, time.time() + 60)
+        )
+        values = {"metricnames": name, "timespan": span, "interval": "PT1M"}
+        path = f"{self.id}/{resource}/providers/microsoft.insights/metrics"
+        answer = self._send(
+            *(self._resource_manager, "GET", path),
+            **{"api-version": "2018-01-01", "aggregation": "Average", **values},
+        )
+        return [
+            (datetime.fromisoformat(point["timeStamp"]).timestamp(), point["average"])
+            for metric in answer["value"]
+            for series in metric["timeseries"]
+            for point in series["data"]
+            if "average" in point
+        ]
+
     def _call(self, method: str, path: str, **values: Any) -> dict[str, Any]:
+        return self._send(self._data_plane, method, path, **values)
+
+    def _send(self, client: Any, method: str, path: str, **values: Any) -> dict[str, Any]:
         from azure.core.rest import HttpRequest
 
         body = {"params": values} if method == "GET" else {"json": values}
-        url = self._data_plane.format_url(path)
-        response = self._data_plane.send_request(HttpRequest(method, url, **body))
+        response = client.send_request(HttpRequest(method, client.format_url(path), **body))
         response.raise_for_status()
         answer: dict[str, Any] = response.json()
         return answer

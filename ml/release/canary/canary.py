@@ -19,6 +19,7 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.release.canary.statistics import KINDS, Signal, Verdict, decide, object_to
 from ml.release.canary.traffic import (
     NOTICE_S,
+    WARM_REQUESTS,
     Comparison,
     Replay,
     ResidentMemory,
@@ -189,6 +190,10 @@ class _Watch:
         memory = self.memory.look(answered)
         alive = self.endpoints.is_up(self.green)
         verdict = decide(self.strategy, number, green, old, baseline, memory, alive, intervals)
+        is_last = stage == self.strategy.stages[-1]
+        if verdict.action == "go-on" and is_last and memory is None and answered >= WARM_REQUESTS:
+            # Of a managed endpoint it is known minutes later.
+            verdict = replace(verdict, action="hold", why="memory is not measured yet")
         patient = green.requests < stage.requests * self.strategy.patience
         green, old, baseline, intervals = self.callers.look(now)
         return object_to(verdict, self.strategy, number, green, old, baseline, patient, intervals)

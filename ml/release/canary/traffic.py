@@ -243,20 +243,27 @@ class ResidentMemory:
     """Resident memory of green and of its baseline: once green was warm, and now."""
 
     def __init__(self, endpoints: Endpoints, green: Server, baseline: Server) -> None:
-        self._endpoints, self._green, self._baseline = endpoints, green, baseline
-        self._warm: tuple[float, float] | None = None
+        self._endpoints, self._servers = endpoints, (green, baseline)
+        self._warm_at = math.inf
+        self._warm: dict[Server, tuple[float, float]] = {}
 
     def look(self, answered: int) -> Memory | None:
-        """None until green has answered enough requests, and when one of them has ended."""
+        """None until both were measured twice since green has answered enough requests, and when
+        one of them has ended.
+        """
         if answered < WARM_REQUESTS:
             return None
-        green = self._endpoints.resident(self._green)
-        baseline = self._endpoints.resident(self._baseline)
-        if green is None or baseline is None:
-            return None  # the caller checks next whether they run
-        if self._warm is None:
-            self._warm = green, baseline
-        return Memory(self._warm[0], green, self._warm[1], baseline)
+        self._warm_at = min(self._warm_at, time.time())
+        sizes: list[float] = []
+        for each in self._servers:
+            now = self._endpoints.resident(each)
+            if now is None or now[0] < self._warm_at:
+                return None  # the caller checks next whether they run
+            then = self._warm.setdefault(each, now)
+            if then[0] == now[0]:
+                return None
+            sizes += then[1], now[1]
+        return Memory(*sizes)
 
 
 class Replay:

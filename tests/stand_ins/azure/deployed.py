@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from ml.core.errors import Refused
-from ml.serving import processes, server
+from ml.serving import endpoint, processes, server
 from ml.serving.processes import HOST
 from ml.serving.scoring.model import MODEL_DIGEST
 from ml.serving.server import Launch, Server
@@ -77,6 +77,12 @@ class Deployed:
             return 502, b"", time.monotonic() - began
         finally:
             connection.close()
+
+    def memory(self) -> float:
+        """The bytes that its server holds."""
+        assert self.running is not None
+        measured = endpoint.resident(self.running)
+        return measured[1] if measured else 0.0
 
     def collect(
         self, storage: Storage, paths: Mapping[str, str], request: str, body: Any, answer: Any

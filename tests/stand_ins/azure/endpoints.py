@@ -13,7 +13,7 @@ from typing import Any
 from ml.serving.router.routes import DEPLOYMENT_HEADER, at
 from tests.stand_ins.azure.deployed import Deployed
 from tests.stand_ins.azure.server import Answer, Refusal, Request
-from tests.stand_ins.azure.service import Workspace, route
+from tests.stand_ins.azure.service import INSTANCE_GIB, Workspace, route
 
 _ENDPOINT = r"{ws}/onlineEndpoints/(?P<endpoint>[^/]+)"
 _DEPLOYMENT = rf"{_ENDPOINT}/deployments/(?P<deployment>[^/]+)"
@@ -252,6 +252,27 @@ def _query(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
     ]
     table = {"name": "PrimaryResult", "columns": [{"name": name} for name in columns], "rows": rows}
     return Answer(200, {"tables": [table]})
+
+
+@route("GET", rf"{_DEPLOYMENT}/providers/microsoft.insights/metrics")
+def _metrics(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
+    """docs rest/api/monitor/metrics/list: the memory that the server has now.
+
+    The service has a value for each minute, some minutes later; here there is always one.
+    """
+    path = self.path(match).partition("/providers/microsoft.insights")[0]
+    _found(self, path)
+    name, span = request.query["metricnames"], request.query["timespan"].split("/")
+    if name != "CpuMemoryUtilizationPercentage" or request.query["aggregation"] != "Average":
+        raise Refusal(400, "BadRequest", f"the stand-in does not have the metric {name}")
+    now = datetime.now(UTC).isoformat()
+    deployed = self.deployed[path.lower()]
+    points: list[dict[str, Any]] = []
+    if deployed.running and span[0] < now < span[1]:
+        points.append({"timeStamp": now, "average": deployed.memory() / INSTANCE_GIB / 2**30 * 100})
+    series = [{"metadatavalues": [], "data": [{"timeStamp": span[0]}, *points]}]
+    metric = {"name": {"value": name}, "unit": "Percent", "timeseries": series}
+    return Answer(200, {"timespan": request.query["timespan"], "value": [metric]})
 
 
 def _found(self: Workspace, path: str) -> dict[str, Any]:

@@ -28,6 +28,9 @@ _WORKSPACE = re.compile(
     r"/providers/Microsoft.MachineLearningServices/((?:workspaces|registries)/[^/]+))"
 )
 _DISCOVERY = re.compile(r"/registrymanagement/v1.0/registries/([^/]+)/discovery")
+_SIZES = re.compile(rf"(?i)/subscriptions/{SUBSCRIPTION}/providers/.*/locations/[^/]+/vmSizes")
+# Of a Standard_DS3_v2: learn.microsoft.com/azure/virtual-machines/dv2-dsv2-series
+INSTANCE_GIB = 14
 # SDK `MFE_PATH_PREFIX`: a registry's requests have it in front.
 _REGISTRY_PREFIX = "/mferp/managementfrontend"
 CLOUD = "StandInCloud"
@@ -69,6 +72,8 @@ class Service:
             return self._metadata()
         if discovered := _DISCOVERY.fullmatch(request.path):
             return self._registry(discovered[1])
+        if _SIZES.fullmatch(request.path):
+            return self._sizes()
         match = _WORKSPACE.search(request.path)
         is_open = request.path.startswith(("/discovery/", "/logs/"))
         if not is_open and not self.token(request.headers.get("Authorization", "")):
@@ -94,6 +99,11 @@ class Service:
         """SDK `RegistryDiscovery._get_registry_details`."""
         known = {"subscriptionId": SUBSCRIPTION, "resourceGroup": GROUP, "registryName": name}
         return Answer(200, {**known, "primaryRegionResourceProviderUri": f"{self.url}/"})
+
+    def _sizes(self) -> Answer:
+        """spec VirtualMachineSize/list."""
+        size = {"name": "Standard_DS3_v2", "vCPUs": 4, "memoryGB": INSTANCE_GIB}
+        return Answer(200, {"value": [{**size, "supportedComputeTypes": ["AmlCompute"]}]})
 
     def _metadata(self) -> Answer:
         """SDK `_azure_environments._convert_arm_to_cli`."""
