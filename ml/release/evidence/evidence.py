@@ -220,7 +220,8 @@ def _identity(
     try:
         attestation = (version.evidence_folder / ATTESTATION).read_bytes()
     except OSError as error:
-        raise AttestationError(f"no attestation is kept with the evidence: {error}") from None
+        why = f"{ATTESTATION}: {error.strerror}"
+        raise AttestationError(f"no attestation is kept with the evidence ({why})") from None
     statement = replace(_statement(content, evidence), model=version.digest)
     return verifier.verify(content, attestation, statement).to_json()
 
