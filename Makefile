@@ -207,6 +207,22 @@ train-request: | $(RESULTS) ## which commit the comment `/train` of a workflow's
 pull-request: ## the files of a pull request's commit as data: make pull-request PULL=12 COMMIT=SHA
 	@$(BARE) -m ml.repository.training_request fetch --pull "$(PULL)" --commit "$(COMMIT)" --to .local/pull-request
 
+# osv.dev's export of what is known about packages of PyPI; it signs nothing.
+ADVISORIES := https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip
+.PHONY: advisories
+advisories: | $(RESULTS) ## today's advisories, for MLOPS_ADVISORIES=.local/check/advisories.zip
+	@curl --fail --silent --show-error --location --retry 3 --output $(RESULTS)/advisories.zip "$(ADVISORIES)"
+
+LOCKED := PYTHONPATH="$(FRAMEWORK)" $(BIN)/python -m policies.supply_chain.locks
+
+.PHONY: sbom
+sbom: setup | $(RESULTS) ## a bill of materials of every lock (CycloneDX), .local/check/sbom.json
+	@$(LOCKED) $(wildcard $(LOCKS)/*.lock) > $(RESULTS)/sbom.json
+
+.PHONY: vulnerabilities
+vulnerabilities: setup ## what is known about the locked packages, after `make advisories`
+	@$(LOCKED) --advisories $(RESULTS)/advisories.zip $(wildcard $(LOCKS)/*.lock)
+
 .PHONY: comment
 comment: ## post the comment about a run of check.yml or train.yml: make comment RUN=ID
 	@$(BARE) -m ml.repository.posting --run "$(RUN)"

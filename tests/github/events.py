@@ -78,7 +78,7 @@ class Repository:
     # target of make writes: {"drift": {".local/check/drift.json": "[]"}}.
     working: Sequence[str] = ()
     rejected: Sequence[str] = ()
-    writes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    writes: Mapping[str, Mapping[str, str | bytes]] = field(default_factory=dict)
     # The variables that lead to a stand-in for Azure, for the jobs that signed in.
     azure: Mapping[str, str] = field(default_factory=dict)
     # What GitHub's own scanners were started for.
@@ -345,6 +345,10 @@ class Repository:
             self.reviewed.append("dependencies")
         elif action.startswith("github/codeql-action/"):
             self.reviewed.append(f"{action.rpartition('/')[2]} {context['matrix']['language']}")
+        elif action == "actions/attest-sbom":
+            assert any((home / "work").glob(options["subject-path"]))
+            bill = json.loads((home / "work" / options["sbom-path"]).read_text())
+            self.reviewed.append(f"a bill of {len(bill['components'])} packages")
         elif action == "azure/login":
             names = ("client-id", "tenant-id", "subscription-id")
             assert all(_filled(options[name], context) for name in names)
@@ -415,7 +419,9 @@ class Repository:
         target = str(step["run"]).removeprefix("make ").split()[0]
         for name, text in self.writes.get(target, {}).items():
             (work / name).parent.mkdir(parents=True, exist_ok=True)
-            (work / name).write_text(text.replace("{stack}", context["matrix"].get("stack", "")))
+            if isinstance(text, str):
+                text = text.replace("{stack}", context["matrix"].get("stack", "")).encode()
+            (work / name).write_bytes(text)
         lines = (line.partition("=") for line in outputs.read_text().splitlines())
         return done.returncode, {name: value for name, _, value in lines}
 

@@ -27,7 +27,7 @@ WRITES = {
     "infra": {"plan": {"id-token"}, "deploy": {"id-token"}},
     "drift": {"drift": {"id-token", "issues"}, "watch": {"id-token", "issues"}},
     "release": {"release": {"id-token", "issues"}},
-    "security": {"codeql": {"security-events"}},
+    "security": {"codeql": {"security-events"}, "sbom": {"attestations", "id-token"}},
 }
 # The GitHub environment with the key of the team's app, for jobs that open pull requests.
 BOT = "bot"
@@ -88,8 +88,10 @@ def _job(workflow: str, key: str, job: Mapping[str, Any], events: set[str]) -> I
     purpose = str(job.get("environment") or "").rpartition("-")[2]
     if purpose != PURPOSES.get(workflow, {}).get(key, ""):
         yield f"it may not sign in for {purpose or 'nothing'}"
-    if ("id-token" in (rights or ())) is not (purpose not in ("", BOT)):
-        yield "a token of OIDC goes with a GitHub environment, and only with one"
+    # No cloud trusts the subject of a job without a GitHub environment; Sigstore signs for any.
+    signs = "attestations" in (rights or ())
+    if ("id-token" in (rights or ())) is not (signs or purpose not in ("", BOT)):
+        yield "a token of OIDC goes with a GitHub environment or a signature, and only with one"
     if "secrets." in str(job).replace(KEY, "" if purpose == BOT else KEY):
         yield "a secret other than the app's key, or outside the environment that holds it"
     for step in job["steps"]:

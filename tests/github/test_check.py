@@ -116,7 +116,9 @@ def test_a_night(
 def test_code_security_scans_where_it_is_switched_on(has_it: bool, team: Repository) -> None:
     """CodeQL on main, the review of dependencies for a pull request."""
     team.variables = {"CODE_SECURITY": "true"} if has_it else {}
+    team.fake = ("advisories", "vulnerabilities")
     team.scheduled("security")
+    team.fake = ("lint", "preview")
     languages = ["init python", "analyze python", "init actions", "analyze actions"]
     assert team.reviewed == (languages if has_it else [])
     team.reviewed.clear()

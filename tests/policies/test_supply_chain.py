@@ -17,7 +17,9 @@ from ml.release.evidence import evidence
 from policies.promotion import gate_settings
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, LockedPackage, SupplyChain
+from policies.supply_chain import locks
 from policies.supply_chain.advisories import AdvisoriesError, read
+from policies.supply_chain.locks import bill
 from policies.supply_chain.packages import (
     UNKNOWN,
     Package,
@@ -121,6 +123,34 @@ def test_the_bill_of_materials_is_the_same_for_the_same_packages() -> None:
     assert len(by_name) == len(found)
     assert by_name["numpy"]["purl"] == f"pkg:pypi/numpy@{version('numpy')}"
     assert "licenses" in by_name["numpy"] and "licenses" not in by_name["huey"]
+
+
+def test_a_bill_of_several_locks(tmp_path: Path) -> None:
+    """As they pin them, whatever is installed here; two versions are two components."""
+    for name, text in (
+        ("a.lock", "numpy==0.1\nx==1\n"),
+        ("b.lock", f"numpy=={version('numpy')}\n"),
+    ):
+        (tmp_path / name).write_text(text)
+    document = json.loads(bill([tmp_path / "b.lock", tmp_path / "a.lock"]))
+    purls = [each["purl"] for each in document["components"]]
+    assert purls == ["pkg:pypi/numpy@0.1", f"pkg:pypi/numpy@{version('numpy')}", "pkg:pypi/x@1"]
+    assert ["licenses" in each for each in document["components"]] == [False, True, False]
+
+
+def test_advisories_about_a_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with its lock, and exit 3; none, and 0; a source that cannot be read, and 2."""
+    source, lock, other = tmp_path / "osv.json", tmp_path / "a.lock", tmp_path / "b.lock"
+    source.write_text(json.dumps([record(versions=["1"])]))
+    lock.write_text("A==1\n")
+    other.write_text("A==2\n")
+    words = ["--advisories", str(source), str(lock), str(other)]
+    assert locks.main(words) == 3
+    out = capsys.readouterr().out
+    assert out.startswith(f"{lock}: PYSEC-1: a 1\n1 of 1 records") and f"{other}:" not in out
+    assert locks.main([*words[:2], str(other)]) == 0
+    assert locks.main(["--advisories", str(tmp_path / "no.zip"), str(lock)]) == 2
+    assert "make advisories" in capsys.readouterr().err
 
 
 def record(**affected: Any) -> dict[str, Any]:

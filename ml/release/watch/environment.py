@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from ml.backends.base import Backend
-from ml.core.errors import Refused
+from ml.core.errors import Exit, Refused
 from ml.release.rollout.status import Status, status
 from ml.release.watch.report import watch
 
@@ -37,7 +37,7 @@ def drift(backend: Backend, environment: str, since: float | None = None) -> Ite
     """Two for each project that declares a version; nothing is changed.
 
     `since` is as for `watch`. A model of which no requests are collected is not judged. Raises
-    Refused as `status` does.
+    Refused as `status` does, and where a question cannot be answered.
     """
     for state in status(backend, None, environment):
         if state.declared is not None:
@@ -62,6 +62,8 @@ def _model(backend: Backend, state: Status, since: float | None) -> Drift:
     try:
         report = watch(backend, state.model, state.environment, since=since)
     except Refused as refused:
+        if refused.exit_code != Exit.WRONG_CALL:
+            raise
         words = refused.problems[0].found
         return Drift("model", state.project, state.environment, words, unknown=True)
     rows = [

@@ -1,0 +1,70 @@
+"""What is in the locks, and what is known about it; `python -m policies.supply_chain.locks`.
+
+It prints a bill of materials; with `--advisories` a line for each record about a pinned package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from policies.supply_chain.advisories import Advisories, AdvisoriesError, read
+from policies.supply_chain.packages import UNKNOWN, Package, packages, sbom
+
+# Exit codes of `ml`: done, wrong call, refused.
+DONE, WRONG_CALL, REFUSED = 0, 2, 3
+
+
+def pinned(lock: Path) -> tuple[Package, ...]:
+    """The packages of a lock as it pins them; a licence where that very version is installed."""
+    return tuple(
+        replace(
+            package,
+            installed="",
+            licence=package.licence if package.installed == package.locked else UNKNOWN,
+        )
+        for package in packages(lock)
+    )
+
+
+def bill(locks: Iterable[Path]) -> str:
+    """One bill of materials of several locks; two versions of a package are two components."""
+    every = {(each.name, each.locked): each for lock in locks for each in pinned(lock)}
+    return sbom(tuple(every[key] for key in sorted(every)))
+
+
+def known(advisories: Advisories, locks: Iterable[Path]) -> Iterator[str]:
+    """`LOCK: ID: NAME VERSION` of each record that affects a pinned package."""
+    for lock in locks:
+        yield from (f"{lock}: {each}" for each in advisories.affecting(pinned(lock)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit 3 where an advisory affects a lock, 2 where a file cannot be read."""
+    parser = argparse.ArgumentParser(prog="locks", description=(__doc__ or "").split(";")[0])
+    parser.add_argument("--advisories", type=Path, help="An export of OSV; without it the bill.")
+    parser.add_argument("locks", nargs="+", type=Path, help="Requirements files.")
+    options = parser.parse_args(argv)
+    try:
+        if options.advisories is None:
+            print(bill(options.locks), end="")
+            return DONE
+        advisories = read(options.advisories)
+        lines = [*known(advisories, options.locks)]
+    except (AdvisoriesError, OSError) as error:
+        sys.stderr.write(
+            f"error[cannot-read]: {error}\n  hint: make advisories downloads osv.dev's export\n"
+        )
+        return WRONG_CALL
+    for line in lines:
+        print(line)
+    day = advisories.as_of.date()
+    print(f"{len(lines)} of {advisories.count:,} records, as of {day}, affect the locks")
+    return REFUSED if lines else DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
