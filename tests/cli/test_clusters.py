@@ -49,5 +49,5 @@ def test_a_wrong_stack_file_is_no_problem_of_specs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`infra settings` reports it."""
-    monkeypatch.setattr(loader, "stacks", lambda: ("nowhere",))
+    monkeypatch.setattr(loader, "stacks", lambda *folder: ("nowhere",))
     assert clusters.declared() == []
