@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -238,12 +239,83 @@ def test_what_is_said_before(command: Plans, monkeypatch: pytest.MonkeyPatch) ->
     assert any("2 nodes without `distribution` → the command runs once" in one for one in alone)
 
 
-def test_other_launchers_are_refused(command: Plans) -> None:
-    """Ray has nothing to run with here; the three others do."""
-    refused = LocalBackend().refusals(distributed(command(), "ray"))
-    assert [(one.code, one.place) for one in refused] == [("distribution", PLACE)]
+def test_other_launchers_are_refused(command: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that this machine does not know; Ray only where it is not installed."""
+    monkeypatch.setattr(distribution, "has_ray", lambda: True)
+    (unknown,) = LocalBackend().refusals(distributed(command(), "horovod"))
+    assert (unknown.code, unknown.place) == ("distribution", PLACE)
     for kind in distribution.LAUNCHERS:
         assert LocalBackend().refusals(distributed(command(), kind)) == ()
+    monkeypatch.setattr(distribution, "has_ray", lambda: False)
+    (missing,) = LocalBackend().refusals(distributed(command(), "ray"))
+    assert (missing.code, missing.place) == ("distribution", PLACE)
+    assert "uv pip install ray" in missing.hint
+
+
+def test_the_nodes_of_a_ray_cluster(command: Plans, tmp_path: Path) -> None:
+    """One process, which runs the command on the head; free ports, and a worker a further node."""
+    plan = distributed(command(), "ray", 3, 1)
+    (first,), (second,) = (list(distribution.ray(plan, "true", tmp_path, {})) for _ in "ab")
+    assert first.environment["RAY_NODES_WORKERS"] == "2"
+    assert first.environment["RAY_ADDRESS"] != second.environment["RAY_ADDRESS"]
+    assert first.environment["RAY_NODES_CLIENT_PORT"] not in first.environment["RAY_ADDRESS"]
+
+
+# A Python that plays Ray: it writes down how it was called; the second node does not start.
+RAY_START = """#!/bin/bash
+echo "$*" >>"{calls}"
+[ "$(wc -l <"{calls}")" -le {good} ]
+"""
+
+
+@pytest.mark.parametrize(("good", "status"), [(2, "Completed"), (1, "Failed")])
+def test_the_command_runs_once_the_nodes_are_there(
+    home: Path,
+    command: Plans,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    good: int,
+    status: str,
+) -> None:
+    """Head first, then the worker, which joins it; a node that does not start fails the job."""
+    calls, python = tmp_path / "calls", tmp_path / "python"
+    python.write_text(RAY_START.format(calls=calls, good=good))
+    python.chmod(0o755)
+    which = shutil.which
+    monkeypatch.setattr(
+        distribution.shutil,
+        "which",
+        lambda name, path=None: str(python) if name == "python" else which(name, path=path),
+    )
+    run = LocalBackend().run(distributed(command("print('there')"), "ray", 2, 1))
+    assert run.status == status
+    head, worker = calls.read_text().splitlines()
+    assert "start" in head and "--head" in head and "--head" not in worker
+    port = head.split("--port ")[1].split()[0]
+    assert worker.endswith(f"--address 127.0.0.1:{port}")
+    ran = "there" in files.log(run.folder).read_text()
+    assert ran is (status == "Completed")
+    assert not Path(head.split("--temp-dir ")[1]).exists()
+
+
+RAY = """
+import os, ray, time
+ray.init(logging_level="ERROR")
+while sum(node["Alive"] for node in ray.nodes()) < 2:
+    time.sleep(0.1)
+double = ray.remote(lambda number: 2 * number)
+print(ray.get([double.remote(number) for number in range(4)]), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not distribution.has_ray(), reason="ray is not installed: uv pip install ray")
+def test_tasks_run_on_ray(home: Path, command: Plans) -> None:
+    """A head and a worker; none of their processes is left."""
+    run = LocalBackend().run(distributed(command(RAY), "ray", 2, 1))
+    assert run.status == "Completed", run.error
+    assert "[0, 2, 4, 6]" in files.log(run.folder).read_text()
+    assert processes_of(run.id) == []
 
 
 def test_ports_are_not_shared() -> None:

@@ -119,7 +119,7 @@ class LocalBackend:
         problems = list(building.refusals(plan)) if self._isolated else []
         problems += [_searching(search) for search in searches(plan)]
         for command in commands(plan):
-            problems += _launching(command)
+            problems += _launching(command, self._isolated)
             problems += parallel.refusals(command)
         problems += [
             Problem(
@@ -230,14 +230,24 @@ def _searching(search: AutoMLPlan) -> Problem:
     )
 
 
-def _launching(command: CommandPlan) -> Iterator[Problem]:
+def _launching(command: CommandPlan, is_isolated: bool) -> Iterator[Problem]:
     launcher = command.distribution
-    if launcher is not None and launcher.type not in distribution.LAUNCHERS:
+    if launcher is None:
+        return
+    if launcher.type not in distribution.LAUNCHERS:
         yield Problem(
             "distribution",
             f"the job is launched by {launcher.type}",
             f"one of {', '.join(sorted(distribution.LAUNCHERS))}: this machine has no other",
             "leave `distribution:` out for one process",
+            launcher.place,
+        )
+    elif launcher.type == "ray" and not (distribution.has_ray() or is_isolated):
+        yield Problem(
+            "distribution",
+            "the job is launched by ray, which is not installed here",
+            "ray beside this Python, or in the conda file of the job's environment",
+            "uv pip install ray; or --isolated, or --on azure",
             launcher.place,
         )
 

@@ -3,7 +3,8 @@
 The nodes are this machine: they share one working copy, one MLflow run and 127.0.0.1. What Azure ML
 gives to a process is in its distributed GPU training guide (how-to-train-distributed-gpu): for
 pytorch MASTER_ADDR, MASTER_PORT, WORLD_SIZE, NODE_RANK, RANK and LOCAL_RANK; for mpi Open MPI's
-OMPI_COMM_WORLD_* and AZ_BATCH_MASTER_NODE; for tensorflow TF_CONFIG.
+OMPI_COMM_WORLD_* and AZ_BATCH_MASTER_NODE; for tensorflow TF_CONFIG. A ray job is one process on
+the head of a Ray cluster, whose nodes are processes of this machine.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from ml.backends.local import files, ranks
 from ml.backends.local.processes import reaper
+from ml.backends.local.processes.process import cores
 from ml.specs.plan.plan import CommandPlan
 
 
@@ -96,6 +99,26 @@ bash -c "$1"
 code=$?
 [ $code = 0 ] || { set -o noclobber; echo "$name $code" >"$0/failed_rank"; } 2>/dev/null
 exit $code
+"""
+
+
+# Ray's sockets are in the folder `scratch`: their paths have at most 107 characters, and those of
+# jobs are long. The object store would take a third of the memory for each node.
+_RAY = """\
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/ray-XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+node() {
+    "$RAY_NODES_PYTHON" -m ray.scripts.scripts start --disable-usage-stats \\
+        --num-cpus "$RAY_NODES_CPUS" --object-store-memory 200000000 "$@" || exit 1
+}
+{
+    node --head --node-ip-address "${RAY_ADDRESS%:*}" --port "${RAY_ADDRESS#*:}" \\
+        --ray-client-server-port "$RAY_NODES_CLIENT_PORT" --include-dashboard false \\
+        --temp-dir "$scratch"
+    for ((worker = 0; worker < RAY_NODES_WORKERS; worker++)); do
+        node --address "$RAY_ADDRESS"
+    done
+} >>"$0/logs/node_0.txt" 2>&1
 """
 
 
@@ -190,6 +213,31 @@ def tensorflow(
             yield Process(argv, variables, str(files.log(folder)), kind == "worker")
 
 
+def ray(
+    plan: CommandPlan, command: str, folder: Path, environment: Mapping[str, str]
+) -> Iterator[Process]:
+    """The command, once a head and a worker for each other node have been started.
+
+    Ray's processes leave the group of what started them; the reaper ends them with the run.
+    """
+    port, client = free_ports(2)
+    settings = {
+        "PYTHON": shutil.which("python", path=environment.get("PATH")) or sys.executable,
+        "WORKERS": str(plan.instance_count - 1),
+        "CPUS": str(max(1, cores() // plan.instance_count)),
+        "CLIENT_PORT": str(client),
+    }
+    variables = {f"RAY_NODES_{name}": value for name, value in settings.items()}
+    variables["RAY_ADDRESS"] = f"{HOST}:{port}"
+    argv = (*_rank(folder, command, _RAY), "rank_0")
+    yield Process(argv, variables, str(files.log(folder)))
+
+
+def has_ray() -> bool:
+    """Whether Ray is installed in this environment."""
+    return find_spec("ray") is not None
+
+
 def _rank(folder: Path, command: str, before: str = "") -> tuple[str, ...]:
     return ("bash", "-c", before + _RANK, str(folder), command)
 
@@ -224,4 +272,4 @@ def free_ports(count: int) -> list[int]:
 
 
 # The types of `distribution:` that this machine can start.
-LAUNCHERS = {"pytorch": pytorch, "mpi": mpi, "tensorflow": tensorflow}
+LAUNCHERS = {"pytorch": pytorch, "mpi": mpi, "tensorflow": tensorflow, "ray": ray}

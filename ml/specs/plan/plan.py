@@ -142,7 +142,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Distribution:
-    """How many processes a node starts, and by which launcher (pytorch, mpi, tensorflow).
+    """How many processes a node starts, and by which launcher (pytorch, mpi, tensorflow, ray).
 
     A tensorflow job has workers and parameter servers instead; `worker_count` None is one a node.
     """
