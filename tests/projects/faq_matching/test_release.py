@@ -21,4 +21,4 @@ def test_editors_find_its_schema():
     """The first line names the file."""
     line = OURS.read_text().splitlines()[0]
     (named,) = [word for word in line.split() if word.startswith("$schema=")]
-    assert (OURS.parent / named.removeprefix("$schema=")).resolve() == SCHEMA
+    assert (OURS.parent / named.removeprefix("$schema=")).read_text() == SCHEMA.read_text()
