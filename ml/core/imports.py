@@ -28,15 +28,15 @@ from ml.core.errors import Exit, Place, Problem, Refused
 
 # The framework: the work tree itself, or the wheel of a thin fork.
 FRAMEWORK = Path(__file__).resolve().parents[2]
-# The folders that hold the parts of `ml` in this process.
-_PARTS = [*dict.fromkeys(Path(part).resolve().parent for part in ml.__path__)]
+# The folders that hold the parts of `ml`: the work tree, in a thin fork also the wheel.
+PARTS = [*dict.fromkeys(Path(part).resolve().parent for part in ml.__path__)]
 # The repository that this framework is of, wherever a command is typed: its gates, limits, waivers
 # and stack files are those that count.
-ROOT = next(filter(repository.is_root, _PARTS), FRAMEWORK)
+ROOT = next(filter(repository.is_root, PARTS), FRAMEWORK)
 # Last on the path, so that no file of the work tree hides a module of Python or of a package.
 BIND = (
-    f"import sys; sys.path += {[str(part) for part in _PARTS]!r}; import infra, ml, policies; "
-    f"del sys.path[-{len(_PARTS)}:]"
+    f"import sys; sys.path += {[str(part) for part in PARTS]!r}; import infra, ml, policies; "
+    f"del sys.path[-{len(PARTS)}:]"
 )
 _PROGRAM = """\
 {start}

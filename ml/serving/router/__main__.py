@@ -1,8 +1,8 @@
 """The router process of one endpoint; `ml.serving.router.process` starts it as a file.
 
-    python -P __main__.py FOLDER LISTENER ROUTES_FILE
+    python -P __main__.py FOLDER LISTENER ROUTES_FILE PART…
 
-LISTENER is the descriptor of a socket that it inherits.
+LISTENER is the descriptor of a socket that it inherits, PART each folder with a part of `ml`.
 
 A second port, the control port, obeys whoever knows the token in FOLDER/router.json, which the
 owner of the endpoint alone can read. Nothing there sends traffic anywhere that the routes file does
@@ -29,10 +29,11 @@ import uvloop
 from aiohttp import hdrs, web
 
 # Nothing else of the work tree is imported: see ml/core/imports.py, which is not found before.
-sys.path.append(str(Path(__file__).parents[3]))
+PARTS = sys.argv[4:]
+sys.path.extend(PARTS)
 import ml  # noqa: F401
 
-sys.path.pop()
+del sys.path[-len(PARTS) :]
 
 from ml.serving.processes import HOST
 from ml.serving.router.front import MAX_CONNECTIONS, Load, Server, error
@@ -151,7 +152,7 @@ def _announce(folder: Path, router: Mapping[str, int | str]) -> None:
 
 def main() -> None:
     """Serve until a signal ends it."""
-    folder, listener, file = sys.argv[1:]
+    folder, listener, file = sys.argv[1:4]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

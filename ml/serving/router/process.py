@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from ml.core.errors import Exit, Problem, Refused
+from ml.core.imports import PARTS
 from ml.serving import processes
 from ml.serving.router.routes import SAMPLE_HEADER
 
@@ -157,7 +158,7 @@ def start(folder: Path, routes: Path, port: int) -> Router:
         ) from None
     with listener:
         process = processes.spawn(
-            folder, processes.ROUTER, listener, routes, folder=folder, environment={}
+            folder, processes.ROUTER, listener, routes, *PARTS, folder=folder, environment={}
         )
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
