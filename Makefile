@@ -83,6 +83,14 @@ given = $(foreach word,$(1),$(if $(filter command%,$(origin $(word))),--$(shell 
 init: $(VENV)/update.stamp ## make this clone your repository, or change it: make init NAME=contoso REPOSITORY=contoso/models …
 	@PYTHONPATH="$(FRAMEWORK)" $(VENV)/update/bin/python -m ml.repository.init $(call given,$(INIT))
 
+.PHONY: update
+update: $(VENV)/update.stamp ## merge the template's changes into this fork: make update, or TO=v1.2.3
+	@PYTHONPATH="$(FRAMEWORK)" $(VENV)/update/bin/python -m ml.repository.update $(call given,TO WHEEL)
+
+.PHONY: update-request
+update-request: $(VENV)/update.stamp ## the same as a pull request of GITHUB_REPOSITORY, with GH_TOKEN
+	@PYTHONPATH="$(FRAMEWORK)" $(VENV)/update/bin/python -m ml.repository.update --pull-request
+
 # The project of `demo` and `ask`, with what its train.yml is given for a quick first model and for a
 # bad one; these two lines are all that name it: ml/projects/README.md.
 PROJECT := faq_matching

@@ -6,6 +6,7 @@ GITHUB_REPOSITORY and GH_TOKEN.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -108,11 +109,16 @@ class GitHub:
         ]
 
     def keep_pull_request(
-        self, branch: str, title: str, body: str, files: Mapping[str, str | None]
+        self,
+        branch: str,
+        title: str,
+        body: str,
+        files: Mapping[str, str | bytes | None],
+        modes: Mapping[str, str] | None = None,
     ) -> tuple[int, str]:
         """Open or update the pull request of a branch: one commit on main with these files.
 
-        Path → text; None removes a file. The number, and what was done as in `keep_issue`. Where
+        Path → content; None removes a file. `modes` has those of files that can be run. The number, and what was done as in `keep_issue`. Where
         somebody closed or merged it, or added a commit to the branch, nothing is changed. The token
         has to be an app's: a pull request that a workflow's own token opens starts no checks.
         """
@@ -121,7 +127,7 @@ class GitHub:
         if any(pull["state"] != "open" for pull in every):
             number = max(int(pull["number"]) for pull in every)
             return number, f"pull request {number} is closed, and stays so"
-        is_new = self._keep_branch(branch, title, files)
+        is_new = self._keep_branch(branch, title, files, modes or {})
         if not every:
             fields = {"title": title, "head": branch, "base": MAIN, "body": body}
             number = int(self.send("POST", "pulls", fields)["number"])
@@ -132,13 +138,18 @@ class GitHub:
             is_new = True
         return number, f"pull request {number} is {'updated' if is_new else 'as it should be'}"
 
-    def _keep_branch(self, branch: str, message: str, files: Mapping[str, str | None]) -> bool:
+    def _keep_branch(
+        self,
+        branch: str,
+        message: str,
+        files: Mapping[str, str | bytes | None],
+        modes: Mapping[str, str],
+    ) -> bool:
         """Whether the branch has a new commit: main with the files."""
         main = str(self.get(f"git/ref/heads/{MAIN}")["object"]["sha"])
         entries = [
-            {"path": path, "mode": "100644", "type": "blob"}
-            | ({"sha": None} if text is None else {"content": text})
-            for path, text in files.items()
+            {"path": path, "mode": modes.get(path, "100644"), "type": "blob", **self._blob(content)}
+            for path, content in files.items()
         ]
         base = str(self.get(f"git/commits/{main}")["tree"]["sha"])
         tree = self.send("POST", "git/trees", {"base_tree": base, "tree": entries})["sha"]
@@ -157,6 +168,14 @@ class GitHub:
         else:
             self.send("PATCH", f"git/refs/heads/{branch}", {"sha": commit, "force": True})
         return True
+
+    def _blob(self, content: str | bytes | None) -> Mapping[str, str | None]:
+        """The entry of a tree for a content: bytes that are no text are sent before it."""
+        if not isinstance(content, bytes):
+            return {"sha": None} if content is None else {"content": content}
+        encoded = base64.b64encode(content).decode()
+        blob = self.send("POST", "git/blobs", {"content": encoded, "encoding": "base64"})
+        return {"sha": blob["sha"]}
 
     def _url(self, path: str, query: Mapping[str, str]) -> str:
         encoded = f"?{urllib.parse.urlencode(query)}" if query else ""

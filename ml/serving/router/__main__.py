@@ -29,11 +29,10 @@ import uvloop
 from aiohttp import hdrs, web
 
 # Nothing else of the work tree is imported: see ml/core/imports.py, which is not found before.
-PARTS = sys.argv[4:]
-sys.path.extend(PARTS)
+sys.path.extend(sys.argv[4:])
 import ml  # noqa: F401
 
-del sys.path[-len(PARTS) :]
+del sys.path[-len(sys.argv[4:]) :]
 
 from ml.serving.processes import HOST
 from ml.serving.router.front import MAX_CONNECTIONS, Load, Server, error
