@@ -118,9 +118,10 @@ class GitHub:
     ) -> tuple[int, str]:
         """Open or update the pull request of a branch: one commit on main with these files.
 
-        Path → content; None removes a file. `modes` has those of files that can be run. The number, and what was done as in `keep_issue`. Where
-        somebody closed or merged it, or added a commit to the branch, nothing is changed. The token
-        has to be an app's: a pull request that a workflow's own token opens starts no checks.
+        Path → content; None removes a file. `modes` has those of files that can be run. The number,
+        and what was done as in `keep_issue`. Where somebody closed or merged it, or added a commit
+        to the branch, nothing is changed. The token has to be an app's: a pull request that a
+        workflow's own token opens starts no checks.
         """
         owner = self.repository.partition("/")[0]
         every = [*self.pages("pulls", state="all", head=f"{owner}:{branch}")]

@@ -34,9 +34,9 @@ import ml  # noqa: F401
 
 del sys.path[-len(sys.argv[4:]) :]
 
-from ml.serving.processes import HOST
-from ml.serving.router.front import MAX_CONNECTIONS, Load, Server, error
-from ml.serving.router.proxy import Proxy
+from ml.serving.processes import HOST  # noqa: E402
+from ml.serving.router.front import MAX_CONNECTIONS, Load, Server, error  # noqa: E402
+from ml.serving.router.proxy import Proxy  # noqa: E402
 
 # The routes file is checked this often, in case its writer could not announce a change.
 CHECK_S = 0.5
