@@ -122,7 +122,7 @@ affected: | $(RESULTS) ## what the change since BASE touches: projects, stacks, 
 	@export GITHUB_OUTPUT=; $(AFFECTED) --json > $(RESULTS)/affected.json
 
 .PHONY: links
-links: ## the relative links of every page
+links: ## the relative links of every page, and no markers of an unfinished merge
 	@$(BARE) -m ml.repository.links
 
 .PHONY: smoke
@@ -243,11 +243,11 @@ PYTEST := $(BIN)/pytest -n auto --dist worksteal
 TESTED := $(VENV)/infra.stamp
 
 ifdef FRAMEWORK
-# What uses the framework before its packages are installed.
-affected links stacks drift-issue comment affected-tests: | $(VENV)/framework.stamp
+# Empty: make brings it up to date before anything else, since most targets use the framework.
+include $(VENV)/framework.stamp
 
 .PHONY: lock
-lock: $(VENV)/framework.stamp ## resolve pyproject.toml again into requirements/
+lock: ## resolve pyproject.toml again into requirements/
 	@$(UV) pip compile pyproject.toml $(LOCKS)/main.lock --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11 -o requirements/main.lock >/dev/null
 else
 include framework.mk

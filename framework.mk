@@ -1,5 +1,5 @@
 # What is needed to work on the framework itself; a thin fork does not have it.
-TESTED += torch $(VENV)/actionlint.stamp $(VENV)/checkov.stamp
+TESTED += torch $(VENV)/actionlint.stamp $(VENV)/checkov.stamp $(VENV)/update.stamp
 
 # Azure Storage for the tests, which runs on Node.js: the machine's, or one from a wheel.
 $(VENV)/azurite.stamp: tests/stand_ins/azurite/package-lock.json $(VENV)/dev.stamp
@@ -27,6 +27,11 @@ azure-standin: setup $(VENV)/azurite.stamp ## a stand-in for Azure ML, to try --
 .PHONY: wheel
 wheel: $(VENV)/update.stamp ## the framework of the commit as one wheel, in dist/
 	@$(VENV)/update/bin/python -m ml.repository.wheel
+
+.PHONY: publish-wheel
+publish-wheel: ## attach the wheel to the release of its tag: make publish-wheel TAG=v1.2.3
+	@gh release view "$(TAG)" >/dev/null 2>&1 || gh release create "$(TAG)" --verify-tag --title "$(TAG)" --notes "For thin forks: make update"
+	@gh release upload "$(TAG)" "dist/azureml_gitops_starter-$(TAG:v%=%)-py3-none-any.whl" --clobber
 
 .PHONY: quick
 quick: $(TESTED) ## the quick tests alone

@@ -1,4 +1,5 @@
-"""Relative links of the repository's pages lead to a file, and to a heading that is there.
+"""Relative links of the repository's pages lead to a file, and to a heading that is there; and no
+file has the markers of a merge that nobody finished.
 
 `python -m ml.repository.links` needs no package: a pull request of documents installs nothing.
 """
@@ -15,6 +16,8 @@ from pathlib import Path
 from ml.core import repository
 from ml.core.errors import Exit, Place, Problem
 
+# What copier writes around lines that it could not merge (`make update`).
+MARKERS = r"^(<<<<<<< before updating|>>>>>>> after updating)"
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _CODE = re.compile(r"`[^`]*`")
 # A target in angle brackets may have spaces; a title may follow.
@@ -35,6 +38,13 @@ def problems(root: Path) -> Iterator[Problem]:
                     found = f"the link `{target}` leads nowhere"
                     expected = "a file of the repository, and one of its headings after `#`"
                     yield Problem("broken-link", found, expected, hint, place)
+
+
+def unmerged(root: Path) -> list[str]:
+    """The files of the work tree with such markers."""
+    words = ["git", "grep", "--untracked", "-lzE", MARKERS]
+    names = subprocess.run(words, cwd=root, capture_output=True, text=True).stdout
+    return [name for name in names.split("\0") if name]
 
 
 def _links(page: Path) -> Iterator[tuple[int, str]]:
@@ -81,7 +91,14 @@ def _prose(page: Path) -> Iterator[tuple[int, str]]:
 
 def main() -> int:
     """Print every problem; 1 when there is one."""
-    broken = [*problems(repository.root())]
+    root, hint = repository.root(), "keep what is right of both, and remove the markers"
+    broken = [
+        *problems(root),
+        *(
+            Problem("unmerged", name, "no markers of an update", hint, Place(name, 1))
+            for name in unmerged(root)
+        ),
+    ]
     for problem in broken:
         print(problem, file=sys.stderr)
     return int(Exit.RUN_FAILED if broken else Exit.DONE)

@@ -28,11 +28,10 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.repository import wheel
 from ml.repository.github import GitHub
 from ml.repository.init import ANSWERS, lock_of
+from ml.repository.links import unmerged
 
 BRANCHES = "template-update/"
 CONFLICT, LABELS = "conflict", "labels"
-# What copier writes around lines that it could not merge.
-MARKERS = r"^(<<<<<<< before updating|>>>>>>> after updating)"
 _TAG = re.compile(r"v(\d+(?:\.\d+)*\S*)")
 _SECRETS = ("GH_TOKEN", "GITHUB_TOKEN")
 
@@ -60,10 +59,7 @@ def update(root: Path, revision: str = "", source: str = "") -> Update:
     after = _answers(root)
     if before["_commit"] != after["_commit"] and not after["full"]:
         _lock(root, str(after["_src_path"]), str(after["_commit"]), source)
-    grep = ["git", "grep", "--untracked", "-lzE", MARKERS]
-    found = subprocess.run(grep, cwd=root, capture_output=True, text=True).stdout
-    conflicts = tuple(name for name in found.split("\0") if name)
-    return Update(str(before["_commit"]), str(after["_commit"]), conflicts)
+    return Update(str(before["_commit"]), str(after["_commit"]), tuple(unmerged(root)))
 
 
 def _answers(root: Path) -> dict[str, object]:

@@ -28,6 +28,7 @@ WRITES = {
     "drift": {"drift": {"id-token", "issues"}, "watch": {"id-token", "issues"}},
     "release": {"release": {"id-token", "issues"}},
     "security": {"codeql": {"security-events"}, "sbom": {"attestations", "id-token"}},
+    "wheel": {"wheel": {"attestations", "contents", "id-token"}},
 }
 # The GitHub environment with the key of the team's app, for jobs that open pull requests.
 BOT = "bot"
@@ -37,6 +38,7 @@ PURPOSES = {
     "infra": {"plan": "preview", "deploy": "deploy"},
     "drift": {"drift": "preview", "watch": "watch"},
     "release": {"release": "release", "revert": BOT},
+    "template-update": {"update": BOT},
     "train": {"train": "train"},
 }
 # A workflow that may write after an untrusted one has run: it takes the default branch's code.
