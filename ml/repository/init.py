@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,32 +102,38 @@ def init(root: Path, options: Mapping[str, str], ask: Ask | None) -> list[str]:
     changed, for a value that is missing or has the wrong form.
     """
     is_new = not (root / ANSWERS).exists()
-    values = _values(root, options, ask)
-    done: list[str] = []
-    if is_new:
-        done += _shape(root, {**options, **values}, ask)
-    elif {"full", "keep", "wheel", "template"} & options.keys():
+    if not is_new and {"full", "keep", "wheel", "template", "from"} & options.keys():
         raise _refused(
             "already-a-fork",
             f"{ANSWERS} is there",
-            "FULL, KEEP, WHEEL and TEMPLATE at the first `make init` alone",
+            "FULL, KEEP, WHEEL, TEMPLATE and FROM at the first `make init` alone",
             "git rm -r a project that is not needed; make update for another wheel",
         )
-    _fill(root, values)
-    problems = [
-        *(problem for stack in _stacks(root) for problem in _sound(root, stack)),
-        *placeholders(root),
-    ]
-    if problems:
+    values = _values(root, options, ask)
+    texts = _filled(root, values)
+    if problems := [*_problems(root, texts)]:
         raise Refused(*problems)
+    fork = _fork(root, {**options, **values}, ask) if is_new else None
+    for file, text in texts.items():
+        file.write_text(text)
+    done = [*_shape(root, fork, values["repository"])] if fork else []
     return [*done, f"{values['repository']}: names, regions and owners are written"]
 
 
-def placeholders(root: Path) -> Iterator[Problem]:
-    """Lines of what a team owns that still hold a name of the template."""
-    files = [*sorted((root / "infra").glob("Pulumi.*.yaml")), root / OWNERS, root / GATES]
-    for file in files:
-        for number, line in enumerate(file.read_text().splitlines(), start=1):
+def _problems(root: Path, texts: Mapping[Path, str]) -> Iterator[Problem]:
+    """What is wrong with the files as they would be: stack files, and names of the template."""
+    with tempfile.TemporaryDirectory() as folder:
+        infra = Path(folder) / "infra"
+        infra.mkdir()
+        for stack in _stacks(root):
+            file = _stack_file(root, stack)
+            (infra / file.name).write_text(texts[file])
+            try:
+                loader.load(stack, infra)
+            except Refused as refused:
+                yield from refused.problems
+    for file, text in texts.items():
+        for number, line in enumerate(text.splitlines(), start=1):
             if any(word in line for word in loader.PLACEHOLDERS):
                 place = Place(file.relative_to(root).as_posix(), number)
                 hint = "make init, with the variable of that value"
@@ -209,16 +216,15 @@ def _line(question: Question) -> str:
     return rf"^  {re.escape(question.key)}: (\S+)"
 
 
-def _fill(root: Path, values: Mapping[str, str]) -> None:
-    """Write the values into the files that hold them."""
-    old = {**_current(root)}
+def _filled(root: Path, values: Mapping[str, str]) -> dict[Path, str]:
+    """The files that hold the values, with them."""
+    texts = {}
     for stack in _stacks(root):
         file = _stack_file(root, stack)
         text = file.read_text()
-        name = re.search(r"^  platform:name: (\S+)", text, re.M)
-        if name:
-            text = re.sub(rf"\b{name[1]}-shared\b", f"{values['name']}-shared", text)
-            text = re.sub(rf"\brg-{name[1]}-", f"rg-{values['name']}-", text)
+        if old := re.search(r"^  platform:name: (\S+)", text, re.M):
+            text = re.sub(rf"\b{old[1]}-shared\b", f"{values['name']}-shared", text)
+            text = re.sub(rf"\brg-{old[1]}-", f"rg-{values['name']}-", text)
         for question in QUESTIONS:
             if question.key:
                 line = f"  {question.key}: {_of(values[question.name], stack)}"
@@ -226,14 +232,13 @@ def _fill(root: Path, values: Mapping[str, str]) -> None:
         team = rf"\g<1>    - {values['team']}\n"
         text = re.sub(r"(^  platform:reviewers:.*\n)(?:    - .*\n)+", team, text, flags=re.M)
         month = f"budget_from: {datetime.date.today():%Y-%m}"
-        text = re.sub(r"budget_from: \S+ # your first month", month, text)
-        file.write_text(text)
+        texts[file] = re.sub(r"budget_from: \S+ # your first month", month, text)
+    team = _current(root).get("team", "your-organisation/ml-platform")
     owners, gates = root / OWNERS, root / GATES
-    team = old.get("team", "your-organisation/ml-platform")
-    owners.write_text(owners.read_text().replace(f"@{team}", f"@{values['team']}"))
-    text = re.sub(r"^(  attestation:(?:.*\n)+?    repository:) .*", rf"\1 {values['repository']}",
-                  gates.read_text(), count=1, flags=re.M)  # fmt: skip
-    gates.write_text(text)
+    texts[owners] = owners.read_text().replace(f"@{team}", f"@{values['team']}")
+    line_of_gates = re.compile(r"^(  attestation:(?:.*\n)+?    repository:) .*", re.M)
+    texts[gates] = line_of_gates.sub(rf"\1 {values['repository']}", gates.read_text(), count=1)
+    return texts
 
 
 def _stacks(root: Path) -> Sequence[str]:
@@ -244,59 +249,67 @@ def _stack_file(root: Path, stack: str) -> Path:
     return root / "infra" / f"Pulumi.{stack}.yaml"
 
 
-def _sound(root: Path, stack: str) -> Sequence[Problem]:
-    try:
-        loader.load(stack, root / "infra")
-    except Refused as refused:
-        return refused.problems
-    return ()
-
-
 # Files.
 
 
-def _shape(root: Path, options: Mapping[str, str], ask: Ask | None) -> Iterator[str]:
-    """Take away what the fork does not hold, and write down of which template it is."""
+@dataclass(frozen=True)
+class Fork:
+    """What a fork is: of which version of which template, without which examples; `lock` is the
+    line of its wheel, "" with the source.
+    """
+
+    template: str
+    revision: str
+    without: tuple[str, ...]
+    lock: str
+
+
+def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:
+    """What the variables ask for; Refused for an example that is not there, and for a tree with
+    changes, since most of its files go.
+    """
     if _git(root, "status", "--porcelain").strip():
         raise _refused(
             "uncommitted", "files that are not committed", "a clean clone", "git status, git stash"
         )
-    full = options.get("full", "") not in {"", "0"}
-    template = options.get("template") or _template(root, options["repository"], ask)
-    revision = options.get("from") or _revision(root)
-    examples = _projects(root)
+    examples = sorted(_projects(root))
     keep = options.get("keep")
-    kept = sorted(examples) if keep is None else keep.replace(",", " ").split()
-    if unknown := {*kept} - {*examples} - {"none"}:
-        expected = f"{' '.join(sorted(examples))}, or none"
-        raise _refused("no-example", f"KEEP={' '.join(sorted(unknown))}", expected, "make init")
-    lock = "" if full else _lock(root, options.get("wheel", ""))
-    tracked = [name for name in _git(root, "ls-files", "-z").split("\0") if name]
-    holds = _held(root, full)
-    gone = [name for name in tracked if not holds(name)]
-    for project in {*examples} - {*kept}:
-        gone += _files_of(root, tracked, project)
+    kept = examples if keep is None else keep.replace(",", " ").split()
+    if unknown := {*kept} - {*examples, "none"}:
+        found = f"KEEP={' '.join(sorted(unknown))}"
+        raise _refused("no-example", found, f"{' '.join(examples)}, or none", "make init")
+    return Fork(
+        options.get("template") or _template(root, options["repository"], ask),
+        options.get("from") or _revision(root),
+        tuple(name for name in examples if name not in kept),
+        "" if options.get("full", "0") != "0" else _lock(root, options.get("wheel", "")),
+    )
+
+
+def _shape(root: Path, fork: Fork, name: str) -> Iterator[str]:
+    """Take away what the fork does not hold, and write down of which template it is."""
+    tracked = [file for file in _git(root, "ls-files", "-z").split("\0") if file]
+    holds = _held(root, full=not fork.lock)
+    gone = {file for file in tracked if not holds(file)}
+    for project in fork.without:
+        gone |= {*_files_of(root, tracked, project)}
         _without_endpoint(root, project)
-    if not full:
-        for name in OWN:
-            text = (root / "ml/repository/fork" / f"{name}.in").read_text()
-            for word, value in (
-                ("REPOSITORY", options["repository"]),
-                ("TEMPLATE", template.removesuffix(".git")),
-            ):
-                text = text.replace(word, value)
-            head = options["repository"].partition("/")[2]
-            (root / name).write_text(text.replace("NAME", head, 1))
-        (root / repository.FRAMEWORK_LOCK).write_text(lock)
-    for name in {*gone} - {*OWN}:
-        (root / name).unlink(missing_ok=True)
-        _without_empty(root, (root / name).parent)
-    if not full:
+    if fork.lock:
+        (root / repository.FRAMEWORK_LOCK).write_text(fork.lock)
+        for file in OWN:
+            text = (root / "ml/repository/fork" / f"{file}.in").read_text()
+            text = text.replace("NAME", name.partition("/")[2], 1)
+            text = text.replace("REPOSITORY", name).replace("TEMPLATE", fork.template)
+            (root / file).write_text(text)
+    for file in gone - {*OWN}:
+        (root / file).unlink(missing_ok=True)
+        _without_empty(root, (root / file).parent)
+    if fork.lock:
         _trim(root)
-    answers = {"_commit": revision, "_src_path": template, "full": full}
+    answers = {"_commit": fork.revision, "_src_path": fork.template, "full": not fork.lock}
     head = "# Written by make init and make update: the template and the version merged last.\n"
     (root / ANSWERS).write_text(head + yaml.safe_dump(answers))
-    yield f"{len(tracked) - len({*gone})} of the template's {len(tracked)} files are left"
+    yield f"{len(tracked) - len(gone)} of the template's {len(tracked)} files are left"
 
 
 def _held(root: Path, full: bool) -> Callable[[str], bool]:

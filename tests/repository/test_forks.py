@@ -1,0 +1,326 @@
+"""A team's own repository made of the template: thin and full, its values, and its updates."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+from tests.test_fork import GIT, tracked
+
+PYTHON = ROOT / ".venv/update/bin/python"
+ID, TENANT = "6f8d2c1e-1111-4000-8000-000000000000", "6f8d2c1e-2222-4000-8000-000000000000"
+VALUES = {
+    "name": "contoso",
+    "repository": "contoso/models",
+    "team": "contoso/ml",
+    "owner": "ml@contoso.com",
+    "region": "northeurope",
+    "subscription": ID,
+    "tenant": TENANT,
+}
+TIMING = "ml/toolkit/timing.py"
+OWN = ("ml/projects/", "ml/toolkit/", "ml/serving/", "ml/environments/", "tests/projects/")
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="make .venv/update.stamp")
+Made = Callable[..., Path]
+
+
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def commit(folder: Path, message: str) -> None:
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", message)
+
+
+def ask(
+    folder: Path, module: str, *words: str, code: int = 0, path: str = "/usr/bin:/bin"
+) -> subprocess.CompletedProcess[str]:
+    """`make init` and `make update`, as the Makefile calls them."""
+    variables = {**os.environ, "PYTHONPATH": str(folder / ".venv/framework"), "PATH": path}
+    words = (str(PYTHON), "-m", f"ml.repository.{module}", *words)
+    done = subprocess.run(
+        words, cwd=folder, env=variables, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def options(values: dict[str, str]) -> list[str]:
+    return [f"--{name}={value}" for name, value in values.items()]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with this tree, released as v0.1.0."""
+    folder = tmp_path_factory.mktemp("template")
+    for name in tracked(ROOT):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    git(folder, "init", "-q", "-b", "main")
+    commit(folder, "the template")
+    git(folder, "tag", "v0.1.0")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def forks(template: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A thin and a full fork of it, committed."""
+    made = {}
+    for kind, more in (("thin", {}), ("full", {"full": "1"})):
+        folder = tmp_path_factory.mktemp(kind) / "models"
+        git(template, "clone", "-q", str(template), str(folder))
+        ask(folder, "init", *options({**VALUES, **more}))
+        if kind == "thin":
+            install(folder)
+        commit(folder, "our own")
+        made[kind] = folder
+    return made
+
+
+@pytest.fixture
+def fork(forks: dict[str, Path], tmp_path: Path) -> Made:
+    """A copy of one of them, to change."""
+
+    def copy(kind: str) -> Path:
+        return Path(shutil.copytree(forks[kind], tmp_path / kind, symlinks=True))
+
+    return copy
+
+
+def install(folder: Path) -> None:
+    """What `make setup` does with requirements/framework.lock: the wheel, by its hash."""
+    target = folder / ".venv/framework"
+    shutil.rmtree(target, ignore_errors=True)
+    uv = [ROOT / ".venv/bin/uv", "pip", "install", "--quiet", "--no-deps", "--offline"]
+    lock = ["--require-hashes", "-r", "requirements/framework.lock"]
+    subprocess.run([*uv, "--target", target, *lock], cwd=folder, check=True)
+
+
+def stack(folder: Path, name: str) -> dict[str, object]:
+    text = (folder / f"infra/Pulumi.{name}.yaml").read_text()
+    config: dict[str, object] = yaml.safe_load(text)["config"]
+    return config
+
+
+# init.
+
+
+def test_a_thin_fork_holds_what_a_team_edits(forks: dict[str, Path]) -> None:
+    """And at most 3,000 lines besides that, its projects and what travels to a node."""
+    folder = forks["thin"]
+    names = tracked(folder)
+    for room in ("ml/backends", "ml/specs", "ml/release/rollout", "infra/program", "benchmarks"):
+        assert not (folder / room).exists()
+    for file in ("ml/toolkit/tables.py", "ml/serving/scoring/model.py", "ml/serving/fast.py"):
+        assert (folder / file).is_file()
+    lines = {
+        name: (folder / name).read_text().count("\n")
+        for name in names
+        if not name.startswith(OWN) and not name.endswith(".whl")
+    }
+    assert sum(lines.values()) <= 3000, lines
+    assert {".github/workflows/wheel.yml", ".github/workflows/nightly.yml"}.isdisjoint(names)
+    assert {"Makefile", "LICENSE", ".github/workflows/check.yml", "policies/infra/limits.yml"} < {
+        *names
+    }
+
+
+def test_the_framework_is_one_wheel_locked_by_its_hash(forks: dict[str, Path]) -> None:
+    lock = (forks["thin"] / "requirements/framework.lock").read_text()
+    match = re.search(r"^\./(wheels/\S+\.whl) --hash=sha256:(\w+)$", lock, re.M)
+    assert match
+    content = (forks["thin"] / match[1]).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == match[2]
+    assert not (forks["full"] / "requirements/framework.lock").exists()
+
+
+@pytest.mark.parametrize("kind", ["thin", "full"])
+def test_no_placeholder_is_left(forks: dict[str, Path], kind: str) -> None:
+    """Names, regions and owners are where they belong."""
+    folder = forks[kind]
+    for name in tracked(folder):
+        if name.endswith((".yaml", ".yml", "CODEOWNERS")) and not name.startswith("tests/"):
+            text = (folder / name).read_text()
+            assert "your-organisation" not in text and "mlplat" not in text, name
+    for name in ("dev", "staging", "prod"):
+        config = stack(folder, name)
+        assert config["azure-native:subscriptionId"] == ID
+        assert config["azure-native:location"] == "northeurope"
+        assert config["platform:asset_registry"]["name"] == "contoso-shared"  # type: ignore[index]
+    assert stack(folder, "prod")["platform:reviewers"] == ["contoso/ml"]
+    assert "@contoso/ml" in (folder / ".github/CODEOWNERS").read_text()
+    assert "repository: contoso/models\n" in (folder / "policies/promotion/gates.yml").read_text()
+
+
+def test_a_full_fork_keeps_the_source(template: Path, forks: dict[str, Path]) -> None:
+    names = {*tracked(forks["full"])}
+    assert {*tracked(template)} - names == {".copier-answers.yml.copier", "copier.yml"}
+    assert names - {*tracked(template)} == {".copier-answers.yml"}
+
+
+def test_again_with_one_value(fork: Made) -> None:
+    """That one is changed, and nothing else."""
+    folder = fork("thin")
+    assert git(folder, "status", "--porcelain") == ""
+    ask(folder, "init")
+    assert git(folder, "status", "--porcelain") == ""
+    ask(folder, "init", "--region=dev=westeurope prod=swedencentral staging=northeurope")
+    ask(folder, "init", "--name=fabrikam", "--team=fabrikam/ml")
+    assert stack(folder, "dev")["azure-native:location"] == "westeurope"
+    assert stack(folder, "prod")["azure-native:location"] == "swedencentral"
+    assert stack(folder, "prod")["platform:asset_registry"] == {
+        "mode": "create",
+        "name": "fabrikam-shared",
+    }
+    changed = git(folder, "diff", "--name-only").splitlines()
+    assert changed == [".github/CODEOWNERS", *(f"infra/Pulumi.{name}.yaml" for name in
+                       ("dev", "prod", "staging"))]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"name": ""}, "no NAME"),
+        ({"name": "Contoso"}, "NAME=Contoso"),
+        ({"repository": "contoso"}, "REPOSITORY=contoso"),
+        ({"tenant": "contoso.com"}, "TENANT=contoso.com"),
+        ({"region": "northeuropa"}, "unknown-region"),
+        ({"subscription": "00000000-0000-0000-0000-000000000000"}, "placeholder"),
+        ({"repository": "your-organisation/models"}, "placeholder"),
+        ({"keep": "faq"}, "KEEP=faq"),
+        ({"wheel": "no.whl"}, "no-wheel"),
+    ],
+)
+def test_a_wrong_value_is_refused(
+    changed: dict[str, str], words: str, template: Path, tmp_path: Path
+) -> None:
+    """Each with its variable, and nothing is changed before all are there."""
+    folder = tmp_path / "models"
+    git(template, "clone", "-q", str(template), str(folder))
+    given = {name: value for name, value in {**VALUES, **changed}.items() if value}
+    done = ask(folder, "init", *options(given), code=2)
+    assert words in done.stderr
+    assert git(folder, "status", "--porcelain") == ""
+
+
+def test_without_the_example(template: Path, tmp_path: Path) -> None:
+    """Nor its tests, nor its endpoint among those that the stacks watch."""
+    folder = tmp_path / "models"
+    git(template, "clone", "-q", str(template), str(folder))
+    ask(folder, "init", *options({**VALUES, "keep": "none"}))
+    assert not (folder / "ml/projects/faq_matching").exists()
+    assert not (folder / "tests/projects/faq_matching").exists()
+    assert "platform:endpoints" not in stack(folder, "dev")
+
+
+def test_azure_is_asked_for_ids(template: Path, tmp_path: Path) -> None:
+    """Where `az` is signed in, they need no variable."""
+    folder, programs = tmp_path / "models", tmp_path / "bin"
+    git(template, "clone", "-q", str(template), str(folder))
+    programs.mkdir()
+    answer = json.dumps({"id": ID, "tenantId": TENANT})
+    (programs / "az").write_text(f"#!/bin/sh\necho '{answer}'\n")
+    (programs / "az").chmod(0o755)
+    given = {name: VALUES[name] for name in VALUES if name not in ("subscription", "tenant")}
+    ask(folder, "init", *options({**given, "full": "1"}), path=f"{programs}:/usr/bin:/bin")
+    assert stack(folder, "dev")["azure-native:tenantId"] == TENANT
+
+
+# update.
+
+
+@pytest.fixture(scope="module")
+def newer(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The template's v0.2.0: a shared file changed, one new, one gone; a module of the wheel."""
+    folder = tmp_path_factory.mktemp("newer") / "template"
+    git(template, "clone", "-q", str(template), str(folder))
+
+    def edit(name: str, old: str, new: str) -> None:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new, 1))
+
+    edit("pyproject.toml", 'version = "0.1.0"', 'version = "0.2.0"')
+    edit("Makefile", ".PHONY: clean\n", "polish: ## new\n\t@true\n\n.PHONY: clean\n")
+    edit(TIMING, '"""', '"""Of the template: ')
+    edit("ml/core/errors.py", '"""', '"""Of 0.2.0: ')
+    edit("ml/projects/faq_matching/README.md", "#", "# The template's")
+    (folder / ".github/workflows/new.yml").write_text("name: new\n")
+    (folder / "ml/toolkit/explain.py").unlink()
+    commit(folder, "v0.2.0")
+    git(folder, "tag", "v0.2.0")
+    return folder
+
+
+def follow(folder: Path, template: Path) -> None:
+    """The fork's template is at another address."""
+    answers = folder / ".copier-answers.yml"
+    text = re.sub(r"_src_path: .*", f"_src_path: {template}", answers.read_text())
+    answers.write_text(text)
+    makefile = folder / "Makefile"
+    makefile.write_text(makefile.read_text().replace("PROJECT := faq_matching", "PROJECT := ours"))
+    (folder / "ml/projects/faq_matching/train.py").write_text("# ours\n")
+    (folder / "docs").mkdir()
+    (folder / "docs/logo.png").write_bytes(bytes(range(256)))
+    commit(folder, "ours")
+
+
+@pytest.mark.parametrize("kind", ["thin", "full"])
+def test_an_update_is_merged(kind: str, fork: Made, newer: Path) -> None:
+    """What the team owns or changed stays; what is shared is the template's; the wheel is new."""
+    folder = fork(kind)
+    follow(folder, newer)
+    done = ask(folder, "update")
+    assert done.stdout.startswith("v0.1.0 → v0.2.0\n")
+    makefile = (folder / "Makefile").read_text()
+    assert "PROJECT := ours" in makefile and "polish:" in makefile
+    assert (folder / TIMING).read_text().startswith('"""Of the template: ')
+    assert (folder / ".github/workflows/new.yml").is_file()
+    assert not (folder / "ml/toolkit/explain.py").exists()
+    changed = git(folder, "status", "--porcelain", "-uall")
+    assert "ml/projects" not in changed and "infra/Pulumi" not in changed and "docs" not in changed
+    assert stack(folder, "dev")["platform:repository"] == "contoso/models"
+    assert "_commit: v0.2.0" in (folder / ".copier-answers.yml").read_text()
+    if kind == "thin":
+        assert [path.name.split("-")[1] for path in (folder / "wheels").iterdir()] == ["0.2.0"]
+        install(folder)
+        errors = folder / ".venv/framework/ml/core/errors.py"
+        assert errors.read_text().startswith('"""Of 0.2.0: ')
+    else:
+        assert (folder / "ml/core/errors.py").read_text().startswith('"""Of 0.2.0: ')
+    commit(folder, "v0.2.0")
+    assert ask(folder, "update").stdout.startswith("v0.2.0 → v0.2.0\n")
+    assert git(folder, "status", "--porcelain") == ""
+
+
+def test_a_conflict_is_told(fork: Made, newer: Path) -> None:
+    """With the file; the check of every pull request refuses its markers."""
+    folder = fork("thin")
+    text = (folder / TIMING).read_text()
+    (folder / TIMING).write_text(text.replace('"""', '"""Ours: ', 1))
+    follow(folder, newer)
+    done = ask(folder, "update", code=1)
+    assert f"{TIMING}: both changed the same lines" in done.stdout
+    text = (folder / TIMING).read_text()
+    assert "<<<<<<< before updating" in text and "Ours: " in text and "Of the template: " in text
+    commit(folder, "a merge that nobody finished")
+    assert f"unmerged]: {TIMING}" in ask(folder, "links", code=1).stderr
+
+
+def test_an_update_needs_a_fork_and_a_clean_tree(fork: Made, template: Path) -> None:
+    assert "no-fork" in ask(template, "update", code=2).stderr
+    folder = fork("thin")
+    (folder / "Makefile").write_text("changed\n")
+    assert "update-failed" in ask(folder, "update", code=1).stderr
