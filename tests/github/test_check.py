@@ -229,6 +229,7 @@ affected links lint smoke preview affected-tests test comment:
 """
 
 
+@pytest.mark.attack("A pull request has shell in its branch and Markdown in its title")
 @pytest.mark.parametrize(
     "branch",
     ["$(touch${IFS}pwned)", '";touch${IFS}pwned;"', "--help"],
@@ -247,6 +248,7 @@ def test_the_name_of_a_branch_runs_nothing(branch: str, team: Repository) -> Non
     assert not [*team.folder.rglob("pwned")]
 
 
+@pytest.mark.attack("A pull request edits the Makefile")
 def test_an_edited_makefile_gets_nothing(team: Repository) -> None:
     """It runs where there is no token; the comment is made by main's, and names the file."""
     canary = team.folder / "canary"
@@ -265,6 +267,7 @@ def test_an_edited_makefile_gets_nothing(team: Repository) -> None:
     assert not any(line.startswith(("az", "gh", "pulumi")) for line in team.commands())
 
 
+@pytest.mark.attack("A pull request edits a workflow")
 def test_an_edited_workflow_gets_a_token_that_reads(team: Repository) -> None:
     """GitHub gives a fork no more than that, whatever its workflow asks for."""
     workflow = text(".github/workflows/check.yml")
@@ -286,6 +289,7 @@ def test_an_edited_workflow_gets_a_token_that_reads(team: Repository) -> None:
     assert "### ❌ Not ready" in body and "changes how it is judged: \\.github/workflows" in body
 
 
+@pytest.mark.attack("A pull request takes the checks out of a workflow")
 def test_a_workflow_without_checks_is_not_ready(team: Repository) -> None:
     """Its run succeeds, and the required check is not in it."""
     workflow = "on: pull_request\njobs:\n  fine:\n    runs-on: x\n    steps:\n      - run: 'true'\n"
@@ -295,6 +299,7 @@ def test_a_workflow_without_checks_is_not_ready(team: Repository) -> None:
     assert "❌ Not ready to merge: a required check did not run" in team.state.bodies(PULL)[0]
 
 
+@pytest.mark.attack("A pull request has shell in the name of a folder")
 @pytest.mark.parametrize("name", ["ml/projects/$(touch pwned)/x.py", "infra/Pulumi.`id`.yaml"])
 def test_a_name_of_a_folder_runs_nothing(name: str, team: Repository) -> None:
     team.pull_request({name: "x: 1\n"})

@@ -186,6 +186,7 @@ STRANGE: dict[str, Callable[[State], None]] = {
 }
 
 
+@pytest.mark.attack("A run passes itself off as that of another pull request")
 @pytest.mark.parametrize("change", STRANGE.values(), ids=list(STRANGE))
 def test_nothing_is_posted(change: Callable[[State], None], state: State) -> None:
     change(state)
@@ -201,6 +202,7 @@ def test_two_pull_requests_of_a_branch_of_ours(state: State) -> None:
     assert not state.bodies(1) and len(state.bodies(2)) == 1
 
 
+@pytest.mark.attack("A branch has a query or shell in its name")
 @pytest.mark.parametrize(
     "branch", ["a/b", "x&state=closed", "$(touch pwned)", '";touch pwned;"', "ä b", "#1", "%2e%2e/"]
 )
@@ -211,6 +213,7 @@ def test_the_name_of_a_branch_is_text(branch: str, state: State) -> None:
     assert len(state.bodies(PULL)) == 1 and not state.bodies(99)
 
 
+@pytest.mark.attack("An artifact says that a failed check passed")
 def test_the_verdict_is_what_github_says(state: State) -> None:
     """Documents that lie do not turn a failed check into a passed one; a missing one fails."""
     state.artifacts.clear()
@@ -225,6 +228,7 @@ def test_the_verdict_is_what_github_says(state: State) -> None:
     assert "❌ Not ready to merge: a required check did not run" in state.bodies(PULL)[0]
 
 
+@pytest.mark.attack("A pull request hides that it changes the rules")
 def test_a_change_of_the_rules_is_said(state: State) -> None:
     """GitHub lists the files; an artifact cannot hide one."""
     state.changed[PULL] = ["README.md", "a.py", "Makefile", ".github/workflows/check.yml"]
@@ -250,6 +254,7 @@ def encrypted() -> bytes:
     return bytes(content)
 
 
+@pytest.mark.attack("An artifact of an untrusted run has paths, sizes or bytes that lie")
 @pytest.mark.parametrize(
     "content",
     [
@@ -289,6 +294,7 @@ def test_a_poisoned_artifact_is_not_read(
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.attack("An artifact of an untrusted run fills the disk")
 def test_an_artifact_that_is_too_large_is_not_downloaded(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,6 +379,7 @@ def poisoned(state: State, documents: Mapping[str, object]) -> None:
     assert shown_runs(state.bodies(PULL)[0]) == (0, TRAINED)
 
 
+@pytest.mark.attack("An artifact of an untrusted run has Markdown, HTML or mentions in it")
 @pytest.mark.parametrize(
     "text", [*HOSTILE, "### title", f"{MARKER}\n", "```\n</details>\n@octocat"]
 )
@@ -467,6 +474,7 @@ def test_a_wrong_call(
     assert "stolen" not in text and state.changes == []
 
 
+@pytest.mark.attack("An answer leads the token to another host")
 def test_a_page_of_another_host_is_not_asked(state: State) -> None:
     """`Link` is followed below the API's own address alone: the token goes nowhere else."""
     state.jobs[RUN] *= 3

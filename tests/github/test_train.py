@@ -121,6 +121,7 @@ def test_a_commit_of_a_fork_is_named(words: str, team: Repository) -> None:
     assert results(jobs) == (["success"] * 3 if asked else ["skipped"] * 3)
 
 
+@pytest.mark.attack("A stranger asks for training on Azure, or a writer is made to")
 @pytest.mark.parametrize(
     ("words", "login"),
     {
@@ -151,6 +152,7 @@ def test_a_stranger_does_not_turn_a_run_red(team: Repository) -> None:
     assert team.comment("/train", WRITER)["request"].result == "failure"
 
 
+@pytest.mark.attack("A stranger pushes after a writer has read the change")
 def test_a_later_push_is_not_trained(team: Repository) -> None:
     """The commit that a writer named, though a stranger has pushed since, is refused."""
     team.pull_request(CHANGE)
@@ -160,6 +162,7 @@ def test_a_later_push_is_not_trained(team: Repository) -> None:
     assert team.signed_in == []
 
 
+@pytest.mark.attack("A tree to train has links and filters that reach into the runner")
 def test_links_and_programs_of_the_tree_are_texts(team: Repository) -> None:
     """A link that leads to files of the runner is the text of the link; hooks and filters rest."""
     team.owner = "team"
