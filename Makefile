@@ -207,6 +207,32 @@ TREE := .
 train: setup | $(RESULTS) ## train what the change since BASE touches, evaluate and compare with the champion
 	@cd "$(TREE)" && MLOPS_HOME="$${MLOPS_HOME:-$(CURDIR)/.local}" PYTHONSAFEPATH=1 "$(CURDIR)/$(BIN)/ml" train --base "$(BASE)" --on "$(ON)" --to "$(TO)" --json > "$(CURDIR)/$(RESULTS)/train.json"
 
+# After a merge: train, evaluate, register and collect the evidence; then, once it is attested
+# (ATTESTATION names the bundle), ask the gates. A refusal is a result: the summary has it.
+PROMOTIONS := $(BARE) -m ml.repository.promotions
+PROMOTION := $(RESULTS)/promotion.json
+
+.PHONY: merged-projects
+merged-projects: ## the projects to train again; WORKFLOW=merge.yml: for what it has not trained yet
+	@$(PROMOTIONS) projects $(if $(WORKFLOW),--not-trained-by "$(WORKFLOW)")
+
+.PHONY: candidate
+candidate: setup | $(RESULTS) ## train a project and collect the evidence: make candidate NAME=faq_matching
+	@$(BIN)/ml release collect "$(NAME)" --to "$(TO)" --on "$(ON)" --save $(RESULTS)
+
+.PHONY: promote
+promote: setup | $(RESULTS) ## ask the gates about what was attested: make promote NAME=… ATTESTATION=FILE
+	@rm -f $(PROMOTION)
+	@$(BIN)/ml release propose "$(NAME)" --to "$(TO)" --on "$(ON)" --attestation "$(ATTESTATION)" --save $(PROMOTION) || [ $$? = 3 ]
+
+.PHONY: promotion-summary
+promotion-summary: ## what the gates decided, after `make promote`
+	@$(PROMOTIONS) summary $(PROMOTION)
+
+.PHONY: promotion-request
+promotion-request: ## open the pull requests of a run's promotions: NAMES='["faq_matching"]'
+	@$(PROMOTIONS) open --projects '$(NAMES)'
+
 .PHONY: train-request
 train-request: | $(RESULTS) ## which commit the comment `/train` of a workflow's event asks for
 	@$(BARE) -m ml.repository.training_request ask --save $(RESULTS)/request.json

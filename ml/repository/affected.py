@@ -71,15 +71,16 @@ class Affected:
     causes: Mapping[str, str] = field(default_factory=dict)
 
 
-def affected(root: Path, base: str) -> Affected:
+def affected(root: Path, base: str, besides: Sequence[str] = ()) -> Affected:
     """What differs between the commit that HEAD and `base` share and the working tree touches.
 
-    Raises Refused for an unknown revision, outside of git, and for a name that no command takes.
+    Files of the patterns `besides` count as unchanged. Raises Refused for an unknown revision,
+    outside of git, and for a name that no command takes.
     """
     commit = _merge_base(root, base)
     names = _git(root, "diff", "--name-only", "--no-renames", "-z", commit, "--").split("\0")
     names += _git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0")
-    files = sorted({name for name in names if name})
+    files = sorted({name for name in names if name and not _matches(name, besides)})
     if all(_is_document(file) for file in files):
         return Affected(base, len(files), bool(files), False)
     change = _Change(root, commit, frozenset(file for file in files if not _is_document(file)))

@@ -18,14 +18,17 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ml.backends.attestation import PREDICATE_TYPE, Statement
 from tests.conftest import ROOT
+from tests.release.authority import TRUSTED, Authority, Workflow
 from tests.stand_ins.github import State
 from tests.test_fork import GIT, tracked
 
@@ -81,6 +84,8 @@ class Repository:
     writes: Mapping[str, Mapping[str, str | bytes]] = field(default_factory=dict)
     # The variables that lead to a stand-in for Azure, for the jobs that signed in.
     azure: Mapping[str, str] = field(default_factory=dict)
+    # Who signs what actions/attest is asked to.
+    authority: Authority | None = None
     # What GitHub's own scanners were started for.
     reviewed: list[str] = field(default_factory=list)
     # The GitHub environment of each job that signed in to Azure.
@@ -113,6 +118,7 @@ class Repository:
         git(work, "push", "-qf", "origin", f"{head}:refs/pull/{PULL}/head")
         git(work, "switch", "-q", self.branch)
         self.state.changed[PULL] = git(work, "diff", "--name-only", "origin/main").splitlines()
+        others = [pull for pull in self.state.pulls if pull["number"] != PULL]
         self.state.pulls[:] = [
             {
                 "number": PULL,
@@ -123,7 +129,8 @@ class Repository:
                     "label": f"{self.owner}:{self.branch}",
                     "repo": {"full_name": f"{self.owner}/models"},
                 },
-            }
+            },
+            *others,
         ]
 
     def push(self, changes: Mapping[str, str | None], workflow: str = "infra") -> dict[str, Job]:
@@ -338,7 +345,8 @@ class Repository:
             with zipfile.ZipFile(content, "w") as packed:
                 for file in sorted((home / "work").glob(options["path"])):
                     packed.write(file, file.name)
-            self.state.artifact(self.runs, options["name"], content.getvalue())
+            name = str(_filled(options["name"], context))
+            self.state.artifact(self.runs, name, content.getvalue())
         elif action == "actions/setup-python":
             assert options["python-version"] == "3.11"
         elif action == "actions/dependency-review-action":
@@ -354,6 +362,8 @@ class Repository:
             assert all(_filled(options[name], context) for name in names)
         elif action == "actions/create-github-app-token":
             self._app_token(step["id"], options, context)
+        elif action == "actions/attest":
+            self._attest(step["id"], options, home, context)
         elif action == "pulumi/actions":
             lock = (home / "work/requirements/infra.lock").read_text()
             assert f"pulumi=={options['pulumi-version']} " in lock
@@ -374,6 +384,27 @@ class Repository:
         self.state.apps.add(token)
         context["steps"][step] = {"outputs": {"token": token}}
 
+    def _attest(
+        self, step: str, options: Mapping[str, Any], home: Path, context: dict[str, Any]
+    ) -> None:
+        """A bundle by the tests' own authority, which `gh` of this runner believes."""
+        assert self.authority is not None and options["predicate-type"] == PREDICATE_TYPE
+        text = (home / "work" / options["subject-checksums"]).read_text()
+        digests = {name: digest for digest, name in map(str.split, text.splitlines())}
+        said = json.loads((home / "work" / options["predicate-path"]).read_text())
+        statement = Statement(
+            digests["evidence.json"],
+            f"sha256:{digests['model']}",
+            said["commit"],
+            said["evaluation"],
+            datetime.fromisoformat(said["created"]),
+        )
+        commit = git(self.origin, "rev-parse", "main")
+        identity = replace(TRUSTED, repository=self.state.repository)
+        bundle = home / "bundle.json"
+        bundle.write_bytes(Workflow(self.authority, identity, commit).attest(statement))
+        context["steps"][step] = {"outputs": {"bundle-path": str(bundle)}}
+
     def _command(
         self, step: Mapping[str, Any], home: Path, context: Mapping[str, Any]
     ) -> tuple[int, dict[str, str]]:
@@ -383,6 +414,8 @@ class Repository:
             for name in ("az", "gh", "make", "pulumi"):
                 (programs / name).write_text(RECORDER)
                 (programs / name).chmod(0o755)
+            if self.authority is not None:
+                self.authority.program(programs)
         work = home / "work"
         outputs = home / "outputs"
         outputs.write_text("")
@@ -407,7 +440,7 @@ class Repository:
             **context.get("azure", {}),
             **{name: str(_filled(text, context)) for name, text in (step.get("env") or {}).items()},
         }
-        (home / "event.json").write_text(json.dumps(context["github"]["event"]))
+        (home / "event.json").write_text(json.dumps(context.get("github", {}).get("event", {})))
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
             cwd=work if work.exists() else home,
@@ -417,11 +450,12 @@ class Repository:
         )
         print(f"{step['run']}: {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
         target = str(step["run"]).removeprefix("make ").split()[0]
-        for name, text in self.writes.get(target, {}).items():
+        stack = str(context.get("matrix", {}).get("stack", ""))
+        for name, content in self.writes.get(target, {}).items():
             (work / name).parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(text, str):
-                text = text.replace("{stack}", context["matrix"].get("stack", "")).encode()
-            (work / name).write_bytes(text)
+            if isinstance(content, str):
+                content = content.replace("{stack}", stack).encode()
+            (work / name).write_bytes(content)
         lines = (line.partition("=") for line in outputs.read_text().splitlines())
         return done.returncode, {name: value for name, _, value in lines}
 

@@ -41,7 +41,7 @@ from tests.stand_ins.attestations import (
 TRUSTED = Identity(
     "https://token.actions.githubusercontent.com",
     "your-organisation/your-repository",
-    ".github/workflows/evaluate.yml",
+    ".github/workflows/merge.yml",
     "refs/heads/main",
     "github-hosted",
     "push",

@@ -88,14 +88,14 @@ def _train(project: str, environment: str, on: str) -> dict[str, Any]:
     """The outcome of one project; `error` is "" unless it failed."""
     from ml.backends.base import Options
     from ml.backends.choice import open_backend
-    from ml.release.promotion.candidate import train
+    from ml.release.promotion.candidate import try_out
 
     def say(line: str) -> None:
         sys.stderr.write(f"{project}: {line}\n")
 
     try:
         backend = open_backend(on, Options(say=say))
-        trained = train(backend, project, environment, say)
+        trained = try_out(backend, project, environment, say)
     except Refused as refused:
         sys.stderr.write(f"{refused}\n")
         return {"project": project, "run": "", "error": str(refused), "comparison": None}

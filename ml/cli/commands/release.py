@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ml.backends.choice import open_backend
 from ml.cli.options import AsJson, Environment, EveryGate, Port, moment, repeated_on
-from ml.cli.render.output import write_json
+from ml.cli.render.output import as_text, write_json
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.terminal import printable
 
@@ -48,18 +49,38 @@ def propose(
     reason: Annotated[
         str, typer.Option(help="Why a champion that is not beaten should be replaced.")
     ] = "",
+    attestation: Annotated[
+        Path | None,
+        typer.Option(help="The attestation of what `ml release collect` made here; names the run."),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write what a promotion pull request needs there, as JSON.")
+    ] = None,
     every: EveryGate = False,
     as_json: AsJson = False,
 ) -> None:
     """Score the best run, register its model, ask the gates, and declare it if they pass."""
     from ml.cli.render import costs, verdicts
+    from ml.core import files
     from ml.core.repository import shown
     from ml.release.declaration import desired_state
+    from ml.release.promotion.propose import promotion
     from ml.release.promotion.propose import propose as go
 
     prices = costs.of_instance(to)
     backend = open_backend(desired_state.place_of(to, on or "local"))
-    proposal = go(backend, project, run, to, reason=reason, watch=watch_evaluation, prices=prices)
+    proposal = go(
+        backend,
+        project,
+        run,
+        to,
+        reason=reason,
+        watch=watch_evaluation,
+        prices=prices,
+        attestation=attestation.read_bytes() if attestation else None,
+    )
+    if save is not None:
+        files.replace(save, as_text(promotion(backend, proposal, to)))
     version, rival = proposal.candidate, proposal.rival
     if as_json:
         document = {
@@ -90,6 +111,38 @@ def propose(
             typer.echo(_next(project, to, on), err=True)
     if proposal.decision.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
+
+
+@app.command()
+def collect(
+    project: Project,
+    run: Annotated[
+        str | None, typer.Option(help="A run; without it, jobs/train.yml is run first.")
+    ] = None,
+    to: Environment = "local",
+    on: On = None,
+    save: Annotated[
+        Path, typer.Option(help="Where the statement goes, for what attests it.")
+    ] = Path(".local/check"),
+) -> None:
+    """Train, evaluate, register and collect the evidence, for `propose --attestation`.
+
+    Writes subjects.txt and predicate.json, as actions/attest takes them.
+    """
+    from ml.cli.render import costs
+    from ml.core import files
+    from ml.release.declaration import desired_state
+    from ml.release.evidence.evidence import statement
+    from ml.release.promotion.propose import collect as go
+
+    backend = open_backend(desired_state.place_of(to, on or "local"))
+    prices = costs.of_instance(to)
+    version = go(backend, project, run, to, watch=watch_evaluation, prices=prices)
+    stated = statement(version).to_json()
+    subjects = [f"{each['digest']['sha256']}  {each['name']}\n" for each in stated["subject"]]
+    files.replace(save / "subjects.txt", "".join(subjects))
+    files.replace(save / "predicate.json", as_text(stated["predicate"]))
+    typer.echo(f"{_named(version.model, version.version, version.digest)}: its evidence is here")
 
 
 @app.command()

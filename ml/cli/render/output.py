@@ -21,7 +21,12 @@ def write_json(value: Any) -> None:
     A dataclass is its fields. NaN and infinities, which JSON does not have, are text, and so are
     paths.
     """
-    sys.stdout.write(json.dumps(_plain(value), indent=1, default=str) + "\n")
+    sys.stdout.write(as_text(value))
+
+
+def as_text(value: Any) -> str:
+    """The value as one JSON document, as `write_json` prints it."""
+    return json.dumps(_plain(value), indent=1, default=str) + "\n"
 
 
 def _plain(value: Any) -> Any:

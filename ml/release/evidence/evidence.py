@@ -8,6 +8,7 @@ What nobody attests is not believed where it can be told anew: policies/promotio
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -87,6 +88,23 @@ def keep(
     Without an `attestor` it is of a rehearsal. Raises Refused when the disk is full or the
     advisories cannot be read; a version without evidence passes no gate.
     """
+    measured = (version, trained, evaluated, timing, instance_type, cost)
+    collected = collect(backend, *measured, rehearsal=attestor is None, attestor=attestor)
+    return backend.registry.keep_evidence(version, collected.evidence)
+
+
+def collect(
+    backend: Backend,
+    version: Version,
+    trained: Run,
+    evaluated: Run,
+    timing: Timing,
+    instance_type: str,
+    cost: Mapping[str, object],
+    rehearsal: bool,
+    attestor: Attestor | None = None,
+) -> Version:
+    """Assemble the evidence on this machine; the version with its hash, which nobody keeps yet."""
     evaluation = evaluation_of(evaluated)
     trained_lineage, scored_lineage = (
         backend.runs.entry(run).lineage for run in (trained, evaluated)
@@ -101,7 +119,7 @@ def keep(
         "version": version.version,
         "digest": version.digest,
         "uri": uri(version.model, version.version),
-        "rehearsal": attestor is None,
+        "rehearsal": rehearsal,
         "data": _data(trained_lineage, scored_lineage),
         "lineage": {
             "run": trained.id,
@@ -135,7 +153,41 @@ def keep(
         measured = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
         folder.chmod(0o755)
         folder.rename(measured.evidence_folder)
-    return backend.registry.keep_evidence(version, measured.evidence)
+    return measured
+
+
+def statement(version: Version) -> Statement:
+    """What an attestation of the version's evidence, which is here, has to say."""
+    content = (version.evidence_folder / EVIDENCE_FILE).read_bytes()
+    return _statement(content, parse(json.loads(content)))
+
+
+def keep_attested(backend: Backend, model: str, attestation: bytes) -> Version:
+    """Keep collected evidence with the attestation that was made of it; the version.
+
+    Who signed is not checked here: each decision does. Raises Refused where the evidence or the
+    version that it names is not here.
+    """
+    try:
+        payload = json.loads(base64.b64decode(json.loads(attestation)["dsseEnvelope"]["payload"]))
+        digests = {each["name"]: str(each["digest"]["sha256"]) for each in payload["subject"]}
+        sha256, digest = digests["evidence.json"], f"sha256:{digests['model']}"
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        expected = "a bundle about `evidence.json` and `model`"
+        raise Refused(
+            Problem("no-attestation", f"it cannot be read: {error!r}", expected)
+        ) from None
+    versions = [each for each in backend.registry.versions(model) if each.digest == digest]
+    collected = replace(versions[-1], evidence=sha256) if versions else None
+    if collected is None or not (collected.evidence_folder / EVIDENCE_FILE).is_file():
+        hint = "ml release collect PROJECT, on this machine"
+        found = f"no evidence {sha256[:12]} of a {model} {digest[:19]} is here"
+        raise Refused(Problem("no-evidence", found, "the evidence that is attested", hint))
+    if not collected.kept_at(sha256):
+        with faults.as_refusals():
+            files.replace(collected.evidence_folder / ATTESTATION, attestation.decode())
+        return backend.registry.keep_evidence(versions[-1], sha256)
+    return collected
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class Candidate:
     comparison: Comparison
 
 
-def train(
+def try_out(
     backend: Backend, project: str, environment: str, say: Callable[[str], None]
 ) -> Candidate:
     """Train a project, evaluate its model there too, and compare it with the champion.
@@ -38,13 +38,13 @@ def train(
     """
     desired_state.check_environment(environment)
     target = projects.find(project)
-    run = trained(backend, target)
+    run = train(backend, target)
     say(f"{run.name} is trained; evaluating its model")
     evaluated = evaluate(backend, target, run.outputs[MODEL])
     return Candidate(run, versus_champion(backend, target, run, evaluated, environment))
 
 
-def trained(backend: Backend, project: Project) -> Run:
+def train(backend: Backend, project: Project) -> Run:
     """A completed run of the project's training job; raises Refused with exit code 1 otherwise."""
     job = plan(load(project.folder / JOB))
     if refused := backend.refusals(job):

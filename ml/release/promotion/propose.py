@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import http.client
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ml.backends.attestation import Attestor
 from ml.backends.base import Backend
 from ml.backends.registry import EVIDENCE_FILE, Registry, Version
 from ml.backends.runs import Filter, Run, Watch, unwatched
-from ml.core import documents, faults, files, repository
+from ml.core import documents, faults, files, repository, trees
 from ml.core.errors import Problem, Refused
 from ml.release import audit, serving
+from ml.release.comparison import versus
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.declaration.release_file import Declared, evidence_path
 from ml.release.evidence import cost, evidence
 from ml.release.evidence.evidence import ATTESTATION
+from ml.release.promotion.candidate import train
 from ml.release.promotion.gate_check import (
     GateCheck,
     check_gates,
@@ -63,8 +67,11 @@ def propose(
     watch: Watch = unwatched,
     prices: cost.Prices = cost.unknown,
     attestor: Attestor | None = None,
+    attestation: bytes | None = None,
 ) -> Proposal:
     """Propose the run's model, or that of the latest completed sweep or pipeline.
+
+    With an `attestation`: the model that it is about, with the evidence that `collect` made here.
 
     `reason` is why a champion should be replaced by a model that is not shown to beat it, `prices`
     what an instance costs. Without an `attestor` the evidence is of a rehearsal. What is declared
@@ -78,12 +85,15 @@ def propose(
     if environment in desired_state.TRACKED[1:]:  # models are made in the first
         backend.registry.demand_shared(environment)
     files = target.serving()
-    chosen = choose(backend, target, run)
+    attested = (
+        evidence.keep_attested(backend, target.endpoint(), attestation) if attestation else None
+    )
+    chosen = choose(backend, target, attested.run if attested else run)
     with desired_state.project_lock(target.name):
         digest = store(chosen.outputs[MODEL])
         registry = backend.registry
         serves = files.snapshot(backend)
-        version = _champion(registry, serves.endpoint, environment, digest)
+        version = _champion(registry, serves.endpoint, environment, digest) or attested
         if version is None:
             version = _registered(
                 backend, target, environment, serves, chosen, digest, watch, prices, attestor
@@ -132,6 +142,60 @@ def propose(
     )
 
 
+def collect(
+    backend: Backend,
+    project: str,
+    run: str | None,
+    environment: str,
+    *,
+    watch: Watch = unwatched,
+    prices: cost.Prices = cost.unknown,
+) -> Version:
+    """Measure and register a run's model, and assemble its evidence here, to be attested.
+
+    Without a `run` the project is trained first. No gate is asked. Evidence that was attested for
+    this run and this commit before is taken again. Raises Refused as `propose` does.
+    """
+    desired_state.check_environment(environment)
+    target = projects.find(project)
+    load_gates(target)
+    desired_state.read(target.name, environment)  # report a wrong release.yml before anything runs
+    if environment in desired_state.TRACKED[1:]:
+        backend.registry.demand_shared(environment)
+    files = target.serving()
+    chosen = choose(backend, target, run or train(backend, target).name)
+    with desired_state.project_lock(target.name):
+        digest = store(chosen.outputs[MODEL])
+        serves = files.snapshot(backend)
+        for version in backend.registry.versions(serves.endpoint):
+            if version.digest == digest and version.run == chosen.id and version.evidence:
+                known = evidence.load(backend, version)
+                commit = trees.git(repository.root(), "rev-parse", "HEAD")
+                if known.attested and known.lineage.evaluation_commit == (commit or "").strip():
+                    return version
+        measured = _measure(backend, target, environment, serves, chosen, digest, watch, prices)
+        return evidence.collect(backend, *measured, rehearsal=backend.rehearsal)
+
+
+def promotion(backend: Backend, proposal: Proposal, environment: str) -> dict[str, Any]:
+    """What a promotion pull request consists of, as JSON: the files, and the comparison of `ml
+    compare` with the decision of the proposal.
+    """
+    version = proposal.candidate
+    compared = versus(backend, f"{version.model}:{version.version}", None, environment)
+    return {
+        "project": version.project,
+        "environment": environment,
+        "model": version.model,
+        "version": version.version,
+        "outcome": proposal.decision.outcome,
+        "files": {
+            repository.shown(path): path.read_text(encoding="utf-8") for path in proposal.written
+        },
+        "comparison": replace(compared, decision=proposal.decision).to_json(),
+    }
+
+
 def _rival(backend: Backend, declared: Declared | None, environment: str) -> Version | None:
     """What is declared and not champion yet; None when it cannot be, or its canary refused it.
 
@@ -168,7 +232,22 @@ def _registered(
     prices: cost.Prices,
     attestor: Attestor | None,
 ) -> Version:
-    """Measure everything, then register the version with its evidence.
+    """Measure everything, then register the version with its evidence."""
+    measured = _measure(backend, project, environment, serves, chosen, digest, watch, prices)
+    return evidence.keep(backend, *measured, attestor)
+
+
+def _measure(
+    backend: Backend,
+    project: Project,
+    environment: str,
+    serves: Serving,
+    chosen: Run,
+    digest: str,
+    watch: Watch,
+    prices: cost.Prices,
+) -> tuple[Version, Run, Run, Timing, str, Mapping[str, object]]:
+    """The registered version and what evidence is made of: runs, timing, instance type, cost.
 
     Beyond `local` only an evaluation that runs now counts.
     """
@@ -192,9 +271,7 @@ def _registered(
     priced = cost.of(
         chosen, timing, serves.instance_type, prices, backend.runs.entry(chosen).lineage
     )
-    return evidence.keep(
-        backend, version, chosen, evaluated, timing, serves.instance_type, priced, attestor
-    )
+    return version, chosen, evaluated, timing, serves.instance_type, priced
 
 
 def attach(release: Path, environment: str, version: Version) -> list[Path]:

@@ -63,14 +63,18 @@ def rehearse(project: Path, osv: Path) -> None:
     path = project / "gates.yml"
     written = WRITTEN.replace("DAY", str(datetime.now(UTC).date())).replace("FEATURES", "f" * 64)
     path.write_text(path.read_text() + written)
+    advisories(osv)
+    commit("gates for a rehearsal")
+
+
+def advisories(osv: Path) -> None:
+    """A source of advisories, as many as an export of osv.dev has at least."""
     osv.mkdir()
     package = {"ecosystem": "PyPI", "name": "left-pad"}
     affected = [{"package": package, "versions": ["0"]}]
     record = {"modified": datetime.now(UTC).isoformat(), "affected": affected}
-    # As many as an export of osv.dev has at least.
     records = [{**record, "id": f"PYSEC-{number}"} for number in range(5000)]
     (osv / "all.json").write_text(json.dumps(records))
-    commit("gates for a rehearsal")
 
 
 def files() -> dict[str, str]:

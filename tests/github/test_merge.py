@@ -1,0 +1,236 @@
+"""merge.yml as merges start it: what is trained, who attests it, which pull request there is."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml.backends.azure.backend import AzureBackend
+from tests.backends.conftest import azure
+from tests.github.events import NONE, PULL, Job, Repository, git
+from tests.github.test_check import team, template
+from tests.github.test_train import RESULTS
+from tests.release import tiny
+from tests.release.authority import Authority
+from tests.release.promotion.test_environments import WRITTEN, advisories
+from tests.stand_ins.azure.running import StandIn, register_environment
+from tests.stand_ins.github import APP
+
+__all__ = ["azure", "team", "template"]
+FOLDER = "ml/projects/words"
+FILES = {f"{FOLDER}/jobs/train.yml": "", f"{FOLDER}/jobs/evaluate.yml": ""}
+FILES |= {f"{FOLDER}/gates.yml": "", f"{FOLDER}/release.yml": "environments:\n"}
+TRAIN = {f"{FOLDER}/train.py": "print(1)\n"}
+TARGETS = ("advisories", "candidate", "promote")
+
+
+def promotion(**changes: Any) -> dict[str, Any]:
+    document = {
+        "project": "words",
+        "environment": "dev",
+        "model": "words",
+        "version": "4",
+        "outcome": "pending",
+        "files": {
+            f"{FOLDER}/release.yml": "environments:\n  dev: {version: 4}\n",
+            f"{FOLDER}/evidence/dev.json": "{}",
+        },
+        "comparison": RESULTS[0]["comparison"],
+    }
+    return {**document, **changes}
+
+
+def leaves(team: Repository, document: object) -> None:
+    """What `make promote` writes next."""
+    written = {".local/check/promotion.json": json.dumps(document)}
+    team.writes = {**team.writes, "promote": written}
+
+
+def results(jobs: Mapping[str, Job]) -> list[str]:
+    return [job.result for job in jobs.values()]
+
+
+def promotions(team: Repository) -> list[dict[str, Any]]:
+    return [pull for pull in team.state.pulls if pull["number"] != PULL]
+
+
+@pytest.fixture(autouse=True)
+def workflow(team: Repository) -> None:
+    """A project is on main and trained; `make promote` passes the gates."""
+    team.fake = (*team.fake, *TARGETS)
+    team.variables, team.authority = {"TRAIN": "true"}, Authority()
+    team.owner = "team"
+    team.push(FILES, NONE)
+    team.deployed(workflow="merge")
+    statement = {"commit": "0" * 40, "evaluation": "x", "created": "2026-01-02T03:04:05+00:00"}
+    team.writes = {
+        "candidate": {
+            ".local/check/subjects.txt": f"{'e' * 64}  evidence.json\n{'a' * 64}  model\n",
+            ".local/check/predicate.json": json.dumps(statement),
+        },
+        "promote": {".local/check/promotion.json": json.dumps(promotion())},
+    }
+
+
+def test_a_merge_to_a_project_has_a_pull_request(team: Repository) -> None:
+    """By the app, so that it starts checks; it changes release.yml and brings the evidence."""
+    jobs = team.push(TRAIN, "merge")
+    assert results(jobs) == ["success"] * 3
+    assert team.commands() == [
+        *("make merged-projects", "make advisories", "make candidate", "make promote"),
+        *("make promotion-summary", "make promotion-request"),
+    ]
+    assert team.signed_in == ["dev-train"]
+    assert jobs["candidate"].summary.startswith("### train-1 against words 3 for dev")
+    (pull,) = promotions(team)
+    assert pull["user"]["login"] == APP and pull["title"] == "Promote words 4 to dev"
+    assert pull["head"]["ref"] == "promote/words-dev-4" and pull["base"]["ref"] == "main"
+    assert pull["body"].startswith("### train-1 against words 3 for dev\n\n**Gates: ✅ pass")
+    assert "Merging this declares version `4` of words" in pull["body"]
+    assert "0.9100 (0.9000 – 0.9200)" in pull["body"] and "| `quality` |" in pull["body"]
+    show = ("show", f"promote/words-dev-4:{FOLDER}/release.yml")
+    assert git(team.origin, *show) == promotion()["files"][f"{FOLDER}/release.yml"].strip()
+    changed = git(team.origin, "diff", "--name-only", "main", "promote/words-dev-4").splitlines()
+    assert changed == [*sorted(promotion()["files"])][::-1] or changed == [
+        *sorted(promotion()["files"])
+    ]
+
+
+def test_a_merge_that_happens_twice_has_one_pull_request(team: Repository) -> None:
+    """A run that is started again writes another decision; what reviewers look at stays."""
+    team.push(TRAIN, "merge")
+    changes = [*team.state.changes]
+    team.state.runs.popitem()
+    leaves(team, promotion(files={f"{FOLDER}/release.yml": "environments: {}\n"}))
+    assert results(team.pushed("merge")) == ["success"] * 3
+    assert team.state.changes == changes and len(promotions(team)) == 1
+
+
+def test_a_newer_version_takes_the_place_of_an_earlier_one(team: Repository) -> None:
+    """A pull request that somebody closed is not opened again."""
+    team.push(TRAIN, "merge")
+    leaves(team, promotion(version="5"))
+    team.push({f"{FOLDER}/train.py": "print(2)\n"}, "merge")
+    states = {pull["head"]["ref"]: pull["state"] for pull in promotions(team)}
+    assert states == {"promote/words-dev-4": "closed", "promote/words-dev-5": "open"}
+    team.state.changes.clear()
+    leaves(team, promotion())
+    team.push({f"{FOLDER}/train.py": "print(1)\n"}, "merge")
+    assert team.state.changes == []
+
+
+def test_a_refusal_is_in_the_summary_and_fails_nothing(team: Repository) -> None:
+    """The project is trained again when it changes, not by each merge."""
+    refused = json.loads(json.dumps(RESULTS[0]["comparison"]))
+    refused["decision"]["outcome"] = "refused"
+    leaves(team, promotion(outcome="refused", files={}, comparison=refused))
+    jobs = team.push(TRAIN, "merge")
+    assert results(jobs) == ["success"] * 3 and promotions(team) == []
+    assert "**Gates: ❌ refused**" in jobs["candidate"].summary
+    assert results(team.push({"README.md": "# words\n"}, "merge")) == [
+        *("success", "skipped", "skipped")
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["README.md", "infra/Pulumi.prod.yaml", f"{FOLDER}/release.yml", f"{FOLDER}/evidence/dev.json"],
+)
+def test_what_trains_nothing(name: str, team: Repository) -> None:
+    """A promotion that is merged does not lead to the next."""
+    assert results(team.push({name: "# words\n"}, "merge")) == ["success", "skipped", "skipped"]
+    assert team.signed_in == []
+
+
+def test_a_fork_without_a_workspace_trains_nothing(team: Repository) -> None:
+    team.variables = {}
+    assert results(team.push(TRAIN, "merge"))[1:] == ["skipped", "skipped"]
+
+
+def test_what_failed_is_done_by_the_next_run(team: Repository) -> None:
+    team.failing = ("candidate",)
+    assert results(team.push(TRAIN, "merge")) == ["success", "failure", "success"]
+    assert promotions(team) == []
+    team.failing = ()
+    assert results(team.push({"README.md": "# words\n"}, "merge")) == ["success"] * 3
+    assert len(promotions(team)) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"files": {".github/workflows/check.yml": "on: push\n"}},
+        {"files": {f"{FOLDER}/../other/release.yml": ""}},
+        {"files": {f"{FOLDER}/train.py": ""}},
+        {"files": ["release.yml"]},
+        {"project": "../words"},
+        {"project": "other", "files": {"ml/projects/other/release.yml": ""}},
+        {"version": "4; touch pwned"},
+        {"environment": "prod/x"},
+    ],
+    ids=str,
+)
+def test_a_document_that_lies_opens_nothing(changes: dict[str, object], team: Repository) -> None:
+    leaves(team, promotion(**changes))
+    assert team.push(TRAIN, "merge")["promotion"].result == "failure"
+    assert team.state.changes == []
+
+
+# The whole way.
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_merge_is_trained_attested_and_promoted(
+    team: Repository,
+    azure: StandIn,
+    own_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every command runs; the evidence of this run passes the gates of dev."""
+    work = team.folder / "main"
+    git(team.folder, "clone", "-q", str(team.origin), "main")
+    tiny.project(work)
+    gates = work / "ml/projects/tiny/gates.yml"
+    day = str(datetime.now(UTC).date())
+    gates.write_text(gates.read_text() + WRITTEN.replace("DAY", day).replace("FEATURES", "f" * 64))
+    release = work / "ml/projects/tiny/release.yml"
+    traffic = "requests: [100, 100, 100]\n  prediction: answers/0/score"
+    release.write_text(release.read_text().replace("requests: [20, 20, 20]", traffic))
+    floor = work / "policies/promotion/gates.yml"
+    floor.write_text(floor.read_text().replace("your-organisation/your-repository", "team/models"))
+    git(work, "add", "-A")
+    git(work, "commit", "-qm", "a small project")
+    git(work, "push", "-q", "origin", "HEAD:main")
+    team.deployed(workflow="merge")
+    team.azure = {**azure.variables, "AZUREML_WORKSPACE_NAME": azure.enter(monkeypatch)}
+    backend = AzureBackend()
+    register_environment(backend.workspace.client, "ml-cpu", "1")
+    (data,) = (each for each in backend.assets.compare(work) if each.spec.name == "tiny")
+    backend.assets.create(data)
+    advisories(tmp_path / "osv")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.write(tmp_path / "osv/all.json", "all.json")
+    team.fake = ("advisories",)
+    team.writes = {"advisories": {".local/check/advisories.zip": packed.getvalue()}}
+    git(team.folder / "fork", "fetch", "-q")
+    git(team.folder / "fork", "reset", "-q", "--hard", "origin/main")
+    spec = "ml/projects/tiny/jobs/train.yml"
+    jobs = team.push({spec: (work / spec).read_text().replace("skill: 0.8", "skill: 0.9")}, "merge")
+    assert results(jobs) == ["success"] * 3
+    print(jobs["candidate"].summary)
+    (pull,) = promotions(team)
+    assert pull["title"] == "Promote tiny 1 to dev"
+    assert "**Gates: ✅ pass, approval needed**" in pull["body"]
+    (version,) = backend.registry.versions("tiny")
+    declared = git(team.origin, "show", "promote/tiny-dev-1:ml/projects/tiny/release.yml")
+    assert version.digest in declared and version.evidence in declared
