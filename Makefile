@@ -209,7 +209,7 @@ train: setup | $(RESULTS) ## train what the change since BASE touches, evaluate 
 
 # After a merge: train, evaluate, register and collect the evidence; then, once it is attested
 # (ATTESTATION names the bundle), ask the gates. A refusal is a result: the summary has it.
-PROMOTIONS := $(BARE) -m ml.repository.promotions
+PROMOTIONS := $(BARE) -m ml.repository.pull_requests.promotions
 PROMOTION := $(RESULTS)/promotion.json
 
 .PHONY: merged-projects
@@ -235,11 +235,11 @@ promotion-request: ## open the pull requests of a run's promotions: NAMES='["faq
 
 .PHONY: train-request
 train-request: | $(RESULTS) ## which commit the comment `/train` of a workflow's event asks for
-	@$(BARE) -m ml.repository.training_request ask --save $(RESULTS)/request.json
+	@$(BARE) -m ml.repository.pull_requests.training_request ask --save $(RESULTS)/request.json
 
 .PHONY: pull-request
 pull-request: ## the files of a pull request's commit as data: make pull-request PULL=12 COMMIT=SHA
-	@$(BARE) -m ml.repository.training_request fetch --pull "$(PULL)" --commit "$(COMMIT)" --to .local/pull-request
+	@$(BARE) -m ml.repository.pull_requests.training_request fetch --pull "$(PULL)" --commit "$(COMMIT)" --to .local/pull-request
 
 # osv.dev's export of what is known about packages of PyPI; it signs nothing.
 ADVISORIES := https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip
@@ -259,7 +259,7 @@ vulnerabilities: setup ## what is known about the locked packages, after `make a
 
 .PHONY: comment
 comment: ## post the comment about a run of check.yml or train.yml: make comment RUN=ID
-	@$(BARE) -m ml.repository.posting --run "$(RUN)"
+	@$(BARE) -m ml.repository.pull_requests.posting --run "$(RUN)"
 
 $(RESULTS):
 	@mkdir -p $@

@@ -17,7 +17,7 @@ import pytest
 from ml.core.errors import Refused
 from ml.reports.pull_request import MARKER, MAX_LENGTH, shown_runs
 from ml.repository.github import GitHub
-from ml.repository.posting import MAX_DOCUMENT, post
+from ml.repository.pull_requests.posting import MAX_DOCUMENT, post
 from tests.conftest import ROOT
 from tests.reports.test_comment import OURS, RENDER, elements
 from tests.reports.test_markdown import HOSTILE, MENTION
@@ -298,7 +298,7 @@ def test_a_poisoned_artifact_is_not_read(
 def test_an_artifact_that_is_too_large_is_not_downloaded(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ml.repository.posting.MAX_ARTIFACT", 1000)
+    monkeypatch.setattr("ml.repository.pull_requests.posting.MAX_ARTIFACT", 1000)
     state.artifact(RUN, "check-results", os.urandom(2000))
     post(client(state), RUN)
     assert "more than 1,000 bytes" in state.bodies(PULL)[0]
@@ -434,7 +434,7 @@ def test_a_comment_has_a_bound(state: State) -> None:
 def ask(state: State, *words: str, **variables: str) -> tuple[int, str]:
     """The program as the workflow starts it, without packages."""
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "ml.repository.posting", *words],
+        [sys.executable, "-S", "-m", "ml.repository.pull_requests.posting", *words],
         cwd=ROOT,
         env={
             "PATH": os.environ["PATH"],

@@ -4,8 +4,8 @@ A comment `/train` asks for it. It counts if its author may write to the reposit
 now. It is of the commit that is the pull request's last one now; a comment on a pull request from a
 fork names it, because a stranger may push between the review and the comment.
 
-`python -m ml.repository.training_request` needs no installed package. `ask` reads the event of the
-workflow and outputs `pull` and `commit`; `fetch` puts the files of a commit into a folder, as data.
+It needs no installed package. The command `ask` reads the event of the workflow and outputs `pull`
+and `commit`; `fetch` puts the files of a commit into a folder, as data.
 """
 
 from __future__ import annotations

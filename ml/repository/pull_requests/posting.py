@@ -1,10 +1,10 @@
 """Posts the comment about a run of check.yml or train.yml.
 
-`python -m ml.repository.posting --run ID` runs the code of the default branch with a token that
-writes. The checks ran a pull request's code: which pull request it is, and whether its checks
-passed, is what GitHub says. Which commit was trained is what main's code wrote down before. Of what
-they wrote besides, files of known names and sizes are read as JSON; nothing is unpacked, and no
-path, number or Markdown of it is used.
+It runs the code of the default branch with a token that writes, and needs no installed package. The
+checks ran a pull request's code: which pull request it is, and whether its checks passed, is what
+GitHub says. Which commit was trained is what main's code wrote down before. Of what they wrote
+besides, files of known names and sizes are read as JSON; nothing is unpacked, and no path, number
+or Markdown of it is used.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def _publish(github: GitHub, number: int, own: Mapping[int, str], body: str) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m ml.repository.posting`, which needs no installed package."""
+    """`python -m ml.repository.pull_requests.posting`, which needs no installed package."""
     parser = argparse.ArgumentParser(prog="posting", description=(__doc__ or "").split(";")[0])
     parser.add_argument("--run", required=True, help="The id of the run.")
     parser.add_argument("--author", default=AUTHOR, help="Whose comment is updated.")

@@ -1,7 +1,7 @@
 """What a merge trains again, and the pull requests that promote the result.
 
-`python -m ml.repository.promotions` needs no installed package. `projects` lists what to train;
-`summary` shows what the gates decided; `open` keeps a pull request for each version that passed.
+It needs no installed package. The command `projects` lists what to train, `summary` shows what the
+gates decided, `open` keeps a pull request for each version that passed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ml.reports.json_values import Value
 from ml.reports.markdown import code, text
 from ml.repository.affected import affected
 from ml.repository.github import GitHub
-from ml.repository.posting import read_artifacts
+from ml.repository.pull_requests.posting import read_artifacts
 from ml.repository.stacks import deployed
 
 # What a promotion and a way back change: they train nothing.

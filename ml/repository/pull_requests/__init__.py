@@ -1,0 +1,1 @@
+"""What workflows do about pull requests: the comment, a training, promotions."""
