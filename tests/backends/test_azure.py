@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ml.backends.azure.backend import AzureBackend
-from ml.backends.azure.errors import KNOWN, log
+from ml.backends.azure.errors import KNOWN, OTHERWISE, explain_job, log
 from ml.backends.azure.workspace import VARIABLES, configured
 from ml.backends.base import Options
 from ml.backends.runs import Filter
@@ -296,15 +296,59 @@ def test_a_missing_setting_is_named(name: str) -> None:
 
 
 def test_the_page_lists_every_known_error() -> None:
-    """The table of the README is made of the errors that the code knows."""
+    """The table of the README is made of the errors that the code knows, with their exit codes."""
     text = (ROOT / "ml" / "backends" / "azure" / "README.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     expected = [
         f"| `{known.code}` | {known.status or 'any'} | {known.found.format(message='…')} "
-        f"| {known.hint} |"
-        for known in KNOWN
+        f"| {known.hint} | {int(known.exit_code)} |"
+        for known in (*KNOWN, *OTHERWISE)
     ]
-    assert rows == expected
+    assert rows == expected, "\n".join(expected)
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("Image build failed. For more information, check log x.txt", "image-build-failed"),
+        ("… error code ScriptExecution.StreamAccess.Authentication", "no-data-access"),
+        ("AuthorizationPermissionMismatch: This request is not authorized", "no-data-access"),
+        ("The total regional cores quota of 100 is exceeded", "quota"),
+        ("(SkuNotAvailable) The size is not available in westeurope", "no-size-in-region"),
+        ("The node was lost.", None),
+        ("User process 'python' exited with status code 1", None),
+    ],
+)
+def test_what_a_job_failed_of_is_known(message: str, code: str | None) -> None:
+    """Azure's reasons for a failed job are the same errors; a script's own are not among them."""
+    problem = explain_job(message)
+    assert (problem.code if problem else None) == code
+    assert problem is None or (problem.hint and message in problem.found)
+
+
+@pytest.mark.slow
+def test_an_image_that_cannot_be_built(workspace: StandIn, spec: Path) -> None:
+    """The build's log is shown while it is written; its end is in the error, with the line."""
+    from io import StringIO
+
+    from azure.ai.ml.entities import Environment
+
+    for version, package in (("2", "numpy"), ("3", "no-such-package")):
+        conda = {"name": "e", "dependencies": ["python=3.11", {"pip": [package]}]}
+        environment = Environment(
+            name="ml-cpu", version=version, image="mcr.microsoft.com/x", conda_file=conda
+        )
+        configured().client.environments.create_or_update(environment)
+    echo = StringIO()
+    good = load.load(spec, {"environment": "azureml:ml-cpu:2"})
+    run = AzureBackend(Options(echo=echo)).run(planning.plan(good))
+    assert run.status == "Completed" and "Collecting numpy" in echo.getvalue()
+    bad = load.load(spec, {"environment": "azureml:ml-cpu:3"})
+    run = AzureBackend().run(planning.plan(bad))
+    assert run.status == "Failed" and run.error is not None
+    assert run.error.code == "image-build-failed"
+    assert "No matching distribution found for no-such-package" in run.error.found
+    assert run.error.place is not None and run.error.place.line == bad.place("environment").line
 
 
 GOOD = {

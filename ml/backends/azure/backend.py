@@ -24,7 +24,7 @@ from ml.backends.azure.storage import AzureStorage
 from ml.backends.azure.submission import Submission
 from ml.backends.azure.workspace import Workspace, configured
 from ml.backends.base import EnvironmentComparison, Options
-from ml.backends.runs import OPEN, Event, Run, Watch, unwatched
+from ml.backends.runs import LOG_FOLLOWS, OPEN, Event, Run, Watch, unwatched
 from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.specs.plan.plan import AutoMLPlan, PipelinePlan, Plan, SweepPlan, sweeps
@@ -192,6 +192,10 @@ class AzureBackend:
             return run
         command = plan.trial if isinstance(plan, SweepPlan) else plan
         place = command.places.get("command", plan.place)
+        if run.error is not None and run.error.code == "image-build-failed":
+            end = log_end(self.runs.logs(run).get("image_build"))
+            place = command.places.get("environment", plan.place)
+            return replace(run, error=replace(run.error, place=place, found=run.error.found + end))
         if run.error is not None and run.error.code == "script-failed":
             return replace(run, error=replace(run.error, place=place, found=self._cause(run)))
         limit, elapsed = plan.timeout_s, (run.ended or run.started) - run.started
@@ -252,10 +256,13 @@ def describe_failure(message: str, log: Path | None) -> str:
     """`the command exited with 3; the end of its log: …`, as the local backend words it."""
     import re
 
-    from ml.backends.runs import LOG_FOLLOWS
-
     exited = re.search(r"exited with (?:status )?code (\d+)", message)
     what = f"the command exited with {exited[1]}" if exited else message
+    return what + log_end(log)
+
+
+def log_end(log: Path | None) -> str:
+    """The last lines of a log, to follow a problem; "" for none."""
     text = log.read_text(errors="replace") if log else ""
     end = "\n".join(text.splitlines()[-20:])
-    return f"{what}{LOG_FOLLOWS}\n{end}" if end else what
+    return f"{LOG_FOLLOWS}\n{end}" if end else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -30,6 +30,10 @@ class Known:
     found: str
     hint: str
     exit_code: Exit = Exit.WRONG_CALL
+
+    def problem(self, message: str) -> Problem:
+        """The problem with the service's own message in it."""
+        return Problem(self.code, self.found.format(message=message), hint=self.hint)
 
 
 # The first that fits counts. A status of 0 fits every status.
@@ -61,6 +65,38 @@ KNOWN = (
         "quota",
         "the quota does not suffice: {message}",
         "az ml compute list-usage --location REGION, then ask for more in the portal",
+    ),
+    Known(
+        "no-size-in-region",
+        0,
+        r"SkuNotAvailable|InvalidVMSize|VMSize\w*NotSupported|size .* not (available|supported) in",
+        "the region lacks this VM size: {message}",
+        "az vm list-skus --location REGION --size SIZE; then `clusters` in infra/Pulumi.ENV.yaml",
+    ),
+    Known(
+        "image-build-failed",
+        0,
+        r"image build (job )?(has )?failed|ImageBuildFail",
+        "the image of the environment cannot be built: {message}",
+        "mend the conda file or the Dockerfile, and raise the environment's version; "
+        "ml run SPEC --isolated builds a conda file here",
+    ),
+    Known(
+        "no-data-access",
+        0,
+        r"AuthorizationPermissionMismatch|StreamAccess\.(Authentication|Permission)"
+        r"|not authorized to (perform this operation|access) .*(permission|stor|data)"
+        r"|(storage|datastore|blob).*(access|permission).*denied",
+        "the data may not be read or written: {message}",
+        'az role assignment create --role "Storage Blob Data Contributor" --assignee IDENTITY '
+        "--scope ACCOUNT",
+    ),
+    Known(
+        "name-held",
+        409,
+        r"soft.?deleted|deleted but recoverable",
+        "a deleted resource still holds the name: {message}",
+        "az ml workspace delete --permanently-delete, az keyvault purge; or take another name",
     ),
     Known(
         "no-provider",
@@ -100,6 +136,22 @@ KNOWN = (
     ),
 )
 _AGAIN = "run this again: a job that was submitted is followed, not started twice"
+_LOST = Known(
+    "no-connection",
+    0,
+    "",
+    "the connection to Azure failed: {message}",
+    _AGAIN,
+    Exit.RUN_FAILED,
+)
+_FAILED = Known(
+    "azure-failed", 500, "", "Azure's service failed: {message}", _AGAIN, Exit.RUN_FAILED
+)
+_REFUSED = Known(
+    "azure-refused", 0, "", "Azure refuses this: {message}", "the answer in full: tail LOG"
+)
+# What is asked last: no answer, the service's own failure (any status from 500 on), all else.
+OTHERWISE = (_LOST, _FAILED, _REFUSED)
 
 
 @contextmanager
@@ -127,20 +179,26 @@ def explain(error: Exception) -> tuple[Problem, Exit]:
 
     message = _message(error)
     if isinstance(error, ServiceRequestError | ServiceResponseError):
-        found = f"the connection to Azure failed: {message}"
-        return Problem("no-connection", found, "an answer", _AGAIN), Exit.RUN_FAILED
+        return _LOST.problem(message), Exit.RUN_FAILED
     status = error.status_code or 0 if isinstance(error, HttpResponseError) else 0
     if isinstance(error, ClientAuthenticationError):
         status = 401
     for known in KNOWN:
         if known.status in (0, status) and re.search(known.pattern, str(error), re.I):
-            found = known.found.format(message=message)
-            return Problem(known.code, found, hint=known.hint), known.exit_code
+            return known.problem(message), known.exit_code
     if status >= 500:
-        found = f"Azure answered {status}: {message}"
-        return Problem("azure-failed", found, "an answer", _AGAIN), Exit.RUN_FAILED
-    hint = f"the answer in full: tail {shown(log())}"
-    return Problem("azure-refused", f"Azure refuses this: {message}", hint=hint), Exit.WRONG_CALL
+        return _FAILED.problem(f"{status}, {message}"), Exit.RUN_FAILED
+    refused = _REFUSED.problem(message)
+    hint = refused.hint.replace("LOG", shown(log()))
+    return replace(refused, hint=hint), Exit.WRONG_CALL
+
+
+def explain_job(message: str) -> Problem | None:
+    """The problem behind what a job failed of on Azure's side; None for any other failure."""
+    for known in KNOWN:
+        if known.status == 0 and re.search(known.pattern, message, re.I):
+            return known.problem(" ".join(message.split()))
+    return None
 
 
 def is_passing(error: Exception) -> bool:

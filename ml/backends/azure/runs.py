@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ml.backends.azure.assets import CONTENT
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import as_refusals, explain_job
 from ml.backends.azure.workspace import Workspace
 from ml.backends.runs import OPEN, Curve, Entry, LineageNode, Run, Status, TrackingUnavailable
 from ml.core import home
@@ -48,6 +48,7 @@ _COMMIT, _BRANCH, _DIRTY = (
     "azureml.git.dirty",
 )
 _LOGS = "logs"
+_BUILD = "image_build"
 # A data asset, as azure-ai-ml shortens it or by its ARM id.
 _DATA = re.compile(r"(?:^(?:azureml:)?|/data/)([\w.-]+)(?::|/versions/)([\w.-]+)$")
 # Kinds of jobs that have parts, and those whose parts are trials.
@@ -320,19 +321,22 @@ class AzureRuns:
         return {"0" if rank == "std_log" else rank: path for path, rank in ranks.items()}
 
     def fetch_logs(self, job: str, details: Mapping[str, Any]) -> str:
-        """Bring the logs of a job here as far as they are written; what rank 0 wrote since."""
+        """Bring the logs of a job here as far as they are written; what rank 0 wrote since.
+
+        Before it the environment's image may be built: that log counts as rank 0's too.
+        """
         news = b""
         for name, url in (details.get("logFiles") or {}).items():
             rank = _rank(name)
             if rank is None:
                 continue
-            file = "std_log.txt" if rank == "0" else f"rank_{rank}.txt"
+            file = {"0": "std_log.txt", _BUILD: f"{_BUILD}.txt"}.get(rank, f"rank_{rank}.txt")
             path = self.folder(job) / _LOGS / file
             path.parent.mkdir(parents=True, exist_ok=True)
             content = self.workspace.read_from(url, path.stat().st_size if path.exists() else 0)
             with path.open("ab") as log:
                 log.write(content)
-            news = content if rank == "0" else news
+            news += content if rank in ("0", _BUILD) else b""
         return news.decode(errors="replace")
 
     def folder(self, job: str) -> Path:
@@ -367,6 +371,8 @@ class AzureRuns:
     def _error(self, job: Any) -> Problem:
         error = self.workspace.history(job.name).get("error") or {}
         message = (error.get("error") or {}).get("message") or "Azure gives no reason"
+        if (problem := explain_job(message)) is not None:
+            return problem
         hint = f"its log: ml runs logs {job.name} --on azure; its page: {studio(job)}"
         code = "script-failed" if "User process" in message else "job-failed"
         return Problem(code, " ".join(message.split()), hint=hint)
@@ -606,9 +612,12 @@ def _tags(tracked: Mapping[str, Any]) -> dict[str, str]:
 def _rank(file: str) -> str | None:
     """The rank whose log a file is: `user_logs/std_log.txt`, `user_logs/std_log_process_3.txt`.
 
-    None for a file that is no log of the user's program.
+    None for a file that is no log of the user's program. The log of the image's build
+    (how-to-log-view-metrics: azureml-logs/20_image_build_log.txt) has a name instead.
     """
     folder, _, name = file.rpartition("/")
+    if name == "20_image_build_log.txt":
+        return _BUILD
     if folder != "user_logs" or not name.startswith("std_log"):
         return None
     return name.removeprefix("std_log").removesuffix(".txt").rpartition("_")[2] or "0"

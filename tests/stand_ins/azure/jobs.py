@@ -49,6 +49,7 @@ from tests.stand_ins.azure import automl
 from tests.stand_ins.azure.storage import Storage
 
 STATE = "state.json"
+BUILD_LOG = "20_image_build_log.txt"
 # Among a job's files: what a batch endpoint was asked to score, as JSON.
 BATCH = "batch"
 # The names of MLflow runs on the local tracking server are cached in one connection.
@@ -161,6 +162,7 @@ def _carry_out(
     os.dup2(log, 1)
     os.dup2(log, 2)
     try:
+        _build_images(folder, files)
         run = LocalBackend(Options()).run(
             _Plans(folder, files, store).plan(name, properties), watch
         )
@@ -172,6 +174,24 @@ def _carry_out(
                         store.store(path, output_path(part.id, output))
     except Refused as refused:
         tell(problem=str(refused))
+
+
+def _build_images(folder: Path, files: Mapping[str, str]) -> None:
+    """The log of a build for each conda file; a package that nobody has fails it.
+
+    docs how-to-troubleshoot-environments: the words of a failed build.
+    """
+    for environment, conda in files.items():
+        if "/environments/" not in environment:
+            continue
+        packages = re.findall(r"^\s*-\s+([\w.-]+)", conda, re.M)
+        lines = [f"Collecting {package}" for package in packages]
+        missing = [package for package in packages if package.startswith("no-such-")]
+        lines += [f"ERROR: No matching distribution found for {each}" for each in missing]
+        (folder / BUILD_LOG).write_text("\n".join(lines) + "\n")
+        if missing:
+            why = "Image build failed. For more information, check log"
+            raise Refused(Problem("image", f"{why} azureml-logs/{BUILD_LOG}"))
 
 
 @dataclass(frozen=True)

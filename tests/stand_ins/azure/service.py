@@ -15,7 +15,7 @@ from typing import Any
 from ml.core import home
 from tests.stand_ins.azure import bodies
 from tests.stand_ins.azure.deployed import Deployed
-from tests.stand_ins.azure.jobs import Job, output_path
+from tests.stand_ins.azure.jobs import BUILD_LOG, Job, output_path
 from tests.stand_ins.azure.server import Answer, Refusal, Request
 from tests.stand_ins.azure.storage import DATASTORES, Storage
 from tests.stand_ins.azure.tracking import Tracked, Tracking, tracked
@@ -362,6 +362,8 @@ class Workspace:
             if kind not in _ASSETS:
                 continue
             asset = self.kept(text)["properties"]
+            if kind == "environments" and (asset.get("condaFile") or asset.get("build")):
+                files[text] = str(asset.get("condaFile") or "")
             if "componentSpec" in asset:
                 specification = json.dumps(asset["componentSpec"])
                 files |= {text: specification, **self.files(asset["componentSpec"])}
@@ -463,14 +465,19 @@ class Workspace:
         log = f"{self.url}/logs{self.id}/runs/{each.id}/user_logs/std_log.txt"
         if _log(each) is not None:
             body["logFiles"] = {"user_logs/std_log.txt": log}
+        if (each.job.folder / BUILD_LOG).is_file():
+            # docs how-to-log-view-metrics: one a run, where the environment is new.
+            name = f"azureml-logs/{BUILD_LOG}"
+            body["logFiles"][name] = f"{self.url}/logs{self.id}/runs/{each.id}/{name}"
         if status == "Failed":
             body["error"] = {"error": {"code": "UserError", "message": _failure(each)}}
         return Answer(200, body)
 
-    @route("GET", "/logs{ws}/runs/(?P<name>[^/]+)/user_logs/std_log.txt")
+    @route("GET", "/logs{ws}/runs/(?P<name>[^/]+)/(?:user_logs|azureml-logs)/(?P<file>[^/]+)")
     def _log_file(self, request: Request, match: re.Match[str]) -> Answer:
         """On Azure a blob behind a SAS, which honours `Range`; here the log of the local run."""
-        log = _log(self._tracked(match["name"]))
+        each = self._tracked(match["name"])
+        log = each.job.folder / BUILD_LOG if match["file"] == BUILD_LOG else _log(each)
         content = log.read_bytes() if log else b""
         start = int(request.headers.get("Range", "bytes=0-")[6:-1])
         if start and start >= len(content):
