@@ -71,14 +71,21 @@ class Affected:
     causes: Mapping[str, str] = field(default_factory=dict)
 
 
-def affected(root: Path, base: str, besides: Sequence[str] = ()) -> Affected:
+def affected(
+    root: Path, base: str, besides: Sequence[str] = (), *, taken_back: bool = False
+) -> Affected:
     """What differs between the commit that HEAD and `base` share and the working tree touches.
 
-    Files of the patterns `besides` count as unchanged. Raises Refused for an unknown revision,
-    outside of git, and for a name that no command takes.
+    Files of the patterns `besides` count as unchanged. With `taken_back` also what a commit in
+    between changed and a later one undid: it may have been brought about meanwhile. Raises Refused
+    for an unknown revision, outside of git, and for a name that no command takes.
     """
     commit = _merge_base(root, base)
-    names = _git(root, "diff", "--name-only", "--no-renames", "-z", commit, "--").split("\0")
+    words = ("--name-only", "--no-renames", "-z")
+    names = _git(root, "diff", *words, commit, "--").split("\0")
+    if taken_back:
+        log = ("log", "--first-parent", "-m", "--format=", *words, f"{commit}..HEAD", "--")
+        names += (name.strip("\n") for name in _git(root, *log).split("\0"))
     names += _git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0")
     files = sorted({name for name in names if name and not _matches(name, besides)})
     if all(_is_document(file) for file in files):

@@ -20,7 +20,7 @@ _ORDER = re.compile(r"^  order:.*?^    environments: \[([^\]]*)\]", re.M | re.S)
 
 
 def stacks(root: Path, since: str = "") -> list[str]:
-    """The stacks that have a file, of those that the change since a revision touches.
+    """The stacks that have a file, of those that a commit since a revision touches.
 
     They are in the order in which a release goes through them (the gate `order`), others last.
     Raises Refused as `affected` does.
@@ -28,7 +28,7 @@ def stacks(root: Path, since: str = "") -> list[str]:
     files = (root / "infra").glob("Pulumi.*.yaml")
     names = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files}
     if since:
-        names &= {*affected(root, since).stacks}
+        names &= {*affected(root, since, taken_back=True).stacks}
     match = _ORDER.search((root / GATES).read_text(encoding="utf-8"))
     order = re.findall(r"[\w-]+", match[1]) if match else []
     return sorted(names, key=lambda name: (order.index(name) if name in order else 99, name))

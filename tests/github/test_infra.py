@@ -93,6 +93,16 @@ def test_what_was_not_deployed_is_deployed_by_the_next_run(team: Repository) -> 
     assert team.signed_in == []
 
 
+def test_what_was_taken_back_is_deployed_too(team: Repository) -> None:
+    """dev has the change, which nothing differs from main by any more."""
+    team.rejected = ("prod-deploy",)
+    team.push(edited(DEV, PROD))
+    team.rejected = ()
+    team.signed_in.clear()
+    team.push({name: (ROOT / name).read_text() for name in (DEV, PROD)})
+    assert team.signed_in == ["dev-preview", "prod-preview", "dev-deploy", "prod-deploy"]
+
+
 def test_the_first_run_deploys_every_stack(team: Repository) -> None:
     team.state.runs.clear()
     team.push({"README.md": "# words\n"})
