@@ -113,6 +113,14 @@ class Registry(Protocol):
         """
         ...
 
+    def keep_folder(self, model: str, folder: Path) -> None:
+        """Keep a folder of the home beside the model's versions; its name says what is in it."""
+        ...
+
+    def bring_folder(self, model: str, folder: Path) -> None:
+        """Bring such a folder to this machine, as `bring` does."""
+        ...
+
     def bring(self, version: Version) -> None:
         """Bring the version's files and its evidence to this machine, where they are not here.
 

@@ -62,7 +62,7 @@ def snapshots() -> Path:
 
 
 def servings() -> Path:
-    """One file for each serving code with its settings that was proposed, named by its digest."""
+    """One folder for each serving code with its settings that was proposed, named by its digest."""
     return home() / "servings"
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.backends.base import Backend
-from ml.backends.registry import Version
+from ml.backends.registry import Registry, Version
 from ml.backends.snapshot import IgnoreFile
 from ml.core import files, home, repository
 from ml.core.errors import Exit, Place, Problem, Refused, errors
@@ -214,9 +214,20 @@ def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[
     )
 
 
-def keep(serving: Serving) -> None:
-    """Keep it under its digest."""
-    files.replace(_path(serving.digest), _SERVING.dump_json(serving, indent=1).decode() + "\n")
+def keep(registry: Registry, serving: Serving) -> None:
+    """Keep it under its digest, here and in the registry."""
+    path = _path(serving.digest)
+    files.replace(path, _SERVING.dump_json(serving, indent=1).decode() + "\n")
+    for folder in (serving.code, path.parent):
+        registry.keep_folder(serving.endpoint, folder)
+
+
+def bring(registry: Registry, model: str, digest: str) -> Serving | None:
+    """As `find`, of what was kept on any machine."""
+    registry.bring_folder(model, _path(digest).parent)
+    if (serving := _read(digest)) is not None:
+        registry.bring_folder(model, serving.code)
+    return find(digest)
 
 
 def find(digest: str) -> Serving | None:
@@ -224,6 +235,11 @@ def find(digest: str) -> Serving | None:
 
     Raises Refused when the file is not what was kept.
     """
+    serving = _read(digest)
+    return serving if serving is not None and serving.code.is_dir() else None
+
+
+def _read(digest: str) -> Serving | None:
     path = _path(digest)
     try:
         serving = _SERVING.validate_json(path.read_text(encoding="utf-8"))
@@ -233,7 +249,9 @@ def find(digest: str) -> Serving | None:
         raise _edited(path, str(error).splitlines()[0]) from None
     if serving.digest != digest:
         raise _edited(path, "its content has another digest")
-    return serving if serving.code.is_dir() else None
+    if serving.code != home.snapshots() / serving.code.name:
+        raise _edited(path, f"its code is in {serving.code}")
+    return serving
 
 
 def changes(before: Serving, after: Serving) -> Iterator[str]:
@@ -307,7 +325,7 @@ def _collected(collector: Any) -> float:
 
 
 def _path(digest: str) -> Path:
-    return home.servings() / f"{digest}.json"
+    return home.servings() / digest / "serving.json"
 
 
 def _edited(path: Path, why: str) -> Refused:

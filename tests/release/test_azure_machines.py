@@ -14,6 +14,7 @@ from azure.core.pipeline.transport import RequestsTransport
 
 from ml.backends.azure import blobs
 from ml.backends.azure.backend import AzureBackend
+from ml.backends.azure.workspace import REGISTRY
 from ml.backends.base import Backend
 from ml.core.errors import Refused
 from ml.release import audit
@@ -38,7 +39,10 @@ def test_each_step_on_another_machine(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Propose, apply, roll back and status, as a workflow does it: every run on a fresh runner."""
+    """Propose, apply, roll back and status, as a workflow does it: every run on a fresh runner.
+
+    What is rolled back to serves by the code that it had, not by the commit's.
+    """
 
     def machine() -> Backend:
         monkeypatch.setenv("MLOPS_HOME", str(tmp_path_factory.mktemp("home")))
@@ -48,6 +52,8 @@ def test_each_step_on_another_machine(
         return backend
 
     monkeypatch.setattr(canary, "lead", lead)
+    monkeypatch.setenv(REGISTRY, f"shared-{world.backend.workspace.name}")
+    machine()
     first, second = world.train(0.8), world.train(0.95)
     world.propose(first)
     waits, other = list[str](), ExitStack()
@@ -63,6 +69,9 @@ def test_each_step_on_another_machine(
     assert done and (done.outcome, done.version.version) == ("applied", "1")
 
     machine()
+    score = world.project.folder / "endpoint" / "score.py"
+    score.write_text(score.read_text() + "# Other serving code, which a rollback takes back.\n")
+    commit("other serving code")
     rival = world.propose(second).champion
     assert rival and rival.version == "1"
     done = apply(machine(), "tiny", "dev", "bo")

@@ -219,6 +219,12 @@ class MemoryRegistry:
     def bring(self, version: Version) -> None:
         """They are here."""
 
+    def keep_folder(self, model: str, folder: Path) -> None:
+        """It is here."""
+
+    def bring_folder(self, model: str, folder: Path) -> None:
+        """It is here."""
+
     def _set(self, version: Version, **changes: Any) -> Version:
         known = self.find(version.model, version.version)
         changed = replace(known, **changes)

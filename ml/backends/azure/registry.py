@@ -16,7 +16,6 @@ from typing import Any
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import REGISTRY, Workspace
 from ml.backends.registry import (
-    EVIDENCE_FILE,
     Version,
     kept_tag,
     marks,
@@ -24,15 +23,15 @@ from ml.backends.registry import (
     served_tag,
     withdrawn,
 )
+from ml.core import home
 from ml.core.errors import Problem, Refused
-from ml.serving.scoring.manifest import NAME as MANIFEST
 
 # The tags of a version; `champion.ENV` is the alias of an environment, which Azure ML lacks.
 DIGEST, PROJECT, RUN, EVIDENCE = "digest", "project", "run", "evidence"
 _CHAMPION = "champion."
 _YES = "true"
-# What follows a model's name in that of its evidence.
-_EVIDENCE = ".evidence"
+# Between a model's name and what is kept beside its versions.
+_BESIDE = "--"
 
 
 class AzureRegistry:
@@ -59,13 +58,28 @@ class AzureRegistry:
             )
 
     def bring(self, version: Version) -> None:
-        self._bring(version.model, version.version, MANIFEST, version.folder)
+        self._bring(version.model, version.version, version.folder)
         if version.evidence:
-            folder = version.evidence_folder
-            self._bring(version.model + _EVIDENCE, folder.name, EVIDENCE_FILE, folder)
+            self.bring_folder(version.model, version.evidence_folder)
 
-    def _bring(self, name: str, version: str, file: str, into: Path) -> None:
-        """Download the folder of a model that has the file, whole or not at all."""
+    def keep_folder(self, model: str, folder: Path) -> None:
+        """As a model too: the SDK downloads no data assets of a registry."""
+        from azure.ai.ml.entities import Model
+        from azure.core.exceptions import ResourceNotFoundError
+
+        name = _beside(model, folder)
+        with as_refusals(), self._workspace.quiet():
+            try:
+                self._models.get(name, folder.name)
+            except ResourceNotFoundError:
+                asset = Model(name=name, version=folder.name, path=folder, type="custom_model")
+                self._models.create_or_update(asset)
+
+    def bring_folder(self, model: str, folder: Path) -> None:
+        self._bring(_beside(model, folder), folder.name, folder)
+
+    def _bring(self, name: str, version: str, into: Path) -> None:
+        """Download a model that was uploaded from a folder of this name, whole or not at all."""
         from azure.core.exceptions import ResourceNotFoundError
 
         if into.is_dir():
@@ -74,9 +88,9 @@ class AzureRegistry:
         with as_refusals(), self._workspace.quiet(), TemporaryDirectory(dir=into.parent) as folder:
             with suppress(ResourceNotFoundError):
                 self._models.download(name, version, download_path=folder)
-            found = sorted(Path(folder).rglob(file), key=lambda path: len(path.parts))
-            if found:
-                found[0].parent.rename(into)
+            found = (path for path in Path(folder).rglob(into.name) if path.is_dir())
+            if (top := min(found, key=lambda path: len(path.parts), default=None)) is not None:
+                top.rename(into)
 
     def exists(self) -> bool:
         return True
@@ -147,21 +161,7 @@ class AzureRegistry:
                 self._tag(each, _CHAMPION + environment, "false")
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
-        """The evidence is a model of its own beside the version's: the SDK downloads no data assets
-        of a registry.
-        """
-        from azure.ai.ml.entities import Model
-
-        folder = replace(version, evidence=sha256).evidence_folder
-        evidence = Model(
-            name=version.model + _EVIDENCE,
-            version=folder.name,
-            path=folder,
-            type="custom_model",
-            description=f"the evidence of {version.model} {version.version}",
-        )
-        with as_refusals(), self._workspace.quiet():
-            self._models.create_or_update(evidence)
+        self.keep_folder(version.model, replace(version, evidence=sha256).evidence_folder)
         found = self._find(version.model, version.version)
         found = self._tag(found, kept_tag(sha256), datetime.now(UTC).isoformat())
         return _version(self._tag(found, EVIDENCE, sha256))
@@ -177,7 +177,7 @@ class AzureRegistry:
             listed = [
                 each
                 for name in names
-                if model in (None, name) and not name.endswith(_EVIDENCE)
+                if model in (None, name) and _BESIDE not in name
                 for each in self._models.list(name=name)
             ]
         return sorted(listed, key=lambda each: (each.name, _order(str(each.version))))
@@ -203,6 +203,11 @@ class AzureRegistry:
         model.tags = {**(model.tags or {}), key: value}
         with as_refusals():
             return self._models.create_or_update(model)
+
+
+def _beside(model: str, folder: Path) -> str:
+    """The name under which a folder of the home is kept: `tiny--evidence`, `tiny--servings`."""
+    return model + _BESIDE + folder.relative_to(home.home()).parts[0]
 
 
 def _order(version: str) -> tuple[int, str]:

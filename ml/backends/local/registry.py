@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ml.backends.local.tracking import reader
@@ -114,6 +115,12 @@ class LocalRegistry:
 
     def bring(self, version: Version) -> None:
         """They are here."""
+
+    def keep_folder(self, model: str, folder: Path) -> None:
+        """It is here."""
+
+    def bring_folder(self, model: str, folder: Path) -> None:
+        """It is here."""
 
 
 def _client() -> MlflowClient:

@@ -129,7 +129,7 @@ def propose(
                 serving=serves.digest,
             )
             with faults.as_refusals():
-                serving.keep(serves)
+                serving.keep(registry, serves)
                 written.append(desired_state.declare(target.name, environment, declares))
                 if environment != desired_state.LOCAL:
                     written += attach(written[0], environment, version)

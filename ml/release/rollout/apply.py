@@ -344,7 +344,10 @@ def _declared_serving(
 
     Raises Refused when those that were proposed are gone and the project's files are others.
     """
-    if declared.serving and (proposed := serving.find(declared.serving)) is not None:
+    proposed = declared.serving and serving.bring(
+        backend.registry, declared.model, declared.serving
+    )
+    if proposed:
         return proposed
     now = project.serving().snapshot(backend)
     if declared.serving not in ("", now.digest):

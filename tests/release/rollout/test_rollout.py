@@ -54,7 +54,7 @@ def declare_serving() -> None:
     declared = desired_state.read("tiny", "local")
     assert declared
     now = projects.find("tiny").serving().snapshot(BACKEND)
-    serving.keep(now)
+    serving.keep(BACKEND.registry, now)
     desired_state.declare("tiny", "local", replace(declared, serving=now.digest))
 
 

@@ -117,7 +117,7 @@ def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
     changed(served)
     declared = desired_state.read("tiny", "local")
     assert declared
-    (home.servings() / f"{declared.serving}.json").unlink()
+    (home.servings() / declared.serving / "serving.json").unlink()
     with pytest.raises(Refused) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
@@ -126,13 +126,18 @@ def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("Standard_DS3_v2", "Standard_DS4_v2"), ('/score.py"', '/other.py"')]
+    ("old", "new"),
+    [
+        ("Standard_DS3_v2", "Standard_DS4_v2"),
+        ('/score.py"', '/other.py"'),
+        ('"snapshots/', '"models/../../'),
+    ],
 )
 def test_kept_serving_that_was_edited_is_refused(served: World, old: str, new: str) -> None:
-    """Its content has to have the digest that it is kept under."""
+    """Its content has to have the digest that it is kept under, its code to be a snapshot."""
     declared = desired_state.read("tiny", "local")
     assert declared and serving.find(declared.serving)
-    edit(home.servings() / f"{declared.serving}.json", old, new)
+    edit(home.servings() / declared.serving / "serving.json", old, new)
     with pytest.raises(Refused) as raised:
         serving.find(declared.serving)
     assert raised.value.problems[0].code == "serving-edited"

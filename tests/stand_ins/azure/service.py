@@ -245,7 +245,7 @@ class Workspace:
         path = f"{self.id}/models/{match['name']}/versions/{match['version']}"
         if path.lower() in self.resources:
             raise Refusal(409, "Conflict", "The asset exists already.")
-        return self._reference(f"{match['name']}-{match['version']}-{uuid.uuid4().hex[:8]}")
+        return self._reference(f"asset-{uuid.uuid4().hex}")
 
     @route("POST", "{ws}/datarefs/(?P<name>[^/]+)/versions/(?P<version>[^/]+)")
     def _data_reference(self, request: Request, match: re.Match[str]) -> Answer:
