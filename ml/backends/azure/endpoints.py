@@ -270,16 +270,27 @@ class AzureEndpoints:
 
     def _instance_bytes(self, server: Server) -> float:
         """The memory of one instance of the server's deployment."""
-        endpoint, name = server.slot.parent.name, server.slot.name
-        instance = str(self._deployments(endpoint)[name].instance_type)
-        if instance.lower() not in self._sizes:
-            with as_refusals():
+        with as_refusals():
+            deployment = self._client.online_deployments.get(
+                server.slot.name, server.slot.parent.name
+            )
+            if not self._sizes:
                 # azure-ai-ml 1.35 leaves `memory_gb` empty and sets the service's own name.
                 self._sizes = {
                     size.name.lower(): vars(size)["memoryGB"] * 2.0**30
                     for size in self._client.compute.list_sizes()
                 }
-        return self._sizes[instance.lower()]
+        if (size := self._sizes.get(deployment.instance_type.lower())) is None:
+            raise Refused(
+                Problem(
+                    "no-such-size",
+                    f"how much memory a {deployment.instance_type} has is not known: a canary "
+                    "cannot judge it",
+                    "a size of the workspace's region",
+                    "az ml compute list-sizes",
+                )
+            )
+        return size
 
     def _check_lease(self, endpoint: str) -> None:
         if endpoint in self._leases:
