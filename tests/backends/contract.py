@@ -18,11 +18,40 @@ from ml.release.canary import canary
 from ml.serving.endpoint import Live
 from ml.serving.scoring.manifest import folder_digest
 from ml.serving.server import Launch, Server
+from ml.specs.plan import planning
 from ml.specs.plan.plan import Distribution, EarlyTermination
+from ml.specs.sdk import load
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.deployments import QUICK, SAMPLES, released
 from tests.release.canary.greens import script
 from tests.serving.servers import CRASH
+
+_PLACE = Place("jobs/job.yml", 30)
+POLICIES = (
+    EarlyTermination("median_stopping", _PLACE, 1, 2),
+    EarlyTermination("bandit", _PLACE, 1, 2, slack_amount=0.1),
+    EarlyTermination("truncation_selection", _PLACE, 1, 2, truncation_percentage=50),
+)
+PIPELINE = """\
+type: pipeline
+experiment_name: tests
+settings: {default_compute: azureml:cpu-cluster}
+inputs: {word: hello}
+jobs:
+  write:
+    command: echo ${{inputs.word}} > ${{outputs.note}}
+    environment: azureml:ml-cpu:1
+    inputs: {word: "${{parent.inputs.word}}"}
+    outputs: {note: {type: uri_file}}
+  read:
+    command: cp ${{inputs.note}} ${{outputs.copy}}
+    environment: azureml:ml-cpu:1
+    inputs: {note: "${{parent.jobs.write.outputs.note}}"}
+    outputs: {copy: {type: uri_file}}
+  fail:
+    command: echo the cause; exit 3
+    environment: azureml:ml-cpu:1
+"""
 
 
 class BackendContract:
@@ -126,6 +155,68 @@ class BackendContract:
         ended = [trial for trial in run.trials if trial.ended_by]
         assert ended
         self.check_tracking(ended[0], "KILLED")
+
+    @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.type)
+    def test_every_policy_ends_what_lags(
+        self, backend: Backend, sweep: Sweeps, policy: EarlyTermination
+    ) -> None:
+        """What it ends was worse than the best, is Canceled, and has the policy's name."""
+        script = LOG + (
+            "x = float(sys.argv[1])\n"
+            "for step in range(8):\n"
+            "    log('score', x, step); time.sleep(0.3)\n"
+        )
+        plan = sweep(script, max_total_trials=6, max_concurrent_trials=2, early_termination=policy)
+        if refusals := backend.refusals(plan):
+            assert refusals[0].place == policy.place
+            return
+        run = backend.run(plan)
+        assert run.status == "Completed" and run.best is not None
+        ended = [trial for trial in run.trials if trial.status == "Canceled"]
+        assert ended and {trial.ended_by for trial in ended} == {policy.type}
+        best = run.trial(run.best)
+        assert best.status == "Completed" and best.ended_by == ""
+        assert all(trial.parameters["x"] < best.parameters["x"] for trial in ended)
+
+    def test_a_running_job_is_cancelled(self, backend: Backend, command: Plans) -> None:
+        """By its name, while it is followed: both have the run as Canceled."""
+        cancelled: list[Run] = []
+
+        def cancel(event: Event) -> None:
+            if event.kind == "started":
+                name = event.run.name
+                thread = threading.Thread(target=lambda: cancelled.append(backend.cancel(name)))
+                thread.start()
+                threads.append(thread)
+
+        threads: list[threading.Thread] = []
+        run = backend.run(command("import time; time.sleep(60)"), cancel)
+        for thread in threads:
+            thread.join()
+        assert run.status == "Canceled"
+        assert [each.status for each in cancelled] == ["Canceled"]
+        assert backend.runs.find(run.name).status == "Canceled"
+
+    def test_a_pipeline(
+        self, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Steps in their order, data between them; one that fails leaves the others alone."""
+        (tmp_path / "pyproject.toml").touch()
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "pipeline.yml").write_text(PIPELINE)
+        plan = planning.plan(load.load(tmp_path / "pipeline.yml"))
+        if refusals := backend.refusals(plan):
+            assert refusals[0].place == plan.place
+            return
+        run = backend.run(plan)
+        assert run.status == "Failed"
+        statuses = {name: run.step(name).status for name in ("write", "read", "fail")}
+        assert statuses == {"write": "Completed", "read": "Completed", "fail": "Failed"}
+        assert run.step("read").outputs["copy"].read_text() == "hello\n"
+        assert "the cause" in backend.runs.logs(run.step("fail"))["0"].read_text()
+        assert backend.runs.parent(run.step("read")) is not None
+        (entry,) = backend.runs.entries()
+        assert (entry.kind, entry.run.id) == ("pipeline", run.id)
 
     def test_events_tell_the_story(self, backend: Backend, sweep: Sweeps) -> None:
         """Started, each trial's start and end, ended; every event has the run as it then was."""

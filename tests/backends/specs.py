@@ -16,7 +16,9 @@ _SCHEMA = "https://azuremlschemas.azureedge.net/latest/{}Job.schema.json"
 
 
 def with_spec(plan: Plan, folder: Path) -> Plan:
-    """The plan with a spec that says the same, written to `folder`."""
+    """The plan with a spec that says the same, in `folder`; a plan that has one, as it is."""
+    if plan.spec is not None:
+        return plan
     assert isinstance(plan, CommandPlan | SweepPlan)
     document = _command(plan) if isinstance(plan, CommandPlan) else _sweep(plan)
     path = folder / "job.yml"
@@ -55,11 +57,10 @@ def _sweep(plan: SweepPlan) -> dict[str, Any]:
         },
     }
     if policy := plan.early_termination:
-        document["early_termination"] = {
-            "type": policy.type,
-            "evaluation_interval": policy.evaluation_interval,
-            "delay_evaluation": policy.delay_evaluation,
-        }
+        fields = ("type", "evaluation_interval", "delay_evaluation")
+        fields += ("slack_factor", "slack_amount", "truncation_percentage")
+        written = {name: getattr(policy, name) for name in fields}
+        document["early_termination"] = {k: v for k, v in written.items() if v is not None}
     return document
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -26,7 +27,18 @@ from ml.backends.audit_log import LocalAuditLog
 from ml.backends.base import EnvironmentComparison
 from ml.backends.endpoints import Endpoints
 from ml.backends.registry import Version, withdrawn
-from ml.backends.runs import Curve, Entry, Event, LineageNode, Run, Sample, Status, Watch, unwatched
+from ml.backends.runs import (
+    OPEN,
+    Curve,
+    Entry,
+    Event,
+    LineageNode,
+    Run,
+    Sample,
+    Status,
+    Watch,
+    unwatched,
+)
 from ml.backends.storage import Cleaning, Needed, Usage
 from ml.core import trees
 from ml.core.errors import Problem, Refused
@@ -254,6 +266,8 @@ class MemoryBackend:
         self.storage = MemoryStorage()
         self.registry = MemoryRegistry()
         self._started = 0
+        # What may be cancelled: the commands that are running.
+        self._going: dict[str, subprocess.Popen[bytes]] = {}
 
     def prepare(self) -> None:
         pass
@@ -306,7 +320,9 @@ class MemoryBackend:
         self._started += 1
         name = f"memory_{self._started}"
         if isinstance(plan, CommandPlan):
-            watch(Event("started", self._begun(name, plan.experiment)))
+            begun = self._begun(name, plan.experiment)
+            self.runs.kept[name] = Entry(begun, "command", self._lineage(plan))
+            watch(Event("started", begun))
             run = self._command(plan, name, {})
         else:
             assert isinstance(plan, SweepPlan)
@@ -321,7 +337,14 @@ class MemoryBackend:
 
     def cancel(self, name: str) -> Run:
         run = self.runs.find(name)
-        raise Refused(Problem("has-ended", f"{run.name} is {run.status}"))
+        if run.status not in OPEN:
+            raise Refused(Problem("has-ended", f"{run.name} is {run.status}"))
+        while run.name not in self._going:
+            time.sleep(0.05)
+        os.killpg(self._going.pop(run.name).pid, signal.SIGKILL)
+        while (run := self.runs.find(name)).status in OPEN:
+            time.sleep(0.05)
+        return run
 
     def resumable(self, name: str) -> Run:
         return self.runs.find(name)
@@ -369,20 +392,23 @@ class MemoryBackend:
         error = None
         with log.open("w") as stream:
             try:
-                done = subprocess.run(
+                process = self._going[name] = subprocess.Popen(
                     ["bash", "-c", command],
                     cwd=self.snapshot(plan.code) if plan.code else run.folder,
                     env={**os.environ, "PATH": search, **plan.environment_variables, **tracking},
                     stdout=stream,
                     stderr=subprocess.STDOUT,
-                    timeout=plan.timeout_s,
+                    start_new_session=True,
                 )
-                if done.returncode:
+                if process.wait(plan.timeout_s) and name not in self._going:
+                    status, error = "Canceled", Problem("canceled", "it was cancelled")
+                elif process.returncode:
                     status, place = "Failed", plan.places.get("command", plan.place)
-                    found = f"the command exited with {done.returncode}: {log.read_text()}"
+                    found = f"the command exited with {process.returncode}: {log.read_text()}"
                     error = Problem("script-failed", found, place=place)
             except subprocess.TimeoutExpired:
                 status, error = "Canceled", Problem("timed-out", f"over {plan.timeout_s} s")
+                os.killpg(process.pid, signal.SIGKILL)
         literals = {key: data.value for key, data in plan.inputs.items() if data.is_literal}
         return replace(
             run,
