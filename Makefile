@@ -204,8 +204,8 @@ TREE := .
 
 # Of a TREE that others wrote, this work tree's `ml` reads files; what they import is not found there.
 .PHONY: train
-train: setup | $(RESULTS) ## train what the change since BASE touches, evaluate and compare with the champion
-	@cd "$(TREE)" && MLOPS_HOME="$${MLOPS_HOME:-$(CURDIR)/.local}" PYTHONSAFEPATH=1 "$(CURDIR)/$(BIN)/ml" train --base "$(BASE)" --on "$(ON)" --to "$(TO)" --json > "$(CURDIR)/$(RESULTS)/train.json"
+train: setup | $(RESULTS) ## train NAME, or what the change since BASE touches, and compare with the champion
+	@cd "$(TREE)" && MLOPS_HOME="$${MLOPS_HOME:-$(CURDIR)/.local}" PYTHONSAFEPATH=1 "$(CURDIR)/$(BIN)/ml" train $(if $(NAME),"$(NAME)",--base "$(BASE)") --on "$(ON)" --to "$(TO)" --json > "$(CURDIR)/$(RESULTS)/train.json"
 
 # After a merge: train, evaluate, register and collect the evidence; then, once it is attested
 # (ATTESTATION names the bundle), ask the gates. A refusal is a result: the summary has it.
@@ -216,14 +216,18 @@ PROMOTION := $(RESULTS)/promotion.json
 merged-projects: ## the projects to train again; WORKFLOW=merge.yml: for what it has not trained yet
 	@$(PROMOTIONS) projects $(if $(WORKFLOW),--not-trained-by "$(WORKFLOW)")
 
-.PHONY: candidate
-candidate: setup | $(RESULTS) ## train a project and collect the evidence: make candidate NAME=faq_matching
+.PHONY: evidence
+evidence: setup | $(RESULTS) ## register what `make train NAME=P` trained and collect the evidence: make evidence NAME=P
 	@$(BIN)/ml release collect "$(NAME)" --to "$(TO)" --on "$(ON)" --save $(RESULTS)
 
 .PHONY: promote
 promote: setup | $(RESULTS) ## ask the gates about what was attested: make promote NAME=… ATTESTATION=FILE
 	@rm -f $(PROMOTION)
 	@$(BIN)/ml release propose "$(NAME)" --to "$(TO)" --on "$(ON)" --attestation "$(ATTESTATION)" --save $(PROMOTION) || [ $$? = 3 ]
+
+.PHONY: train-summary
+train-summary: ## candidate against champion, after `make train`
+	@$(PROMOTIONS) summary $(RESULTS)/train.json
 
 .PHONY: promotion-summary
 promotion-summary: ## what the gates decided, after `make promote`

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ml.backends.azure import submission
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.errors import KNOWN, OTHERWISE, explain_job, log
 from ml.backends.azure.workspace import VARIABLES, configured
@@ -34,6 +35,17 @@ def planned(spec: Path, **changes: str) -> Plan:
 def _submitted(requests: list[str]) -> list[str]:
     """The names of the jobs that were sent, one for each time."""
     return [line.rpartition("/")[2] for line in requests if re.match(r"PUT .*/jobs/[^/]+$", line)]
+
+
+def test_the_name_of_a_job_is_the_same_wherever_its_data_lie(spec: Path, tmp_path: Path) -> None:
+    """Another machine finds the job; other content is another job."""
+    spec.write_text(spec.read_text().replace("word: hello", "word: {type: uri_file, path: x.txt}"))
+    names = []
+    for folder, text in (("here", "one"), ("there", "one"), ("here", "two")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "x.txt").write_text(text)
+        names.append(submission.prepare(planned(spec, word=f"{tmp_path}/{folder}/x.txt")).name)
+    assert names[0] == names[1] != names[2]
 
 
 @pytest.mark.slow

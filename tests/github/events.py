@@ -517,7 +517,8 @@ def _variables(environment: str, azure: Mapping[str, str]) -> dict[str, str]:
     names = ("AZURE_TENANT_ID", "AZURE_SUBSCRIPTION_ID", "PULUMI_BACKEND_URL")
     names += ("AZUREML_RESOURCE_GROUP", "AZUREML_WORKSPACE_NAME")
     values = {name: azure.get(name, "set") for name in names}
-    return {"AZURE_CLIENT_ID": f"client of {environment}", **values}
+    registry = {"AZUREML_REGISTRY_NAME": azure.get("AZUREML_REGISTRY_NAME", "")}
+    return {"AZURE_CLIENT_ID": f"client of {environment}", **values, **registry}
 
 
 def _needs(job: Mapping[str, Any]) -> list[str]:

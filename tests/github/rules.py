@@ -24,7 +24,7 @@ UNTRUSTED = {"pull_request"}
 WRITES = {
     "comment": {"comment": {"pull-requests"}},
     "train": {"train": {"id-token"}, "comment": {"pull-requests"}},
-    "merge": {"candidate": {"attestations", "id-token"}},
+    "merge": {"candidate": {"id-token"}, "evidence": {"attestations", "id-token"}},
     "infra": {"plan": {"id-token"}, "deploy": {"id-token"}},
     "drift": {"drift": {"id-token", "issues"}, "watch": {"id-token", "issues"}},
     "release": {"release": {"id-token", "issues"}},
@@ -41,7 +41,7 @@ PURPOSES = {
     "release": {"release": "release", "revert": BOT},
     "template-update": {"update": BOT},
     "train": {"train": "train"},
-    "merge": {"candidate": "train", "promotion": BOT},
+    "merge": {"candidate": "train", "evidence": "release", "promotion": BOT},
 }
 # A workflow that may write after an untrusted one has run: it takes the default branch's code.
 PRIVILEGED = {"workflow_run", "pull_request_target", "issue_comment"}

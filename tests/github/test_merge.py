@@ -28,7 +28,7 @@ FOLDER = "ml/projects/words"
 FILES = {f"{FOLDER}/jobs/train.yml": "", f"{FOLDER}/jobs/evaluate.yml": ""}
 FILES |= {f"{FOLDER}/gates.yml": "", f"{FOLDER}/release.yml": "environments:\n"}
 TRAIN = {f"{FOLDER}/train.py": "print(1)\n"}
-TARGETS = ("advisories", "candidate", "promote")
+TARGETS = ("train", "advisories", "evidence", "promote")
 
 
 def promotion(**changes: Any) -> dict[str, Any]:
@@ -71,7 +71,8 @@ def workflow(team: Repository) -> None:
     team.deployed(workflow="merge")
     statement = {"commit": "0" * 40, "evaluation": "x", "created": "2026-01-02T03:04:05+00:00"}
     team.writes = {
-        "candidate": {
+        "train": {".local/check/train.json": json.dumps(RESULTS)},
+        "evidence": {
             ".local/check/subjects.txt": f"{'e' * 64}  evidence.json\n{'a' * 64}  model\n",
             ".local/check/predicate.json": json.dumps(statement),
         },
@@ -82,12 +83,13 @@ def workflow(team: Repository) -> None:
 def test_a_merge_to_a_project_has_a_pull_request(team: Repository) -> None:
     """By the app, so that it starts checks; it changes release.yml and brings the evidence."""
     jobs = team.push(TRAIN, "merge")
-    assert results(jobs) == ["success"] * 3
+    assert results(jobs) == ["success"] * 4
     assert team.commands() == [
-        *("make merged-projects", "make advisories", "make candidate", "make promote"),
-        *("make promotion-summary", "make promotion-request"),
+        *("make merged-projects", "make train", "make train-summary"),
+        *("make advisories", "make evidence", "make promote", "make promotion-summary"),
+        "make promotion-request",
     ]
-    assert team.signed_in == ["dev-train"]
+    assert team.signed_in == ["dev-train", "dev-release"]
     assert jobs["candidate"].summary.startswith("### train-1 against words 3 for dev")
     (pull,) = promotions(team)
     assert pull["user"]["login"] == APP and pull["title"] == "Promote words 4 to dev"
@@ -109,7 +111,7 @@ def test_a_merge_that_happens_twice_has_one_pull_request(team: Repository) -> No
     changes = [*team.state.changes]
     team.state.runs.popitem()
     leaves(team, promotion(files={f"{FOLDER}/release.yml": "environments: {}\n"}))
-    assert results(team.pushed("merge")) == ["success"] * 3
+    assert results(team.pushed("merge")) == ["success"] * 4
     assert team.state.changes == changes and len(promotions(team)) == 1
 
 
@@ -132,10 +134,10 @@ def test_a_refusal_is_in_the_summary_and_fails_nothing(team: Repository) -> None
     refused["decision"]["outcome"] = "refused"
     leaves(team, promotion(outcome="refused", files={}, comparison=refused))
     jobs = team.push(TRAIN, "merge")
-    assert results(jobs) == ["success"] * 3 and promotions(team) == []
-    assert "**Gates: ❌ refused**" in jobs["candidate"].summary
+    assert results(jobs) == ["success"] * 4 and promotions(team) == []
+    assert "**Gates: ❌ refused**" in jobs["evidence"].summary
     assert results(team.push({"README.md": "# words\n"}, "merge")) == [
-        *("success", "skipped", "skipped")
+        *("success", "skipped", "skipped", "skipped")
     ]
 
 
@@ -145,21 +147,21 @@ def test_a_refusal_is_in_the_summary_and_fails_nothing(team: Repository) -> None
 )
 def test_what_trains_nothing(name: str, team: Repository) -> None:
     """A promotion that is merged does not lead to the next."""
-    assert results(team.push({name: "# words\n"}, "merge")) == ["success", "skipped", "skipped"]
+    assert results(team.push({name: "# words\n"}, "merge")) == ["success"] + ["skipped"] * 3
     assert team.signed_in == []
 
 
 def test_a_fork_without_a_workspace_trains_nothing(team: Repository) -> None:
     team.variables = {}
-    assert results(team.push(TRAIN, "merge"))[1:] == ["skipped", "skipped"]
+    assert results(team.push(TRAIN, "merge"))[1:] == ["skipped"] * 3
 
 
-def test_what_failed_is_done_by_the_next_run(team: Repository) -> None:
-    team.failing = ("candidate",)
-    assert results(team.push(TRAIN, "merge")) == ["success", "failure", "success"]
-    assert promotions(team) == []
+@pytest.mark.parametrize("target", ["train", "evidence"])
+def test_what_failed_is_done_by_the_next_run(target: str, team: Repository) -> None:
+    team.failing = (target,)
+    assert "failure" in results(team.push(TRAIN, "merge")) and promotions(team) == []
     team.failing = ()
-    assert results(team.push({"README.md": "# words\n"}, "merge")) == ["success"] * 3
+    assert results(team.push({"README.md": "# words\n"}, "merge")) == ["success"] * 4
     assert len(promotions(team)) == 1
 
 
@@ -181,6 +183,15 @@ def test_a_document_that_lies_opens_nothing(changes: dict[str, object], team: Re
     leaves(team, promotion(**changes))
     assert team.push(TRAIN, "merge")["promotion"].result == "failure"
     assert team.state.changes == []
+
+
+def test_a_reviewer_who_says_no_registers_nothing(team: Repository) -> None:
+    """The candidate is trained and compared; the next merge asks again."""
+    team.rejected = ("dev-release",)
+    jobs = team.push(TRAIN, "merge")
+    assert results(jobs)[:3] == ["success", "success", "failure"] and promotions(team) == []
+    assert "train-1 against words 3" in jobs["candidate"].summary
+    assert "make evidence" not in team.commands()
 
 
 # The whole way.
@@ -211,7 +222,13 @@ def test_a_merge_is_trained_attested_and_promoted(
     git(work, "commit", "-qm", "a small project")
     git(work, "push", "-q", "origin", "HEAD:main")
     team.deployed(workflow="merge")
-    team.azure = {**azure.variables, "AZUREML_WORKSPACE_NAME": azure.enter(monkeypatch)}
+    workspace = azure.enter(monkeypatch)
+    monkeypatch.setenv("AZUREML_REGISTRY_NAME", f"shared-{workspace}")
+    team.azure = {
+        **azure.variables,
+        "AZUREML_WORKSPACE_NAME": workspace,
+        "AZUREML_REGISTRY_NAME": f"shared-{workspace}",
+    }
     backend = AzureBackend()
     register_environment(backend.workspace.client, "ml-cpu", "1")
     (data,) = (each for each in backend.assets.compare(work) if each.spec.name == "tiny")
@@ -226,11 +243,13 @@ def test_a_merge_is_trained_attested_and_promoted(
     git(team.folder / "fork", "reset", "-q", "--hard", "origin/main")
     spec = "ml/projects/tiny/jobs/train.yml"
     jobs = team.push({spec: (work / spec).read_text().replace("skill: 0.8", "skill: 0.9")}, "merge")
-    assert results(jobs) == ["success"] * 3
+    assert results(jobs) == ["success"] * 4
     print(jobs["candidate"].summary)
     (pull,) = promotions(team)
     assert pull["title"] == "Promote tiny 1 to dev"
     assert "**Gates: ✅ pass, approval needed**" in pull["body"]
+    kinds = [entry.run.name.rpartition("-")[0] for entry in backend.runs.entries()]
+    assert sorted(kinds) == ["evaluate-tiny", "train"]  # each once, though two jobs ask for them
     (version,) = backend.registry.versions("tiny")
     declared = git(team.origin, "show", "promote/tiny-dev-1:ml/projects/tiny/release.yml")
     assert version.digest in declared and version.evidence in declared

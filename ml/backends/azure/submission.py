@@ -61,7 +61,7 @@ def prepare(plan: Plan) -> Submission:
             if data is not None and (path := assets.local(str(data.path), plan.spec.folder)):
                 data.path = str(path.resolve())
     digests = [*code.values()]
-    name = str(job.name or "") or _name(plan, _digest(plan, spec.document.data, digests))
+    name = str(job.name or "") or _name(plan, _digest(plan, spec.document.copy(), digests))
     job.name, job.display_name, job.experiment_name = name, plan.display_name, plan.experiment
     digest = digests[0] if len(digests) == 1 else hashed(digests) if digests else ""
     job.properties = {**(job.properties or {}), SPEC: str(plan.place), CODE: digest}
@@ -112,11 +112,24 @@ def _name(plan: Plan, digest: str) -> str:
 
 
 def _digest(plan: Plan, document: Any, code: list[str]) -> str:
+    """What the name of a job says of its content; local data count by what they hold.
+
+    Where they lie does not: another machine finds the same job.
+    """
     data = {
         field: assets.digest(data.path)
         for field, data in supplied_inputs(plan)
         if data.path is not None and data.asset is None and data.path.exists()
     }
+    for field in data:
+        *parents, name = field.split(".")
+        owner = document
+        for key in parents:
+            owner = owner[key]
+        if isinstance(owner[name], dict):
+            owner[name].pop("path", None)
+        else:
+            owner[name] = ""
     return hashed(
         [trees.git(plan.spec.file.parent, "rev-parse", "HEAD"), document, code, data]
     ).partition(":")[2]

@@ -153,7 +153,8 @@ def collect(
 ) -> Version:
     """Measure and register a run's model, and assemble its evidence here, to be attested.
 
-    Without a `run` the project is trained first. No gate is asked. Evidence that was attested for
+    Without a `run` it is that of the project's training job, which a backend follows where it has
+    run for this commit. No gate is asked. Evidence that was attested for
     this run and this commit before is taken again. Raises Refused as `propose` does.
     """
     desired_state.check_environment(environment)

@@ -45,9 +45,15 @@ def projects(root: Path, since: str = "") -> list[str]:
     return [name for name in names if all((folder / name / file).is_file() for file in NEEDED)]
 
 
-def summary(document: Mapping[str, Any]) -> str:
-    """The decision about a candidate, the comparison and the gates, as Markdown."""
-    compared = Value(document["comparison"])
+def summary(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Each candidate beside the champion, with what the gates decided, as Markdown."""
+    return "\n\n".join(_section(Value(document)) for document in documents)
+
+
+def _section(document: Value) -> str:
+    compared = document["comparison"]
+    if not compared:
+        return f"### {document['project'].code()} failed\n\n{document['error'].text(2000)}"
     return comment.fit([comment.title(compared), *comment.sections(compared)])
 
 
@@ -132,7 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         if options.command == "summary":
-            print(summary(json.loads(options.document.read_text(encoding="utf-8"))))
+            document = json.loads(options.document.read_text(encoding="utf-8"))
+            print(summary(document if isinstance(document, list) else [document]))
         elif options.command == "open":
             _open(options.projects)
         else:
