@@ -15,17 +15,17 @@ import pytest
 import yaml
 
 from tests.conftest import EXAMPLE, ROOT
+from tests.stand_ins.az_and_gh import SUBSCRIPTION, TENANT, Cloud
 from tests.test_fork import GIT, tracked
 
 PYTHON = ROOT / ".venv/update/bin/python"
-ID, TENANT = "6f8d2c1e-1111-4000-8000-000000000000", "6f8d2c1e-2222-4000-8000-000000000000"
 VALUES = {
     "name": "contoso",
     "repository": "contoso/models",
     "team": "contoso/ml",
     "owner": "ml@contoso.com",
     "region": "northeurope",
-    "subscription": ID,
+    "subscription": SUBSCRIPTION,
     "tenant": TENANT,
 }
 TIMING = "ml/toolkit/timing.py"
@@ -75,7 +75,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copier takes its time for each file.
     """
     folder = tmp_path_factory.mktemp("template")
-    of_forks = ("tests/projects/", "tests/github/", "tests/conftest", "tests/shared", "tests/named")
+    names = ("projects/", "github/", "stand_ins/", "conftest", "shared", "named")
+    of_forks = tuple(f"tests/{name}" for name in names)
     for name in tracked(ROOT):
         if name.startswith(("tests/", "benchmarks/")) and not name.startswith(of_forks):
             continue
@@ -119,6 +120,39 @@ def install(folder: Path) -> None:
     uv = [ROOT / ".venv/bin/uv", "pip", "install", "--quiet", "--no-deps", "--offline"]
     lock = ["--require-hashes", "-r", "requirements/framework.lock"]
     subprocess.run([*uv, "--target", target, *lock], cwd=folder, check=True)
+
+
+def environment(folder: Path) -> None:
+    """A `.venv` with this one's packages and programs of its own."""
+    own, venv = folder / ".venv", ROOT / ".venv"
+    (own / "bin").mkdir(parents=True, exist_ok=True)
+    for name in ("python", "python3", "uv"):
+        (own / "bin" / name).symlink_to(venv / "bin" / name)
+    packages = next(venv.glob("lib/python3*/site-packages"))
+    (own / packages.relative_to(venv)).parent.mkdir(parents=True)
+    (own / packages.relative_to(venv)).symlink_to(packages)
+    (own / "update").symlink_to(venv / "update")
+    shutil.copy(venv / "pyvenv.cfg", own / "pyvenv.cfg")
+    for stamp in ("framework", "update", "main", "dev", "infra"):
+        (own / f"{stamp}.stamp").touch()
+
+
+def shell(folder: Path, command: str, code: int = 0, **variables: str) -> str:
+    """What a command of a person prints, in the folder."""
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env={**os.environ, "MAKEFLAGS": "", "MLOPS_HOME": "", **variables},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def table(file: Path) -> None:
+    file.write_text("age,left\n" + "".join(f"{n},{n % 3 // 2}\n" for n in range(700)))
 
 
 def stack(folder: Path, name: str) -> dict[str, object]:
@@ -169,7 +203,7 @@ def test_no_placeholder_is_left(forks: dict[str, Path], kind: str) -> None:
             assert "your-organisation" not in text and "mlplat" not in text, name
     for name in ("dev", "staging", "prod"):
         config = stack(folder, name)
-        assert config["azure-native:subscriptionId"] == ID
+        assert config["azure-native:subscriptionId"] == SUBSCRIPTION
         assert config["azure-native:location"] == "northeurope"
         assert config["platform:asset_registry"]["name"] == "contoso-shared"  # type: ignore[index]
     assert stack(folder, "prod")["platform:reviewers"] == ["contoso/ml"]
@@ -240,12 +274,8 @@ def test_without_the_example(template: Path, tmp_path: Path) -> None:
 
 def test_azure_is_asked_for_ids(template: Path, tmp_path: Path) -> None:
     """Where `az` is signed in, they need no variable."""
-    folder, programs = tmp_path / "models", tmp_path / "bin"
+    folder, programs = tmp_path / "models", Cloud(tmp_path).programs()
     git(template, "clone", "-q", str(template), str(folder))
-    programs.mkdir()
-    answer = json.dumps({"id": ID, "tenantId": TENANT})
-    (programs / "az").write_text(f"#!/bin/sh\necho '{answer}'\n")
-    (programs / "az").chmod(0o755)
     given = {name: VALUES[name] for name in VALUES if name not in ("subscription", "tenant")}
     ask(folder, "init", *options({**given, "full": "1"}), path=f"{programs}:/usr/bin:/bin")
     assert stack(folder, "dev")["azure-native:tenantId"] == TENANT
@@ -338,3 +368,92 @@ def test_an_update_needs_a_fork_and_a_clean_tree(fork: Made, template: Path) -> 
     folder = fork("thin")
     (folder / "Makefile").write_text("changed\n")
     assert "update-failed" in ask(folder, "update", code=1).stderr
+
+
+# What works in both.
+
+ESCAPE = """
+$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
+type: command
+code: ../../../..
+command: python -c "import ml.toolkit.tables as t; print(t.__file__); import ml.core.errors"
+environment: azureml:ml-cpu:1
+compute: azureml:cpu-cluster
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["thin", "full"])
+def test_the_main_job_runs(kind: str, fork: Made) -> None:
+    """And its check, its preview, a new project; a job finds what was hashed and nothing else."""
+    folder = fork(kind)
+    environment(folder)
+    ml = ".venv/bin/ml"
+    shell(folder, "PYTHONPATH=.venv/framework .venv/bin/python -m ml.core.imports")
+    assert " 0 errors" in shell(folder, f"{ml} check")
+    assert "broken" not in shell(folder, "make links")
+    small = "--set inputs.trees=2 --set inputs.matches=3"
+    assert "output model:" in shell(folder, f"{ml} run {PROJECT}/jobs/train.yml {small}")
+    table(folder.parent / "churn.csv")
+    shell(folder, f"{ml} new churn --table ../churn.csv --target left")
+    assert " 0 errors" in shell(folder, f"{ml} check")
+    affected = json.loads(shell(folder, f"{ml} affected --base HEAD --json"))
+    assert affected["projects"] == ["churn"] and affected["framework"] is False
+    assert "nothing refused" in shell(folder, ".venv/bin/infra preview dev")
+    job = folder / PROJECT / "jobs/escape.yml"
+    job.write_text(ESCAPE)
+    printed = shell(folder, f"{ml} run {job}", code=1)
+    assert "No module named 'ml.core'" in printed
+    hashed = re.search(r"^\S+ml/toolkit/tables.py$", printed, re.M)
+    assert hashed is None or str(folder / "ml/toolkit") not in hashed[0]
+
+
+# The lines of the README.
+
+FIRST = re.search(r"^```shell\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+# Before the stand-in for `gh`: what `infra bootstrap` does not ask of it.
+GH = """#!/bin/sh
+case "$1 $2" in
+  "repo create") git remote add origin {github}; exec git push -q -u origin main;;
+  workflow*|pr*) echo "$*" >> {record}; exit 0;;
+esac
+"""
+
+
+@pytest.mark.slow
+def test_the_readme_leads_to_the_first_pull_request(template: Path, tmp_path: Path) -> None:
+    """Its ten lines, typed one after the other; placeholders are refused before."""
+    assert FIRST
+    lines = FIRST[1].splitlines()
+    assert len(lines) == 10
+    github, record, home = tmp_path / "github", tmp_path / "record", tmp_path / "home"
+    home.mkdir()
+    table(home / "churn.csv")
+    git(tmp_path, "init", "-q", "--bare", str(github))
+    programs = Cloud(tmp_path).programs()
+    stand_in = (programs / "gh").read_text().partition("\n")[2]
+    (programs / "gh").write_text(GH.format(github=github, record=record) + stand_in)
+    variables = {
+        "HOME": str(home),
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "TEMPLATE": str(template),
+        **{f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER")
+           for what in ("NAME", "EMAIL")},
+    }  # fmt: skip
+    folder = tmp_path
+    for line in lines:
+        if line.startswith(".venv/bin/infra bootstrap"):
+            assert "placeholder" not in shell(folder, line, **variables)
+            continue
+        shell(folder, line, **variables)
+        if line.startswith("git clone"):
+            folder = tmp_path / "models"
+            environment(folder)
+            bare = "PYTHONPATH=. .venv/bin/python -c 'from infra.cli import main; main()' bootstrap"
+            assert "placeholder" in shell(folder, bare, code=2, **variables)
+            assert "no NAME" in shell(folder, "make init", code=2, **variables)
+    assert git(github, "ls-tree", "-r", "--name-only", "first-model", "ml/projects/churn")
+    assert record.read_text().splitlines() == ["workflow run infra.yml", "pr create --fill"]
+    kept = json.loads((tmp_path / "state.json").read_text())
+    assert any("repos/contoso/models/environments/prod-deploy" in key for key in kept["things"])
+    assert ask(folder, "stacks").stdout

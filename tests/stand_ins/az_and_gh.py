@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 Answer = tuple[Any, str]
+# Where `az` is signed in.
+SUBSCRIPTION = "6f8d2c1e-1111-4000-8000-000000000000"
+TENANT = "6f8d2c1e-2222-4000-8000-000000000000"
 
 
 def answered(state: dict[str, Any], words: list[str]) -> Answer:
@@ -84,6 +87,8 @@ def _rest(things: dict[str, Any], words: list[str]) -> Answer:
 
 
 def _az(things: dict[str, Any], words: list[str]) -> Answer:
+    if words[1:3] == ["account", "show"]:
+        return {"id": SUBSCRIPTION, "tenantId": TENANT}, ""
     if words[1:3] == ["ad", "signed-in-user"]:
         return {"id": "person"}, ""
     if words[1] == "rest":
