@@ -22,6 +22,7 @@ ROLES: Mapping[str, str] = {
     "00482a5a-887f-4fb3-b363-3b7fe8e74483": "Key Vault Administrator",
     "e147488a-f6f5-4113-8e2d-b22465e65bf6": "Key Vault Crypto Service Encryption User",
     "f1a07417-d97a-45cb-824c-7a7467783830": "Managed Identity Operator",
+    "43d0d8ad-25c7-4714-9337-8ba259a9fe05": "Monitoring Reader",
     "acdd72a7-3385-48ef-bd42-f606fba81ae7": "Reader",
     "ba92f5b4-2d11-453d-a403-e96b0029c9fe": "Storage Blob Data Contributor",
     "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1": "Storage Blob Data Reader",
@@ -41,6 +42,7 @@ WORKFLOWS: Mapping[str, frozenset[str]] = {
             "AzureML Releaser",
             "AzureML Registry User",
             "Managed Identity Operator",
+            "Monitoring Reader",
             "Storage Blob Data Contributor",
         }
     ),
