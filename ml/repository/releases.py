@@ -187,7 +187,7 @@ def _before(
     serves is taken, else the one just before.
     """
     folder = f"ml/projects/{project}"
-    file, evidence = f"{folder}/{FILE}", f"{folder}/evidence/{environment}.json"
+    file = f"{folder}/{FILE}"
     now = (root / file).read_bytes().decode()
     current = declaration(now, environment)
     commit, earlier = "", list[tuple[str, str]]()
@@ -201,8 +201,10 @@ def _before(
         raise Refused(Problem("nothing-before", found, "the whole history", "fetch-depth: 0"))
     after, wanted = next((pair for pair in earlier if serving in pair[1]), earlier[0])
     files: dict[str, str | None] = {file: now.replace(current, wanted)}
-    if (root / evidence).exists():
-        files[evidence] = _at(root, f"{after}^", evidence)
+    for suffix in ("json", "attestation.json"):
+        evidence = f"{folder}/evidence/{environment}.{suffix}"
+        if (root / evidence).exists() or _at(root, f"{after}^", evidence) is not None:
+            files[evidence] = _at(root, f"{after}^", evidence)
     return files, commit
 
 

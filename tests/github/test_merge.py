@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -210,6 +211,7 @@ def test_a_merge_is_trained_attested_and_promoted(
     work = team.folder / "main"
     git(team.folder, "clone", "-q", str(team.origin), "main")
     tiny.project(work)
+    (work / FOLDER / "release.yml").unlink()  # it has no content that could be released
     gates = work / "ml/projects/tiny/gates.yml"
     day = str(datetime.now(UTC).date())
     gates.write_text(gates.read_text() + WRITTEN.replace("DAY", day).replace("FEATURES", "f" * 64))
@@ -253,3 +255,19 @@ def test_a_merge_is_trained_attested_and_promoted(
     (version,) = backend.registry.versions("tiny")
     declared = git(team.origin, "show", "promote/tiny-dev-1:ml/projects/tiny/release.yml")
     assert version.digest in declared and version.evidence in declared
+
+    # The promotion is merged, and released by what the run attested; a second time nothing changes.
+    team.deployed(workflow="release")
+    git(team.origin, "update-ref", "refs/heads/main", "promote/tiny-dev-1")
+    jobs = team.pushed("release")
+    assert results(jobs) == ["success", "success", "skipped"], jobs["release"].summary
+    assert "✅ `tiny` `1` serves now" in jobs["release"].summary
+    live, champion = backend.endpoints.live("tiny-dev"), backend.registry.champion("tiny", "dev")
+    assert live and champion and live.launch.digest == champion.digest == version.digest
+    azure.requests()
+    jobs = team.scheduled("release", "workflow_dispatch")
+    assert "✅ `tiny` `1` serves already, as declared" in jobs["release"].summary
+    changes = [
+        line for line in azure.requests() if re.match("(PUT|DELETE) .*onlineEndpoints", line)
+    ]
+    assert changes == [] and team.state.issues == []

@@ -21,6 +21,7 @@ from tests.stand_ins.github import APP
 __all__ = ["team", "template"]
 FILE = "ml/projects/words/release.yml"
 EVIDENCE = "ml/projects/words/evidence/dev.json"
+ATTESTATION = "ml/projects/words/evidence/dev.attestation.json"
 STACKS = ["dev", "staging", "prod"]
 DEV = "  dev:\n    version: 1\n    # words\n\n"
 
@@ -78,7 +79,7 @@ def ends(team: Repository, *results: Mapping[str, object]) -> None:
 
 def merge(team: Repository, **versions: str) -> dict[str, Job]:
     """A pull request with these versions is merged."""
-    evidence = {EVIDENCE: f'{{"version": "{versions["dev"]}"}}\n'} if "dev" in versions else {}
+    evidence = dict.fromkeys((EVIDENCE, ATTESTATION), f'{{"version": "{versions.get("dev")}"}}\n')
     return team.push({FILE: declared(**versions), **evidence}, "release")
 
 
@@ -154,7 +155,8 @@ def test_a_canary_that_failed_opens_an_issue_and_a_revert(team: Repository) -> N
         == declared(dev="1", staging="1", prod="1").strip()
     )
     assert git(team.origin, "show", f"{head}:{EVIDENCE}") == '{"version": "1"}'
-    assert git(team.origin, "diff", "--name-only", "main", head).split() == [EVIDENCE, FILE]
+    changed = git(team.origin, "diff", "--name-status", "--no-renames", "main", head)
+    assert changed.split() == ["D", ATTESTATION, "M", EVIDENCE, "M", FILE]
     assert {*team.signed_in} == {"dev-release"}  # the job that reverts signs in nowhere
 
     before = len(team.state.changes)

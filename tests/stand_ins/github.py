@@ -221,7 +221,8 @@ def _tree(state: State, base: str, entries: list[Any]) -> str:
         for entry in entries:
             if "content" not in entry:
                 assert entry["sha"] is None
-                _git(state, "update-index", "--force-remove", entry["path"], variables=index)
+                gone = f"0 {'0' * 40}\t{entry['path']}\n"
+                _git(state, "update-index", "--index-info", text=gone, variables=index)
                 continue
             blob = _git(state, "hash-object", "-w", "--stdin", text=entry["content"])
             place = f"{entry['mode']},{blob},{entry['path']}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal
 
 from ml.backends.base import Backend
@@ -55,19 +56,33 @@ def apply_all(
 ) -> Sequence[Result]:
     """Apply each project in turn; what one came to does not keep the others from theirs.
 
-    `apply` is `ml.release.rollout.apply.apply` of a project. Raises Refused when a declaration
-    cannot be read.
+    `apply` is `ml.release.rollout.apply.apply` of a project. A declaration that cannot be read is
+    the failure of its project.
     """
+    results = []
     releasable = {project.name for project in projects.every()}
-    declared = {
-        project: entry
-        for project in desired_state.projects()
-        if project in releasable and (entry := desired_state.read(project, environment))
-    }
-    return [
-        _result(backend, project, environment, entry, approved_by, apply)
-        for project, entry in declared.items()
-    ]
+    for project in desired_state.projects():
+        if project not in releasable:
+            continue
+        report = partial(Result, project, environment, approved_by=approved_by)
+        try:
+            declared = desired_state.read(project, environment)
+        except Refused as refused:
+            results.append(
+                report(
+                    *("", "", ""),
+                    outcome="failed",
+                    exit_code=int(refused.exit_code),
+                    serving=None,
+                    serving_digest=None,
+                    problems=refused.problems,
+                )
+            )
+            continue
+        if declared is not None:
+            about = partial(report, declared.model, declared.version, declared.decision)
+            results.append(_result(backend, project, environment, declared, about, apply))
+    return results
 
 
 def _result(
@@ -75,11 +90,11 @@ def _result(
     project: str,
     environment: str,
     declared: Declared,
-    approved_by: str,
+    report: Callable[..., Result],
     apply: Callable[[str], Applied | None],
 ) -> Result:
     name = desired_state.endpoint_of(declared.model, environment)
-    outcome: Literal["applied", "unchanged", "refused", "rolled-back", "failed"]
+    outcome: str
     gates: Sequence[Mapping[str, str]] = ()
     problems: Sequence[Problem] = ()
     figures = None
@@ -103,13 +118,7 @@ def _result(
         else:
             outcome = "refused" if code == Exit.GATE_SAID_NO else "failed"
     live = backend.endpoints.live(name)
-    return Result(
-        project=project,
-        environment=environment,
-        model=declared.model,
-        version=declared.version,
-        decision=declared.decision,
-        approved_by=approved_by,
+    return report(
         outcome=outcome,
         exit_code=int(code),
         serving=live.launch.version if live else None,

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ml.core.errors import Problem, Refused
+from ml.core.home import home
 from ml.release import audit, serving
 from ml.release.declaration import desired_state, projects
 from ml.release.promotion.propose import propose
@@ -114,6 +115,14 @@ def test_a_green_that_fails_its_canary_is_not_tried_again(
     assert status(BACKEND, "tiny")[0].verdict == "as declared"
     code, out, _ = ml(capsys, *every)
     assert code == 0 and json.loads(out)[0]["outcome"] == "unchanged"
+    # A declaration that cannot be read is the failure of its project alone.
+    other = challenged.project.folder.parent / "other"
+    other.mkdir()
+    (other / "gates.yml").touch()
+    (home() / "release/other.yml").write_text("environments: 3\n")
+    code, out, err = ml(capsys, *every)
+    assert code == 2 and "missing-field" in out
+    assert [one["outcome"] for one in json.loads(out)] == ["failed", "unchanged"]
 
 
 def test_a_green_with_another_model_is_never_switched_to(challenged: World) -> None:
