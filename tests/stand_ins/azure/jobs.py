@@ -126,6 +126,8 @@ class Job:
         if run is None:
             if self.cancel:
                 return "Canceled"
+            if self.process is None:
+                return "Queued"
             return "Preparing" if is_alive else "Failed"
         if run.status in OPEN:
             return "Running" if is_alive else "Failed"

@@ -47,13 +47,14 @@ class StandIn:
         """Add that many jobs that have ended as this one did."""
         self._control("copies", {"job": job, "times": times})
 
-    def enter(self, patch: pytest.MonkeyPatch) -> str:
-        """Lead this process to a workspace of its own; its name.
+    def enter(self, patch: pytest.MonkeyPatch, prefix: str = "mlw") -> str:
+        """Lead this process to a workspace of its own; its name. With the prefix `idle` it starts
+        no jobs: they stay queued.
 
         Of a cloud that azure-ai-ml does not know it asks for the addresses again and again, for
         each job of a list even. So it is told them, as with MLClient's `cloud_metadata`.
         """
-        name = f"mlw-{uuid.uuid4().hex[:8]}"
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         for key, value in {**self.variables, "AZUREML_WORKSPACE_NAME": name}.items():
             patch.setenv(key, value)
         assert set(VARIABLES) <= set(self.variables)

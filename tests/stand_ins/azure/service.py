@@ -34,6 +34,8 @@ INSTANCE_GIB = 14
 # SDK `MFE_PATH_PREFIX`: a registry's requests have it in front.
 _REGISTRY_PREFIX = "/mferp/managementfrontend"
 CLOUD = "StandInCloud"
+# A workspace whose name begins so starts no jobs.
+IDLE = "idle"
 COMPUTES = ("cpu-cluster", "gpu-cluster", "gpu-spot")
 # docs concept-endpoints… and SDK `RunHistoryConstants.TERMINAL_STATUSES`.
 ENDED = frozenset({"Completed", "Failed", "Canceled"})
@@ -350,7 +352,8 @@ class Workspace:
             return Answer(200, self._job(job))
         job = Job(name, properties, self.folder / name, self.files(properties), time.time())
         self.jobs[name] = job
-        job.start(self.storage)
+        if not self.storage.name.startswith(f"azureml-{IDLE}"):
+            job.start(self.storage)
         return Answer(201, self._job(job))
 
     def files(self, properties: dict[str, Any]) -> dict[str, str]:
