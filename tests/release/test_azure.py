@@ -66,6 +66,13 @@ class World:
         for state in self.backend.assets.compare(folder):
             self.backend.assets.create(state)
 
+    def move(self, home: Path, patch: pytest.MonkeyPatch) -> AzureBackend:
+        """Go on with another home, as another machine does; its backend."""
+        patch.setenv("MLOPS_HOME", str(home))
+        self.backend = AzureBackend()
+        self.backend.verifier = AUTHORITY.verifier
+        return self.backend
+
     def train(self, skill: float) -> str:
         """A completed run of that skill; its name."""
         spec = load(self.project.folder / "jobs" / "train.yml", {"inputs.skill": str(skill)})
@@ -85,7 +92,7 @@ class World:
 
 @pytest.fixture
 def world(azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    azure.enter(monkeypatch)
+    monkeypatch.setenv(REGISTRY, f"shared-{azure.enter(monkeypatch)}")
     monkeypatch.chdir(tmp_path)
     made = World(tmp_path)
     rehearse(made.project.folder, tmp_path.parent / f"{tmp_path.name}-osv")
@@ -100,16 +107,37 @@ def test_the_whole_way(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Train, propose, plan, apply, a better version by a canary, and back to the first."""
-    backend, lines = world.backend, list[str]()
+    """Train, propose, plan, apply, a better version by a canary, and back to the first.
+
+    Each step is on another machine, as of a workflow every run is on a fresh runner. What is rolled
+    back to serves by the code that it had, not by the commit's.
+    """
+    backend, lines, waits = world.backend, list[str](), list[str]()
+
+    def machine() -> AzureBackend:
+        return world.move(tmp_path_factory.mktemp("home"), monkeypatch)
+
     first, second = world.train(0.8), world.train(0.95)
     world.propose(first)
     steps = plan(backend, "tiny", "dev")
     assert steps.unsigned and steps.stops is None and steps.serving is None
-    done = apply(backend, "tiny", "dev", "ana", progress=lines.append)
+    other = ExitStack()
+    other.enter_context(AzureBackend().endpoints.reserve("tiny-dev", waits.append))
+
+    def leave(sentence: str) -> None:
+        waits.append(sentence)
+        assert world.backend.endpoints.live("tiny-dev") is None
+        other.close()
+
+    done = apply(machine(), "tiny", "dev", "ana", progress=lines.append, waiting=leave)
+    assert len(waits) == 1
     assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
     assert ask("tiny-dev", {"question": "how?"}, backend.endpoints).version == "1"
 
+    machine()
+    score = world.project.folder / "endpoint" / "score.py"
+    score.write_text(score.read_text() + "# Other serving code, which a rollback takes back.\n")
+    commit("other serving code")
     better = world.propose(second)
     assert better.champion and better.champion.version == "1"
     look = ("release", "plan", "tiny", "--env", "dev", "--on", "azure")
@@ -118,27 +146,37 @@ def test_the_whole_way(
         monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
         found, out, err = ml(capsys, *look)
         assert (found, words in out + err) == (code, True), err
-    done = apply(backend, "tiny", "dev", "ana", progress=lines.append)
+    done = apply(machine(), "tiny", "dev", "bo", progress=lines.append)
     assert done and (done.outcome, done.version.version) == ("applied", "2"), done.decision.blocking
     assert done.canary and done.canary.kind == "passed"
     assert [line.partition(":")[0] for line in lines] == ["10 %", "50 %", "100 %"]
     assert ask("tiny-dev", {"question": "how?"}, backend.endpoints).version == "2"
-    (now,) = status(backend, "tiny", "dev")
-    assert (now.declared, now.champion, now.serving, now.signed_off) == ("2", "2", "2", "ana")
+    (now,) = status(machine(), "tiny", "dev")
+    assert (now.declared, now.champion, now.serving, now.signed_off) == ("2", "2", "2", "bo")
     assert now.verdict == "as declared" and now.url
 
-    assert roll_back(backend, "tiny", "dev", "it was a test").declared.version == "1"
+    assert roll_back(machine(), "tiny", "dev", "it was a test").declared.version == "1"
     commit("back")
-    done = apply(backend, "tiny", "dev", "ana")
+    done = apply(machine(), "tiny", "dev", "ana")
     assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
     words = ("invoke", "tiny-dev", '{"question": "how?"}', "--on", "azure", "--json")
     code, out, _ = ml(capsys, *words)
     assert code == 0 and json.loads(out)["model_digest"] == done.version.digest
     words = ("release", "status", "tiny", "--env", "dev", "--on", "azure", "--json")
     code, out, _ = ml(capsys, *words)
-    assert code == 0 and json.loads(out)[0]["serving"] == "1"
-    done = apply(backend, "tiny", "dev", "ana")
+    (found,) = json.loads(out)
+    assert code == 0
+    assert (found["serving"], found["audit"], found["signed_off"]) == ("1", "verified", "ana")
+    done = apply(machine(), "tiny", "dev", "ana")
     assert done and done.outcome == "unchanged"
+
+    machine()
+    code, _, err = ml(capsys, "audit", "verify", "--on", "azure")
+    assert code == 0 and "none changed" in err and "dev committed in" in err
+    code, _, err = ml(capsys, "audit", "verify")
+    assert code == 0 and "no line yet" in err
+    code, _, err = ml(capsys, "evidence", "verify", "tiny", "1", "--on", "azure")
+    assert code == 0 and "DIFFERS" not in err
 
 
 def test_local_is_not_on_azure() -> None:

@@ -1,10 +1,9 @@
-"""Releases on Azure from several machines: each has a home of its own, and the same commit."""
+"""What machines that release to the same workspace share: the audit log, and leases."""
 
 from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,85 +13,13 @@ from azure.core.pipeline.transport import RequestsTransport
 
 from ml.backends.azure import blobs
 from ml.backends.azure.backend import AzureBackend
-from ml.backends.azure.workspace import REGISTRY
-from ml.backends.base import Backend
 from ml.core.errors import Refused
 from ml.release import audit
-from ml.release.canary import canary
-from ml.release.rollout.apply import apply
-from ml.release.rollout.rollback import roll_back
-from ml.release.rollout.status import status
 from tests.backends.conftest import azure
 from tests.release.killing import killed
-from tests.release.promotion.test_environments import commit
-from tests.release.test_azure import World, lead, world
-from tests.release.test_commands import ml
 from tests.stand_ins.azure.running import StandIn
 
-__all__ = ["azure", "world"]
-
-
-@pytest.mark.slow
-def test_each_step_on_another_machine(
-    world: World,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Propose, apply, roll back and status, as a workflow does it: every run on a fresh runner.
-
-    What is rolled back to serves by the code that it had, not by the commit's.
-    """
-
-    def machine() -> Backend:
-        monkeypatch.setenv("MLOPS_HOME", str(tmp_path_factory.mktemp("home")))
-        backend = AzureBackend()
-        backend.verifier = world.backend.verifier
-        world.backend = backend
-        return backend
-
-    monkeypatch.setattr(canary, "lead", lead)
-    monkeypatch.setenv(REGISTRY, f"shared-{world.backend.workspace.name}")
-    machine()
-    first, second = world.train(0.8), world.train(0.95)
-    world.propose(first)
-    waits, other = list[str](), ExitStack()
-    other.enter_context(AzureBackend().endpoints.reserve("tiny-dev", waits.append))
-
-    def leave(sentence: str) -> None:
-        waits.append(sentence)
-        assert world.backend.endpoints.live("tiny-dev") is None
-        other.close()
-
-    done = apply(machine(), "tiny", "dev", "ana", waiting=leave)
-    assert len(waits) == 1
-    assert done and (done.outcome, done.version.version) == ("applied", "1")
-
-    machine()
-    score = world.project.folder / "endpoint" / "score.py"
-    score.write_text(score.read_text() + "# Other serving code, which a rollback takes back.\n")
-    commit("other serving code")
-    rival = world.propose(second).champion
-    assert rival and rival.version == "1"
-    done = apply(machine(), "tiny", "dev", "bo")
-    assert done and (done.outcome, done.version.version) == ("applied", "2")
-    (now,) = status(machine(), "tiny", "dev")
-    assert (now.verdict, now.serving, now.signed_off) == ("as declared", "2", "bo")
-
-    assert roll_back(machine(), "tiny", "dev", "it was a test").declared.version == "1"
-    commit("back")
-    done = apply(machine(), "tiny", "dev", "ana")
-    assert done and (done.outcome, done.version.version) == ("applied", "1")
-    (now,) = status(machine(), "tiny", "dev")
-    assert (now.verdict, now.audit, now.signed_off) == ("as declared", "verified", "ana")
-
-    machine()
-    code, _, err = ml(capsys, "audit", "verify", "--on", "azure")
-    assert code == 0 and "none changed" in err and "dev committed in" in err
-    code, _, err = ml(capsys, "audit", "verify")
-    assert code == 0 and "no line yet" in err
-    code, _, err = ml(capsys, "evidence", "verify", "tiny", "1", "--on", "azure")
-    assert code == 0 and "DIFFERS" not in err
+__all__ = ["azure"]
 
 
 @pytest.mark.slow

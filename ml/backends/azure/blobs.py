@@ -4,7 +4,6 @@ of each endpoint.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import socket
@@ -167,4 +166,4 @@ def _identity() -> str:
     """Of whoever releases, for people: the workflow's run, or the user and the machine."""
     if run := os.environ.get("GITHUB_RUN_ID"):
         return f"https://github.com/{os.environ.get('GITHUB_REPOSITORY')}/actions/runs/{run}"
-    return f"{getpass.getuser()} on {socket.gethostname()}"
+    return f"{os.environ.get('USER') or 'somebody'} on {socket.gethostname()}"
