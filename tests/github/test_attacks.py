@@ -21,6 +21,7 @@ CHECK, POSTING = "tests/github/test_check.py", "tests/github/test_posting.py"
 TRAIN, RELEASE = "tests/github/test_train.py", "tests/github/test_release.py"
 TRUST, OWNERS = "tests/release/test_trust.py", "tests/github/test_codeowners.py"
 ENVIRONMENTS = "tests/release/promotion/test_environments.py"
+MERGE = "tests/github/test_merge.py"
 BOOTSTRAP, RULES = "tests/infra/live/test_bootstrap.py", "tests/github/test_rules.py"
 
 # What an attacker does → (file, test) that hold it.
@@ -55,6 +56,7 @@ ATTACKS: dict[str, list[tuple[str, str]]] = {
     ],
     "release.yml names another digest": [
         (ENVIRONMENTS, "test_what_is_not_as_declared_touches_nothing"),
+        (MERGE, "test_a_merge_is_trained_attested_and_promoted"),
         (TRUST, "test_an_invented_decision"),
         (TRUST, "test_the_real_place_takes_attested_evidence_alone"),
     ],
@@ -77,6 +79,9 @@ ATTACKS: dict[str, list[tuple[str, str]]] = {
     "an artifact of the untrusted run names another pull request": [
         (HERE, "test_an_artifact_does_not_choose_its_pull_request"),
         (POSTING, "test_nothing_is_posted"),
+    ],
+    "what a training leaves lies about the files, the project or the version to promote": [
+        (MERGE, "test_a_document_that_lies_opens_nothing"),
     ],
     "somebody without write access asks for training, or pushes after it was asked for": [
         (TRAIN, "test_nothing_is_trained"),

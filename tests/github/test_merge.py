@@ -166,6 +166,7 @@ def test_what_failed_is_done_by_the_next_run(target: str, team: Repository) -> N
     assert len(promotions(team)) == 1
 
 
+@pytest.mark.attack("What a training leaves lies about its promotion")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -271,3 +272,17 @@ def test_a_merge_is_trained_attested_and_promoted(
         line for line in azure.requests() if re.match("(PUT|DELETE) .*onlineEndpoints", line)
     ]
     assert changes == [] and team.state.issues == []
+
+    # A merge declares another digest: nothing is touched, and the run says why.
+    git(work, "fetch", "-q")
+    git(work, "reset", "-q", "--hard", "origin/main")
+    declaration = work / "ml/projects/tiny/release.yml"
+    evil = declaration.read_text().replace(version.digest, "sha256:" + "e" * 64)
+    assert evil != declaration.read_text()
+    declaration.write_text(evil)
+    git(work, "commit", "-qam", "another digest")
+    git(work, "push", "-q", "origin", "HEAD:main")
+    jobs = team.pushed("release")
+    assert results(jobs) == ["success", "failure", "skipped"]
+    assert "not-as-declared" in jobs["release"].summary
+    assert backend.endpoints.live("tiny-dev") == live and team.state.issues == []

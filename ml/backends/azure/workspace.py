@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,8 @@ from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 from ml.backends.azure.errors import as_refusals
 from ml.core import home
@@ -28,6 +31,10 @@ VARIABLES = {
 REGISTRY = "AZUREML_REGISTRY_NAME"
 # Where every workspace keeps its files.
 DATASTORE = "workspaceblobstore"
+# Where a job of GitHub's gets tokens that say which it is, for the audience of Azure's sign-in:
+# docs.github.com/actions/reference/security/oidc, "Methods for requesting the OIDC token".
+WORKFLOW_URL, WORKFLOW_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
+WORKFLOW_AUDIENCE = "api://AzureADTokenExchange"
 # "If your model container returns a non-200 response, Azure returns a 424": learn.microsoft.com/
 # azure/machine-learning/how-to-troubleshoot-online-endpoints#http-status-codes
 MODEL_ERROR = 424
@@ -106,8 +113,12 @@ class Workspace:
 
     @cached_property
     def _credential(self) -> Any:
-        from azure.identity import DefaultAzureCredential
+        from azure.identity import ClientAssertionCredential, DefaultAzureCredential
 
+        who = [os.environ.get(name) for name in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID")]
+        if os.environ.get(WORKFLOW_URL) and all(who):
+            # What `az login` got in a workflow ends after an hour, and a training may not.
+            return ClientAssertionCredential(*who, _workflow_token)
         return DefaultAzureCredential()
 
     @cached_property
@@ -321,3 +332,12 @@ def configured(environment: Mapping[str, str] | None = None) -> Workspace:
         )
     subscription, group, name = (values[each] for each in VARIABLES)
     return Workspace(subscription, group, name, values.get(REGISTRY, ""))
+
+
+def _workflow_token() -> str:
+    """A new token of the workflow's job, which Azure exchanges for one of its identity."""
+    query = urlencode({"audience": WORKFLOW_AUDIENCE})
+    request = Request(f"{os.environ[WORKFLOW_URL]}&{query}")
+    request.add_header("Authorization", f"Bearer {os.environ[WORKFLOW_TOKEN]}")
+    with urlopen(request, timeout=30) as response:
+        return str(json.load(response)["value"])

@@ -418,6 +418,11 @@ def _apply_all(
         write_json([result.to_json() for result in results])
     elif not results:
         typer.echo(f"nothing is declared for {environment}", err=True)
+    for result in results:
+        if not result.version:
+            # Its declaration cannot be read, so nothing was applied.
+            for problem in result.problems:
+                typer.echo(f"{result.project}: {problem}", err=True)
     codes = [result.exit_code for result in results if result.exit_code != Exit.DONE]
     if codes:
         raise typer.Exit(next((code for code in codes if code != Exit.GATE_SAID_NO), codes[0]))

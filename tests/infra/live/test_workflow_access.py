@@ -12,6 +12,7 @@ from infra import cli
 from infra.live.workflow_access import Access, markdown, table
 from infra.settings.loader import load
 from infra.settings.workflows import PURPOSES
+from tests.conftest import ROOT
 from tests.infra.programs import own
 
 TRAIN = """
@@ -62,6 +63,24 @@ def test_who_approves(rows: dict[str, Access]) -> None:
     """What releases and deploys, in the environments that name people."""
     approved = {name for name, row in rows.items() if row.reviewers}
     assert approved == {"prod-release", "prod-deploy"}
+
+
+def test_the_workflows_as_they_are() -> None:
+    """Which job may do what: one purpose a job, and none has two."""
+    every = {
+        row.environment: row.jobs
+        for stack in ("dev", "prod")
+        for row in table(load(stack), own()[stack].resources, ROOT)
+    }
+    assert every["prod-preview"] == ("drift.yml: drift", "infra.yml: plan")
+    assert every["prod-watch"] == ("drift.yml: watch",)
+    assert every["prod-deploy"] == ("infra.yml: deploy",)
+    assert every["prod-release"] == ("release.yml: release",)
+    assert every["prod-train"] == ()
+    assert {*every["dev-train"]} >= {"train.yml: train"}
+    for stack in ("dev", "prod"):
+        jobs = [job for name, jobs in every.items() if name.startswith(stack) for job in jobs]
+        assert len(jobs) == len({*jobs})
 
 
 def test_another_repository_environment_grants_nothing() -> None:

@@ -121,7 +121,7 @@ def test_a_green_that_fails_its_canary_is_not_tried_again(
     (other / "gates.yml").touch()
     (home() / "release/other.yml").write_text("environments: 3\n")
     code, out, err = ml(capsys, *every)
-    assert code == 2 and "missing-field" in out
+    assert code == 2 and "missing-field" in out and "other: error[missing-field]" in err
     assert [one["outcome"] for one in json.loads(out)] == ["failed", "unchanged"]
 
 
