@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ import yaml
 
 from tests.conftest import EXAMPLE, ROOT
 from tests.stand_ins.az_and_gh import SUBSCRIPTION, TENANT, Cloud
+from tests.stand_ins.github import State, serving
 from tests.test_fork import GIT, tracked
 
 PYTHON = ROOT / ".venv/update/bin/python"
@@ -53,10 +54,16 @@ def commit(folder: Path, message: str) -> None:
 
 
 def ask(
-    folder: Path, module: str, *words: str, code: int = 0, path: str = "/usr/bin:/bin"
+    folder: Path,
+    module: str,
+    *words: str,
+    code: int = 0,
+    path: str = "/usr/bin:/bin",
+    **more: str,
 ) -> subprocess.CompletedProcess[str]:
     """`make init` and `make update`, as the Makefile calls them."""
-    variables = {**os.environ, "PYTHONPATH": str(folder / ".venv/framework"), "PATH": path}
+    framework = str(folder / ".venv/framework")
+    variables = {**os.environ, "PYTHONPATH": framework, "PATH": path, **more}
     words = (str(PYTHON), "-m", f"ml.repository.{module}", *words)
     done = subprocess.run(
         words, cwd=folder, env=variables, capture_output=True, text=True, stdin=subprocess.DEVNULL
@@ -348,19 +355,110 @@ def test_an_update_is_merged(kind: str, fork: Made, newer: Path) -> None:
         assert (folder / "ml/core/errors.py").read_text().startswith('"""Of 0.2.0: ')
 
 
-@pytest.mark.slow
-def test_a_conflict_is_told(fork: Made, newer: Path) -> None:
+SMALL = ("copier.yml", ".copier-answers.yml.copier", "pyproject.toml", "README.md", "Makefile")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A thin fork of a template with few files, whose v0.2.0 changes two: copier takes its time."""
+    template, folder = tmp_path / "template", tmp_path / "fork"
+    for name in (*SMALL, "LICENSE", "requirements/main.lock", "ml/core/errors.py", TIMING):
+        (template / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, template / name)
+    git(template, "init", "-q", "-b", "main")
+    commit(template, "v0.1.0")
+    git(template, "tag", "v0.1.0")
+    words = ["copy", "--quiet", "--defaults", str(template), str(folder)]
+    subprocess.run([PYTHON, "-m", "copier", *words], check=True)
+    (folder / "wheels").mkdir()
+    (folder / "wheels/old.whl").write_bytes(b"\xff")
+    (folder / "requirements").mkdir()
+    (folder / "requirements/framework.lock").write_text("./wheels/old.whl --hash=sha256:00\n")
+    shutil.copy(ROOT / ".gitignore", folder)
+    (folder / "pyproject.toml").touch()
+    git(folder, "init", "-q", "-b", "main")
+    commit(folder, "ours")
+    for name, old, new in (
+        (TIMING, '"""', '"""Of the template: '),
+        ("Makefile", ".PHONY: clean", "polish:\n\n.PHONY: clean"),
+        ("pyproject.toml", 'version = "0.1.0"', 'version = "0.2.0"'),
+    ):
+        text = (template / name).read_text()
+        (template / name).write_text(text.replace(old, new, 1))
+    commit(template, "v0.2.0")
+    git(template, "tag", "v0.2.0")
+    return folder
+
+
+def test_a_conflict_is_told(small: Path) -> None:
     """With the file; the check of every pull request refuses its markers."""
-    folder = fork("thin")
-    text = (folder / TIMING).read_text()
-    (folder / TIMING).write_text(text.replace('"""', '"""Ours: ', 1))
-    follow(folder, newer)
-    done = ask(folder, "update", code=1)
+    text = (small / TIMING).read_text()
+    (small / TIMING).write_text(text.replace('"""', '"""Ours: ', 1))
+    commit(small, "ours too")
+    done = ask(small, "update", code=1, PYTHONPATH=str(ROOT))
     assert f"{TIMING}: both changed the same lines" in done.stdout
-    text = (folder / TIMING).read_text()
+    text = (small / TIMING).read_text()
     assert "<<<<<<< before updating" in text and "Ours: " in text and "Of the template: " in text
-    commit(folder, "a merge that nobody finished")
-    assert f"unmerged]: {TIMING}" in ask(folder, "links", code=1).stderr
+    assert "polish:" in (small / "Makefile").read_text()
+    commit(small, "a merge that nobody finished")
+    refusal = ask(small, "links", code=1, PYTHONPATH=str(ROOT)).stderr
+    assert f"unmerged]: {TIMING}" in refusal
+
+
+@pytest.fixture
+def github(small: Path) -> Iterator[State]:
+    rights = {"contents": "write", "pull-requests": "write"}
+    with serving(State(folder=small, tokens={"app": rights}, apps={"app"})) as state:
+        yield state
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["merged", "conflict"])
+def test_an_update_is_one_pull_request(changed: bool, small: Path, github: State) -> None:
+    """Also when it is asked for twice; the tree in which it is typed stays as it was."""
+    variables = {
+        "GITHUB_API_URL": github.api,
+        "GITHUB_REPOSITORY": github.repository,
+        "GH_TOKEN": "app",
+        "PYTHONPATH": str(ROOT),
+    }
+    if changed:
+        text = (small / TIMING).read_text()
+        (small / TIMING).write_text(text.replace('"""', '"""Ours: ', 1))
+        commit(small, "ours too")
+    old = {"number": 9, "state": "open", "title": "Template v0.1.5"}
+    head = {"ref": "template-update/v0.1.5", "label": "team:template-update/v0.1.5"}
+    github.pulls.append({**old, "head": head})
+    request = ("update", "--pull-request")
+    assert "201 is opened; 9 is closed" in ask(small, *request, **variables).stdout
+    changes = [*github.changes]
+    assert "201 is as it should be" in ask(small, *request, **variables).stdout
+    assert ("POST", "pulls") not in github.changes[len(changes) :]
+    closed, pull = github.pulls
+    assert closed["state"] == "closed" and pull["title"] == "Template v0.2.0"
+    assert (pull.get("labels") == ["conflict"]) is changed
+    assert (f"- `{TIMING}`" in pull["body"]) is changed
+    branch = "template-update/v0.2.0"
+    merged = git(small, "diff", "--name-status", "--no-renames", "main", branch).splitlines()
+    assert [line for line in merged if "wheels" in line or "lock" in line] == [
+        "M\trequirements/framework.lock",
+        "A\twheels/azureml_gitops_starter-0.2.0-py3-none-any.whl",
+        "D\twheels/old.whl",
+    ]
+    lock = git(small, "show", f"{branch}:requirements/framework.lock")
+    wheel = ["git", "show", f"{branch}:wheels/azureml_gitops_starter-0.2.0-py3-none-any.whl"]
+    content = subprocess.run(wheel, cwd=small, check=True, capture_output=True).stdout
+    assert hashlib.sha256(content).hexdigest() in lock
+    assert git(small, "status", "--porcelain") == ""
+    assert git(small, "worktree", "list").count("\n") == 0
+
+
+def test_a_merged_version_is_not_asked_for_again(small: Path, github: State) -> None:
+    variables = {"GITHUB_API_URL": github.api, "GITHUB_REPOSITORY": github.repository}
+    ask(small, "update", PYTHONPATH=str(ROOT))
+    commit(small, "v0.2.0")
+    done = ask(small, "update", "--pull-request", PYTHONPATH=str(ROOT), GH_TOKEN="app", **variables)
+    assert "v0.2.0 of the template is merged already" in done.stdout
+    assert github.changes == []
 
 
 def test_an_update_needs_a_fork_and_a_clean_tree(fork: Made, template: Path) -> None:

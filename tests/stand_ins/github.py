@@ -152,6 +152,10 @@ def _answer(
         return "issues:write", lambda: next(
             issue for issue in state.issues if issue["number"] == int(found[1])
         ).update(body)
+    if found := match("POST", r"issues/(\d+)/labels"):
+        return "pull-requests:write", lambda: next(
+            pull for pull in state.pulls if pull["number"] == int(found[1])
+        ).update(labels=body["labels"])
     if found := match("GET", r"issues/(\d+)/comments"):
         return "pull-requests:read", ("", state.comments.get(int(found[1]), []))
     if found := match("POST", r"issues/(\d+)/comments"):
@@ -198,6 +202,9 @@ def _of_git(state: State, method: str, path: str, body: Any) -> Any:
     if (method, kind) == ("GET", "commits"):
         tree, message = _git(state, "log", "-1", "--format=%T%n%B", name).split("\n", 1)
         return "contents:read", {"tree": {"sha": tree}, "message": message.strip()}
+    if (method, path) == ("POST", "blobs"):
+        assert body["encoding"] == "base64"
+        return "contents:write", lambda: {"sha": _blob(state, base64.b64decode(body["content"]))}
     if (method, path) == ("POST", "trees"):
         return "contents:write", lambda: {"sha": _tree(state, body["base_tree"], body["tree"])}
     if (method, path) == ("POST", "commits"):
@@ -219,15 +226,21 @@ def _tree(state: State, base: str, entries: list[Any]) -> str:
         index = {"GIT_INDEX_FILE": f"{folder}/index"}
         _git(state, "read-tree", base, variables=index)
         for entry in entries:
-            if "content" not in entry:
-                assert entry["sha"] is None
+            if entry.get("sha", "") is None:
                 gone = f"0 {'0' * 40}\t{entry['path']}\n"
                 _git(state, "update-index", "--index-info", text=gone, variables=index)
                 continue
-            blob = _git(state, "hash-object", "-w", "--stdin", text=entry["content"])
+            blob = entry.get("sha") or _blob(state, entry["content"].encode())
             place = f"{entry['mode']},{blob},{entry['path']}"
             _git(state, "update-index", "--add", "--cacheinfo", place, variables=index)
         return _git(state, "write-tree", variables=index)
+
+
+def _blob(state: State, content: bytes) -> str:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        return _git(state, "hash-object", "-w", "--no-filters", file.name)
 
 
 def _git(
