@@ -22,7 +22,11 @@ MAX_LENGTH, MAX_PART = 60_000, 14_000
 # Rows of a table, failed jobs of the verdict; candidates, and projects or stacks, that are shown.
 ROWS, FAILED, CANDIDATES, PROJECTS = 20, 6, 4, 12
 # What decides how a pull request is checked, and what it may change of the platform.
-RULES = (".github/", ".ci/", "Makefile", "policies/", "ml/repository/", "ml/reports/")
+RULES = (
+    *(".github/", ".ci/", "Makefile", "framework.mk", "policies/", "ml/repository/", "ml/reports/"),
+    # In a thin fork: the framework itself.
+    *("requirements/framework.lock", "wheels/"),
+)
 _GATES = re.compile(r"ml/projects/[^/]+/gates\.yml")
 # A diagram as infra/preview/diagram.py writes it: nodes, groups, arrows, and no directive.
 _LABEL = r'"(?:[^"`<>\\\n]|<br/>)*"'

@@ -373,6 +373,8 @@ def _trim(root: Path) -> None:
         or any(root.glob(line.split()[0].strip("/")))
         or line.startswith("/ml/projects/")
     ]
+    at = next(index for index, line in enumerate(kept) if line.startswith("/requirements/"))
+    kept.insert(at, kept[at].replace("/requirements/", f"/{WHEELS}/      "))
     (root / OWNERS).write_text("".join(kept))
     updates = root / ".github/dependabot.yml"
     text = re.split(r"^  - package-ecosystem: npm\n", updates.read_text(), flags=re.M)[0]

@@ -214,7 +214,9 @@ def test_no_placeholder_is_left(forks: dict[str, Path], kind: str) -> None:
         assert config["azure-native:location"] == "northeurope"
         assert config["platform:asset_registry"]["name"] == "contoso-shared"  # type: ignore[index]
     assert stack(folder, "prod")["platform:reviewers"] == ["contoso/ml"]
-    assert "@contoso/ml" in (folder / ".github/CODEOWNERS").read_text()
+    owners = (folder / ".github/CODEOWNERS").read_text()
+    assert "/requirements/                   @contoso/ml\n" in owners
+    assert ("/wheels/                         @contoso/ml\n" in owners) is (kind == "thin")
     assert "repository: contoso/models\n" in (folder / "policies/promotion/gates.yml").read_text()
 
 
