@@ -40,6 +40,8 @@ GATES = Path("policies/promotion/gates.yml")
 OWNERS = Path(".github/CODEOWNERS")
 _GUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _HTTPS = re.compile(r"https?://\S+")
+# A release of GitHub's, whose wheel wheel.yml attested.
+_RELEASE = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/releases/download/\S+")
 
 
 @dataclass(frozen=True)
@@ -423,7 +425,8 @@ def _lock(root: Path, source: str) -> str:
 def lock_of(source: str | Path, root: Path = Path()) -> str:
     """The line of the lock; a file is copied into `wheels/` of the repository, in place of others.
 
-    Raises Refused for a wheel that cannot be read.
+    Raises Refused for a wheel that cannot be read, and for one of a release on GitHub that no
+    workflow of its repository attested (`gh` verifies).
     """
     try:
         if isinstance(source, str):
@@ -437,8 +440,26 @@ def lock_of(source: str | Path, root: Path = Path()) -> str:
             requirement = f"./{WHEELS}/{source.name}"
     except OSError as error:
         raise _refused("no-wheel", f"{source}: {error}", "a wheel", "make wheel") from None
+    if isinstance(source, str) and (release := _RELEASE.fullmatch(source)):
+        _demand_attestation(content, release[1])
     digest = hashlib.sha256(content).hexdigest()
     return f"# The framework; `make update` renews it.\n{requirement} --hash=sha256:{digest}\n"
+
+
+def _demand_attestation(content: bytes, of: str) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".whl") as file:
+        file.write(content)
+        file.flush()
+        try:
+            words = ["gh", "attestation", "verify", file.name, "--repo", of]
+            process = subprocess.run(words, capture_output=True, text=True)
+            reason = "" if process.returncode == 0 else process.stderr.strip() or "no reason given"
+        except FileNotFoundError:
+            reason = "no program `gh`"
+    if reason:
+        expected = f"a wheel that a workflow of {of} attested"
+        hint = "install gh and sign in, or build the wheel: make wheel, then WHEEL=dist/…"
+        raise _refused("unattested", reason.splitlines()[-1], expected, hint)
 
 
 def _git(root: Path, *words: str) -> str:

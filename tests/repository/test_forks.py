@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ml.core.errors import Refused
+from ml.repository.init import lock_of
 from tests.conftest import EXAMPLE, ROOT
 from tests.stand_ins.az_and_gh import SUBSCRIPTION, TENANT, Cloud
 from tests.stand_ins.github import State, serving
@@ -288,6 +291,37 @@ def test_azure_is_asked_for_ids(template: Path, tmp_path: Path) -> None:
     given = {name: VALUES[name] for name in VALUES if name not in ("subscription", "tenant")}
     ask(folder, "init", *options({**given, "full": "1"}), path=f"{programs}:/usr/bin:/bin")
     assert stack(folder, "dev")["azure-native:tenantId"] == TENANT
+
+
+URL = "https://github.com/contoso/starter/releases/download/v0.1.0/starter-0.1.0-py3-none-any.whl"
+
+
+@pytest.mark.attack("A wheel lies at the release's address that no workflow of it built")
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("exit 0", ""),
+        ("echo nobody >&2; exit 1", "nobody"),
+        ("", "no program `gh`"),
+    ],
+)
+def test_a_released_wheel_is_attested(
+    program: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locked by its address and hash when `gh` verifies it, refused otherwise."""
+    if program:
+        (tmp_path / "gh").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n{program}\n')
+        (tmp_path / "gh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("urllib.request.urlopen", lambda address, timeout: io.BytesIO(b"wheel"))
+    if words:
+        with pytest.raises(Refused, match=words):
+            lock_of(URL)
+        return
+    digest = hashlib.sha256(b"wheel").hexdigest()
+    assert f"azureml-gitops-starter @ {URL} --hash=sha256:{digest}\n" in lock_of(URL)
+    asked = (tmp_path / "asked").read_text().split()
+    assert asked[:2] == ["attestation", "verify"] and asked[-2:] == ["--repo", "contoso/starter"]
 
 
 # update.
