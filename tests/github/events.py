@@ -147,7 +147,8 @@ class Repository:
 
     def pushed(self, workflow: str, ref: str = "refs/heads/main") -> dict[str, Job]:
         """The workflow runs at the commit that main has now, or again at an earlier one."""
-        github = {"event_name": "push", "ref": ref, "event": {}}
+        name = ref.rpartition("/")[2]
+        github = {"event_name": "push", "ref": ref, "ref_name": name, "event": {}}
         jobs = self.run(workflow, ref, github, trusted=True)
         fine = all(job.result in {"success", "skipped"} for job in jobs.values())
         self.deployed(fine, workflow)
@@ -353,6 +354,8 @@ class Repository:
             self.reviewed.append("dependencies")
         elif action.startswith("github/codeql-action/"):
             self.reviewed.append(f"{action.rpartition('/')[2]} {context['matrix']['language']}")
+        elif action == "actions/attest-build-provenance":
+            self.reviewed += [path.name for path in (home / "work").glob(options["subject-path"])]
         elif action == "actions/attest-sbom":
             assert any((home / "work").glob(options["subject-path"]))
             bill = json.loads((home / "work" / options["sbom-path"]).read_text())
