@@ -363,6 +363,30 @@ def test_an_image_that_cannot_be_built(workspace: StandIn, spec: Path) -> None:
     assert run.error.place is not None and run.error.place.line == bad.place("environment").line
 
 
+def test_data_that_a_component_supplies(
+    spec: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job's name depends on its content, also where the pipeline's file does not name it."""
+    folder = spec.parent
+    (folder / "pyproject.toml").touch()
+    monkeypatch.chdir(folder)
+    (folder / "words").mkdir()
+    (folder / "component.yml").write_text(
+        "type: pipeline\nname: c\nversion: '1'\njobs:\n  list:\n"
+        "    command: ls ${{inputs.words}}\n    environment: azureml:ml-cpu:1\n"
+        "    inputs: {words: {type: uri_folder, path: ./words}}\n"
+    )
+    (folder / "pipeline.yml").write_text(
+        "type: pipeline\nsettings: {default_compute: azureml:cpu-cluster}\n"
+        "jobs: {only: {type: pipeline, component: ./component.yml}}\n"
+    )
+    names = []
+    for text in ("a", "b", "b"):
+        (folder / "words" / "a.txt").write_text(text)
+        names.append(submission.prepare(planned(folder / "pipeline.yml")).name)
+    assert names[0] != names[1] == names[2]
+
+
 GOOD = {
     "properties": {
         "jobType": "Command",

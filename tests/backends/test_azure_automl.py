@@ -8,6 +8,7 @@ import pytest
 
 from ml.backends import ranking
 from ml.backends.azure.backend import AzureBackend
+from ml.backends.azure.jobs import numbered
 from ml.backends.local.backend import LocalBackend
 from ml.backends.runs import Event, Run
 from ml.reports.facts import gather
@@ -144,8 +145,6 @@ def test_a_dry_run_of_a_search_shows_its_request(workspace: StandIn, table: Path
 
 def test_runs_that_are_no_trials_are_left_out() -> None:
     """AutoML's own set-up and explanation are children of the job too."""
-    from ml.backends.azure.runs import _numbered
-
     parent = Run("a_b", "a_b", "Completed", "e", Path(), 0.0)
     tracked = [{"info": {"run_id": name}} for name in ("a_b_setup", "a_b_0", "a_b_HD_1", "a_b_12")]
-    assert [each["info"]["run_id"] for each in _numbered(parent, tracked)] == ["a_b_0", "a_b_12"]
+    assert [each["info"]["run_id"] for each in numbered(parent, tracked)] == ["a_b_0", "a_b_12"]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from ml.backends.azure.errors import explain, is_passing
-from ml.backends.azure.runs import COMPOSED, AzureRuns, studio
+from ml.backends.azure.jobs import COMPOSED, studio
+from ml.backends.azure.runs import AzureRuns
 from ml.backends.runs import OPEN, Event, Run, Watch
 from ml.core.errors import Exit, Problem, Refused
 

@@ -12,7 +12,7 @@ from ml.backends import snapshot
 from ml.backends.azure import submission
 from ml.backends.azure.assets import CONTENT
 from ml.backends.azure.errors import as_refusals
-from ml.backends.azure.runs import Outputs
+from ml.backends.azure.jobs import Outputs
 from ml.backends.azure.workspace import Workspace
 from ml.backends.resources import Applied
 from ml.backends.runs import Run, Watch, unwatched

@@ -17,99 +17,30 @@ from typing import Any, ClassVar
 
 from ml.backends.azure.assets import CONTENT
 from ml.backends.azure.errors import as_refusals, explain_job
+from ml.backends.azure.jobs import (
+    COMPOSED,
+    PARENT,
+    SEARCHES,
+    Children,
+    JobReader,
+    kind_of,
+    label_of,
+    metrics_of,
+    number_of,
+    objective_of,
+    studio,
+    tags_of,
+)
 from ml.backends.azure.workspace import Workspace
-from ml.backends.runs import OPEN, Curve, Entry, LineageNode, Run, Status, TrackingUnavailable
+from ml.backends.runs import OPEN, Curve, Entry, LineageNode, Run, TrackingUnavailable
 from ml.core import home
 from ml.core.errors import Problem, Refused
-from ml.specs.plan import automl
-from ml.specs.plan.plan import Sample, Value
+from ml.specs.plan.plan import Sample
 
-# Azure ML's statuses (azure-ai-ml's JobStatus) by what they are here.
-_STATUSES: Mapping[str, Status] = {
-    **dict.fromkeys(("NotStarted", "Queued", "Provisioning", "Preparing", "Starting"), "Queued"),
-    **dict.fromkeys(("Running", "Finalizing", "CancelRequested"), "Running"),
-    "NotResponding": "Failed",  # its node is gone: azure-ai-ml counts it as ended
-    **{"Completed": "Completed", "Failed": "Failed", "Canceled": "Canceled", "Paused": "Queued"},
-}
-# MLflow's.
-_TRACKED: Mapping[str, Status] = {
-    **{"SCHEDULED": "Queued", "RUNNING": "Running", "FINISHED": "Completed"},
-    **{"FAILED": "Failed", "KILLED": "Canceled"},
-}
-PARENT = "mlflow.parentRunId"
-# The tag of an AutoML job's own run that names its best trial (azureml-examples, "Retrieve the best
-# trial": automl-standalone-jobs), and the property of a sweep that does (azure-ai-ml).
-_BEST_FOUND, _BEST_SWEPT = "automl_best_child_run_id", "best_child_run_id"
-# Properties of a job that this template sets, and those that azure-ai-ml takes from git.
-SPEC, CODE = "gitops.spec", "gitops.code"
-_COMMIT, _BRANCH, _DIRTY = (
-    "mlflow.source.git.commit",
-    "mlflow.source.git.branch",
-    "azureml.git.dirty",
-)
 _LOGS = "logs"
 _BUILD = "image_build"
 # A data asset, as azure-ai-ml shortens it or by its ARM id.
 _DATA = re.compile(r"(?:^(?:azureml:)?|/data/)([\w.-]+)(?::|/versions/)([\w.-]+)$")
-# Kinds of jobs that have parts, and those whose parts are trials.
-COMPOSED = frozenset({"sweep", "pipeline", "automl"})
-_SEARCHES = frozenset({"sweep", "automl"})
-
-
-# MLflow's runs by the id of their parent.
-Children = dict[str, list[Any]]
-
-
-class Outputs(Mapping[str, Path]):
-    """The outputs of a job by name, as local paths; asking for one downloads it the first time.
-
-    `items()` and `values()` name the paths and download nothing.
-    """
-
-    def __init__(
-        self, workspace: Workspace, job: str, types: Mapping[str, str], folder: Path
-    ) -> None:
-        self._workspace, self._job, self._types = workspace, job, types
-        self._folder = folder
-
-    def __getitem__(self, name: str) -> Path:
-        if name not in self._types:
-            raise KeyError(name)
-        target = self._path(name)
-        if not target.exists():
-            self._download(name, target)
-        return target
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._types)
-
-    def __len__(self) -> int:
-        return len(self._types)
-
-    def items(self) -> Any:
-        """The names and the paths where they are or would be."""
-        return {name: self._path(name) for name in self._types}.items()
-
-    def values(self) -> Any:
-        """The paths where they are or would be."""
-        return [self._path(name) for name in self._types]
-
-    def _path(self, name: str) -> Path:
-        return self._folder / "outputs" / name
-
-    def _download(self, name: str, target: Path) -> None:
-        """Into a folder beside it first: what is cut off is not taken for an output."""
-        unfinished = self._folder / "unfinished"
-        with as_refusals(), self._workspace.quiet():
-            self._workspace.client.jobs.download(
-                self._job, download_path=unfinished, output_name=name
-            )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        content = unfinished / "named-outputs" / name
-        if content.is_dir() and self._types[name] == "uri_file":
-            content = next((path for path in content.rglob("*") if path.is_file()), content)
-        if content.exists():
-            content.rename(target)
 
 
 @dataclass(frozen=True)
@@ -122,7 +53,7 @@ class Owner:
     def node(self, step: Run) -> Any:
         """The step as the pipeline declares it; None for other runs."""
         label = step.name.removeprefix(f"{self.run.name}.")
-        return self.job.jobs.get(label) if _kind(self.job) == "pipeline" else None
+        return self.job.jobs.get(label) if kind_of(self.job) == "pipeline" else None
 
 
 @dataclass
@@ -170,7 +101,7 @@ class AzureRuns:
         if root in self._ended:
             return self._ended[root]
         with as_refusals():
-            while (tracked := self._tracked(root)) and (parent := _tags(tracked).get(PARENT)):
+            while (tracked := self._tracked(root)) and (parent := tags_of(tracked).get(PARENT)):
                 root = parent
         job = self.job(root)
         if job is None:
@@ -197,9 +128,9 @@ class AzureRuns:
         with as_refusals():
             tracked = self._tracked(job.name)
             children: Children = {}
-            if tracked and _kind(job) in COMPOSED:
+            if tracked and kind_of(job) in COMPOSED:
                 children = self._children(job, tracked["info"]["experiment_id"])
-            run = self._run(job, tracked, children)
+            run = self.reader.run(job, tracked, children)
             if run.status == "Failed":
                 run = replace(run, error=self._error(job))
         return run
@@ -211,10 +142,11 @@ class AzureRuns:
             children: Children = defaultdict(list)
             for each in self.workspace.tracked_runs("", self._experiment_ids()):
                 tracked[each["info"]["run_id"]] = each
-                if parent := _tags(each).get(PARENT):
+                if parent := tags_of(each).get(PARENT):
                     children[parent].append(each)
         entries = [
-            self._entry(job, self._run(job, tracked.get(job.name), children)) for job in jobs
+            self.reader.entry(job, self.reader.run(job, tracked.get(job.name), children))
+            for job in jobs
         ]
         return sorted(entries, key=lambda entry: (-entry.run.started, entry.run.name))
 
@@ -226,13 +158,13 @@ class AzureRuns:
             parent = parents.pop()
             condition = f"tags.{PARENT} = '{parent}'"
             children[parent] = list(self.workspace.tracked_runs(condition, [experiment]))
-            if _kind(job) == "pipeline":
+            if kind_of(job) == "pipeline":
                 # Only a step that is a sweep or a pipeline has parts.
-                composed = {name for name, node in job.jobs.items() if _kind(node) in COMPOSED}
+                composed = {name for name, node in job.jobs.items() if kind_of(node) in COMPOSED}
                 parents += [
                     each["info"]["run_id"]
                     for each in children[parent]
-                    if parent == job.name and _label(each) in composed
+                    if parent == job.name and label_of(each) in composed
                 ]
         return children
 
@@ -241,7 +173,7 @@ class AzureRuns:
 
     def entry(self, run: Run) -> Entry:
         owner = self._demand(run)
-        whole = self._entry(owner.job, owner.run)
+        whole = self.reader.entry(owner.job, owner.run)
         data = {name: self._with_digest(each) for name, each in whole.lineage["data"].items()}
         lineage = {**whole.lineage, "data": data}
         if run.id == owner.run.id:
@@ -250,8 +182,8 @@ class AzureRuns:
         lineage = {**lineage, "parent": parent.id if parent else None}
         lineage.pop("objective", None)
         node = owner.node(run)
-        if node is not None and _kind(node) in _SEARCHES:
-            lineage["objective"] = _objective(node)
+        if node is not None and kind_of(node) in SEARCHES:
+            lineage["objective"] = objective_of(node)
         return Entry(run, "sweep" if run.trials else "command", lineage)
 
     def _with_digest(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -282,7 +214,7 @@ class AzureRuns:
     def metrics(self, run: Run) -> Mapping[str, float]:
         with _available():
             tracked = self._tracked(run.id)
-        return _metrics(tracked) if tracked else {}
+        return metrics_of(tracked) if tracked else {}
 
     def curves(self, runs: Sequence[Run], metric: str) -> Mapping[str, Curve]:
         with _available():
@@ -300,7 +232,7 @@ class AzureRuns:
 
     def tag(self, runs: Sequence[Run], key: str) -> Mapping[str, str]:
         with _available():
-            tags = {run.id: _tags(self._tracked(run.id) or {}).get(key) for run in runs}
+            tags = {run.id: tags_of(self._tracked(run.id) or {}).get(key) for run in runs}
         return {run: tag for run, tag in tags.items() if tag is not None}
 
     def sample(self, trial: Run) -> Sample | None:
@@ -309,11 +241,11 @@ class AzureRuns:
             return None
         owner, values = self._demand(trial), trial.parameters
         job = owner.node(parent) or owner.job
-        names = job.search_space if _kind(job) == "sweep" else values
-        return Sample(_number(trial), {name: values[name] for name in names if name in values})
+        names = job.search_space if kind_of(job) == "sweep" else values
+        return Sample(number_of(trial), {name: values[name] for name in names if name in values})
 
     def logs(self, run: Run) -> Mapping[str, Path]:
-        folder = self.folder(run.id) / _LOGS
+        folder = self.reader.folder(run.id) / _LOGS
         with as_refusals():
             self.fetch_logs(run.id, self.workspace.history(run.id))
         files = sorted(folder.glob("*.txt"))
@@ -331,7 +263,7 @@ class AzureRuns:
             if rank is None:
                 continue
             file = {"0": "std_log.txt", _BUILD: f"{_BUILD}.txt"}.get(rank, f"rank_{rank}.txt")
-            path = self.folder(job) / _LOGS / file
+            path = self.reader.folder(job) / _LOGS / file
             path.parent.mkdir(parents=True, exist_ok=True)
             content = self.workspace.read_from(url, path.stat().st_size if path.exists() else 0)
             with path.open("ab") as log:
@@ -339,9 +271,10 @@ class AzureRuns:
             news += content if rank in ("0", _BUILD) else b""
         return news.decode(errors="replace")
 
-    def folder(self, job: str) -> Path:
-        """Where what was brought of a job lies on this machine."""
-        return self.workspace.folder / job
+    @property
+    def reader(self) -> JobReader:
+        """What makes runs of jobs."""
+        return JobReader(self.workspace)
 
     def outputs(self, run: Run) -> Mapping[str, Path]:
         return {name: run.outputs[name] for name in run.outputs}
@@ -376,237 +309,6 @@ class AzureRuns:
         hint = f"its log: ml runs logs {job.name} --on azure; its page: {studio(job)}"
         code = "script-failed" if "User process" in message else "job-failed"
         return Problem(code, " ".join(message.split()), hint=hint)
-
-    def _run(self, job: Any, tracked: Mapping[str, Any] | None, children: Children) -> Run:
-        info = tracked["info"] if tracked else {}
-        status = _STATUSES.get(str(getattr(job.status, "value", job.status)), "Running")
-        run = Run(
-            id=job.name,
-            name=job.name,
-            status=status,
-            experiment=job.experiment_name or "",
-            folder=self.folder(job.name),
-            started=_seconds(info.get("start_time")) or job.creation_context.created_at.timestamp(),
-            ended=_seconds(info.get("end_time")) if status not in ("Queued", "Running") else None,
-            parameters={**_literals(job), **(_parameters(tracked) if tracked else {})},
-            metrics=_metrics(tracked) if tracked else {},
-            outputs=self._outputs(job, job.name) if status == "Completed" else {},
-        )
-        parts = children.get(job.name, ())
-        if _kind(job) in _SEARCHES:
-            best = (_tags(tracked).get(_BEST_FOUND) if tracked else None) or (
-                job.properties.get(_BEST_SWEPT)
-            )
-            return self._with_trials(run, job, parts, best)
-        if _kind(job) == "pipeline":
-            steps = [self._step(run, job, each, children) for each in parts]
-            return replace(run, steps=tuple(sorted(steps, key=lambda step: step.started)))
-        return run
-
-    def _outputs(self, job: Any, run: str) -> Outputs:
-        # `default` is the artifacts that every job has.
-        types = {name: str(o.type) for name, o in (job.outputs or {}).items() if name != "default"}
-        return Outputs(self.workspace, run, types, self.folder(run))
-
-    def _with_trials(self, run: Run, job: Any, tracked: Iterable[Any], best_id: str | None) -> Run:
-        """The sweep with its trials; outputs, metrics and parameters are those of the best one.
-
-        An AutoML job has outputs of its own: the best model is copied there.
-        """
-        trials = sorted(
-            (self._trial(run, job, each) for each in _numbered(run, tracked)), key=_number
-        )
-        best = next((t for t in trials if t.name == best_id), None)
-        run = replace(run, trials=tuple(trials), best=best.name if best else None)
-        if best is None:
-            return run
-        outputs = best.outputs if _kind(job) == "sweep" else run.outputs
-        return replace(run, metrics=best.metrics, parameters=best.parameters, outputs=outputs)
-
-    def _trial(self, sweep: Run, job: Any, tracked: Mapping[str, Any]) -> Run:
-        info = tracked["info"]
-        status = _TRACKED.get(info["status"], "Running")
-        # A trial that was cancelled while its sweep went on was ended by the sweep's policy.
-        early = getattr(job, "early_termination", None)
-        policy = early.type if early else ""
-        stopped = status == "Canceled" and sweep.status != "Canceled"
-        return Run(
-            id=info["run_id"],
-            name=info["run_id"],
-            status=status,
-            experiment=sweep.experiment,
-            folder=self.folder(info["run_id"]),
-            started=_seconds(info.get("start_time")) or sweep.started,
-            ended=_seconds(info.get("end_time")),
-            parameters={**_literals(job), **_parameters(tracked)},
-            metrics=_metrics(tracked),
-            outputs=self._outputs(job, info["run_id"])
-            if status == "Completed" and _kind(job) == "sweep"
-            else {},
-            ended_by=policy if stopped else "",
-        )
-
-    def _step(self, pipeline: Run, job: Any, tracked: Mapping[str, Any], children: Children) -> Run:
-        """A step of a pipeline, which has a GUID on Azure and the pipeline's and its own name here.
-
-        Its trials are ranked as its own objective says.
-        """
-        info, label = tracked["info"], _label(tracked)
-        node = job.jobs.get(label)
-        status = _TRACKED.get(info["status"], "Running")
-        types = {name: _type(output) for name, output in (node.outputs if node else {}).items()}
-        run = Run(
-            id=info["run_id"],
-            name=f"{pipeline.name}.{label}",
-            status=status,
-            experiment=pipeline.experiment,
-            folder=self.folder(info["run_id"]),
-            started=_seconds(info.get("start_time")) or pipeline.started,
-            ended=_seconds(info.get("end_time")),
-            parameters=_parameters(tracked),
-            metrics=_metrics(tracked),
-            outputs=Outputs(self.workspace, info["run_id"], types, self.folder(info["run_id"]))
-            if status == "Completed"
-            else {},
-        )
-        if node is None or _kind(node) not in _SEARCHES:
-            return run
-        return self._with_ranked_trials(run, node, children.get(run.id, ()))
-
-    def _with_ranked_trials(self, run: Run, node: Any, tracked: Iterable[Any]) -> Run:
-        """A sweep in a pipeline: no job of the control plane says which trial is its best."""
-        trials = []
-        for each in sorted(_numbered(run, tracked), key=lambda one: _order(one["info"]["run_id"])):
-            trial = self._trial(run, node, each)
-            trials.append(replace(trial, name=f"{run.name}_{_order(trial.id)}"))
-        objective = _objective(node)
-        metric, sign = objective["primary_metric"], -1 if objective["goal"] == "maximize" else 1
-        completed = [t for t in trials if t.status == "Completed" and metric in t.metrics]
-        best = min(completed, key=lambda trial: sign * trial.metrics[metric], default=None)
-        run = replace(run, trials=tuple(trials), best=best.name if best else None)
-        return replace(run, metrics=best.metrics, parameters=best.parameters) if best else run
-
-    def _entry(self, job: Any, run: Run) -> Entry:
-        properties, kind = job.properties or {}, _kind(job)
-        task = job.trial if kind == "sweep" else job
-        lineage: dict[str, Any] = {
-            "display_name": job.display_name or "",
-            "tags": dict(job.tags or {}),
-            "spec": properties.get(SPEC, ""),
-            "code": {
-                "commit": properties.get(_COMMIT, ""),
-                "branch": properties.get(_BRANCH, ""),
-                "dirty": properties.get(_DIRTY) == "True" or not properties.get(_COMMIT),
-                "digest": properties.get(CODE, ""),
-            },
-            "data": {
-                name: {"asset": data.path, "source": data.path, "digest": ""}
-                for name, data in _inputs(job)
-                if not isinstance(data, str | int | float)
-            },
-            "compute": job.compute or "",
-            "environment": _short(str(getattr(task, "environment", "") or "")),
-            "environment_digest": "",
-            "studio": studio(job),
-            "parent": None,
-        }
-        if kind in _SEARCHES:
-            lineage["objective"] = _objective(job)
-        return Entry(run, kind, lineage)
-
-
-def studio(job: Any) -> str:
-    """The address of the job's page in Azure ML's studio."""
-    return str(getattr(job, "studio_url", "") or "")
-
-
-def _short(environment: str) -> str:
-    """`azureml:name:version` of an ARM id; another reference as it is."""
-    return re.sub(r"^/subscriptions/.*/environments/([^/]+)/versions/", r"azureml:\1:", environment)
-
-
-def _objective(search: Any) -> dict[str, str]:
-    """The metric and goal of a sweep or an AutoML job."""
-    if _kind(search) == "automl":
-        from azure.ai.ml._utils.utils import camel_to_snake
-
-        written = getattr(search.primary_metric, "value", search.primary_metric)
-        metric = camel_to_snake(written).lower()
-        return {"primary_metric": automl.logged(metric), "goal": automl.goal(metric)}
-    goal = str(getattr(search.objective.goal, "value", search.objective.goal)).lower()
-    return {"primary_metric": search.objective.primary_metric, "goal": goal}
-
-
-def _kind(job: Any) -> str:
-    return str(job.type or "command").lower()
-
-
-def _numbered(parent: Run, tracked: Iterable[Any]) -> list[Any]:
-    """The trials among the parts of a search: AutoML also has runs that set up and explain."""
-    pattern = re.compile(re.escape(parent.id) + r"_\d+")
-    return [each for each in tracked if pattern.fullmatch(each["info"]["run_id"])]
-
-
-def _number(trial: Run) -> int:
-    return _order(trial.name)
-
-
-def _order(trial: str) -> int:
-    """The number of a trial, with which its name ends."""
-    return int(trial.rpartition("_")[2])
-
-
-def _label(tracked: Mapping[str, Any]) -> str:
-    """The name of a step in its pipeline, which is its run's name."""
-    return _tags(tracked).get("mlflow.runName", "")
-
-
-def _type(output: Any) -> str:
-    return str(getattr(getattr(output, "_data", None), "type", None) or output.type)
-
-
-def _seconds(milliseconds: object) -> float | None:
-    return float(str(milliseconds)) / 1000 if milliseconds else None
-
-
-def _literals(job: Any) -> dict[str, Value]:
-    """The inputs that are values; Azure ML keeps them as text."""
-    inputs = _inputs(job)
-    return {name: _value(text) for name, text in inputs if isinstance(text, str | int | float)}
-
-
-def _inputs(job: Any) -> Iterator[tuple[str, Any]]:
-    """The inputs of a job; a command keeps them in objects whose `path` raises for a literal."""
-    if _kind(job) == "automl":
-        yield from ((name, getattr(job, name)) for name in automl.DATA if getattr(job, name, None))
-        return
-    for name, data in (job.inputs or {}).items():
-        yield name, getattr(data, "_data", data)
-
-
-def _value(text: object) -> Value:
-    """`0.1` is a number, as in the spec."""
-    for kind in (int, float):
-        try:
-            return kind(str(text))
-        except ValueError:
-            continue
-    return str(text)
-
-
-def _metrics(tracked: Mapping[str, Any]) -> dict[str, float]:
-    data = tracked.get("data") or {}
-    return {each["key"]: float(each["value"]) for each in data.get("metrics") or ()}
-
-
-def _parameters(tracked: Mapping[str, Any]) -> dict[str, Value]:
-    data = tracked.get("data") or {}
-    return {each["key"]: _value(each["value"]) for each in data.get("params") or ()}
-
-
-def _tags(tracked: Mapping[str, Any]) -> dict[str, str]:
-    data = tracked.get("data") or {}
-    return {each["key"]: each["value"] for each in data.get("tags") or ()}
 
 
 def _rank(file: str) -> str | None:

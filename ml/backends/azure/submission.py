@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends import snapshot
-from ml.backends.azure.runs import CODE, SPEC
+from ml.backends.azure.jobs import CODE, SPEC
 from ml.backends.azure.workspace import Workspace
 from ml.core import repository, trees
 from ml.specs.assets import assets
@@ -124,11 +124,11 @@ def _digest(plan: Plan, document: Any, code: list[str]) -> str:
     for field in data:
         *parents, name = field.split(".")
         owner = document
-        for key in parents:
-            owner = owner[key]
-        if isinstance(owner[name], dict):
+        for key in parents:  # what a component supplies is not in the document
+            owner = owner.get(key) or {}
+        if isinstance(owner.get(name), dict):
             owner[name].pop("path", None)
-        else:
+        elif name in owner:
             owner[name] = ""
     return hashed(
         [trees.git(plan.spec.file.parent, "rev-parse", "HEAD"), document, code, data]

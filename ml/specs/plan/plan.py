@@ -455,11 +455,13 @@ def supplied_inputs(
 ) -> Iterator[tuple[str, InputPlan]]:
     """Every input that the spec itself supplies, by its field (`jobs.train.inputs.x`).
 
+    The data of an AutoML job has fields of its own (`training_data`).
+
     `besides` are inputs with another source.
     """
     for name, data in inputs_of(plan).items():
         if name not in besides:
-            yield f"{at}inputs.{name}", data
+            yield f"{at}{'' if isinstance(plan, AutoMLPlan) else 'inputs.'}{name}", data
     if isinstance(plan, PipelinePlan):
         for name, step in plan.steps.items():
             yield from supplied_inputs(step.plan, f"{at}jobs.{name}.", step.sources)
