@@ -48,14 +48,13 @@ _RELEASE = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/releases/download/
 class Question:
     """A value that the template leaves to the team; `key` is where a stack file holds it.
 
-    `each`: stacks may differ, as in `dev=westeurope prod=northeurope`.
+    Stacks may differ, as in `dev=westeurope prod=northeurope`.
     """
 
     name: str
     text: str
     pattern: str
     key: str = ""
-    each: bool = False
 
     @property
     def variable(self) -> str:
@@ -63,6 +62,7 @@ class Question:
         return self.name.upper()
 
 
+TEAM = Question("team", "who reviews: ORGANISATION/TEAM on GitHub", r"[\w-]+/[\w.-]+")
 QUESTIONS = (
     Question(
         "name",
@@ -76,22 +76,20 @@ QUESTIONS = (
         r"[\w@-]+/[\w.@-]+",
         "platform:repository",
     ),
-    Question("team", "who reviews: ORGANISATION/TEAM on GitHub", r"[\w-]+/[\w.-]+"),
+    TEAM,
     Question("owner", "address for alerts and budgets", r"[^\s@]+@[^\s@]+", "platform:owner"),
-    Question("region", "region of Azure", r"[a-z0-9]+", "azure-native:location", each=True),
+    Question("region", "region of Azure", r"[a-z0-9]+", "azure-native:location"),
     Question(
         "subscription",
         "id of the subscription: az account show --query id",
         _GUID,
         "azure-native:subscriptionId",
-        each=True,
     ),
     Question(
         "tenant",
         "id of the tenant: az account show --query tenantId",
         _GUID,
         "azure-native:tenantId",
-        each=True,
     ),
 )
 Ask = Callable[[str], str]
@@ -118,7 +116,7 @@ def init(root: Path, options: Mapping[str, str], ask: Ask | None) -> list[str]:
     fork = _fork(root, {**options, **values}, ask) if is_new else None
     for file, text in texts.items():
         file.write_text(text)
-    done = [*_shape(root, fork, values["repository"])] if fork else []
+    done = [_shape(root, fork, values["repository"])] if fork else []
     return [*done, f"{values['repository']}: names, regions and owners are written"]
 
 
@@ -213,7 +211,7 @@ def _current(root: Path) -> dict[str, str]:
 
 def _line(question: Question) -> str:
     """A pattern for where a stack file holds the value."""
-    if question.name == "team":
+    if question == TEAM:
         return r"^  platform:reviewers:.*\n    - (\S+)"
     return rf"^  {re.escape(question.key)}: (\S+)"
 
@@ -231,13 +229,14 @@ def _filled(root: Path, values: Mapping[str, str]) -> dict[Path, str]:
             if question.key:
                 line = f"  {question.key}: {_of(values[question.name], stack)}"
                 text = re.sub(rf"^  {re.escape(question.key)}: .*", line, text, flags=re.M)
-        team = rf"\g<1>    - {values['team']}\n"
-        text = re.sub(r"(^  platform:reviewers:.*\n)(?:    - .*\n)+", team, text, flags=re.M)
+        if reviewer := re.search(_line(TEAM), text, re.M):
+            team = _of(values["team"], stack)
+            text = text.replace(f"    - {reviewer[1]}\n", f"    - {team}\n", 1)
         month = f"budget_from: {datetime.date.today():%Y-%m}"
         texts[file] = re.sub(r"budget_from: \S+ # your first month", month, text)
-    team = _current(root).get("team", "your-organisation/ml-platform")
+    former = _each(_current(root).get("team", "your-organisation/ml-platform"))[0]
     owners, gates = root / OWNERS, root / GATES
-    texts[owners] = owners.read_text().replace(f"@{team}", f"@{values['team']}")
+    texts[owners] = owners.read_text().replace(f"@{former}", f"@{_each(values['team'])[0]}")
     line_of_gates = re.compile(r"^(  attestation:(?:.*\n)+?    repository:) .*", re.M)
     texts[gates] = line_of_gates.sub(rf"\1 {values['repository']}", gates.read_text(), count=1)
     return texts
@@ -288,7 +287,7 @@ def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:
     )
 
 
-def _shape(root: Path, fork: Fork, name: str) -> Iterator[str]:
+def _shape(root: Path, fork: Fork, name: str) -> str:
     """Take away what the fork does not hold, and write down of which template it is."""
     tracked = [file for file in _git(root, "ls-files", "-z").split("\0") if file]
     holds = _held(root, full=not fork.lock)
@@ -311,7 +310,7 @@ def _shape(root: Path, fork: Fork, name: str) -> Iterator[str]:
     answers = {"_commit": fork.revision, "_src_path": fork.template, "full": not fork.lock}
     head = "# Written by make init and make update: the template and the version merged last.\n"
     (root / ANSWERS).write_text(head + yaml.safe_dump(answers))
-    yield f"{len(tracked) - len(gone)} of the template's {len(tracked)} files are left"
+    return f"{len(tracked) - len(gone)} of the template's {len(tracked)} files are left"
 
 
 def _held(root: Path, full: bool) -> Callable[[str], bool]:

@@ -236,7 +236,10 @@ def test_again_with_one_value(fork: Made) -> None:
     ask(folder, "init")
     assert git(folder, "status", "--porcelain") == ""
     ask(folder, "init", "--region=dev=westeurope prod=swedencentral staging=northeurope")
+    prod = folder / "infra/Pulumi.prod.yaml"
+    prod.write_text(prod.read_text().replace("    - contoso/ml\n", "    - contoso/ml\n    - ana\n"))
     ask(folder, "init", "--name=fabrikam", "--team=fabrikam/ml")
+    assert stack(folder, "prod")["platform:reviewers"] == ["fabrikam/ml", "ana"]
     assert stack(folder, "dev")["azure-native:location"] == "westeurope"
     assert stack(folder, "prod")["azure-native:location"] == "swedencentral"
     assert stack(folder, "prod")["platform:asset_registry"] == {
@@ -448,6 +451,7 @@ def github(small: Path) -> Iterator[State]:
         yield state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [False, True], ids=["merged", "conflict"])
 def test_an_update_is_one_pull_request(changed: bool, small: Path, github: State) -> None:
     """Also when it is asked for twice; the tree in which it is typed stays as it was."""
@@ -488,6 +492,7 @@ def test_an_update_is_one_pull_request(changed: bool, small: Path, github: State
     assert git(small, "worktree", "list").count("\n") == 0
 
 
+@pytest.mark.slow
 def test_a_merged_version_is_not_asked_for_again(small: Path, github: State) -> None:
     variables = {"GITHUB_API_URL": github.api, "GITHUB_REPOSITORY": github.repository}
     ask(small, "update", PYTHONPATH=str(ROOT))
