@@ -12,7 +12,9 @@ PROJECT = ROOT / "ml/projects/faq_matching"
 # An answer that says so may name what is designed and not here yet.
 DESIGNED = "status table"
 # The questions are about the whole template.
-SOURCE = pytest.mark.skipif(not (ROOT / "framework.mk").exists(), reason="a thin fork has a part")
+SOURCE = pytest.mark.skipif(
+    not (ROOT / "framework.mk").exists(), reason="it names files that a thin fork does not have"
+)
 
 
 @SOURCE
