@@ -141,6 +141,13 @@ class Endpoints(Protocol):
         """
         ...
 
+    def p95_ms(self, server: Server, since: float, until: float) -> float | None:
+        """The 95th percentile of the server's latency between these times (epoch seconds), in ms.
+
+        As it is measured where the server runs; None while that is not known.
+        """
+        ...
+
     def failure(
         self, slot: Path, code: str, what: str, expected: str = "", hint: str = ""
     ) -> Refused:

@@ -310,6 +310,11 @@ def resident(deployment: Server) -> tuple[float, float] | None:
         return None
 
 
+def p95_ms(deployment: Server, since: float, until: float) -> float | None:
+    """None: here the evidence is measured on the machine that serves, or is of a rehearsal."""
+    return None
+
+
 def failure(slot: Path, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
     """The error for a server that failed, with the end of its log."""
     return processes.failure(slot, code, what, expected, hint)

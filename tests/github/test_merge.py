@@ -20,7 +20,7 @@ from tests.github.test_check import team, template
 from tests.github.test_train import RESULTS
 from tests.release import tiny
 from tests.release.authority import Authority
-from tests.release.promotion.test_environments import WRITTEN, advisories
+from tests.release.promotion.test_environments import REVIEWS, advisories
 from tests.stand_ins.azure.running import StandIn, register_environment
 from tests.stand_ins.github import APP
 
@@ -215,7 +215,7 @@ def test_a_merge_is_trained_attested_and_promoted(
     (work / FOLDER / "release.yml").unlink()  # it has no content that could be released
     gates = work / "ml/projects/tiny/gates.yml"
     day = str(datetime.now(UTC).date())
-    gates.write_text(gates.read_text() + WRITTEN.replace("DAY", day).replace("FEATURES", "f" * 64))
+    gates.write_text(gates.read_text() + REVIEWS.replace("DAY", day).replace("FEATURES", "f" * 64))
     release = work / "ml/projects/tiny/release.yml"
     traffic = "requests: [100, 100, 100]\n  prediction: answers/0/score"
     release.write_text(release.read_text().replace("requests: [20, 20, 20]", traffic))

@@ -19,6 +19,7 @@ from azure.core.pipeline.transport import RequestsTransport
 
 from ml.backends.azure import traffic
 from ml.backends.azure.backend import AzureBackend
+from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.workspace import REGISTRY, VARIABLES
 from ml.backends.endpoints import Endpoints
 from ml.backends.registry import model_folder
@@ -47,7 +48,7 @@ from tests.release import tiny
 from tests.release.authority import Authority, Workflow
 from tests.release.canary.greens import script
 from tests.release.killing import killed
-from tests.release.promotion.test_environments import commit, rehearse
+from tests.release.promotion.test_environments import REVIEWS, commit, rehearse
 from tests.release.test_commands import ml
 from tests.stand_ins.azure.running import StandIn, register_environment
 
@@ -95,7 +96,7 @@ def world(azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv(REGISTRY, f"shared-{azure.enter(monkeypatch)}")
     monkeypatch.chdir(tmp_path)
     made = World(tmp_path)
-    rehearse(made.project.folder, tmp_path.parent / f"{tmp_path.name}-osv")
+    rehearse(made.project.folder, tmp_path.parent / f"{tmp_path.name}-osv", REVIEWS)
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path.parent / f"{tmp_path.name}-osv"))
     return made
 
@@ -146,10 +147,18 @@ def test_the_whole_way(
         monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
         found, out, err = ml(capsys, *look)
         assert (found, words in out + err) == (code, True), err
+    lines.clear()
+    with monkeypatch.context() as slow, pytest.raises(Refused, match="p95 is 999 ms") as refused:
+        slow.setattr(AzureEndpoints, "p95_ms", lambda *_: 999.0)
+        apply(machine(), "tiny", "dev", "bo", progress=lines.append)
+    assert refused.value.problems[0].code == "too-slow" and lines == []
+    assert ask("tiny-dev", {"question": "how?"}, backend.endpoints).version == "1"
+    world.propose(second)
     done = apply(machine(), "tiny", "dev", "bo", progress=lines.append)
     assert done and (done.outcome, done.version.version) == ("applied", "2"), done.decision.blocking
     assert done.canary and done.canary.kind == "passed"
-    assert [line.partition(":")[0] for line in lines] == ["10 %", "50 %", "100 %"]
+    latency = "latency on the deployment"
+    assert [line.partition(":")[0] for line in lines] == [latency, "10 %", "50 %", "100 %"]
     assert ask("tiny-dev", {"question": "how?"}, backend.endpoints).version == "2"
     (now,) = status(machine(), "tiny", "dev")
     assert (now.declared, now.champion, now.serving, now.signed_off) == ("2", "2", "2", "bo")

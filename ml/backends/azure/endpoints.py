@@ -48,7 +48,7 @@ _STATUS_S = 10.0
 _UP = "Succeeded"
 # Of a deployment: learn.microsoft.com/azure/azure-monitor/reference/supported-metrics/
 # microsoft-machinelearningservices-workspaces-onlineendpoints-deployments-metrics
-_MEMORY = "CpuMemoryUtilizationPercentage"
+_MEMORY, _LATENCY = "CpuMemoryUtilizationPercentage", "RequestLatency_P95"
 # Azure Monitor has a value for each minute, some minutes later; it is asked this often.
 METRICS_S, _RECENT_S = 20.0, 900.0
 
@@ -61,7 +61,7 @@ class AzureEndpoints:
         self._routers: dict[str, AzureRouter] = {}
         self._seen_up: dict[Path, float] = {}
         self._leases: dict[str, Lease] = {}
-        self._resident: dict[Server, tuple[float, tuple[float, float] | None]] = {}
+        self._metrics: dict[tuple[Server, str], tuple[float, list[tuple[float, float]]]] = {}
         self._sizes: dict[str, float] = {}
 
     def live(self, endpoint: str) -> Live | None:
@@ -227,19 +227,18 @@ class AzureEndpoints:
 
     def resident(self, server: Server) -> tuple[float, float] | None:
         """As Azure Monitor has it: the average of its instances over the latest minute."""
-        now = time.monotonic()
-        asked, found = self._resident.get(server, (-METRICS_S, None))
-        if now - asked >= METRICS_S:
-            name = server.slot.as_posix().replace("/", "/deployments/")
-            with as_refusals():
-                minutes = self._workspace.metric(
-                    f"onlineEndpoints/{name}", _MEMORY, time.time() - _RECENT_S
-                )
-            if minutes:
-                at, percent = minutes[-1]
-                found = at, percent / 100 * self._instance_bytes(server)
-            self._resident[server] = now, found
-        return found
+        minutes = self._minutes(server, _MEMORY, time.time() - _RECENT_S)
+        if not minutes:
+            return None
+        at, percent = minutes[-1]
+        return at, percent / 100 * self._instance_bytes(server)
+
+    def p95_ms(self, server: Server, since: float, until: float) -> float | None:
+        """As Azure Monitor has it: the largest of the minutes; None until it has the last one."""
+        minutes = self._minutes(server, _LATENCY, since - since % 60)
+        if not minutes or minutes[-1][0] < until - until % 60:
+            return None
+        return max(value for _, value in minutes)
 
     def failure(
         self, slot: Path, code: str, what: str, expected: str = "", hint: str = ""
@@ -267,6 +266,17 @@ class AzureEndpoints:
                 return self._client.online_endpoints.get(name)
             except ResourceNotFoundError:
                 return None
+
+    def _minutes(self, server: Server, metric: str, since: float) -> list[tuple[float, float]]:
+        """The minutes since then (epoch seconds) of a metric of the server's deployment."""
+        now = time.monotonic()
+        asked, minutes = self._metrics.get((server, metric), (-METRICS_S, []))
+        if now - asked >= METRICS_S:
+            name = server.slot.as_posix().replace("/", "/deployments/")
+            with as_refusals():
+                minutes = self._workspace.metric(f"onlineEndpoints/{name}", metric, since)
+            self._metrics[server, metric] = now, minutes
+        return minutes
 
     def _instance_bytes(self, server: Server) -> float:
         """The memory of one instance of the server's deployment."""

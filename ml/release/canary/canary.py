@@ -31,6 +31,11 @@ from ml.serving.endpoint import Canary, Live
 from ml.serving.server import Launch, Server
 
 LOOK_S = 0.1
+# Requests by which green's latency is measured where it runs: so many of each sample that the first
+# ones, which are slower, are fewer than one in twenty.
+PER_SAMPLE = 25
+# Azure Monitor has a minute some minutes later.
+LATENCY_S = 900.0
 Samples = Sequence[Mapping[str, object]]
 
 
@@ -305,6 +310,43 @@ def smoke_test(endpoints: Endpoints, green: Server, launch: Launch, samples: Sam
             raise _smoke_failed(
                 endpoints, green, f"no answer of the declared model to {sample}: {answer.excerpt}"
             )
+
+
+def check_latency(
+    endpoints: Endpoints, green: Server, samples: Samples, requests: int, limit_ms: float
+) -> float:
+    """Send green at least so many requests; the p95 of its latency where it runs, in ms.
+
+    Raises Refused: too-slow above the limit, what `smoke_test` raises, and latency-unknown, which
+    is not a verdict on green.
+    """
+    began = time.time()
+    for index in range(max(requests, PER_SAMPLE * len(samples))):
+        sample = samples[index % len(samples)]
+        try:
+            endpoints.score(green, sample)
+        except (OSError, http.client.HTTPException) as error:
+            raise _smoke_failed(endpoints, green, f"no answer to {sample}: {error}") from None
+    ended = time.time()
+    while (p95 := endpoints.p95_ms(green, began, ended)) is None:
+        if time.time() - ended > LATENCY_S:
+            raise endpoints.failure(
+                green.slot,
+                "latency-unknown",
+                f"its latency is not known {LATENCY_S / 60:g} minutes after {requests} requests",
+                "the latency of the deployment, in the metrics of the endpoint",
+                "apply again",
+            )
+        time.sleep(LOOK_S)
+    if p95 > limit_ms:
+        raise endpoints.failure(
+            green.slot,
+            "too-slow",
+            f"the latency's p95 is {p95:.4g} ms on the deployment",
+            f"at most {limit_ms:g} ms, as the gate `latency` asks",
+            "nothing was switched",
+        )
+    return p95
 
 
 def remove_leftovers(endpoints: Endpoints, name: str) -> None:

@@ -32,14 +32,14 @@ from ml.release.declaration.release_file import (
     evidence_problem,
     other_project,
 )
-from ml.release.promotion.gate_check import GateCheck, check_gates, request
+from ml.release.promotion.gate_check import GateCheck, check_gates, load_gates, request
 from ml.release.serving import Serving
 from ml.serving.endpoint import Live
 from ml.serving.server import Launch, Server
 from policies.promotion.decision import Decision, Step
 
 # Faults of green itself: the version is not tried again. Other faults are this machine's.
-_FAULTS_OF_GREEN = ("server-crashed", "smoke-failed")
+_FAULTS_OF_GREEN = ("server-crashed", "smoke-failed", "too-slow")
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,24 @@ class Change:
         """What the serving code and settings change of those that serve, a sentence each."""
         before = serving.find(self.live.launch.serving) if self.live else None
         return tuple(serving.changes(before, self.serving)) if before else ()
+
+    @property
+    def latency_limit(self) -> tuple[int, float] | None:
+        """Requests and ms of the gate `latency`, where it has seen no latency of the deployment.
+
+        None where it has, where it is waived, and for a way back.
+        """
+        gate = load_gates(projects.find(self.project))["latency"]
+        (result,) = (each for each in self.check.decision.results if each.gate == gate.name)
+        measured = self.check.evidence.latency
+        if (
+            self.check.decision.request.rehearsal
+            or result.verdict != "pass"
+            or self.returns
+            or measured.hardware == measured.instance_type
+        ):
+            return None
+        return int(gate.number("min_requests")), gate.number("p95_ms")
 
     @property
     def is_champion(self) -> bool:
@@ -388,8 +406,8 @@ def _roll_out(
 
     Returns None, with nothing changed, when another version was declared meanwhile. `compares`:
     green is tried in a canary first. Raises Refused when green fails; blue then keeps all the
-    traffic. server-crashed, smoke-failed and rolled-back are recorded, so that the version is not
-    tried again; baseline-failed is not.
+    traffic. server-crashed, smoke-failed, too-slow and rolled-back are recorded, so that the
+    version is not tried again; baseline-failed and latency-unknown are not.
     """
     launch, name, samples = change.launch, change.launch.endpoint, change.samples
     endpoints = change.endpoints
@@ -400,6 +418,9 @@ def _roll_out(
                 trial = canary.start_trial(
                     endpoints, name, blue, launch, samples, undo, baseline=compares
                 )
+                if limit := change.latency_limit:
+                    p95 = canary.check_latency(endpoints, trial.server, samples, *limit)
+                    progress(f"latency on the deployment: p95 {p95:.4g} ms, at most {limit[1]:g}")
             except Refused as error:
                 if error.problems[0].code in _FAULTS_OF_GREEN:
                     record(change, ROLLED_BACK, None, why=_why(error))

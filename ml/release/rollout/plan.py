@@ -182,6 +182,8 @@ def _steps(change: Change, serving: LiveVersion | None) -> Iterator[str]:
     yield f"verify the digest {launch.digest[:19]}… of the model folder (it matches now)"
     yield f"start version {version}" + (f" beside version {serving.version}" if serving else "")
     yield f"smoke test: send it {len(change.samples)} sample requests and check the digest"
+    if limit := change.latency_limit:
+        yield f"latency: send it {limit[0]} requests; the p95 there is at most {limit[1]:g} ms"
     if serving is None:
         yield "no canary: no version serves to compare with"
     elif back:

@@ -28,12 +28,13 @@ from tests.release.conftest import World
 from tests.release.test_commands import ml
 
 # It needs what a team writes down before its first promotion.
-WRITTEN = """
-waivers:
-  - {gate: latency, owner: ana, expires: DAY, reason: a rehearsal is measured where it is held}
+REVIEWS = """
 reviews:
   - {gate: fairness, feature_set: FEATURES, owner: ana, expires: DAY, finding: both sides alike}
   - {gate: explainability, feature_set: FEATURES, owner: ana, expires: DAY, finding: nothing odd}
+"""
+WRITTEN = f"""{REVIEWS}waivers:
+  - {{gate: latency, owner: ana, expires: DAY, reason: a rehearsal is measured where it is held}}
 """
 
 
@@ -58,10 +59,10 @@ def rehearsed(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return world
 
 
-def rehearse(project: Path, osv: Path) -> None:
+def rehearse(project: Path, osv: Path, written: str = WRITTEN) -> None:
     """Commit a waiver and reviews to the project's gates.yml; make a source of advisories."""
     path = project / "gates.yml"
-    written = WRITTEN.replace("DAY", str(datetime.now(UTC).date())).replace("FEATURES", "f" * 64)
+    written = written.replace("DAY", str(datetime.now(UTC).date())).replace("FEATURES", "f" * 64)
     path.write_text(path.read_text() + written)
     advisories(osv)
     commit("gates for a rehearsal")

@@ -32,6 +32,7 @@ class Deployed:
     properties: Mapping[str, Any]
     running: Server | None = None
     problem: str = ""
+    seconds: list[float] = field(default_factory=list)
     _thread: Thread = field(default_factory=Thread)
 
     @property

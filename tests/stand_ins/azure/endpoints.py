@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from threading import Thread
 from typing import Any
 
+import numpy as np
+
 from ml.serving.router.routes import DEPLOYMENT_HEADER, at
 from tests.stand_ins.azure.deployed import Deployed
 from tests.stand_ins.azure.server import Answer, Refusal, Request
@@ -25,6 +27,7 @@ _CONDITIONS = {
     "columns": r"project ([\w, ]+)",
 }
 MODEL_ERROR = 424
+METRICS = ("CpuMemoryUtilizationPercentage", "RequestLatency_P95")
 
 
 @route("PUT", _ENDPOINT)
@@ -198,6 +201,7 @@ def _score(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
             mirrored = self.deployed[f"{path}/deployments/{copy}".lower()]
             Thread(target=mirrored.score, args=(body,), daemon=True).start()
     status, content, seconds = deployed.score(body)
+    deployed.seconds.append(seconds)
     name_of_request = headers.get("x-request-id") or str(uuid.uuid4())
     if paths := _collections(self, deployed):
         deployed.collect(self.storage, paths, name_of_request, request.body, json.loads(content))
@@ -256,22 +260,24 @@ def _query(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
 
 @route("GET", rf"{_DEPLOYMENT}/providers/microsoft.insights/metrics")
 def _metrics(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """docs rest/api/monitor/metrics/list: the memory that the server has now.
+    """docs rest/api/monitor/metrics/list: the memory that the server has now, and its latency.
 
     The service has a value for each minute, some minutes later; here there is always one.
     """
     path = self.path(match).partition("/providers/microsoft.insights")[0]
     _found(self, path)
     name, span = request.query["metricnames"], request.query["timespan"].split("/")
-    if name != "CpuMemoryUtilizationPercentage" or request.query["aggregation"] != "Average":
+    if name not in METRICS or request.query["aggregation"] != "Average":
         raise Refusal(400, "BadRequest", f"the stand-in does not have the metric {name}")
     now = datetime.now(UTC).isoformat()
     deployed = self.deployed[path.lower()]
     points: list[dict[str, Any]] = []
     if deployed.running and span[0] < now < span[1]:
-        points.append({"timeStamp": now, "average": deployed.memory() / INSTANCE_GIB / 2**30 * 100})
+        memory = deployed.memory() / INSTANCE_GIB / 2**30 * 100
+        latency = 1000 * float(np.quantile(deployed.seconds or [0.0], 0.95))
+        points.append({"timeStamp": now, "average": (memory, latency)[METRICS.index(name)]})
     series = [{"metadatavalues": [], "data": [{"timeStamp": span[0]}, *points]}]
-    metric = {"name": {"value": name}, "unit": "Percent", "timeseries": series}
+    metric = {"name": {"value": name}, "timeseries": series}
     return Answer(200, {"timespan": request.query["timespan"], "value": [metric]})
 
 
