@@ -57,11 +57,10 @@ class AzureAuditLog:
             with as_refusals():
                 try:
                     if content is None:
-                        self._blob.create_append_blob(match_condition=MatchConditions.IfMissing)
+                        with suppress(ResourceExistsError):
+                            self._blob.create_append_blob(match_condition=MatchConditions.IfMissing)
                     self._blob.append_block(added, appendpos_condition=len(content or b""))
                     return
-                except ResourceExistsError:  # created by somebody else since
-                    pass
                 except HttpResponseError as error:
                     if error.status_code != 412:  # Precondition Failed
                         raise

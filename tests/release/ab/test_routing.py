@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.audit_log import AuditLog
 from ml.core import files
 from ml.core.errors import Refused
 from ml.release import audit
@@ -135,11 +136,11 @@ def test_a_full_disk_sends_no_key_to_a_b_that_is_stopped(
     written = audit.append
     with pytest.MonkeyPatch.context() as patch:
 
-        def append(event: str, details: Mapping[str, object]) -> str:
+        def append(log: AuditLog, event: str, details: Mapping[str, object]) -> str:
             if event == "ab-served":
                 patch.setattr(files, "replace", full)
                 full()
-            return written(event, details)
+            return written(log, event, details)
 
         patch.setattr(audit, "append", append)
         code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from ml.backends.audit_log import AuditLog
 from ml.core.errors import Problem, Refused
 from ml.core.home import home
 from ml.release import audit, serving
@@ -167,11 +168,11 @@ def test_a_log_that_cannot_be_written_undoes_the_switch(
     blue = endpoint.live("tiny")
     written = audit.append
 
-    def append(event: str, details: dict[str, object]) -> str:
+    def append(log: AuditLog, event: str, details: dict[str, object]) -> str:
         if event == "applied":
             with full_disk(LOG.path.stat().st_size + 10):
-                return written(event, details)
-        return written(event, details)
+                return written(log, event, details)
+        return written(log, event, details)
 
     monkeypatch.setattr(audit, "append", append)
     with pytest.raises(Refused) as raised:
@@ -238,7 +239,7 @@ from ml.backends.local.registry import LocalRegistry
 from ml.serving import endpoint, server
 done, calls = {holder}.{name}, []
 def killed(*given, **named):
-    if {name!r} == "append" and given[0] != "applied":
+    if {name!r} == "append" and given[1] != "applied":
         return done(*given, **named)
     calls.append(1)
     if len(calls) < {call}:

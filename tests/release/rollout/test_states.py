@@ -200,6 +200,9 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
             machine.effect(writes=True)
             machine.champion = None
 
+        def bring(self, what: Version) -> None:
+            pass
+
     def served(number: str) -> Version:
         """The version as the registry has it."""
         marks = {("local", SERVING, datetime.now(UTC))} if number in machine.stack else ()
@@ -244,7 +247,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     patch.setattr(applying, "_declared_version", lambda *given: served(given[-1].version))
     patch.setattr(audit.History, "has_decided", lambda *_: True)
     patch.setattr(applying, "_declared_serving", lambda *_: serves)
-    patch.setattr(proposing.serving, "keep", lambda _: None)
+    patch.setattr(proposing.serving, "keep", lambda *_: None)
 
 
 def digest(number: str) -> str:
