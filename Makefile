@@ -255,11 +255,11 @@ LOCKED := PYTHONPATH="$(FRAMEWORK)" $(BIN)/python -m policies.supply_chain.locks
 
 .PHONY: sbom
 sbom: setup | $(RESULTS) ## a bill of materials of every lock (CycloneDX), .local/check/sbom.json
-	@$(LOCKED) $(sort $(MAIN_LOCK) $(wildcard $(LOCKS)/*.lock)) > $(RESULTS)/sbom.json
+	@$(LOCKED) $(MAIN_LOCK) $(LOCKS)/*.lock > $(RESULTS)/sbom.json
 
 .PHONY: vulnerabilities
 vulnerabilities: setup ## what is known about the locked packages, after `make advisories`
-	@$(LOCKED) --advisories $(RESULTS)/advisories.zip $(sort $(MAIN_LOCK) $(wildcard $(LOCKS)/*.lock))
+	@$(LOCKED) --advisories $(RESULTS)/advisories.zip $(MAIN_LOCK) $(LOCKS)/*.lock
 
 .PHONY: comment
 comment: ## post the comment about a run of check.yml or train.yml: make comment RUN=ID

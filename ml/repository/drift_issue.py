@@ -80,9 +80,9 @@ def stack(name: str, differences: Sequence[Mapping[str, Any]]) -> Subject:
     )
 
 
-def watched(environment: str, found: Sequence[Mapping[str, Any]]) -> Iterator[Subject]:
+def watched(environment: str, drifts: Sequence[Mapping[str, Any]]) -> Iterator[Subject]:
     """What `ml release drift` found; what could not be judged leaves its issue as it is."""
-    for each in found:
+    for each in drifts:
         if each["unknown"]:
             continue
         about, project = str(each["about"]), str(each["project"])

@@ -197,8 +197,8 @@ def _before(
         if declaration(before, environment) != current:
             earlier.append((each, declaration(before, environment)))
     if not earlier:
-        found = f"no commit here declares something else for {environment} in {file}"
-        raise Refused(Problem("nothing-before", found, "the whole history", "fetch-depth: 0"))
+        message = f"no commit here declares something else for {environment} in {file}"
+        raise Refused(Problem("nothing-before", message, "the whole history", "fetch-depth: 0"))
     after, wanted = next((pair for pair in earlier if serving in pair[1]), earlier[0])
     files: dict[str, str | None] = {file: now.replace(current, wanted)}
     for suffix in ("json", "attestation.json"):

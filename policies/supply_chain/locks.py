@@ -48,12 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--advisories", type=Path, help="An export of OSV; without it the bill.")
     parser.add_argument("locks", nargs="+", type=Path, help="Requirements files.")
     options = parser.parse_args(argv)
+    locks = dict.fromkeys(options.locks)
     try:
         if options.advisories is None:
-            print(bill(options.locks), end="")
+            print(bill(locks), end="")
             return DONE
         advisories = read(options.advisories)
-        lines = [*known(advisories, options.locks)]
+        lines = [*known(advisories, locks)]
     except (AdvisoriesError, OSError) as error:
         sys.stderr.write(
             f"error[cannot-read]: {error}\n  hint: make advisories downloads osv.dev's export\n"

@@ -144,7 +144,7 @@ def test_advisories_about_a_lock(tmp_path: Path, capsys: pytest.CaptureFixture[s
     source.write_text(json.dumps([record(versions=["1"])]))
     lock.write_text("A==1\n")
     other.write_text("A==2\n")
-    words = ["--advisories", str(source), str(lock), str(other)]
+    words = ["--advisories", str(source), str(lock), str(other), str(lock)]
     assert locks.main(words) == 3
     out = capsys.readouterr().out
     assert out.startswith(f"{lock}: PYSEC-1: a 1\n1 of 1 records") and f"{other}:" not in out

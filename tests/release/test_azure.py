@@ -176,6 +176,10 @@ def test_the_whole_way(
     (found,) = json.loads(out)
     assert code == 0
     assert (found["serving"], found["audit"], found["signed_off"]) == ("1", "verified", "ana")
+    code, out, _ = ml(capsys, "release", "drift", "--env", "dev", "--on", "azure", "--json")
+    release, model = json.loads(out)
+    assert code == 0 and not release["differences"] and release["words"] == "as declared"
+    assert model["about"] == "model" and model["unknown"], model
     done = apply(machine(), "tiny", "dev", "ana")
     assert done and done.outcome == "unchanged"
 

@@ -341,16 +341,16 @@ def drift(
     from ml.release.watch.environment import drift as look
 
     backend = open_backend(desired_state.place_of(to, on))
-    found = [*look(backend, to, moment("--since", since) if since else None)]
+    drifts = [*look(backend, to, moment("--since", since) if since else None)]
     if as_json:
-        write_json([each.to_json() for each in found])
-    for each in () if as_json else found:
+        write_json([each.to_json() for each in drifts])
+    for each in () if as_json else drifts:
         sign = "?" if each.unknown else "✘" if each.differences else "✔"
         typer.echo(f"{sign} {each.project}, {each.about}: {printable(each.words)}")
         for row in each.differences:
             words = f"    {row['what']}: {row['found']}, expected {row['expected']}"
             typer.echo(printable(words))
-    if any(each.differences for each in found):
+    if any(each.differences for each in drifts):
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 

@@ -47,15 +47,16 @@ def drift(backend: Backend, environment: str, since: float | None = None) -> Ite
 
 
 def _release(state: Status) -> Drift:
-    found = Drift("release", state.project, state.environment, state.verdict)
-    if state.as_declared:
-        return found
-    serves = state.serving or "nothing serves"
+    pairs = {
+        "serving version": state.serving or "nothing serves",
+        "champion": state.champion or "none",
+    }
     rows = [
         {"what": what, "expected": str(state.declared), "found": actual}
-        for what, actual in (("serving version", serves), ("champion", state.champion or "none"))
+        for what, actual in pairs.items()
+        if not state.as_declared
     ]
-    return Drift(found.about, found.project, found.environment, found.words, rows)
+    return Drift("release", state.project, state.environment, state.verdict, rows)
 
 
 def _model(backend: Backend, state: Status, since: float | None) -> Drift:
