@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ml.backends.azure.backend import AzureBackend
+from ml.release.promotion.propose import propose
 from tests.backends.conftest import azure
 from tests.github.events import NONE, PULL, Job, Repository, git
 from tests.github.test_check import team, template
@@ -201,14 +202,19 @@ def test_a_reviewer_who_says_no_registers_nothing(team: Repository) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_merge_is_trained_attested_and_promoted(
+@pytest.mark.attack("A pull request brings code that its training would run beside the sign-in")
+def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     team: Repository,
     azure: StandIn,
     own_home: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every command runs; the evidence of this run passes the gates of dev."""
+    """Every command runs; the evidence of the merge passes the gates of dev.
+
+    Once it is the champion, `/train` compares a pull request with it, and runs none of its code
+    here.
+    """
     work = team.folder / "main"
     git(team.folder, "clone", "-q", str(team.origin), "main")
     tiny.project(work)
@@ -272,6 +278,38 @@ def test_a_merge_is_trained_attested_and_promoted(
         line for line in azure.requests() if re.match("(PUT|DELETE) .*onlineEndpoints", line)
     ]
     assert changes == [] and team.state.issues == []
+
+    # By hand for the next environment, on another machine: the same evidence counts.
+    assert team.authority is not None
+    backend.verifier = team.authority.verifier
+    git(work, "fetch", "-q", "origin", "promote/tiny-dev-1")
+    git(work, "switch", "-q", "--detach", "FETCH_HEAD")
+    monkeypatch.chdir(work)
+    proposal = propose(backend, "tiny", version.run, "staging")
+    assert proposal.candidate.evidence == version.evidence and proposal.evidence.attested
+
+    # A pull request is compared with it.
+    git(team.folder / "fork", "pull", "-q", "origin", "main")
+    team.state.permissions["ana"] = "write"
+    canary = tmp_path / "canary"
+    poison = f"open({str(canary)!r}, 'a').write(__file__)\n"
+    names = ("sitecustomize", "conftest", "json", "typer", "azure/__init__", "ml/core/errors")
+    score = "ml/projects/tiny/endpoint/score.py"
+    team.pull_request(
+        {
+            spec: (work / spec).read_text().replace("skill: 0.9", "skill: 0.97"),
+            **{f"{name}.py": poison for name in names},
+            score: poison + (work / score).read_text(),
+            "Makefile": f"train comment setup:\n\ttouch {canary}\n",
+        }
+    )
+    assert results(team.comment("/train", "ana")) == ["success"] * 3
+    assert not canary.exists()
+    body = team.state.bodies(PULL)[0]
+    assert "against tiny 1 for dev" in body
+    row = r"\| gain\\_at\\_1 \| test \| 0\.97\d* .* \| 0\.90\d* .* \| \+0\.07.* ▲ \|"
+    assert re.search(row, body), body
+    assert len(backend.registry.versions("tiny")) == 1
 
     # A merge declares another digest: nothing is touched, and the run says why.
     git(work, "fetch", "-q")

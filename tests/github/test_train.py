@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-from ml.backends.azure.backend import AzureBackend
-from tests.backends.conftest import azure
+from ml.core.errors import Refused
+from ml.release.promotion.candidate import demand_cluster
+from ml.reports.pull_request import MAX_LENGTH
 from tests.github.events import PULL, Job, Repository, git
 from tests.github.test_check import team, template
-from tests.release import tiny
-from tests.stand_ins.azure.running import StandIn, register_environment
 
-__all__ = ["azure", "team", "template"]
+__all__ = ["team", "template"]
 WRITER, STRANGER = "ana", "mallory"
 CHANGE = {"ml/projects/words/train.py": "print('better')\n"}
 RESULTS = [
@@ -177,31 +175,64 @@ def test_links_and_programs_of_the_tree_are_texts(team: Repository) -> None:
     assert git(tree, "rev-parse", "HEAD") == head(team)
 
 
-# The whole way.
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_candidate_is_trained_on_azure(
-    team: Repository, azure: StandIn, own_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every command runs: the model is trained and evaluated there, and nothing is registered."""
-    work = team.folder / "main"
-    git(team.folder, "clone", "-q", str(team.origin), "main")
-    tiny.project(work)
-    git(work, "add", "-A")
-    git(work, "commit", "-qm", "a small project")
-    git(work, "push", "-q", "origin", "HEAD:main")
-    team.azure = {**azure.variables, "AZUREML_WORKSPACE_NAME": azure.enter(monkeypatch)}
-    backend = AzureBackend()
-    register_environment(backend.workspace.client, "ml-cpu", "1")
-    (data,) = (each for each in backend.assets.compare(work) if each.spec.name == "tiny")
-    backend.assets.create(data)
-    team.owner, team.fake, team.writes = "team", (), {}
-    spec = "ml/projects/tiny/jobs/train.yml"
-    team.pull_request({spec: (work / spec).read_text().replace("skill: 0.8", "skill: 0.9")})
-    assert results(team.comment("/train", WRITER)) == ["success"] * 3
+def test_a_training_that_fails_is_in_the_first_line(team: Repository) -> None:
+    """With what Azure said of it; the run of the workflow is red."""
+    failed = {"project": "words", "run": "", "error": "error[quota]: no nodes", "comparison": None}
+    team.writes = {"train": {".local/check/train.json": json.dumps([failed])}}
+    team.failing, team.owner = ("train",), "team"
+    team.pull_request(CHANGE)
+    assert results(team.comment("/train", WRITER)) == ["success", "failure", "success"]
     (body,) = team.state.bodies(PULL)
-    assert "**Trained on Azure**" in body and "| `quality` |" in body
-    assert re.search(r"\| gain\\_at\\_1 \| test \| 0\.90", body)
-    assert backend.registry.versions() == []
+    assert body.split("\n")[3].endswith("have not ended; the training of `words` failed")
+    assert "- `words`: error\\[quota\\]: no nodes" in body
+
+
+def test_a_comment_that_comes_twice_has_one_comment(team: Repository) -> None:
+    """The event is delivered again, or the run is started again."""
+    team.owner = "team"
+    team.pull_request(CHANGE)
+    team.comment("/train", WRITER)
+    (body,) = team.state.bodies(PULL)
+    team.comment("/train", WRITER)
+    (again,) = team.state.bodies(PULL)
+    number = str(team.runs)
+    assert again == body.replace(str(team.runs - 1), number)
+
+
+@pytest.mark.attack("A result of a training lies about its pull request, its commit or its size")
+@pytest.mark.parametrize(
+    "result",
+    [
+        [{"project": "words", "pull": 99, "commit": "f" * 40, "comparison": {"model": "x"}}],
+        {"pull": 99},
+        [[]],
+        "text",
+        [{"project": "<img src=x> @everyone", "error": "</details>\n### ✅ fine", "run": 1}] * 500,
+    ],
+    ids=["another pull request", "no list", "empty", "a text", "markup"],
+)
+def test_a_result_is_text(result: object, team: Repository) -> None:
+    """It is about the commit that main's code wrote down, whatever it says."""
+    team.owner = "team"
+    team.writes = {"train": {".local/check/train.json": json.dumps(result)}}
+    team.pull_request(CHANGE)
+    team.comment("/train", WRITER)
+    (body,) = team.state.bodies(PULL)
+    assert len(body) < MAX_LENGTH and f"commit `{head(team)[:12]}`" in body
+    assert "<img" not in body and "\n### ✅" not in body and "@everyone" not in body
+    assert not team.state.bodies(99)
+
+
+@pytest.mark.attack("A pull request has its job run as the workflow that submits it")
+@pytest.mark.parametrize(
+    "text", ["identity: {type: user_identity}", "trial: {identity: {type: UserIdentity}}", ""]
+)
+def test_a_job_runs_as_its_cluster(text: str, tmp_path: Path) -> None:
+    """Not as the identity that signed in, in whatever part of the spec it asks for it."""
+    (tmp_path / "train.yml").write_text("identity: {type: managed}\njobs: {a: ./step.yml}\n")
+    (tmp_path / "step.yml").write_text("trial: ./train.yml\n")
+    demand_cluster(tmp_path / "train.yml")
+    file = tmp_path / ("train.yml" if text else "step.yml")
+    file.write_text(f"{text or 'jobs: {b: {identity: {type: user_identity}}}'}\n")
+    with pytest.raises(Refused, match="submitters-identity"):
+        demand_cluster(tmp_path / "train.yml")

@@ -72,6 +72,7 @@ def propose(
     """Propose the run's model, or that of the latest completed sweep or pipeline.
 
     With an `attestation`: the model that it is about, with the evidence that `collect` made here.
+    Evidence that is attested already counts for the environments after the first, too.
 
     `reason` is why a champion should be replaced by a model that is not shown to beat it, `prices`
     what an instance costs. Without an `attestor` the evidence is of a rehearsal. What is declared
@@ -94,6 +95,8 @@ def propose(
         registry = backend.registry
         serves = files.snapshot(backend)
         version = _champion(registry, serves.endpoint, environment, digest) or attested
+        if version is None and attestor is None and environment != desired_state.LOCAL:
+            version = _attested(backend, serves.endpoint, digest)
         if version is None:
             version = _registered(
                 backend, target, environment, serves, chosen, digest, watch, prices, attestor
@@ -168,12 +171,11 @@ def collect(
     with desired_state.project_lock(target.name):
         digest = store(chosen.outputs[MODEL])
         serves = files.snapshot(backend)
-        for version in backend.registry.versions(serves.endpoint):
-            if version.digest == digest and version.run == chosen.id and version.evidence:
-                known = evidence.load(backend, version)
-                commit = trees.git(repository.root(), "rev-parse", "HEAD")
-                if known.attested and known.lineage.evaluation_commit == (commit or "").strip():
-                    return version
+        known = _attested(backend, serves.endpoint, digest)
+        if known is not None and known.run == chosen.id:
+            commit = trees.git(repository.root(), "rev-parse", "HEAD")
+            if evidence.statement(known).commit == commit:
+                return known
         measured = _measure(backend, target, environment, serves, chosen, digest, watch, prices)
         return evidence.collect(backend, *measured, rehearsal=backend.rehearsal)
 
@@ -195,6 +197,13 @@ def promotion(backend: Backend, proposal: Proposal, environment: str) -> dict[st
         },
         "comparison": replace(compared, decision=proposal.decision).to_json(),
     }
+
+
+def _attested(backend: Backend, model: str, digest: str) -> Version | None:
+    """The version with that digest whose evidence is attested, which needs no new measurement."""
+    same = (each for each in backend.registry.versions(model) if each.digest == digest)
+    known = (each for each in same if each.evidence and evidence.load(backend, each).attested)
+    return next(known, None)
 
 
 def _rival(backend: Backend, declared: Declared | None, environment: str) -> Version | None:
