@@ -221,9 +221,9 @@ evidence: setup | $(RESULTS) ## register what `make train NAME=P` trained and co
 	@$(BIN)/ml release collect "$(NAME)" --to "$(TO)" --on "$(ON)" --save $(RESULTS)
 
 .PHONY: promote
-promote: setup | $(RESULTS) ## ask the gates about what was attested: make promote NAME=… ATTESTATION=FILE
+promote: setup | $(RESULTS) ## ask the gates: make promote NAME=P ATTESTATION=FILE; NAME=P TO=staging: what dev declares
 	@rm -f $(PROMOTION)
-	@$(BIN)/ml release propose "$(NAME)" --to "$(TO)" --on "$(ON)" --attestation "$(ATTESTATION)" --save $(PROMOTION) || [ $$? = 3 ]
+	@$(BIN)/ml release propose "$$NAME" --to "$(TO)" --on "$(ON)" $(if $(ATTESTATION),--attestation "$(ATTESTATION)") --save $(PROMOTION) || [ $$? = 3 ]
 
 .PHONY: train-summary
 train-summary: ## candidate against champion, after `make train`
@@ -234,8 +234,8 @@ promotion-summary: ## what the gates decided, after `make promote`
 	@$(PROMOTIONS) summary $(PROMOTION)
 
 .PHONY: promotion-request
-promotion-request: ## open the pull requests of a run's promotions: NAMES='["faq_matching"]'
-	@$(PROMOTIONS) open --projects '$(NAMES)'
+promotion-request: ## open the pull requests of a run's promotions: NAMES=P, or a JSON list
+	@$(PROMOTIONS) open --projects "$$NAMES"
 
 .PHONY: train-request
 train-request: | $(RESULTS) ## which commit the comment `/train` of a workflow's event asks for

@@ -166,9 +166,11 @@ class Repository:
             "head_sha": git(self.origin, "rev-parse", "main"),
         }
 
-    def scheduled(self, workflow: str, event: str = "schedule") -> dict[str, Job]:
-        """A time has come, or a person starts it."""
-        github = {"event_name": event, "ref": "refs/heads/main", "event": {}}
+    def scheduled(
+        self, workflow: str, event: str = "schedule", inputs: Mapping[str, str] | None = None
+    ) -> dict[str, Job]:
+        """A time has come, or a person starts it, with inputs where the workflow asks for them."""
+        github = {"event_name": event, "ref": "refs/heads/main", "event": {"inputs": inputs or {}}}
         return self.run(workflow, "refs/heads/main", github, trusted=True)
 
     def check(self, event: str = "pull_request") -> dict[str, Job]:
@@ -292,10 +294,12 @@ class Repository:
         rights = dict(job.get("permissions") or {})
         self.state.tokens[token] = rights if trusted else dict.fromkeys(rights, "read")
         matrix = github.get("matrix") or {}
-        environment = str(_filled(job.get("environment") or "", {"matrix": matrix}))
+        inputs = github["event"].get("inputs") or {}
+        chosen = {"matrix": matrix, "inputs": inputs}
+        environment = str(_filled(job.get("environment") or "", chosen))
         context: dict[str, Any] = {
             "github": {**github, "token": token, "run_id": self.runs},
-            "matrix": matrix,
+            **chosen,
             "vars": {**self.variables, **_variables(environment, self.azure)},
             "secrets": {"APP_PRIVATE_KEY": "key"} if environment == BOT_ENVIRONMENT else {},
             "steps": {},

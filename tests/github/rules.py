@@ -25,6 +25,7 @@ WRITES = {
     "comment": {"comment": {"pull-requests"}},
     "train": {"train": {"id-token"}, "comment": {"pull-requests"}},
     "merge": {"candidate": {"id-token"}, "evidence": {"attestations", "id-token"}},
+    "promote": {"gates": {"id-token"}},
     "infra": {"plan": {"id-token"}, "deploy": {"id-token"}},
     "drift": {"drift": {"id-token", "issues"}, "watch": {"id-token", "issues"}},
     "release": {"release": {"id-token", "issues"}},
@@ -42,6 +43,7 @@ PURPOSES = {
     "template-update": {"update": BOT},
     "train": {"train": "train"},
     "merge": {"candidate": "train", "evidence": "release", "promotion": BOT},
+    "promote": {"gates": "release", "promotion": BOT},
 }
 # A workflow that may write after an untrusted one has run: it takes the default branch's code.
 PRIVILEGED = {"workflow_run", "pull_request_target", "issue_comment"}

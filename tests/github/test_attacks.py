@@ -44,6 +44,9 @@ ATTACKS: dict[str, list[tuple[str, str]]] = {
         (CHECK, "test_the_name_of_a_branch_runs_nothing"),
         (POSTING, "test_the_name_of_a_branch_is_text"),
     ],
+    "a project that is to be promoted has shell in its name": [
+        (MERGE, "test_a_merge_is_promoted_and_a_pull_request_compared_with_it"),
+    ],
     "a title has Markdown and HTML": [
         (CHECK, "test_the_name_of_a_branch_runs_nothing"),
         (POSTING, "test_hostile_documents_are_text"),
@@ -56,7 +59,7 @@ ATTACKS: dict[str, list[tuple[str, str]]] = {
     ],
     "release.yml names another digest": [
         (ENVIRONMENTS, "test_what_is_not_as_declared_touches_nothing"),
-        (MERGE, "test_a_merge_is_trained_attested_and_promoted"),
+        (MERGE, "test_a_merge_is_promoted_and_a_pull_request_compared_with_it"),
         (TRUST, "test_an_invented_decision"),
         (TRUST, "test_the_real_place_takes_attested_evidence_alone"),
     ],

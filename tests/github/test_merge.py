@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from ml.backends.azure.backend import AzureBackend
-from ml.release.promotion.propose import propose
 from tests.backends.conftest import azure
 from tests.github.events import NONE, PULL, Job, Repository, git
 from tests.github.test_check import team, template
@@ -197,6 +196,37 @@ def test_a_reviewer_who_says_no_registers_nothing(team: Repository) -> None:
     assert "make evidence" not in team.commands()
 
 
+# promote.yml
+
+
+def promote(team: Repository, environment: str = "staging", project: str = "words") -> list[str]:
+    inputs = {"project": project, "environment": environment}
+    return results(team.scheduled("promote", "workflow_dispatch", inputs))
+
+
+@pytest.mark.parametrize("environment", ["staging", "prod"])
+def test_a_person_asks_for_the_next_environment(environment: str, team: Repository) -> None:
+    """Its own reviewers let the gates be asked; asked twice there is one pull request."""
+    release = {f"{FOLDER}/release.yml": "environments:\n  staging: {version: 4}\n"}
+    leaves(team, promotion(environment=environment, files=release))
+    assert promote(team, environment) == ["success"] * 2
+    assert team.commands() == [
+        *("make advisories", "make promote", "make promotion-summary", "make promotion-request")
+    ]
+    assert team.signed_in == [f"{environment}-release"]
+    (pull,) = promotions(team)
+    assert pull["title"] == f"Promote words 4 to {environment}" and pull["user"]["login"] == APP
+    changes = [*team.state.changes]
+    assert promote(team, environment) == ["success"] * 2 and team.state.changes == changes
+
+
+def test_what_the_next_environment_refuses_has_no_pull_request(team: Repository) -> None:
+    leaves(team, promotion(environment="staging", outcome="refused", files={}))
+    assert promote(team) == ["success"] * 2 and promotions(team) == []
+    team.rejected = ("staging-release",)
+    assert promote(team) == ["failure", "skipped"] and promotions(team) == []
+
+
 # The whole way.
 
 
@@ -279,14 +309,19 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     ]
     assert changes == [] and team.state.issues == []
 
-    # By hand for the next environment, on another machine: the same evidence counts.
-    assert team.authority is not None
-    backend.verifier = team.authority.verifier
-    git(work, "fetch", "-q", "origin", "promote/tiny-dev-1")
-    git(work, "switch", "-q", "--detach", "FETCH_HEAD")
-    monkeypatch.chdir(work)
-    proposal = propose(backend, "tiny", version.run, "staging")
-    assert proposal.candidate.evidence == version.evidence and proposal.evidence.attested
+    # Somebody asks for the next environment, whose workspace has no run: the same evidence counts.
+    pwned = tmp_path / "pwned"
+    for hostile in (f"$(shell touch {pwned})", f'tiny"; touch {pwned}; "', f"$(touch {pwned})"):
+        assert promote(team, "staging", hostile) == ["failure", "skipped"]
+    assert not pwned.exists()
+    dev, team.azure = team.azure, {**team.azure, "AZUREML_WORKSPACE_NAME": azure.enter(monkeypatch)}
+    assert promote(team, "staging", "tiny") == ["success"] * 2
+    team.azure = dev
+    monkeypatch.setenv("AZUREML_WORKSPACE_NAME", workspace)
+    assert promotions(team)[-1]["title"] == "Promote tiny 1 to staging"
+    branch = "promote/tiny-staging-1:ml/projects/tiny"
+    evidence = git(team.origin, "show", f"{branch}/evidence/staging.json")
+    assert evidence == git(team.origin, "show", "main:ml/projects/tiny/evidence/dev.json")
 
     # A pull request is compared with it.
     git(team.folder / "fork", "pull", "-q", "origin", "main")
@@ -297,7 +332,7 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     score = "ml/projects/tiny/endpoint/score.py"
     team.pull_request(
         {
-            spec: (work / spec).read_text().replace("skill: 0.9", "skill: 0.97"),
+            spec: (team.folder / "fork" / spec).read_text().replace("skill: 0.9", "skill: 0.97"),
             **{f"{name}.py": poison for name in names},
             score: poison + (work / score).read_text(),
             "Makefile": f"train comment setup:\n\ttouch {canary}\n",

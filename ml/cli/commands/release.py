@@ -42,7 +42,10 @@ def propose(
     project: Project,
     run: Annotated[
         str | None,
-        typer.Option(help="A run, sweep or pipeline; without it, the latest that completed."),
+        typer.Option(
+            help="A run, sweep or pipeline; without it, the latest that completed, and after the "
+            "first environment the attested version that the one before declares."
+        ),
     ] = None,
     to: Environment = "local",
     on: On = None,
@@ -86,7 +89,7 @@ def propose(
         document = {
             "project": version.project,
             "environment": to,
-            "run": proposal.run.name,
+            "run": proposal.run,
             "model": version.model,
             "version": version.version,
             "digest": version.digest,
@@ -99,7 +102,7 @@ def propose(
         write_json(document)
     else:
         name = _named(version.model, version.version, version.digest)
-        typer.echo(f"{proposal.run.name} is {name}", err=True)
+        typer.echo(f"{proposal.run} is {name}", err=True)
         verdicts.show(proposal.decision, rival.version if rival else "", every)
         if rival:
             typer.echo(_rival_text(proposal, rival), err=True)

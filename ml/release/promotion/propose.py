@@ -43,7 +43,7 @@ REQUESTS = 200
 
 @dataclass(frozen=True)
 class Proposal(GateCheck):
-    """The gates' decision on a run's model, and what was declared.
+    """The gates' decision on the model of a run (its name), and what was declared.
 
     `written` are the files that a promotion pull request carries, the declaration first; none when
     the gates refused the version or it is the champion already. `unapplied` is a version that was
@@ -51,7 +51,7 @@ class Proposal(GateCheck):
     to be applied, and was what this one had to beat.
     """
 
-    run: Run
+    run: str
     written: tuple[Path, ...]
     unapplied: str | None
     rival: Version | None
@@ -72,7 +72,8 @@ def propose(
     """Propose the run's model, or that of the latest completed sweep or pipeline.
 
     With an `attestation`: the model that it is about, with the evidence that `collect` made here.
-    Evidence that is attested already counts for the environments after the first, too.
+    Evidence that is attested already counts for the environments after the first, too: without a
+    `run` the version that is declared for the one before is proposed there, from any workspace.
 
     `reason` is why a champion should be replaced by a model that is not shown to beat it, `prices`
     what an instance costs. Without an `attestor` the evidence is of a rehearsal. What is declared
@@ -89,15 +90,18 @@ def propose(
     attested = (
         evidence.keep_attested(backend, target.endpoint(), attestation) if attestation else None
     )
-    chosen = choose(backend, target, attested.run if attested else run)
+    before = None if run or attested else _attested_before(backend, target, environment)
+    # The run may be in the workspace of another environment; its model is in the registry.
+    chosen = None if before else choose(backend, target, attested.run if attested else run)
     with desired_state.project_lock(target.name):
-        digest = store(chosen.outputs[MODEL])
+        digest = before.digest if before else store(chosen.outputs[MODEL]) if chosen else ""
         registry = backend.registry
         serves = files.snapshot(backend)
-        version = _champion(registry, serves.endpoint, environment, digest) or attested
+        version = _champion(registry, serves.endpoint, environment, digest) or attested or before
         if version is None and attestor is None and environment != desired_state.LOCAL:
             version = _attested(backend, serves.endpoint, digest)
         if version is None:
+            assert chosen is not None
             version = _registered(
                 backend, target, environment, serves, chosen, digest, watch, prices, attestor
             )
@@ -138,7 +142,7 @@ def propose(
                     written += attach(written[0], environment, version)
     return Proposal(
         **vars(check),
-        run=chosen,
+        run=chosen.name if chosen else version.run,
         written=tuple(written),
         unapplied=unapplied if written else None,
         rival=rival,
@@ -204,6 +208,18 @@ def _attested(backend: Backend, model: str, digest: str) -> Version | None:
     same = (each for each in backend.registry.versions(model) if each.digest == digest)
     known = (each for each in same if each.evidence and evidence.load(backend, each).attested)
     return next(known, None)
+
+
+def _attested_before(backend: Backend, project: Project, environment: str) -> Version | None:
+    """The version declared for the environment before, if its evidence is attested."""
+    if environment not in desired_state.TRACKED[1:]:
+        return None
+    earlier = desired_state.TRACKED[desired_state.TRACKED.index(environment) - 1]
+    declared = desired_state.read(project.name, earlier)
+    if declared is None:
+        return None
+    version = backend.registry.find(declared.model, declared.version)
+    return version if evidence.load(backend, version).attested else None
 
 
 def _rival(backend: Backend, declared: Declared | None, environment: str) -> Version | None:

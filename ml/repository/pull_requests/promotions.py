@@ -125,8 +125,12 @@ def _open(names: Sequence[str]) -> None:
             print(f"{name}: {keep(app, document)}")
 
 
+def _names(words: str) -> list[str]:
+    return list(json.loads(words)) if words.startswith("[") else [words]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """The commands of merge.yml."""
+    """The commands of merge.yml and promote.yml."""
     parser = argparse.ArgumentParser(prog="promotions")
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("projects")
@@ -134,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     shown = commands.add_parser("summary")
     shown.add_argument("document", type=Path)
     opening = commands.add_parser("open")
-    opening.add_argument("--projects", type=json.loads, required=True, help="A JSON list.")
+    opening.add_argument("--projects", type=_names, required=True, help="One, or a JSON list.")
     options = parser.parse_args(argv)
     try:
         if options.command == "summary":

@@ -75,7 +75,7 @@ def test_the_workflows_as_they_are() -> None:
     assert every["prod-preview"] == ("drift.yml: drift", "infra.yml: plan")
     assert every["prod-watch"] == ("drift.yml: watch",)
     assert every["prod-deploy"] == ("infra.yml: deploy",)
-    assert every["prod-release"] == ("release.yml: release",)
+    assert every["prod-release"] == ("promote.yml: gates", "release.yml: release")
     assert every["prod-train"] == ()
     assert {*every["dev-train"]} >= {"train.yml: train"}
     for stack in ("dev", "prod"):

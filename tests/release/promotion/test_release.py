@@ -348,7 +348,7 @@ def test_the_best_trial_of_the_latest_sweep_is_proposed(world: World) -> None:
     """Without a name, or by the sweep's; the lineage names the sweep as the parent."""
     swept = world.project.sweep()
     made = propose(BACKEND, "tiny")
-    assert made.run.name == swept.best and made.decision.allowed
+    assert made.run == swept.best and made.decision.allowed
     assert made.evidence.lineage.hyperparameters == {"skill": 0.9}
     assert made.evidence.lineage.parent_run == swept.id != made.evidence.lineage.run
     assert propose(BACKEND, "tiny", swept.name).candidate.digest == made.candidate.digest
@@ -362,7 +362,7 @@ def test_a_pipeline_stands_for_the_model_it_left(world: World) -> None:
     """
     done = world.project.pipeline()
     made = propose(BACKEND, "tiny")
-    assert made.run.name == done.step("sweep").best and made.decision.allowed, made.decision
+    assert made.run == done.step("sweep").best and made.decision.allowed, made.decision
     document = json.loads(
         (BACKEND.registry.find("tiny", "1").evidence_folder / "evidence.json").read_text()
     )
@@ -371,7 +371,7 @@ def test_a_pipeline_stands_for_the_model_it_left(world: World) -> None:
     # Run again, every step is reused, and the same trial is proposed again.
     again = world.project.pipeline()
     assert {step.reused_from for step in again.steps} == {step.name for step in done.steps}
-    assert propose(BACKEND, "tiny", again.name).run.name == made.run.name
+    assert propose(BACKEND, "tiny", again.name).run == made.run
 
 
 def test_another_evaluation_is_not_taken_over(world: World) -> None:
