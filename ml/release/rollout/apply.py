@@ -36,7 +36,7 @@ from ml.release.promotion.gate_check import GateCheck, check_gates, load_gates, 
 from ml.release.serving import Serving
 from ml.serving.endpoint import Live
 from ml.serving.server import Launch, Server
-from policies.promotion.decision import Decision, Step
+from policies.promotion.decision import Decision, Request, Step
 
 # Faults of green itself: the version is not tried again. Other faults are this machine's.
 _FAULTS_OF_GREEN = ("server-crashed", "smoke-failed", "too-slow")
@@ -48,7 +48,8 @@ class Change:
 
     `check` is what the gates say, `history` what the audit log says of the endpoint, and `live`
     what serves there; `approved_by` is the person who signs off. It `returns` when it served there
-    before.
+    before. `latency_limit`: requests and ms of the gate `latency`, where that has not seen the
+    latency of the deployment.
     """
 
     project: str
@@ -67,30 +68,13 @@ class Change:
     history: History
     live: Live | None
     returns: bool
+    latency_limit: tuple[int, float] | None
 
     @property
     def differences(self) -> Sequence[str]:
         """What the serving code and settings change of those that serve, a sentence each."""
         before = serving.find(self.live.launch.serving) if self.live else None
         return tuple(serving.changes(before, self.serving)) if before else ()
-
-    @property
-    def latency_limit(self) -> tuple[int, float] | None:
-        """Requests and ms of the gate `latency`, where it has seen no latency of the deployment.
-
-        None where it has, where it is waived, and for a way back.
-        """
-        gate = load_gates(projects.find(self.project))["latency"]
-        (result,) = (each for each in self.check.decision.results if each.gate == gate.name)
-        measured = self.check.evidence.latency
-        if (
-            self.check.decision.request.rehearsal
-            or result.verdict != "pass"
-            or self.returns
-            or measured.hardware == measured.instance_type
-        ):
-            return None
-        return int(gate.number("min_requests")), gate.number("p95_ms")
 
     @property
     def is_champion(self) -> bool:
@@ -234,24 +218,18 @@ def find_change(
         environment == desired_state.LOCAL
         or desired_state.was_declared_before(project.name, environment, declared)
     )
-    check = check_gates(
+    wanted = request(
         backend,
-        project,
         version,
-        request(
-            backend,
-            version,
-            environment,
-            step,
-            approved_by=approved_by,
-            reason=declared.reason,
-            served_before=returns,
-            serving_changes=live is None or not _same(live.launch, launch),
-            serving=launch.serving,
-        ),
-        record=record,
-        watch=watch,
+        environment,
+        step,
+        approved_by=approved_by,
+        reason=declared.reason,
+        served_before=returns,
+        serving_changes=live is None or not _same(live.launch, launch),
+        serving=launch.serving,
     )
+    check = check_gates(backend, project, version, wanted, record=record, watch=watch)
     return Change(
         project=project.name,
         environment=environment,
@@ -269,7 +247,22 @@ def find_change(
         history=history,
         live=live,
         returns=returns,
+        latency_limit=_latency_limit(project, wanted, check),
     )
+
+
+def _latency_limit(project: Project, wanted: Request, check: GateCheck) -> tuple[int, float] | None:
+    """Requests and ms to measure the deployment by; None in a rehearsal, for a way back, and where
+    the gate is waived or has seen the latency of such a machine.
+    """
+    if wanted.rehearsal or wanted.served_before:
+        return None
+    gate = load_gates(project)["latency"]
+    (result,) = (each for each in check.decision.results if each.gate == gate.name)
+    measured = check.evidence.latency
+    if result.verdict != "pass" or measured.hardware == measured.instance_type:
+        return None
+    return int(gate.number("min_requests")), gate.number("p95_ms")
 
 
 def _carry_out(

@@ -241,7 +241,9 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     for module in (applying, proposing):
         patch.setattr(module, "check_gates", check_gates)
     patch.setattr(proposing, "load_gates", lambda project: None)
-    patch.setattr(proposing, "choose", lambda _, __, run: SimpleNamespace(outputs={"model": run}))
+    patch.setattr(
+        proposing, "choose", lambda _, __, run: SimpleNamespace(name=run, outputs={"model": run})
+    )
     patch.setattr(proposing, "store", digest)
     patch.setattr(proposing, "_registered", lambda *given: version(given[5][-1]))
     patch.setattr(applying, "_declared_version", lambda *given: served(given[-1].version))
