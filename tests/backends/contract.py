@@ -326,6 +326,10 @@ class BackendContract:
         assert registry.champions() == [("local", "m", "2")]
         registry.demote("m", "local")
         assert registry.champion("m", "local") is None
+        for digit in "cd":
+            evidence = replace(first, evidence=digit * 64).evidence_folder
+            evidence.mkdir(parents=True)
+            (evidence / "evidence.json").write_text(digit)
         kept = registry.keep_evidence(first, "c" * 64)
         assert registry.find("m", "1") == kept and kept.evidence == "c" * 64
         kept = registry.keep_evidence(first, "d" * 64)

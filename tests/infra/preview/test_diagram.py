@@ -83,7 +83,7 @@ def test_role_assignments_show_who_has_which_roles() -> None:
     for purpose in OF_THE_PROGRAM:
         assert edges["GitHub Actions", purpose] == {"OIDC"}
     assert edges["train", "workspace"] == {"Job Submitter"}
-    assert edges["release", "workspace"] == {"Releaser"}
+    assert edges["release", "workspace"] == {"Releaser", "Monitoring Reader"}
     assert edges["cluster-image-builder", "images"] == {"AcrPush"}
     # Three clusters with equal roles share a node.
     storage = {"Blob Data Contributor", "Queue Data Contributor", "Table Data Contributor"}

@@ -351,6 +351,7 @@ def test_jobs_and_endpoints_read_the_shared_registry_and_a_release_writes_it() -
     assert roles == {
         "release-assets": "AzureML Registry User",
         "train-assets": "Reader",
+        "watch-assets": "Reader",
         "endpoints-assets": "Reader",
         "cluster-cpu-cluster-assets": "Reader",
         "cluster-gpu-spot-assets": "Reader",
