@@ -42,7 +42,8 @@ def test_a_release_on_a_backend_in_memory(
     steps = plan(backend, "tiny")
     assert steps.unsigned and steps.steps and steps.stops is None
     assert status(backend, "tiny", "local")[0].declared == "1"
-    assert [d.relation for d in descendants(backend.registry, first.run)] == ["made"]
+    trained = backend.runs.find(first.run)
+    assert [d.relation for d in descendants(backend.registry, trained)] == ["made"]
     assert backend.registry.find("tiny", "1").folder in find_in_use(backend).paths
 
     backend.registry.promote(backend.registry.find("tiny", "1"), "local")

@@ -400,12 +400,13 @@ def test_the_real_place_takes_attested_evidence_alone(
         decision = propose(backend, "tiny", run, "dev", attestor=attestor).decision
         return next(one for one in decision.results if one.gate == "attestation")
 
+    refused = gate(None)
+    assert refused.verdict == "fail" and "no attestation is kept" in refused.why, refused
     trusted = Workflow(authority)
     assert gate(trusted).verdict == "pass"
     (version,) = backend.registry.versions("tiny")
     assert (version.evidence_folder / ATTESTATION).is_file()
     for attestor, why in (
-        (None, "no attestation is kept"),
         (Workflow(Authority()), "no authority"),
         (trusted.of(ref="refs/heads/topic"), "other ref"),
         (trusted.of(repository="somebody/fork"), "other repository"),

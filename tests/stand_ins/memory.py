@@ -40,7 +40,7 @@ from ml.backends.runs import (
     unwatched,
 )
 from ml.backends.storage import Cleaning, Needed, Usage
-from ml.core import trees
+from ml.core import home, trees
 from ml.core.errors import Problem, Refused
 from ml.serving import endpoint
 from ml.specs.expressions import resolve_command
@@ -287,7 +287,7 @@ class MemoryBackend:
             left_out = {*besides, self._folder}  # the code may be all that is around its own folder
             return hidden + [name for name in names if Path(folder, name) in left_out]
 
-        made = self._folder / "snapshots" / uuid.uuid4().hex
+        made = home.snapshots() / uuid.uuid4().hex
         shutil.copytree(code, made, ignore=ignored)
         copy = made.with_name(_digest(made))
         if copy.exists():
