@@ -244,8 +244,8 @@ def test_a_version_that_does_not_serve(own_home: Path) -> None:
     """Named, but nothing that it was asked is kept; each environment has an endpoint of its own."""
     version = Version("tiny", "1", "sha256:d", "tiny", "r", "")
     collect(version, QUESTIONS)
-    assert len(reports._collected("tiny", "local", version, None).rows) == 300
+    assert len(reports._collected(BACKEND.endpoints, "tiny", "local", version, None).rows) == 300
     with pytest.raises(Refused, match=r"not-served.*`tiny-prod`"):
-        reports._collected("tiny", "prod", version, None)
+        reports._collected(BACKEND.endpoints, "tiny", "prod", version, None)
     with pytest.raises(Refused, match="nothing-served"):
-        reports._version(BACKEND.registry, "tiny", "prod", "", from_file=False)
+        reports._version(BACKEND, "tiny", "prod", "", from_file=False)

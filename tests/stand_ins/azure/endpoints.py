@@ -118,6 +118,9 @@ def _put_deployment(self: Workspace, request: Request, match: re.Match[str]) -> 
     self.deployed[path.lower()] = deployed
     properties["properties"] = properties.get("properties") or {}
     properties["scaleSettings"] = properties.get("scaleSettings") or {"scaleType": "Default"}
+    for collection in ((properties.get("dataCollector") or {}).get("collections") or {}).values():
+        # spec DataCollectionMode: the SDK sends it in lower case, and reads this one alone.
+        collection["dataCollectionMode"] = collection["dataCollectionMode"].capitalize()
     resource = self.resource(path, properties)
     for key in ("location", "tags", "sku"):
         resource[key] = request.body.get(key)
