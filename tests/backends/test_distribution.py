@@ -114,10 +114,13 @@ def test_what_an_mpi_process_finds(
 
 def test_what_a_tensorflow_process_finds(home: Path, command: Plans) -> None:
     """TF_CONFIG by kind and number; a parameter server that never ends is ended with the job."""
+    served = home / "served"  # the workers wait for the parameter server, as training does
     script = (
-        "import json, os, time\n"
+        "import json, os, pathlib, time\n"
         "config = json.loads(os.environ['TF_CONFIG']); print(json.dumps(config), flush=True)\n"
-        "time.sleep(600 if config['task']['type'] == 'ps' else 0)\n"
+        f"served = pathlib.Path({str(served)!r})\n"
+        "if config['task']['type'] == 'ps': served.touch(); time.sleep(600)\n"
+        "while not served.exists(): time.sleep(0.01)\n"
     )
     plan = command(script)
     launcher = Distribution("tensorflow", 1, PLACE, parameter_server_count=1)
