@@ -2,6 +2,8 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+# No built-in rule makes a file of another: not the Makefile of a Makefile.sh.
+MAKEFLAGS += --no-builtin-rules
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -20,16 +22,22 @@ LOCKS := requirements
 endif
 # Written by `make lock` in a thin fork with packages of its own.
 MAIN_LOCK := $(or $(wildcard requirements/main.lock),$(LOCKS)/main.lock)
+# A module of the framework or of this tree: both are last on the path, and the working directory is
+# not on it, so that no file at the root hides a module of Python or of a package.
+START := import runpy, sys; sys.path += sys.argv[1].split(":"); del sys.argv[:2]; \
+	runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+MODULE := -c '$(START)' "$(if $(FRAMEWORK),$(CURDIR)/$(FRAMEWORK):)$(CURDIR)"
 # The framework with Python alone, so that a pull request of documents installs nothing else.
-BARE := PYTHONPATH="$(FRAMEWORK)" $(PYTHON)
+BARE := PYTHONPATH= $(PYTHON) -S -P $(MODULE)
+INSTALLED := PYTHONPATH= $(BIN)/python -P $(MODULE)
 
 .PHONY: help
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 $(BIN)/uv:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	$(PYTHON) -P -m venv $(VENV)
+	$(BIN)/python -P -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/uv.lock
 
 # On the path of no Python: ml/core/imports.py of the framework says why.
 $(VENV)/framework.stamp: requirements/framework.lock | $(BIN)/uv
@@ -44,11 +52,13 @@ $(VENV)/main.stamp: $(MAIN_LOCK) pyproject.toml | $(BIN)/uv
 	@echo "Installing the locked packages into $(VENV) (once; about a minute)"
 	@$(INSTALL) --require-hashes -r $<
 	@$(UV) pip uninstall --quiet azureml-gitops-starter 2>/dev/null || true
-	@PYTHONPATH="$(FRAMEWORK)" $(BIN)/python -m ml.core.imports
+	@$(INSTALLED) ml.core.imports
 	@touch $@
 
+# The main lock last: a thin fork's own may ask for more than the framework's others.
 $(VENV)/dev.stamp: $(LOCKS)/dev.lock $(VENV)/main.stamp
 	@$(INSTALL) --require-hashes -r $<
+	@$(INSTALL) --require-hashes -r $(MAIN_LOCK)
 	@touch $@
 
 # The build for the GPU that is there, or for none: PyPI's own brings gigabytes of CUDA.
@@ -56,8 +66,14 @@ $(VENV)/torch.stamp: $(LOCKS)/torch.txt $(VENV)/main.stamp
 	@$(INSTALL) $(if $(PIP_FIND_LINKS),,--torch-backend auto) -r $<
 	@touch $@
 
+$(VENV)/automl.stamp: $(LOCKS)/automl.lock $(VENV)/main.stamp
+	@$(INSTALL) --require-hashes -r $<
+	@$(INSTALL) --require-hashes -r $(MAIN_LOCK)
+	@touch $@
+
 $(VENV)/infra.stamp: $(LOCKS)/infra.lock $(VENV)/main.stamp
 	@$(INSTALL) --require-hashes -r $<
+	@$(INSTALL) --require-hashes -r $(MAIN_LOCK)
 	@touch $@
 
 # An environment of its own, for `init`, `update` and `wheel`.
@@ -72,6 +88,9 @@ setup: $(VENV)/main.stamp ## install what the main job needs
 .PHONY: torch
 torch: $(VENV)/torch.stamp ## install PyTorch, which distributed jobs need and the main job does not
 
+.PHONY: automl
+automl: $(VENV)/automl.stamp ## install what AutoML on this machine needs and the main job does not
+
 .PHONY: infra
 infra: $(VENV)/infra.stamp ## install Pulumi's packages, which `infra` needs and the main job does not
 
@@ -81,15 +100,15 @@ given = $(foreach word,$(1),$(if $(filter command%,$(origin $(word))),--$(shell 
 
 .PHONY: init
 init: $(VENV)/update.stamp ## make this clone your repository, or change it: make init NAME=contoso REPOSITORY=contoso/models …
-	@PYTHONPATH="$(FRAMEWORK)" $(VENV)/update/bin/python -m ml.repository.init $(call given,$(INIT))
+	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.fork.init $(call given,$(INIT))
 
 .PHONY: update
 update: $(VENV)/update.stamp ## merge the template's changes into this fork: make update, or TO=v1.2.3
-	@PYTHONPATH="$(FRAMEWORK)" $(VENV)/update/bin/python -m ml.repository.update $(call given,TO WHEEL)
+	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.fork.update $(call given,TO WHEEL)
 
 .PHONY: update-request
 update-request: $(VENV)/update.stamp ## the same as a pull request of GITHUB_REPOSITORY, with GH_TOKEN
-	@PYTHONPATH="$(FRAMEWORK)" $(VENV)/update/bin/python -m ml.repository.update --pull-request
+	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.fork.update --pull-request
 
 # The project of `demo` and `ask`, with what its train.yml is given for a quick first model and for a
 # bad one; these two lines are all that name it: ml/projects/README.md.
@@ -104,26 +123,27 @@ demo: setup ## the main job: sweep, select, gate, apply with a canary, ask; what
 ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"
 	@$(BIN)/ml invoke $(PROJECT) "$(Q)"
 
+# The revision that a change is compared with, and where the checks write what the comment shows.
+BASE := origin/main
+RESULTS := .local/check
+AFFECTED := $(BARE) ml.repository.affected $(if $(PULL),--pull "$(PULL)",--base "$(BASE)")
+
 .PHONY: lint
-lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of every spec
+lint: $(VENV)/dev.stamp $(VENV)/infra.stamp | $(RESULTS) ## ruff, mypy and the checks of every spec
+	@rm -f $(RESULTS)/lint.json
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/ml check $(if $(GITHUB_ACTIONS),--format github)
-
-# The revision that a change is compared with, and where the checks write what the comment shows.
-BASE := origin/main
-RESULTS := .local/check
-AFFECTED := $(BARE) -m ml.repository.affected --base "$(BASE)"
+	@echo '[]' > $(RESULTS)/lint.json
 
 .PHONY: affected
-affected: | $(RESULTS) ## what the change since BASE touches: projects, stacks, rooms, tests
+affected: ## what the change since BASE touches, or pull request PULL of GITHUB_REPOSITORY
 	@$(AFFECTED)
-	@export GITHUB_OUTPUT=; $(AFFECTED) --json > $(RESULTS)/affected.json
 
 .PHONY: links
 links: ## the relative links of every page, and no markers of an unfinished merge
-	@$(BARE) -m ml.repository.links
+	@$(BARE) ml.repository.links
 
 .PHONY: smoke
 smoke: setup | $(RESULTS) ## a small training run of each project that the change since BASE touches
@@ -136,13 +156,20 @@ FORMAT := text
 
 # The framework's own tests are `make test`; here are those of projects, policies and workflows.
 .PHONY: affected-tests
-affected-tests: setup $(VENV)/dev.stamp ## the tests of what the change since BASE touches
+affected-tests: setup $(VENV)/dev.stamp | $(RESULTS) ## the tests of what the change since BASE touches
+	@rm -f $(RESULTS)/affected-tests.json
 	@paths="$$($(AFFECTED) --tests)"; [ -z "$$paths" ] || $(PYTEST) $$paths
+	@echo '[]' > $(RESULTS)/affected-tests.json
 
 # Deploys one stack: make deploy STACK=dev. The state and the sign-in are those of the environment:
 # `infra bootstrap`. Pulumi runs the program with this environment's Python. Its update begins with a
-# preview: rules of the whole stack refuse it there, before anything has changed.
-PULUMI = PATH="$(abspath $(BIN)):$$PATH" pulumi $(1) --non-interactive --policy-pack ../policies/infra --stack "$(STACK)" --cwd infra
+# preview: rules of the whole stack refuse it there, before anything has changed. It reads Azure first:
+# what a release set of an endpoint would be lost otherwise (pulumi/pulumi-azure-native#1280).
+PULUMI = PATH="$(abspath $(BIN)):$$PATH" $(BARE) infra.live.sign_in pulumi $(1) --refresh --non-interactive --policy-pack ../policies/infra --stack "$(STACK)" --cwd infra
+
+.PHONY: doctor
+doctor: infra ## would Azure refuse the update of a stack: make doctor STACK=dev
+	@$(BIN)/infra doctor "$(STACK)"
 
 .PHONY: plan
 plan: infra ## what Pulumi would change in a stack, with policies: make plan STACK=dev
@@ -154,7 +181,11 @@ deploy: infra ## let Pulumi change a stack, with policies: make deploy STACK=dev
 
 .PHONY: stacks
 stacks: ## the stacks in the order of their deployment; WORKFLOW=infra.yml: those it has not deployed
-	@$(BARE) -m ml.repository.stacks $(if $(WORKFLOW),--not-deployed-by "$(WORKFLOW)")
+	@$(BARE) ml.repository.stacks $(if $(WORKFLOW),--not-deployed-by "$(WORKFLOW)")
+
+.PHONY: needed
+needed: ## has this run of infra.yml deployed what a stack refers to: make needed STACK=dev
+	@$(BARE) ml.repository.stacks --needed-by "$(STACK)"
 
 .PHONY: drift
 drift: infra | $(RESULTS) ## what in Azure differs from what a stack declares: make drift STACK=dev
@@ -166,15 +197,15 @@ watch: setup | $(RESULTS) ## what serves beside what is declared, and its reques
 
 .PHONY: watch-issue
 watch-issue: ## open, update or close the issues about releases and models, after `make watch`
-	@$(BARE) -m ml.repository.drift_issue --stack "$(STACK)" --watched $(RESULTS)/watch.json
+	@$(BARE) ml.repository.drift_issue --stack "$(STACK)" --watched $(RESULTS)/watch.json
 
 .PHONY: drift-issue
 drift-issue: ## open, update or close the issue about a stack, after `make drift`
-	@$(BARE) -m ml.repository.drift_issue --stack "$(STACK)" --differences $(RESULTS)/drift.json
+	@$(BARE) ml.repository.drift_issue --stack "$(STACK)" --differences $(RESULTS)/drift.json
 
 # What an environment declares, brought about: make release STACK=dev BY=ana. In a workflow its
 # reviewer is asked of GitHub.
-RELEASES := $(BARE) -m ml.repository.releases
+RELEASES := $(BARE) ml.repository.releases
 .PHONY: release
 release: setup | $(RESULTS) ## apply every release.yml to an environment on Azure: make release STACK=dev BY=NAME
 	@rm -f $(RESULTS)/release.json
@@ -209,21 +240,25 @@ train: setup | $(RESULTS) ## train NAME, or what the change since BASE touches, 
 
 # After a merge: train, evaluate, register and collect the evidence; then, once it is attested
 # (ATTESTATION names the bundle), ask the gates. A refusal is a result: the summary has it.
-PROMOTIONS := $(BARE) -m ml.repository.pull_requests.promotions
+PROMOTIONS := $(BARE) ml.repository.pull_requests.promotions
 PROMOTION := $(RESULTS)/promotion.json
 
 .PHONY: merged-projects
 merged-projects: ## the projects to train again; WORKFLOW=merge.yml: for what it has not trained yet
 	@$(PROMOTIONS) projects $(if $(WORKFLOW),--not-trained-by "$(WORKFLOW)")
 
+.PHONY: trained
+trained: | $(RESULTS) ## what `make train NAME=P` left in another job of this workflow run: make trained NAME=P
+	@$(PROMOTIONS) trained --project "$(NAME)" --save $(RESULTS)/train.json
+
 .PHONY: evidence
 evidence: setup | $(RESULTS) ## register what `make train NAME=P` trained and collect the evidence: make evidence NAME=P
-	@$(BIN)/ml release collect "$(NAME)" --to "$(TO)" --on "$(ON)" --save $(RESULTS)
+	@$(BIN)/ml release collect "$(NAME)" --to "$(TO)" --on "$(ON)" --trained $(RESULTS)/train.json --save $(RESULTS)
 
 .PHONY: promote
 promote: setup | $(RESULTS) ## ask the gates: make promote NAME=P ATTESTATION=FILE; NAME=P TO=staging: what dev declares
 	@rm -f $(PROMOTION)
-	@$(BIN)/ml release propose "$$NAME" --to "$(TO)" --on "$(ON)" $(if $(ATTESTATION),--attestation "$(ATTESTATION)") --save $(PROMOTION) || [ $$? = 3 ]
+	@$(BIN)/ml release propose "$$NAME" --to "$(TO)" --on "$(ON)" $(if $(ATTESTATION),--attestation "$(ATTESTATION)" --trained $(RESULTS)/train.json) --save $(PROMOTION) || [ $$? = 3 ]
 
 .PHONY: train-summary
 train-summary: ## candidate against champion, after `make train`
@@ -239,11 +274,11 @@ promotion-request: ## open the pull requests of a run's promotions: NAMES=P, or 
 
 .PHONY: train-request
 train-request: | $(RESULTS) ## which commit the comment `/train` of a workflow's event asks for
-	@$(BARE) -m ml.repository.pull_requests.training_request ask --save $(RESULTS)/request.json
+	@$(BARE) ml.repository.pull_requests.training_request ask --save $(RESULTS)/request.json
 
 .PHONY: pull-request
 pull-request: ## the files of a pull request's commit as data: make pull-request PULL=12 COMMIT=SHA
-	@$(BARE) -m ml.repository.pull_requests.training_request fetch --pull "$(PULL)" --commit "$(COMMIT)" --to .local/pull-request
+	@$(BARE) ml.repository.pull_requests.training_request fetch --pull "$(PULL)" --commit "$(COMMIT)" --to .local/pull-request
 
 # osv.dev's export of what is known about packages of PyPI; it signs nothing.
 ADVISORIES := https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip
@@ -251,19 +286,19 @@ ADVISORIES := https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip
 advisories: | $(RESULTS) ## today's advisories, for MLOPS_ADVISORIES=.local/check/advisories.zip
 	@curl --fail --silent --show-error --location --retry 3 --output $(RESULTS)/advisories.zip "$(ADVISORIES)"
 
-LOCKED := PYTHONPATH="$(FRAMEWORK)" $(BIN)/python -m policies.supply_chain.locks
+LOCKED := $(INSTALLED) policies.supply_chain.locks
 
 .PHONY: sbom
 sbom: setup | $(RESULTS) ## a bill of materials of every lock (CycloneDX), .local/check/sbom.json
-	@$(LOCKED) $(MAIN_LOCK) $(LOCKS)/*.lock > $(RESULTS)/sbom.json
+	@$(LOCKED) $(MAIN_LOCK) $(LOCKS)/*.lock requirements/uv.lock > $(RESULTS)/sbom.json
 
 .PHONY: vulnerabilities
 vulnerabilities: setup ## what is known about the locked packages, after `make advisories`
-	@$(LOCKED) --advisories $(RESULTS)/advisories.zip $(MAIN_LOCK) $(LOCKS)/*.lock
+	@$(LOCKED) --advisories $(RESULTS)/advisories.zip $(MAIN_LOCK) $(LOCKS)/*.lock requirements/uv.lock
 
 .PHONY: comment
 comment: ## post the comment about a run of check.yml or train.yml: make comment RUN=ID
-	@$(BARE) -m ml.repository.pull_requests.posting --run "$(RUN)"
+	@$(BARE) ml.repository.pull_requests.posting --run "$(RUN)"
 
 $(RESULTS):
 	@mkdir -p $@
@@ -276,16 +311,24 @@ ifdef FRAMEWORK
 # Empty: make brings it up to date before anything else, since most targets use the framework.
 include $(VENV)/framework.stamp
 
+# What the wheel asks for are ranges: pyproject.toml may ask for more of a package. What nothing asks
+# for anew stays as the framework's lock has it, or else the own one.
 .PHONY: lock
-lock: ## resolve pyproject.toml again into requirements/
-	@$(UV) pip compile pyproject.toml $(LOCKS)/main.lock --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11 -o requirements/main.lock >/dev/null
+lock: ## resolve pyproject.toml again into requirements/main.lock, within the framework's ranges
+	@cat $(LOCKS)/main.lock $(wildcard requirements/main.lock) > $(VENV)/main.lock
+	@sed -n 's/^Requires-Dist: //p' $(FRAMEWORK)/azureml_gitops_starter-*.dist-info/METADATA | \
+	$(UV) pip compile pyproject.toml - --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --python-version 3.11 -o $(VENV)/main.lock >/dev/null
+	@mv $(VENV)/main.lock requirements/main.lock
 else
 include framework.mk
 endif
 
 .PHONY: test
 test: lint $(TESTED) ## lint, then every test: make test ARGS="tests/specs -k overrides"
-	@$(PYTEST) -m "" $(ARGS)
+	@rm -f $(RESULTS)/test.json
+	@$(PYTEST) -m "" $(or $(ARGS),--ignore tests/projects)
+# A project's conftest.py is its team's: in a process of its own it silences no other test.
+	@$(if $(ARGS),,$(PYTEST) -m "" tests/projects && echo '[]' > $(RESULTS)/test.json)
 
 .PHONY: clean
 clean: ## stop the local endpoints and remove .local and the caches; the environment stays

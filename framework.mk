@@ -22,16 +22,16 @@ $(VENV)/checkov.stamp: requirements/checkov.lock | $(BIN)/uv
 
 .PHONY: azure-standin
 azure-standin: setup $(VENV)/azurite.stamp ## a stand-in for Azure ML, to try --on azure without a subscription
-	@$(BIN)/python -m tests.stand_ins.azure --home .local/azure-standin
+	@$(INSTALLED) tests.stand_ins.azure --home .local/azure-standin
 
 .PHONY: wheel
 wheel: $(VENV)/update.stamp ## the framework of the commit as one wheel, in dist/
-	@$(VENV)/update/bin/python -m ml.repository.wheel
+	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.fork.wheel
 
 .PHONY: publish-wheel
 publish-wheel: ## attach the wheel to the release of its tag: make publish-wheel TAG=v1.2.3
-	@gh release view "$(TAG)" >/dev/null 2>&1 || gh release create "$(TAG)" --verify-tag --title "$(TAG)" --notes "For thin forks: make update"
-	@gh release upload "$(TAG)" "dist/azureml_gitops_starter-$(TAG:v%=%)-py3-none-any.whl" --clobber
+	@gh release view "$$TAG" >/dev/null 2>&1 || gh release create "$$TAG" --verify-tag --title "$$TAG" --notes "For thin forks: make update"
+	@gh release upload "$$TAG" "dist/azureml_gitops_starter-$${TAG#v}-py3-none-any.whl" --clobber
 
 .PHONY: quick
 quick: $(TESTED) ## the quick tests alone
@@ -47,13 +47,15 @@ schema: setup ## write the JSON Schema that editors check release.yml by
 
 .PHONY: bench
 bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS)),$(VENV)/infra.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@$(INSTALLED) benchmarks $(ARGS)
 
 .PHONY: lock
 lock: | $(BIN)/uv
 	@$(UV) pip compile pyproject.toml --extra dev $(LOCK) -o requirements/dev.lock >/dev/null
 	@$(UV) pip compile pyproject.toml -c requirements/dev.lock $(LOCK) -o requirements/main.lock >/dev/null
 	@$(UV) pip compile pyproject.toml --extra infra -c requirements/dev.lock $(LOCK) -o requirements/infra.lock >/dev/null
+	@$(UV) pip compile pyproject.toml --extra automl -c requirements/dev.lock $(LOCK) -o requirements/automl.lock >/dev/null
 	@$(UV) pip compile requirements/checkov.txt $(LOCK) -o requirements/checkov.lock >/dev/null
 	@$(UV) pip compile requirements/update.txt $(LOCK) -o requirements/update.lock >/dev/null
+	@$(UV) pip compile requirements/uv.txt $(LOCK) -o requirements/uv.lock >/dev/null
 LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11

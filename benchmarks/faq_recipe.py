@@ -14,6 +14,9 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.measures.bootstrap import paired_ratio
+from ml.measures.ranking import estimates, ranks
+from ml.measures.schema import Estimate
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
 from ml.projects.faq_matching.loading import DEFAULT_SCHEMA, SCHEMAS, Faq, read
 from ml.projects.faq_matching.model import FaqModel
@@ -21,9 +24,7 @@ from ml.projects.faq_matching.pairs import sample_pairs
 from ml.projects.faq_matching.recipe import MATCHES, Recipe, fit_recipe
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import NAMES, TEST_KNOWN, TEST_UNSEEN, TRAIN, split
-from ml.toolkit.boosting import threads
-from ml.toolkit.bootstrap import Estimate, paired_ratio
-from ml.toolkit.ranking import estimates, ranks
+from ml.toolkit.training.boosting import threads
 
 ROOT = Path(__file__).parents[1]
 OURS = ROOT / "ml/projects/faq_matching/data/faq"

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ml.measures.bootstrap import Values, bounds, drawn_times
+from ml.measures.evaluation import PREDICTIONS
+from ml.measures.metrics import BINARY, Answers, Draws, Metric, estimates
+from ml.measures.schema import Evaluation
 from ml.release.evidence.recomputation import read_predictions
-from ml.toolkit.bootstrap import Values, bounds, drawn_times
-from ml.toolkit.evaluation import PREDICTIONS
-from ml.toolkit.metrics import METRICS, Answers, Draws, Metric, estimates
 
 ROWS, QUICK_ROWS = 30_000, 6_000
 
@@ -34,13 +35,13 @@ def main(quick: bool) -> float:
         _typed(root, home, "run ml/projects/churn/jobs/train.yml")
         proposing = _typed(root, home, "release propose churn --run latest")
         (file,) = home.glob(f"evidence/**/{PREDICTIONS}")
-        predictions = read_predictions(file, "binary")
+        predictions = read_predictions(file, Evaluation(task="binary"))
         splits = [predictions.answers(split) for split in ("validation", "test")]
         began = time.perf_counter()
         intervals = [_plain(answers) for answers in splits]
         plain = time.perf_counter() - began
     for answers, drawn in zip(splits, intervals, strict=True):
-        ours = [(each.low, each.high) for each in estimates("binary", answers).values()]
+        ours = [(each.low, each.high) for each in estimates(BINARY, answers).values()]
         assert np.allclose(ours, [bounds(values) for values in drawn.T], atol=1e-9)
     print(f"{rows} rows: propose {proposing:.1f} s, plain bootstrap {plain:.1f} s")
     return proposing / plain
@@ -63,7 +64,7 @@ def _plain(answers: Answers) -> Values:
         for counts in times:
             rows = answers[np.repeat(np.arange(len(answers)), counts.astype(np.int64))]
             once = Draws(rows, np.ones((1, len(rows))))
-            drawn.append([_value(metric, rows, once) for metric in METRICS["binary"].values()])
+            drawn.append([_value(metric, rows, once) for metric in BINARY.values()])
     return np.array(drawn)
 
 

@@ -23,31 +23,40 @@ import numpy as np
 
 from benchmarks.load import Caller, closed_loop, latencies, share
 from ml.serving import processes, server
+from ml.serving.scoring.columns import FILE
 from ml.serving.scoring.manifest import folder_digest, write_manifest
-from ml.serving.scoring.tabular import FILE, MODEL
 from ml.serving.server import Launch, hardware
 
 ROOT = Path(__file__).parents[1]
 TREES, COLUMNS, TEXTS = 300, 30, 3
 ROUNDS = 5
 CATEGORIES = ["north", "east", "south", "west"]
+MODEL = "model.txt"
 SCRIPT = """
-from ml.serving.scoring.messages import BadRequest, refusal
-from ml.serving.scoring.model import open_model
-from ml.serving.scoring.tabular import Table
+import numpy as np
+from ml.serving.scoring.table import Table
+from ml.serving.scoring.trees import Trees
+
+
+def derive(row):
+    return row
+
+
+def load(folder):
+    return Trees(folder / "model.txt")
+
+
+def predict(model, table):
+    return np.asarray(model.predict(table))
 
 
 def init():
-    global model, table
-    model = open_model()
-    table = Table(model.folder)
+    global table
+    table = Table.open(derive, load, predict)
 
 
 def run(body):
-    try:
-        return {"predictions": table.predict(body), "model_digest": model.digest}
-    except BadRequest as error:
-        return refusal(error)
+    return table.answer(body)
 """
 
 
@@ -100,11 +109,20 @@ def fixture(folder: Path) -> Launch:
     settings = {"objective": "binary", "verbose": -1, "num_threads": 2, "seed": 0}
     booster = lightgbm.train(settings, data, num_boost_round=TREES)
     booster.save_model(model / MODEL)
-    columns = [
-        {"name": f"c{number}", **({"categories": CATEGORIES} if number < TEXTS else {"fill": 0.0})}
-        for number in range(COLUMNS)
-    ]
-    (model / FILE).write_text(json.dumps({"columns": columns}))
+    names = [f"c{number}" for number in range(COLUMNS)]
+    document = {
+        "columns": [
+            {"name": name, "type": "text" if number < TEXTS else "float"}
+            for number, name in enumerate(names)
+        ],
+        "inputs": [
+            {"name": name, **({"categories": CATEGORIES} if number < TEXTS else {})}
+            for number, name in enumerate(names)
+        ],
+        "encoding": "codes",
+        "classes": [],
+    }
+    (model / FILE).write_text(json.dumps(document))
     write_manifest(model)
     (code / "score.py").write_text(SCRIPT)
     room = "ml/serving/scoring"
@@ -141,8 +159,8 @@ def answer(port: int, body: bytes) -> object:
 
 
 @contextmanager
-def fast(launch: Launch) -> Iterator[int]:
-    """The fast server's port, as long as the block."""
+def fast(launch: Launch, image: Path | None = None) -> Iterator[int]:
+    """The fast server's port, as long as the block; started in the folder of an image."""
     port = processes.free_port()
     environment = {
         **os.environ,
@@ -155,6 +173,7 @@ def fast(launch: Launch) -> Iterator[int]:
     process = subprocess.Popen(
         [sys.executable, "-m", "ml.serving.fast", "--port", str(port)],
         env=environment,
+        cwd=image,
         stderr=subprocess.PIPE,
         text=True,
     )

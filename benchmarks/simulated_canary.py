@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from ml.release.canary.statistics import Memory, Side, decide
 from ml.release.canary.traffic import ENOUGH_PER_S, INTERVAL_S, LatencyIntervals
-from ml.release.declaration.release_file import Strategy
+from ml.release.declaration.release_file import Strategy, Tolerances
 from ml.serving.router.records import BUCKETS, FIRST_S, PER_OCTAVE
 
-STRATEGY = Strategy(prediction="answer")
+STRATEGY = Strategy(prediction="answer", tolerances=Tolerances(latency_ms=0.0))
 LOOKS = 8  # in the time that a step takes at least; and so on while it holds
 MOST_WAITED = 20
 # What router, server and replay add to a model's own time.

@@ -1,6 +1,7 @@
 """The Pulumi program: settings → components → outputs.
 
-The settings are those of the stack file beside this one, even with `pulumi --config-file`.
+The settings are Pulumi's configuration: the stack file, with what `pulumi config set`, `-c` and
+environments of ESC change.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ sys.path.insert(0, str(Path(sys.prefix) / "framework"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from infra.program.environment import provision
-from infra.settings.loader import load
+from infra.program.site import configuration
+from infra.settings.loader import configured
 
-settings = load(pulumi.get_stack(), Path(__file__).parent)
+settings = configured(pulumi.get_stack(), configuration())
 by_sas = settings.storage.datastores == "sas"
 environment = provision(settings, pulumi.Config().require_secret("lake_sas") if by_sas else None)
 

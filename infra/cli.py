@@ -6,15 +6,16 @@ import io
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from infra.settings import loader
+from ml.core import stacks as order
 from ml.core.errors import Exit, Problem, Refused
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def doctor(stack: Stack, as_json: AsJson = False) -> None:
 
     environment = loader.load(stack)
     arm = _arm(environment)
-    checks = _printed(examine(environment, _declared(stack), arm), as_json)
+    checks = _printed(examine(environment, _declared(stack, arm), arm), as_json)
     if any(check.verdict == "error" for check in checks):
         raise typer.Exit(Exit.GATE_SAID_NO)
 
@@ -163,7 +164,7 @@ def drift(stack: Stack, as_json: AsJson = False) -> None:
     from infra.live import drift as drifts
 
     arm = _arm(loader.load(stack))
-    declared = _declared(stack)
+    declared = _declared(stack, arm)
     differences = _printed(drifts.drift(declared, arm, drifts.noise()), as_json)
     if differences:
         raise typer.Exit(Exit.GATE_SAID_NO)
@@ -186,7 +187,7 @@ def sas(
     """A SAS of the data lake for one path, signed by the user. Its output is a secret."""
     from infra.live import sas as tokens
 
-    environment = loader.load(stack)
+    environment = loader.environment(stack)
     scope = tokens.scope(path)
     limit = timedelta(hours=environment.storage.sas_hours)
     life = tokens.lifetime(hours, limit)
@@ -235,7 +236,7 @@ def bootstrap(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What a new fork needs before its first update: state, identities, GitHub's variables.
+    """What a new fork needs before its first update: state, stacks, identities, GitHub's variables.
 
     Shows the missing steps; --run runs them. Running it again changes nothing.
     """
@@ -243,7 +244,8 @@ def bootstrap(
     from infra.live import steps
 
     selected = loader.select(stacks)
-    environments = [loader.load(stack) for stack in selected]
+    ordered = [name for name in order.ordered(loader.FOLDER.parent) if name in selected]
+    environments = [loader.load(stack) for stack in [*ordered, *({*selected} - {*ordered})]]
     placeholders = [problem for stack in selected for problem in loader.placeholders(stack)]
     if placeholders and not offline:
         raise Refused(*placeholders)
@@ -261,14 +263,20 @@ def bootstrap(
         results.append(result)
         if not as_json:
             typer.echo(f"{result.outcome:<8} {result.step.name}")
-            if result.outcome == "missing":
-                typer.echo(f"         {steps.shell(result.step.make)}")
+            for difference in result.differences:
+                typer.echo(f"         {difference}")
+            for command in result.commands if result.outcome != "created" else ():
+                typer.echo(f"         {steps.shell(command)}")
     if as_json:
         _write_json([steps.as_json(result) for result in results])
-    missing = sum(result.outcome == "missing" for result in results)
+    missing = sum(result.outcome in ("missing", "differs") for result in results)
     if missing:
-        next_step = "run this again after `pulumi up`" if run else "--run makes them"
-        typer.echo(f"{missing} of {len(results)} are missing; {next_step}", err=True)
+        next_step = (
+            "commit and push the keys, run infra.yml and then this again, also once APP_ID is set"
+            if run
+            else "--run makes them"
+        )
+        typer.echo(f"{missing} of {len(results)} are missing or differ; {next_step}", err=True)
 
 
 def _printed(items: Iterable[T], as_json: bool) -> list[T]:
@@ -296,11 +304,18 @@ def _writing(option: str, path: Path, write: Callable[[], object]) -> None:
         raise Refused(Problem("cannot-write", problem, expected, "name another")) from None
 
 
-def _declared(stack: str) -> Sequence[Resource]:
+def _declared(stack: str, arm: Arm | None = None) -> Sequence[Resource]:
+    """What the program declares; with `arm` the accounts of the shared registry are Azure's own."""
+    from infra.preview.engine import registry
     from infra.preview.runner import runner
 
+    def ask(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        from infra.live.arm import asset_registry
+
+        return (asset_registry(arm, asked) if arm else {}) or registry(asked)
+
     with runner() as programs:
-        return programs.capture(stack).resources
+        return programs.capture(stack, ask=ask).resources
 
 
 def _arm(environment: Settings) -> Arm:

@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from ml.core import documents, settings, trees
+from ml.core import documents, git, settings
 from ml.core.documents import Document, Key, walk
 from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
@@ -37,12 +37,15 @@ ITEMS: Mapping[str, str] = {
     "leakage": "the check and its subject, as `feature.auc NAME`",
     "supply-chain": "the advisory's id, or `PACKAGE is LICENCE`",
 }
+# A gate that judges one thing, and slices → what a waiver of one of those names.
+SLICES: Mapping[str, str] = {"fairness": "a slice that is too rare, as `DIMENSION SLICE`"}
 # gate → why it cannot be waived.
 NEVER: Mapping[str, str] = {
     "identity": "evidence of another model does not describe this one",
     "attestation": "a waiver does not make evidence that somebody else made",
     "order": "the environment before it is there to be served first",
     "recomputed": "every other gate relies on metrics that can be recomputed",
+    "serving": "every other gate judges the evaluated answers, and callers would get others",
     "completeness": "missing evidence cannot be excused",
     "superiority": "write a reason with the request instead",
     "sign-off": "a waiver does not replace an approval",
@@ -149,7 +152,8 @@ class RuleWaiver(Waiver):
 
 @dataclass(frozen=True, kw_only=True)
 class GateWaiver(Waiver):
-    """Sets aside what a gate refuses; `item` is the one thing, for a gate in `ITEMS`, else "".
+    """Sets aside what a gate refuses; `item` is the one thing, for a gate in `ITEMS`; it
+    may be a slice for one in `SLICES`; else "".
 
     `version` "" stands for every version.
     """
@@ -244,7 +248,7 @@ def merge_days(file: Path) -> Mapping[int, date]:
     """
     # No file of commits that blame passes over, which a setting of git may name.
     words = ("blame", "--first-parent", "--ignore-revs-file=", "--line-porcelain", "--", file.name)
-    blame = trees.git(file.parent, *words) or ""
+    blame = git.ask(file.parent, *words) or ""
     days: dict[int, date] = {}
     for entry in re.split(r"(?m)^(?=[0-9a-f]{40} \d+ \d+)", blame):
         head = re.match(r"[0-9a-f]{40} \d+ (\d+)", entry)
@@ -256,7 +260,7 @@ def merge_days(file: Path) -> Mapping[int, date]:
 
 
 def _is_shallow(folder: Path) -> bool:
-    return trees.git(folder, "rev-parse", "--is-shallow-repository") != "false"
+    return git.ask(folder, "rev-parse", "--is-shallow-repository") != "false"
 
 
 def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
@@ -292,7 +296,7 @@ def check_waiver(waiver: GateWaiver, gates: Iterable[str]) -> GateWaiver:
         raise invalid(f"no waiver of `{gate}`: {NEVER[gate]}")
     if gate in ITEMS and not waiver.item:
         raise invalid(f"`item`: {ITEMS[gate]}; a waiver is for one thing")
-    if gate not in ITEMS and waiver.item:
+    if gate not in {*ITEMS, *SLICES} and waiver.item:
         raise invalid(f"no `item`: the gate `{gate}` judges one thing")
     if gate == "format" and not waiver.version:
         raise invalid("`version`: a file that may run code is waived for one version")

@@ -12,17 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parent.parent
-ON_THE_NODE = ("ml/toolkit", "ml/serving/scoring")
+ON_THE_NODE = ("ml/measures", "ml/toolkit", "ml/serving/scoring")
 
 
 def bring(code: Path, *packages: str) -> None:
     """Copy packages of the framework into a folder of code: a run finds no other."""
     for package in packages:
-        for path in (ROOT / package).glob("*.py"):
-            (code / package).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, code / package / path.name)
+        for path in (ROOT / package).rglob("*.py"):
+            copied = code / path.relative_to(ROOT)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copied)
 
 
 def once(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], None]) -> Path:
@@ -44,3 +46,11 @@ def once(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], None
             fill(folder)
             filled.touch()
     return folder
+
+
+def declare_endpoint(name: str, stack: Path) -> None:
+    """Let a stack file declare that endpoint alone, whichever a fork has."""
+    document = yaml.safe_load((ROOT / "infra" / stack.name).read_text())
+    document["config"]["platform:endpoints"] = [{"name": name}]
+    stack.parent.mkdir(exist_ok=True)
+    stack.write_text(yaml.safe_dump(document))

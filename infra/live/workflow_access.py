@@ -1,6 +1,7 @@
-"""What each workflow may do, as a table of workflow, role and environment.
+"""What each workflow, cluster and endpoint may do, as a table of who, role and resource.
 
-It is computed from the stack's program, the steps of `infra bootstrap` and the workflow files.
+It is computed from what the stack's program declares, the steps of `infra bootstrap` and the
+workflow files: a role is named by its id, and an identity by what uses it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from pathlib import Path
 from infra.live import bootstrap
 from infra.preview.capture import Resource, logical_name
 from infra.settings.model import Settings
-from infra.settings.workflows import PURPOSES, REVIEWED, Purpose, github_environment
+from infra.settings.workflows import (
+    PURPOSES,
+    REVIEWED,
+    Purpose,
+    github_environment,
+    purposes,
+    role_name,
+    subject,
+)
 from ml.core import documents
 
 WORKFLOWS = Path(".github") / "workflows"
@@ -21,35 +30,45 @@ WORKFLOWS = Path(".github") / "workflows"
 
 @dataclass(frozen=True)
 class Access:
-    """What jobs of one GitHub environment may do.
+    """What jobs of one GitHub environment may do, or what a part of the environment may.
 
-    `grants` are pairs of a role and the resource it is on; `jobs` are `FILE: JOB`.
+    `grants` are pairs of a role and the resource it is on; `jobs` are `FILE: JOB`. `purpose` is
+    None where no workflow signs in.
     """
 
     environment: str
-    purpose: Purpose
+    purpose: Purpose | None
     jobs: tuple[str, ...]
     grants: tuple[tuple[str, str], ...]
     reviewers: tuple[str, ...]
 
 
 def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Iterator[Access]:
-    """One row for each purpose. `declared` are the resources that the stack's program declares."""
+    """A row for each purpose, then one for each other holder of a role.
+
+    `declared` are the resources that the stack's program declares.
+    """
     jobs = _jobs(root)
-    granted = {**_of_bootstrap(settings), **_of_program(settings, declared)}
-    for purpose in PURPOSES:
+    granted = _of_program(settings, declared)
+    for grant in bootstrap.grants(settings):
+        row = granted.setdefault(github_environment(settings, grant.purpose), set())
+        row.add(_of(settings, grant))
+    for purpose in purposes(settings):
+        environment = github_environment(settings, purpose)
         yield Access(
-            github_environment(settings, purpose),
+            environment,
             purpose,
-            tuple(name for name, environment in jobs if _may_be(environment, settings, purpose)),
-            tuple(sorted(granted.get(purpose, ()))),
+            tuple(name for name, named in jobs if _may_be(named, settings, purpose)),
+            tuple(sorted(granted.pop(environment, ()))),
             settings.reviewers if purpose in REVIEWED else (),
         )
+    for holder, grants in sorted(granted.items()):
+        yield Access(f"{settings.environment}: {holder}", None, (), tuple(sorted(grants)), ())
 
 
 def markdown(rows: Sequence[Access]) -> str:
     """The rows as a table, which GitHub draws."""
-    lines = ["| environment | workflows | may | approved by |", "|---|---|---|---|"]
+    lines = ["| who | workflows | may | approved by |", "|---|---|---|---|"]
     for row in rows:
         may = "<br>".join(f"{role} on {scope}" for role, scope in row.grants)
         jobs, approved = ", ".join(row.jobs) or "none", ", ".join(row.reviewers) or "nobody"
@@ -57,40 +76,59 @@ def markdown(rows: Sequence[Access]) -> str:
     return "\n".join(lines)
 
 
-def _of_bootstrap(settings: Settings) -> dict[Purpose, set[tuple[str, str]]]:
-    grants: dict[Purpose, set[tuple[str, str]]] = {}
-    for grant in bootstrap.grants(settings):
-        scope = {"{account.id}": "the state", "{vault.id}": "the key of the state"}
-        where = scope.get(grant.scope, "the subscription")
-        limited = ", except roles that assign roles" if grant.condition else ""
-        grants.setdefault(grant.purpose, set()).add((f"{grant.role}{limited}", where))
-    return grants
+def _of(settings: Settings, grant: bootstrap.Grant) -> tuple[str, str]:
+    """A role of the bootstrap; its scope is a subscription, or refers to what a step made."""
+    words = {"account": "its state", "vault": "the key of its state"}
+    part = re.fullmatch(r"\{.*-(\w+)\.id\}", grant.scope)
+    limited = ", only roles that the program grants" if grant.condition else ""
+    if part:
+        return f"{grant.role}{limited}", words[part[1]]
+    is_own = grant.scope.endswith(f"/{settings.subscription}")
+    return f"{grant.role}{limited}", f"the subscription{'' if is_own else ' of the registry'}"
 
 
 def _of_program(
     settings: Settings, declared: Sequence[Resource]
-) -> dict[Purpose, set[tuple[str, str]]]:
-    purposes: dict[str, Purpose] = {}
+) -> dict[str, set[tuple[str, str]]]:
+    """The roles of each holder: a GitHub environment, what uses an identity, or a person's id."""
+    holders = _holders(settings, declared)
+    grants: dict[str, set[tuple[str, str]]] = {}
+    for resource in declared:
+        if resource.kind == "authorization:RoleAssignment":
+            principal = logical_name(str(resource.inputs["principalId"]))
+            role = role_name(str(resource.inputs["roleDefinitionId"]))
+            written = re.findall(r"StringLike '([^']*)'", resource.inputs.get("condition") or "")
+            limited = f", writing {' '.join(written)}" if written else ""
+            scope = logical_name(str(resource.inputs["scope"])).rpartition("/")[2]
+            names = holders.get(principal, {principal})
+            grants.setdefault(", ".join(sorted(names)), set()).add((f"{role}{limited}", scope))
+    return grants
+
+
+def _holders(settings: Settings, declared: Sequence[Resource]) -> dict[str, set[str]]:
+    """Identity → what acts as it."""
+    environments = {
+        subject(settings, purpose): github_environment(settings, purpose) for purpose in PURPOSES
+    }
+    holders: dict[str, set[str]] = {}
     for resource in declared:
         if resource.kind == "managedidentity:FederatedIdentityCredential":
-            for purpose in PURPOSES:
-                environment = f":environment:{github_environment(settings, purpose)}"
-                if str(resource.inputs["subject"]).endswith(environment):
-                    purposes[logical_name(str(resource.inputs["resourceName"]))] = purpose
-    grants: dict[Purpose, set[tuple[str, str]]] = {}
-    for resource in declared:
-        principal = logical_name(str(resource.inputs.get("principalId", "")))
-        if resource.kind == "authorization:RoleAssignment" and principal in purposes:
-            role = str(resource.inputs["description"]).partition(":")[0]
-            scope = logical_name(str(resource.inputs["scope"])).rpartition("/")[2]
-            grants.setdefault(purposes[principal], set()).add((role, scope))
-    return grants
+            identities = [resource.inputs["resourceName"]]
+            signed_in = str(resource.inputs["subject"])
+            name = environments.get(signed_in, signed_in)
+        else:
+            identity = resource.inputs.get("identity") or {}
+            identities = identity.get("userAssignedIdentities") or []
+            name = f"{resource.kind.partition(':')[2]} {resource.name}"
+        for each in identities:
+            holders.setdefault(logical_name(str(each)), set()).add(name)
+    return holders
 
 
 def _jobs(root: Path) -> list[tuple[str, str]]:
     """`FILE: JOB` and the environment of each job that names one."""
     jobs = []
-    for path in sorted((root / WORKFLOWS).glob("*.yml")):
+    for path in sorted((root / WORKFLOWS).glob("*.y*ml")):
         document = documents.read(path, path.name).data
         for name, job in (document.get("jobs") or {}).items():
             environment = job.get("environment") or ""
@@ -102,7 +140,10 @@ def _jobs(root: Path) -> list[tuple[str, str]]:
 
 
 def _may_be(environment: str, settings: Settings, purpose: Purpose) -> bool:
-    """Whether the text may be that GitHub environment; an expression may stand for any text."""
+    """Whether the text may be that GitHub environment, whose name has no case; an expression may
+    stand for any text.
+    """
     literals = re.split(r"\$\{\{.*?\}\}", environment)
     pattern = ".*".join(map(re.escape, literals))
-    return re.fullmatch(pattern, github_environment(settings, purpose)) is not None
+    name = github_environment(settings, purpose)
+    return re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL) is not None

@@ -24,6 +24,8 @@ class Resource:
     """One registered resource; `inputs` are camelCase, secrets are `SECRET`.
 
     `parent`, `dependencies` and `uses` (input → the resources that it derives from) hold URNs.
+    `hooks` are the names of what the program does once it is made, `provider` is the name of the
+    one that makes it, "" for the stack's own.
     """
 
     urn: str
@@ -36,6 +38,8 @@ class Resource:
     dependencies: tuple[str, ...] = ()
     uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignore_changes: tuple[str, ...] = ()
+    hooks: tuple[str, ...] = ()
+    provider: str = ""
 
     @property
     def kind(self) -> str:
@@ -92,7 +96,9 @@ class Property:
 
 @dataclass(frozen=True)
 class Change:
-    """The change of a resource; `properties` lists the differences of a changed one."""
+    """The change of a resource; `properties` lists the differences of a changed one, and of
+    another one those that it is nothing without.
+    """
 
     what: Literal["added", "removed", "changed"]
     kind: str
@@ -233,9 +239,11 @@ def changes(before: Capture | None, after: Capture) -> tuple[Change, ...]:
 def _change(before: Resource | None, after: Resource | None) -> Iterator[Change]:
     if after is None:
         assert before
-        yield Change("removed", before.kind, before.name, before.urn)
+        lost = tuple(Property(path, value, ABSENT) for path, value in _essence(before))
+        yield Change("removed", before.kind, before.name, before.urn, lost)
     elif before is None:
-        yield Change("added", after.kind, after.name, after.urn)
+        new_values = tuple(Property(path, ABSENT, value) for path, value in _essence(after))
+        yield Change("added", after.kind, after.name, after.urn, new_values)
     else:
         old, new = _leaves(before), _leaves(after)
         differing = tuple(
@@ -245,6 +253,13 @@ def _change(before: Resource | None, after: Resource | None) -> Iterator[Change]
         )
         if differing:
             yield Change("changed", after.kind, after.name, after.urn, differing)
+
+
+def _essence(resource: Resource) -> Iterator[tuple[str, Any]]:
+    """Who gets which role on what: the name of an assignment tells none of them."""
+    if resource.kind == "authorization:RoleAssignment":
+        for path in ("principalId", "roleDefinitionId", "scope"):
+            yield path, resource.inputs.get(path, ABSENT)
 
 
 def _ignored(path: str, resource: Resource) -> bool:
@@ -283,12 +298,11 @@ def immutable_changes(changes: Iterable[Change]) -> Iterator[str]:
 
 
 def _notes(change: Change) -> Iterator[str]:
-    removed = change.what == "removed"
-    leaves = (
-        [(REMOVED, "", "")]
-        if removed
-        else [astuple(difference) for difference in change.properties]
-    )
+    leaves = {
+        "added": [],
+        "removed": [(REMOVED, "", "")],
+        "changed": [astuple(difference) for difference in change.properties],
+    }[change.what]
     for rule in IMMUTABLE:
         for path, before, after in leaves if re.fullmatch(rule.kind, change.kind) else ():
             if re.fullmatch(rule.path, path) and re.fullmatch(rule.when, f"{before} → {after}"):

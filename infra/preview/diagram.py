@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from infra.preview.capture import REFERENCE, Capture, Resource, logical_name
+from infra.settings.workflows import role_name
 
 # Kinds that appear as nodes, and their words.
 LABELS: Mapping[str, str] = {
@@ -83,6 +84,8 @@ class _Graph:
         return not self._edges
 
     def __str__(self) -> str:
+        for key in [key for edge in self._edges for key in edge]:
+            self.node(key, [_last(key)])  # such as a subnet of a network that is not ours
         lines = ["flowchart LR"]
         for number, (group, nodes) in enumerate(self._groups.items()):
             indent = "    " if group else "  "
@@ -112,22 +115,24 @@ def _access(capture: Capture, services: frozenset[str], *, of_services: bool = F
     graph, resources = _Graph("<br/>"), _by_reference(capture)
     roles: dict[str, dict[str, list[str]]] = {}
     for assignment in _of_kind(capture, "authorization:RoleAssignment"):
-        principal = logical_name(str(assignment.inputs["principalId"]))
+        principal = logical_name(str(assignment.inputs.get("principalId", "")))
         if (principal in services) == of_services:
-            target = _target(str(assignment.inputs["scope"]), resources)
-            role = str(assignment.inputs["description"]).partition(":")[0]
+            target = _target(str(assignment.inputs.get("scope", "")), resources)
+            role = role_name(str(assignment.inputs.get("roleDefinitionId", "")))
             roles.setdefault(principal, {}).setdefault(target, []).append(_short(role))
+    signs_in: dict[str, list[str]] = {}
     for credential in _of_kind(capture, "managedidentity:FederatedIdentityCredential"):
         identity = logical_name(str(credential.inputs["resourceName"]))
         if identity in roles:
-            _, repository, *environment = str(credential.inputs["subject"]).split(":")
-            label = ["GitHub Actions", repository, " ".join(environment)]
-            graph.node("github", label, "Sign-in")
-            graph.edge("github", identity, ["OIDC"])
+            subject = str(credential.inputs["subject"])
+            repository, _, environment = subject.removeprefix("repo:").partition(":environment:")
+            graph.node(subject, ["GitHub Actions", repository, environment], "Sign-in")
+            graph.edge(subject, identity, ["OIDC"])
+            signs_in.setdefault(identity, []).append(subject)
     groups: dict[str, list[str]] = {}
     for principal, targets in roles.items():
-        signature = str(sorted((target, sorted(names)) for target, names in targets.items()))
-        groups.setdefault(signature, []).append(principal)
+        signature = sorted((target, sorted(names)) for target, names in targets.items())
+        groups.setdefault(f"{signs_in.get(principal)} {signature}", []).append(principal)
     for principals in groups.values():
         is_identity = f"UserAssignedIdentity:{principals[0]}" in resources
         label = principals if is_identity else [f"person {id[:8]}…" for id in principals]
@@ -147,7 +152,7 @@ def _network(capture: Capture) -> _Graph:
     graph, resources = _Graph(", "), _by_reference(capture)
     machines: dict[str, list[str]] = {}
     for compute in _of_kind(capture, "machinelearningservices:Compute"):
-        properties = compute.inputs["properties"]["properties"]
+        properties = compute.inputs["properties"].get("properties") or {}
         subnet = (properties.get("subnet") or {}).get("id", "")
         machines.setdefault(_last(subnet), []).append(compute.name)
     for card in _of_kind(capture, "network:NetworkInterface"):
@@ -181,13 +186,14 @@ def _subnets(
 ) -> None:
     title = f"Virtual network {', '.join(network.inputs['addressSpace']['addressPrefixes'])}"
     rules = {
-        group.name: group.inputs["securityRules"]
+        group.name: group.inputs.get("securityRules") or ()
         for group in _of_kind(capture, "network:NetworkSecurityGroup")
     }
     endpoints = len(_of_kind(capture, "network:PrivateEndpoint"))
     unused = []
     for subnet in network.inputs["subnets"]:
-        name, prefix = subnet["name"], subnet["addressPrefix"]
+        name = subnet["name"]
+        prefix = ", ".join(_either(subnet, "addressPrefix"))
         content = _listed(machines.get(name, []))
         if name == "endpoints" and endpoints:
             content = [f"{endpoints} private endpoints"]
@@ -213,10 +219,12 @@ def _outbound(
     rules: Mapping[str, Sequence[Mapping[str, Any]]], subnet: Mapping[str, Any]
 ) -> list[str]:
     """The destinations that a subnet's security group allows."""
+    group = subnet.get("networkSecurityGroup") or {}
     allowed = [
-        str(rule["destinationAddressPrefix"])
-        for rule in rules.get(logical_name(subnet["networkSecurityGroup"]["id"]), ())
+        destination
+        for rule in rules.get(logical_name(str(group.get("id", ""))), ())
         if rule["direction"] == "Outbound" and rule["access"] == "Allow"
+        for destination in _either(rule, "destinationAddressPrefix")
     ]
     services = [destination for destination in allowed if destination != INTERNET]
     labels = [f"{len(services)} Azure service tags"] if services else []
@@ -240,13 +248,18 @@ def _managed_network(
     content = [*_listed(machines), *(f"deployments of {name}" for name in endpoints)]
     graph.node("managed", content or ["no compute"], f"Azure ML's managed network: {mode}")
     hosts: list[str] = []
-    for _, rule in sorted((network.get("outboundRules") or {}).items()):
-        if rule["type"] == "FQDN":
-            hosts.append(rule["destination"])
-            continue
-        target = _target(rule["destination"]["serviceResourceId"], resources)
-        graph.node(target, _label(target, resources), "Resources")
-        graph.edge("managed", target, [rule["destination"]["subresourceTarget"]])
+    tags: list[str] = []
+    for name, rule in sorted((network.get("outboundRules") or {}).items()):
+        # A host, a resource, or a service tag or addresses with an action.
+        destination = rule.get("destination") or name
+        if isinstance(destination, str):
+            hosts.append(destination)
+        elif id := destination.get("serviceResourceId"):
+            target = _target(id, resources)
+            graph.node(target, _label(target, resources), "Resources")
+            graph.edge("managed", target, _either(destination, "subresourceTarget"))
+        elif destination.get("action") != "Deny":
+            tags += _either(destination, "serviceTag") or _either(destination, "addressPrefix")
     if mode == "AllowOnlyApprovedOutbound":
         for name, parts in REQUIRED.items():
             target = _target(str(workspace.inputs.get(name, name)), resources)
@@ -255,6 +268,9 @@ def _managed_network(
     if hosts:
         graph.node("hosts", ["allowed hosts", *_listed(sorted(hosts))])
         graph.edge("managed", "hosts", [f"firewall {network.get('firewallSku', '')}".strip()])
+    if tags:
+        graph.node("tags", ["allowed service tags", *_listed(sorted(tags))])
+        graph.edge("managed", "tags")
     if mode == "AllowInternetOutbound":
         graph.node(INTERNET, [INTERNET])
         graph.edge("managed", INTERNET, ["outbound"])
@@ -289,6 +305,12 @@ def _label(target: str, resources: Mapping[str, Resource]) -> list[str]:
     return [_last(target), "in another environment"]
 
 
+def _either(fields: Mapping[str, Any], name: str) -> list[str]:
+    """The values of a field that Azure has for one value and, with an `s` or `es`, for several."""
+    several = fields.get(f"{name}s") or fields.get(f"{name}es") or ()
+    return [str(value) for value in (fields.get(name), *several) if value]
+
+
 def _last(id: str) -> str:
     return id.rpartition("/")[2]
 
@@ -305,7 +327,8 @@ def _listed(names: Sequence[str]) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text inside a quoted label."""
+    """Text inside a quoted label, on one line."""
+    text = " ".join(text.split())
     for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
         text = text.replace(character, entity)
     return text

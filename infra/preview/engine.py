@@ -15,11 +15,13 @@ from google.protobuf import empty_pb2, json_format, struct_pb2
 from pulumi.runtime.proto import (
     engine_pb2,
     engine_pb2_grpc,
+    provider_pb2,
     resource_pb2,
     resource_pb2_grpc,
 )
 
 from infra.preview.capture import SECRET, STACK, Resource
+from infra.settings.azure import REGIONS
 
 # Pulumi's protocol: the mark of a wrapped value, and that of a secret.
 SIGNATURE = "4dabf18193072939515e22adb298388d"
@@ -29,18 +31,25 @@ SECRET_SIGNATURE = "1b47061264138c4ac30d75fd1eb44270"
 AZURE_OUTPUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "managedidentity:UserAssignedIdentity": (("principalId",), ("clientId",)),
     "keyvault:Vault": (("properties", "vaultUri"),),
+    "containerregistry:Registry": (("loginServer",),),
 }
+PROVIDER = "pulumi:providers:"
+# The one question to Azure of the program: the registry that another stack makes.
+REGISTRY = "azure-native:machinelearningservices:getRegistry"
 Analyze = Callable[[Resource], None]
+Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineServicer):
     """One run of one stack; the results are `resources`, `problems`, `errors` and `outputs`."""
 
-    def __init__(self, project: str, stack: str, analyze: Analyze) -> None:
+    def __init__(self, project: str, stack: str, analyze: Analyze, ask: Ask | None = None) -> None:
         self._project, self._stack, self._analyze = project, stack, analyze
+        self._ask: Ask = ask or registry
         self._lock = threading.Lock()
         self._root = ""
         self._references: set[str] = set()
+        self._providers: dict[str, Resource] = {}
         self.resources: dict[str, Resource] = {}
         self.problems: list[str] = []
         self.errors: list[str] = []
@@ -61,11 +70,24 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
                 resource_pb2.RESOURCE_MONITOR_FEATURE_SECRETS,
                 resource_pb2.RESOURCE_MONITOR_FEATURE_RESOURCE_REFERENCES,
                 resource_pb2.RESOURCE_MONITOR_FEATURE_ALIAS_SPECS,
+                resource_pb2.RESOURCE_MONITOR_FEATURE_RESOURCE_HOOKS,
             ]
         )
 
+    def RegisterResourceHook(self, request: Any, context: Any) -> Any:
+        """Accepted, and never run: nothing is made."""
+        return empty_pb2.Empty()
+
     def Invoke(self, request: Any, context: Any) -> Any:
-        """Refused: a program that queries Azure cannot be previewed offline."""
+        """The registry of another stack; a program that queries Azure for anything else cannot be
+        previewed offline.
+        """
+        if request.tok == REGISTRY:
+            answer = struct_pb2.Struct()
+            provider = self._providers.get(request.provider.rpartition("::")[0])
+            asked = json_format.MessageToDict(request.args)
+            answer.update(self._ask({**(provider.inputs if provider else {}), **asked}))
+            return provider_pb2.InvokeResponse(**{"return": answer})
         context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the program queries Azure: {request.tok}")
 
     def RegisterResource(self, request: Any, context: Any) -> Any:
@@ -87,10 +109,14 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
             dependencies=tuple(sorted(request.dependencies)),
             uses={key: urns for key, urns in uses.items() if urns},
             ignore_changes=tuple(request.ignoreChanges),
+            hooks=tuple(request.hooks.after_create),
+            provider=request.provider.rpartition("::")[0].rpartition("::")[2],
         )
         with self._lock:
             self.problems.extend(self._disorder(resource))
-            self.resources[urn] = resource
+            # A provider is nothing that Azure has.
+            kept = self._providers if resource.type.startswith(PROVIDER) else self.resources
+            kept[urn] = resource
             if request.type == STACK:
                 self._root = urn
         self._analyze(resource)
@@ -123,6 +149,30 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         for urn in sorted(needed - self.resources.keys()):
             problems.append(f"{resource.urn} depends on {urn}, which is not registered")
         return problems
+
+
+def registry(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A registry as the provider answers with it offline: in any region, with accounts that only
+    Azure knows.
+    """
+    name = asked["registryName"]
+    region = {
+        "acrDetails": [
+            {
+                "systemCreatedAcrAccount": {
+                    "armResourceId": {"resourceId": f"${{Registry:{name}.images}}"}
+                }
+            }
+        ],
+        "storageAccountDetails": [
+            {
+                "systemCreatedStorageAccount": {
+                    "armResourceId": {"resourceId": f"${{Registry:{name}.storage}}"}
+                }
+            }
+        ],
+    }
+    return {"regionDetails": [{"location": location, **region} for location in sorted(REGIONS)]}
 
 
 def reference(resource: Resource, output: str) -> str:

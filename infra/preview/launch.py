@@ -59,15 +59,17 @@ def main() -> None:
     return None
 
 
-def run(engine: str, project: str, stack: str, root: str, bare: bool) -> None:
+def run(
+    engine: str, project: str, stack: str, root: str, config: dict[str, str], bare: bool
+) -> None:
     """Run infra/__main__.py of the tree at `root`, with its `infra` and `ml`."""
+    secrets = pulumi.runtime.get_config_secret_keys_env()
+    os.environ["PULUMI_CONFIG"] = json.dumps({**pulumi.runtime.get_config_env(), **config})
     if not bare:
         setattr(pulumi.resource, "collapse_alias_to_urn", lambda *alias: None)  # noqa: B010
         setattr(pulumi.log, "debug", lambda *message: None)  # noqa: B010
     sys.path[0] = root
-    pulumi.runtime.set_all_config(
-        pulumi.runtime.get_config_env(), pulumi.runtime.get_config_secret_keys_env()
-    )
+    pulumi.runtime.set_all_config(pulumi.runtime.get_config_env(), secrets)
     program = str(Path(root) / "infra")
     pulumi.runtime.configure(
         pulumi.runtime.Settings(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from infra.preview.capture import (
     Capture,
     Change,
     Finding,
+    Property,
     Resource,
     changes,
     immutable_changes,
@@ -30,12 +30,16 @@ from infra.preview.diagram import diagrams
 from infra.preview.runner import Runner, captures, runner
 from infra.settings import loader
 from infra.settings.model import Settings
+from infra.settings.workflows import role_name
+from ml.core import git
 from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
 
 # The program's imports, and its settings.
 ROOMS = ("infra", "ml")
 Format = Literal["text", "md", "json"]
+# Characters of a value in a diff, and of those before its first difference.
+LONGEST, CONTEXT = 100, 30
 NOTE = (
     "Made offline by the program itself. It does not replace `pulumi preview`. Not covered: the"
     " provider's checks and comparison with existing resources, state, and transforms."
@@ -212,17 +216,17 @@ def _settings(stack: str, folder: Path) -> Settings | None:
 @contextlib.contextmanager
 def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
     """A folder with the program of a git revision; None if it had none; Refused if unknown."""
-    commit = _git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    commit = git.commit(root, revision)
     if commit is None:
         raise Refused(_unknown_revision(root, revision))
-    rooms = (_git(root, "ls-tree", "--name-only", commit, "--", *ROOMS) or "").split()
+    rooms = (git.ask(root, "ls-tree", "--name-only", commit, "--", *ROOMS) or "").split()
     if "infra" not in rooms:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="infra-base-") as name:
         folder = Path(name)
         archive = folder / "tree.tar"
-        _git(root, "archive", "--output", str(archive), commit, "--", *rooms)
+        git.run(root, "archive", "--output", str(archive), commit, "--", *rooms)
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
         yield folder if (folder / "infra" / "__main__.py").is_file() else None
@@ -230,25 +234,11 @@ def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
 
 def _unknown_revision(root: Path, revision: str) -> Problem:
     message, expected = f"git knows no revision `{revision}`", "a branch, tag or commit"
-    shallow = _git(root, "rev-parse", "--is-shallow-repository")
     branch = revision.removeprefix("origin/")
     hint = f"git fetch origin {branch}, then --against origin/{branch}"
-    if shallow is None:
-        message, expected = f"{root} is not a git repository", "a clone, to compare with a revision"
-        hint = "git clone it, or omit --against"
-    elif shallow == "true":
+    if git.run(root, "rev-parse", "--is-shallow-repository") == "true\n":
         hint = "git fetch --unshallow: this clone only has the last commits"
     return Problem("unknown-revision", message, expected, hint)
-
-
-def _git(root: Path, *words: str) -> str | None:
-    """The output of git, None if it fails; Refused if git is not installed."""
-    try:
-        process = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True)
-    except FileNotFoundError:
-        hint = "install git, or omit --against"
-        raise Refused(Problem("no-git", "no program `git`", "git on the PATH", hint)) from None
-    return process.stdout.strip() if process.returncode == 0 else None
 
 
 def rendered(reports: Sequence[Report], form: Format) -> str:
@@ -276,7 +266,7 @@ def _text(report: Report) -> Iterator[str]:
             sign = {"added": "+", "removed": "-", "changed": "~"}[change.what]
             yield f"    {sign} {change.name}  {change.kind}"
             for difference in change.properties:
-                before, after = _value(difference.before), _value(difference.after)
+                before, after = _values(difference)
                 yield f"        {difference.path}: {before} → {after}"
     else:
         for component, resources in report.by_component().items():
@@ -330,7 +320,7 @@ def _markdown(report: Report) -> Iterator[str]:
         for change in report.changes:
             row = f"| {change.what} | `{change.name}` {change.kind} |"
             cells = [
-                f" `{difference.path}` | {_cell(difference.before)} | {_cell(difference.after)} |"
+                f" `{difference.path}` | {' | '.join(map(_cell, _values(difference)))} |"
                 for difference in change.properties
             ]
             yield from (row + cell for cell in cells or [" | | |"])
@@ -380,13 +370,30 @@ def _counts(changes: Sequence[Change]) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "no changes"
 
 
-def _value(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 100 else f"{text[:99]}…"
+def _values(difference: Property) -> tuple[str, str]:
+    """Both values in at most `LONGEST` characters; what they share at the beginning is cut first.
+
+    A role is shown by its name: its id says it in the last of many characters.
+    """
+    before, after = (
+        value if isinstance(value, str) else json.dumps(value)
+        for value in (difference.before, difference.after)
+    )
+    if difference.path == "roleDefinitionId":
+        return role_name(before), role_name(after)
+    differs = (at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new)
+    start = max(next(differs, 0) - CONTEXT, 0) if max(len(before), len(after)) > LONGEST else 0
+    return _cut(before, start), _cut(after, start)
 
 
-def _cell(value: object) -> str:
+def _cut(text: str, start: int) -> str:
+    """The text from there on, without its middle where it is long: an id ends in its name."""
+    text = f"…{text[start:]}" if start else text
+    return text if len(text) <= LONGEST else f"{text[:59]}…{text[60 - LONGEST :]}"
+
+
+def _cell(text: str) -> str:
     """A value in a table that GitHub draws: on one line, without Markdown."""
-    text = " ".join(_value(value).split())
+    text = " ".join(text.split())
     mark = "``" if "`" in text else "`"
     return f"{mark}{text}{mark}".replace("|", "\\|")

@@ -33,7 +33,8 @@ from pulumi.runtime.proto import (
 
 from infra.preview import sdk_types
 from infra.preview.capture import REFERENCE, Capture, Finding, Resource
-from infra.preview.engine import Engine
+from infra.preview.engine import Ask, Engine
+from infra.settings import loader
 from ml.core.errors import Place, Problem, Refused
 from ml.core.imports import ROOT
 
@@ -61,11 +62,14 @@ class Runner:
         *,
         root: Path = ROOT,
         policies: Analyzer | None = None,
+        config: Mapping[str, str] | None = None,
+        ask: Ask | None = None,
         bare: bool = False,
     ) -> Capture:
         """One run of the program of the tree at `root`; Refused with its own message if it fails.
 
-        `bare` runs it without the shortcut that `launch` describes.
+        `config` is what Pulumi would hand to it beside the stack file, as `-c` does. `bare` runs it
+        without the shortcut that `launch` describes.
         """
         findings: list[Finding] = []
 
@@ -73,7 +77,8 @@ class Runner:
             if policies:
                 findings.extend(policies.resource(resource))
 
-        engine = Engine(PROJECT, stack, analyze)
+        values = {**loader.configuration(stack, root / "infra"), **(config or {})}
+        engine = Engine(PROJECT, stack, analyze, ask)
         with served(engine) as address:
             code, errors = self._run(
                 {
@@ -81,6 +86,7 @@ class Runner:
                     "project": PROJECT,
                     "stack": stack,
                     "root": str(root),
+                    "config": values,
                     "bare": bare,
                 }
             )
@@ -216,6 +222,9 @@ class Analyzer:
             name=resource.name,
             properties=_struct(resource.inputs),
             options=_options(resource),
+            provider=analyzer_pb2.AnalyzerProviderResource(
+                type="pulumi:providers:azure-native", name=resource.provider or "default"
+            ),
         )
         return self._findings(self._stub.Analyze(request).diagnostics, resource.urn)
 

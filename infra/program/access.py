@@ -6,8 +6,9 @@ how-to-identity-based-service-authentication (user-assigned managed identity).
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +22,21 @@ from infra.program.site import Site
 from infra.program.storage import Storage, Vault
 from infra.program.workspace import Workspace
 from infra.settings.model import Settings
-from infra.settings.workflows import CUSTOM_ROLES, JOB_SUBMITTER, RELEASER, Purpose, subject
+from infra.settings.workflows import (
+    APPROVER,
+    BLOB_WRITER,
+    COLLECTED,
+    JOB_SUBMITTER,
+    OF_JOBS,
+    OF_UPLOADS,
+    REGISTRY_PUBLISHER,
+    RELEASER,
+    RELEASES,
+    Purpose,
+    role_id,
+    subject,
+    writes_only,
+)
 
 
 class Identity(pulumi.ComponentResource):
@@ -65,40 +80,19 @@ class Identity(pulumi.ComponentResource):
         )
 
 
-# learn.microsoft.com/azure/role-based-access-control/built-in-roles
-ROLES: Mapping[str, str] = {
-    "AcrPull": "7f951dda-4ed3-4680-a7ca-43fe172d538d",
-    "AcrPush": "8311e382-0749-4cb8-b61a-304f252e45ec",
-    "Azure AI Enterprise Network Connection Approver": "b556d68e-0be0-4f35-a333-ad7ee1ce17ea",
-    "AzureML Data Scientist": "f6c7c914-8db3-469d-8ca1-694a8f32e121",
-    "AzureML Metrics Writer (preview)": "635dd51f-9968-44d3-b7fb-6d9a6bd613ae",
-    "AzureML Registry User": "1823dd4f-9b8c-4ab6-ab4e-7397a3684615",
-    "Contributor": "b24988ac-6180-42a0-ab88-20f7382dd24c",
-    "Key Vault Administrator": "00482a5a-887f-4fb3-b363-3b7fe8e74483",
-    "Key Vault Crypto Service Encryption User": "e147488a-f6f5-4113-8e2d-b22465e65bf6",
-    "Managed Identity Operator": "f1a07417-d97a-45cb-824c-7a7467783830",
-    "Monitoring Reader": "43d0d8ad-25c7-4714-9337-8ba259a9fe05",
-    "Reader": "acdd72a7-3385-48ef-bd42-f606fba81ae7",
-    "Storage Blob Data Contributor": "ba92f5b4-2d11-453d-a403-e96b0029c9fe",
-    "Storage Blob Data Reader": "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1",
-    "Storage File Data Privileged Contributor": "69566ab7-960f-475b-8e7c-b3118f30c6bd",
-    "Storage Queue Data Contributor": "974c5e8b-45b9-4653-ba55-5f855dd0fb88",
-    "Storage Table Data Contributor": "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3",
-    "Virtual Machine User Login": "fb879df8-f326-4884-b1cf-06f3ad86be52",
-}
-
-
 @dataclass(frozen=True)
 class Grant:
     """A role of `ROLES` or `CUSTOM_ROLES` on a scope.
 
-    It is for an identity or for the person with an object id.
+    It is for an identity or for the person with an object id. The `condition`, where there is one,
+    limits it (role-based-access-control/conditions-overview).
     """
 
     name: str
     assignee: managedidentity.UserAssignedIdentity | str
     role: str
     scope: pulumi.Input[str]
+    condition: str | None = None
 
     @property
     def kind(self) -> Literal["User", "ServicePrincipal"]:
@@ -106,17 +100,37 @@ class Grant:
         return "User" if isinstance(self.assignee, str) else "ServicePrincipal"
 
 
+# Azure Resource Manager answers before a new role counts everywhere: what uses it at once is
+# refused, or comes without its datastores (MicrosoftDocs/azure-docs#111772, Azure/azure-cli#22510).
+# Nothing tells when it does; Azure's own modules wait as long as this.
+COUNTS_AFTER_S = 120
+
+
+async def wait_until_it_counts(args: pulumi.ResourceHookArgs) -> None:
+    """After an assignment was made, and never for one that is there: what needs it waits for it."""
+    await asyncio.sleep(COUNTS_AFTER_S)
+
+
 class Grants(pulumi.ComponentResource):
     """Role assignments; resources that need them depend on `assignments`."""
 
     def __init__(self, name: str, site: Site, grants: Iterable[Grant]) -> None:
         super().__init__("platform:identity:Grants", name)
+        hook = pulumi.ResourceHook(f"{name}-count", wait_until_it_counts)
+        self._hooks = pulumi.ResourceHookBinding(after_create=[hook])
         self.assignments = [self._assignment(name, site, grant) for grant in grants]
         self.register_outputs({})
 
     def _assignment(self, name: str, site: Site, grant: Grant) -> authorization.RoleAssignment:
-        definition = f"providers/Microsoft.Authorization/roleDefinitions/{self._id(site, grant)}"
-        key = f"{site.settings.subscription}/{site.names.group}/{name}/{grant.name}/{grant.role}"
+        own = site.settings.subscription
+        # What another stack made is known by its id, maybe in another subscription: a custom role
+        # is granted where it is defined.
+        known = isinstance(grant.scope, str) and grant.scope.startswith("/subscriptions/")
+        there = str(grant.scope).split("/")[2] if known else own
+        definition = (
+            f"providers/Microsoft.Authorization/roleDefinitions/{role_id(grant.role, there)}"
+        )
+        key = f"{own}/{site.names.group}/{name}/{grant.name}/{grant.role}"
         return authorization.RoleAssignment(
             grant.name,
             # Stable, and different for each role: Azure refuses to change an assignment's role.
@@ -125,20 +139,23 @@ class Grants(pulumi.ComponentResource):
             if isinstance(grant.assignee, str)
             else grant.assignee.principal_id,
             principal_type=grant.kind,
-            role_definition_id=f"/subscriptions/{site.settings.subscription}/{definition}",
+            role_definition_id=f"/subscriptions/{there}/{definition}",
             scope=grant.scope,
+            condition=grant.condition,
+            condition_version="2.0" if grant.condition else None,
             description=f"{grant.role}: {grant.name}",
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=pulumi.ResourceOptions(parent=self, hooks=self._hooks),
         )
-
-    def _id(self, site: Site, grant: Grant) -> str:
-        custom = {role.name: role.id(site.settings.subscription) for role in CUSTOM_ROLES}
-        return custom.get(grant.role) or ROLES[grant.role]
 
 
 READ_BLOBS, WRITE_BLOBS = "Storage Blob Data Reader", "Storage Blob Data Contributor"
 WRITE_FILES = "Storage File Data Privileged Contributor"
-_LAKE = {"read": READ_BLOBS, "write": WRITE_BLOBS}
+_LAKE = {"read": READ_BLOBS, "write": BLOB_WRITER.name}
+# Beside what jobs write, the account of the workspace holds what releases note: the audit log.
+_BY_JOBS = writes_only(*OF_JOBS, apart=COLLECTED)
+_BY_CLIENTS = writes_only(*OF_JOBS, *OF_UPLOADS, apart=COLLECTED)
+_BY_ENDPOINTS = writes_only(*OF_JOBS, path=COLLECTED)
+_BY_RELEASES = writes_only(*OF_JOBS, *OF_UPLOADS, RELEASES)
 
 
 def roles_before_workspace(
@@ -164,13 +181,13 @@ def roles_before_workspace(
         Grant("workspace-lake", own, READ_BLOBS, lake),
         Grant("endpoints-images", identity.endpoints, "AcrPull", images),
         # Reads models; a `data_collector` writes requests (how-to-collect-production-data).
-        Grant("endpoints-storage", identity.endpoints, WRITE_BLOBS, account),
+        Grant("endpoints-storage", identity.endpoints, BLOB_WRITER.name, account, _BY_ENDPOINTS),
         # Uploads to a datastore without credentials use this identity, and a user-delegation SAS
         # that it signs grants no more than its own roles
         # (rest/api/storageservices/create-user-delegation-sas).
-        Grant("train-storage", identity.train, WRITE_BLOBS, account),
-        Grant("train-lake", identity.train, WRITE_BLOBS, lake),
-        Grant("release-storage", identity.release, WRITE_BLOBS, account),
+        Grant("train-storage", identity.train, BLOB_WRITER.name, account, _BY_CLIENTS),
+        Grant("train-lake", identity.train, READ_BLOBS, lake),
+        Grant("release-storage", identity.release, BLOB_WRITER.name, account, _BY_RELEASES),
         # The audit log, and the requests and answers that a `data_collector` wrote.
         Grant("watch-storage", identity.watch, READ_BLOBS, account),
         # A release updates the endpoint including its identity, which requires this role
@@ -183,10 +200,9 @@ def roles_before_workspace(
         for name, endpoint in storage.endpoints.items()
     ]
     if settings.network.isolation == "managed":
-        approver = "Azure AI Enterprise Network Connection Approver"
         # Also for the shared registry: how-to-managed-network, "Approval of private endpoints".
         grants += [
-            Grant(f"workspace-approves-{name}", own, approver, scope)
+            Grant(f"workspace-approves-{name}", own, APPROVER, scope)
             for name, scope in (
                 ("storage", account),
                 ("lake", lake),
@@ -200,7 +216,7 @@ def roles_before_workspace(
         name, assignee = f"cluster-{cluster.name}", identity.clusters[cluster.name]
         grants += [
             Grant(f"{name}-images", assignee, "AcrPull", images),
-            Grant(f"{name}-storage", assignee, WRITE_BLOBS, account),
+            Grant(f"{name}-storage", assignee, BLOB_WRITER.name, account, _BY_JOBS),
             # A parallel step distributes its work through them (how-to-disable-local-auth-storage,
             # "Scenarios for role assignments").
             Grant(f"{name}-queues", assignee, "Storage Queue Data Contributor", account),
@@ -216,7 +232,7 @@ def roles_before_workspace(
         )
         grants += [
             Grant(f"{name}-images", assignee, "AcrPush", images),
-            Grant(f"{name}-storage", assignee, WRITE_BLOBS, account),
+            Grant(f"{name}-storage", assignee, BLOB_WRITER.name, account, _BY_JOBS),
         ]
     return grants
 
@@ -239,7 +255,7 @@ def roles_after_workspace(
     yield Grant("release-monitoring", identity.release, "Monitoring Reader", scope)
     yield Grant("endpoints-metrics", identity.endpoints, "AzureML Metrics Writer (preview)", scope)
     if assets:
-        yield Grant("release-assets", identity.release, "AzureML Registry User", assets.id)
+        yield Grant("release-assets", identity.release, REGISTRY_PUBLISHER.name, assets.id)
         # Read-only (how-to-manage-registries, "Allow users to use assets"): another environment
         # might serve what a job writes there.
         yield Grant("train-assets", identity.train, "Reader", assets.id)
@@ -253,7 +269,8 @@ def roles_after_workspace(
         # "Scenarios for role assignments").
         name, assignee = instance.name, instance.person
         yield Grant(f"person-{name}-workspace", assignee, "AzureML Data Scientist", scope)
-        yield Grant(f"person-{name}-blobs", assignee, WRITE_BLOBS, storage.workspace.id)
+        blobs = BLOB_WRITER.name
+        yield Grant(f"person-{name}-blobs", assignee, blobs, storage.workspace.id, _BY_CLIENTS)
         yield Grant(f"person-{name}-files", assignee, WRITE_FILES, storage.workspace.id)
         # There a datastore without credentials is read as the person
         # (how-to-identity-based-service-authentication, "Accessing storage services").

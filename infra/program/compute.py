@@ -139,9 +139,15 @@ class Compute(pulumi.ComponentResource):
         settings = args.site.settings
         depends_on = [*args.granted, *(args.network.dns_records if args.network else ())]
         self._opts = pulumi.ResourceOptions(parent=self, depends_on=depends_on)
-        self.clusters = {
-            cluster.name: self._cluster(args, cluster) for cluster in settings.computes
-        }
+        self.clusters: dict[str, ml.Compute] = {}
+        # The first one brings the managed network about, and the others wait for that; the image
+        # builder needs the least quota.
+        for cluster in sorted(settings.computes, key=lambda cluster: cluster.name != BUILDER):
+            resource = self._cluster(args, cluster)
+            if not self.clusters and settings.network.isolation == "managed":
+                depends_on = [*depends_on, resource]
+                self._opts = pulumi.ResourceOptions(parent=self, depends_on=depends_on)
+            self.clusters[cluster.name] = resource
         for instance in settings.machines("compute-instance"):
             self._instance(args, instance)
         self.register_outputs({})

@@ -1,4 +1,4 @@
-"""A whole environment: the components in order, with the roles between them."""
+"""A whole stack: an environment with the roles between its components, or the shared registry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infra.program.access import (
 from infra.program.compute import Compute, ComputeArgs, Workstations
 from infra.program.monitoring import STORAGE_METRICS, Guardrails, GuardrailsArgs, Monitoring
 from infra.program.network import Network
-from infra.program.registry import Assets, Registry
+from infra.program.registry import Assets, Registry, SharedRegistry
 from infra.program.site import Site, site
 from infra.program.storage import EncryptionKey, Storage, Vault
 from infra.program.workspace import Endpoints, EndpointsArgs, Workspace, WorkspaceArgs
@@ -26,8 +26,10 @@ from infra.settings.model import Settings
 def provision(
     settings: Settings, sas: pulumi.Output[str] | None
 ) -> Mapping[str, pulumi.Input[str]]:
-    """Declare every resource of the environment; the stack's outputs by name."""
+    """Declare every resource of the stack; its outputs by name."""
     here = site(settings)
+    if settings.makes_registry:
+        return _shared(here)
     monitoring = Monitoring("monitoring", here)
     identity = Identity("identity", here)
     network = Network("network", here) if settings.private else None
@@ -69,7 +71,7 @@ def provision(
             granted=roles.assignments,
         ),
     )
-    Endpoints(
+    endpoints = Endpoints(
         "endpoints",
         EndpointsArgs(
             site=here,
@@ -79,7 +81,7 @@ def provision(
             monitoring=monitoring,
         ),
     )
-    _observe(monitoring, network, vault, storage, registry, workspace, assets)
+    _observe(monitoring, network, vault, storage, registry, workspace)
     Guardrails(
         "guardrails",
         GuardrailsArgs(
@@ -98,9 +100,28 @@ def provision(
         "resourceGroup": here.group,
         "workspace": workspace.workspace.name,
         "lake": storage.lake.name,
+        "vault": vault.vault.name,
+        "registryServer": registry.registry.login_server,
         "trainClientId": identity.train.client_id,
         "releaseClientId": identity.release.client_id,
+        "watchClientId": identity.watch.client_id,
         **{f"cluster:{name}": cluster.name for name, cluster in compute.clusters.items()},
+        **{f"endpoint:{name}": each.name for name, each in endpoints.endpoints.items()},
+        **({"assetRegistry": settings.asset_registry.name} if assets else {}),
+    }
+
+
+def _shared(here: Site) -> Mapping[str, pulumi.Input[str]]:
+    """The registry that environments share, with what watches it and keeps it."""
+    monitoring = Monitoring("monitoring", here)
+    shared = SharedRegistry("assets", here)
+    monitoring.diagnose("assets", shared.registry.id, metrics=())
+    locked = {"assets": shared.registry.id}
+    Guardrails("guardrails", GuardrailsArgs(site=here, alerts=monitoring.alerts.id, locked=locked))
+    return {
+        "resourceGroup": here.group,
+        "assetRegistry": shared.registry.name,
+        "assetRegistryId": shared.registry.id,
     }
 
 
@@ -130,7 +151,6 @@ def _observe(
     storage: Storage,
     registry: Registry,
     workspace: Workspace,
-    assets: Assets | None,
 ) -> None:
     """Diagnostics of all resources that have any, and alerts of the workspace and the vault."""
     monitoring.diagnose("vault", vault.vault.id)
@@ -142,8 +162,6 @@ def _observe(
         monitoring.diagnose("virtual-network", network.virtual.id)
         for part, group in network.security_groups.items():
             monitoring.diagnose(f"security-{part}", group.id, metrics=())
-    if assets and assets.registry:
-        monitoring.diagnose("assets", assets.registry.id, metrics=())
     monitoring.alert("failed-runs", workspace.workspace.id, "Failed Runs", 5)
     monitoring.alert("unusable-nodes", workspace.workspace.id, "Unusable Nodes", 0)
     monitoring.alert(

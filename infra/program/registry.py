@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pulumi
 from pulumi_azure_native import containerregistry
 from pulumi_azure_native import machinelearningservices as ml
+from pulumi_azure_native.provider import Provider
 
 from infra.program.network import Network
 from infra.program.site import Site
+from infra.settings.model import Settings
+from ml.core.errors import Problem, Refused
 
 
 class Registry(pulumi.ComponentResource):
@@ -49,32 +54,70 @@ class Registry(pulumi.ComponentResource):
 
 
 class Assets(pulumi.ComponentResource):
-    """The shared registry, created here (`registry`) or elsewhere; `id` is its resource id.
+    """The registry that another stack creates, as an environment uses it; `id` is its resource id.
 
-    `parts` are the ids that private endpoints lead to, by part.
+    `parts` are the ids that private endpoints lead to, by part. An endpoint of the registry reaches
+    neither its models nor its images, which are in accounts that Azure created for it
+    (learn.microsoft.com/azure/machine-learning/how-to-registry-network-isolation, "Use assets from
+    registry in workspace"). Azure is asked for them: a StackReference reads the state that a stack
+    itself is in (pulumi/pulumi#3395), and environments have states of their own.
     """
 
     def __init__(self, name: str, site: Site, network: Network | None) -> None:
         super().__init__("platform:registry:Assets", name)
-        settings = site.settings.asset_registry
-        self.registry = self._registry(site) if settings.mode == "create" else None
-        self.id: pulumi.Input[str] = (
-            self.registry.id
-            if self.registry
-            else f"/subscriptions/{site.settings.subscription}"
-            f"/resourceGroups/{settings.resource_group}"
-            f"/providers/Microsoft.MachineLearningServices/registries/{settings.name}"
-        )
-        accounts = (("blob", settings.storage), ("registry", settings.images))
-        # Its content is in accounts that Azure created for it, which need their own endpoints.
-        self.parts = {"amlregistry": self.id, **{part: id for part, id in accounts if id}}
+        self.id = site.settings.registry_id
+        self.parts = {"amlregistry": self.id, **_accounts(site.settings)}
         for part, id in self.parts.items():
             if network:
                 network.private_endpoint("assets", id, part)
         self.register_outputs({"id": self.id})
 
-    def _registry(self, site: Site) -> ml.Registry:
-        return ml.Registry(
+
+def _accounts(settings: Settings) -> Mapping[str, str]:
+    """The ids of the registry's accounts, by part. A preview before the registry is there lacks
+    them; an update is refused.
+    """
+    name, group = settings.asset_registry.name, settings.registry_group
+    elsewhere = settings.registry_subscription
+    # A question goes to the subscription of its provider; this one makes nothing.
+    provider = (
+        None
+        if elsewhere == settings.subscription
+        else Provider("registry", subscription_id=elsewhere, tenant_id=settings.tenant)
+    )
+    try:
+        registry = ml.get_registry(
+            registry_name=name,
+            resource_group_name=group,
+            opts=pulumi.InvokeOptions(provider=provider),
+        )
+    except Exception as error:  # the SDK has no narrower class for an answer of the provider
+        if "NotFound" not in str(error):
+            raise
+        message = f"the asset registry {name} in {group} does not exist"
+        if pulumi.runtime.is_dry_run():
+            pulumi.log.warn(f"{message} yet: what leads to its accounts is not in this preview")
+            return {}
+        stack = settings.asset_registry.stack
+        hint = f"make deploy STACK={stack}" if stack else "create it, or set `mode: none`"
+        raise Refused(Problem("no-registry", message, "a registry to use", hint)) from None
+    for region in registry.region_details:
+        if str(region.location).replace(" ", "").lower() == settings.location:
+            storage = region.storage_account_details[0].system_created_storage_account
+            images = region.acr_details[0].system_created_acr_account
+            ids = storage.arm_resource_id.resource_id, images.arm_resource_id.resource_id
+            return dict(zip(("blob", "registry"), ids, strict=True))
+    message = f"the asset registry {name} has no accounts in {settings.location}"
+    expected = "a registry of the region of the environment"
+    raise Refused(Problem("no-registry", message, expected, "or set `mode: none`"))
+
+
+class SharedRegistry(pulumi.ComponentResource):
+    """The Azure ML registry that environments share, with the accounts of its models and images."""
+
+    def __init__(self, name: str, site: Site) -> None:
+        super().__init__("platform:registry:SharedRegistry", name)
+        self.registry = ml.Registry(
             "assets",
             registry_name=site.settings.asset_registry.name,
             **site.place,
@@ -82,7 +125,7 @@ class Assets(pulumi.ComponentResource):
             public_network_access=site.public_access,
             region_details=[
                 ml.RegistryRegionArmDetailsArgs(
-                    location=site.settings.location,
+                    location=location,
                     acr_details=[
                         ml.AcrDetailsArgs(
                             system_created_acr_account=ml.SystemCreatedAcrAccountArgs(
@@ -100,6 +143,8 @@ class Assets(pulumi.ComponentResource):
                         )
                     ],
                 )
+                for location in (site.settings.location, *site.settings.asset_registry.regions)
             ],
             opts=pulumi.ResourceOptions(parent=self, protect=site.protect),
         )
+        self.register_outputs({"id": self.registry.id})

@@ -7,10 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import pulumi
+from pulumi.runtime.config import get_config_env
 from pulumi_azure_native import resources
 
 from infra.settings.azure import Names
+from infra.settings.loader import PLACE, SECRETS
 from infra.settings.model import Settings
+
+
+def configuration() -> dict[str, str]:
+    """What Pulumi is configured with for this program, but its secrets: every key of its own name
+    space, and where the provider deploys.
+    """
+    values = {}
+    for key in get_config_env():
+        space, _, name = key.partition(":")
+        if key in PLACE or (space == pulumi.get_project() and key not in SECRETS):
+            values[key] = pulumi.Config(space).require(name)
+    return values
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from infra.program.network import Network
 from infra.program.site import Site
 from infra.settings import model
 from infra.settings.azure import LAKE_PARTS, PARALLEL_PARTS
+from infra.settings.workflows import RELEASES
 
 
 class Vault(pulumi.ComponentResource):
@@ -31,7 +32,9 @@ class Vault(pulumi.ComponentResource):
             subnet = network.subnet("compute")
         self.vault = keyvault.Vault(
             "vault",
-            vault_name=site.names.worldwide("kv"),
+            vault_name=f"{site.names.worldwide('kv')}{site.settings.vault.generation}"
+            if site.settings.vault.generation > 1
+            else site.names.worldwide("kv"),
             **site.place,
             properties=keyvault.VaultPropertiesArgs(
                 tenant_id=site.settings.tenant,
@@ -204,6 +207,16 @@ class Storage(pulumi.ComponentResource):
         }
         rules = _lifecycle("lake", site, self.lake, settings)
         self._written["lake"] += [*self.containers.values(), rules]
+        # Apart from what jobs write (infra.settings.workflows.writes_only).
+        releases = storage.BlobContainer(
+            "releases",
+            container_name=RELEASES,
+            account_name=self.workspace.name,
+            resource_group_name=site.group,
+            public_access=storage.PublicAccess.NONE,
+            opts=pulumi.ResourceOptions(parent=self.workspace, protect=site.protect),
+        )
+        self._written["workspace-storage"].append(releases)
         self.share = self._share(settings.nfs_share_gib) if settings.nfs_share_gib else None
         self.endpoints = {
             f"{name}-{part}": self._endpoint(network, name, account, part)
@@ -306,7 +319,11 @@ class Storage(pulumi.ComponentResource):
             enabled_protocols="NFS",
             root_squash="RootSquash",
             share_quota=gib,
-            opts=pulumi.ResourceOptions(parent=account, protect=self._site.protect),
+            # A refresh loses it, and another one is another share, without its files
+            # (pulumi/pulumi-azure-native#1751). Azure does not change it.
+            opts=pulumi.ResourceOptions(
+                parent=account, protect=self._site.protect, ignore_changes=["enabledProtocols"]
+            ),
         )
         assert self._network, "settings refuse a share without a network"
         self._written["share-storage"].append(share)

@@ -64,7 +64,10 @@ class Workspace(pulumi.ComponentResource):
             image_build_compute=settings.builder.name if settings.builder else None,
             managed_network=_managed_network(args),
             serverless_compute_settings=_serverless(args),
-            provision_network_now=settings.network.isolation == "managed",
+            # The first cluster brings the managed network about, once the workspace's roles count
+            # (hashicorp/terraform-provider-azurerm#28650): made with the workspace, its private
+            # endpoints would need a role on the workspace, which cannot be there yet.
+            provision_network_now=settings.network.isolation == "managed" and not settings.computes,
             # The managed network adds private endpoints to resources that also have ours.
             opts=pulumi.ResourceOptions(
                 parent=self,
@@ -193,9 +196,9 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
 
 
 # Releases set the traffic. An update is a PUT of the declared properties, and Azure reads a missing
-# traffic as no traffic (Azure-Samples/openai-end-to-end-baseline, machinelearning.bicep): a new
-# owner in the tags would stop every endpoint. Use `pulumi up --refresh` to update an endpoint: it
-# sends back the traffic that it read.
+# traffic as no traffic (Azure-Samples/openai-end-to-end-baseline, machinelearning.bicep;
+# pulumi/pulumi-azure-native#1280): a new owner in the tags would stop every endpoint. `make deploy`
+# updates with `--refresh`, which sends back the traffic that it read.
 SET_BY_RELEASES = ["properties.traffic", "properties.mirrorTraffic", "tags"]
 
 
@@ -216,8 +219,9 @@ class Endpoints(pulumi.ComponentResource):
     def __init__(self, name: str, args: EndpointsArgs) -> None:
         super().__init__("platform:serving:Endpoints", name)
         site = args.site
+        self.endpoints: dict[str, ml.OnlineEndpoint] = {}
         for endpoint in site.settings.endpoints:
-            resource = ml.OnlineEndpoint(
+            self.endpoints[endpoint.name] = resource = ml.OnlineEndpoint(
                 endpoint.name,
                 endpoint_name=site.names.regional(endpoint.name),
                 **site.place,

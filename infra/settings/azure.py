@@ -134,6 +134,15 @@ def retired(size: str, day: date) -> Retirement | None:
     return entry if entry and entry.day <= day else None
 
 
+# What Azure must know before it creates a resource of the program or of the state.
+PROVIDERS = tuple(
+    f"Microsoft.{name}"
+    for name in (
+        *("Authorization", "Cdn", "Compute", "Consumption", "ContainerRegistry", "Insights"),
+        *("KeyVault", "MachineLearningServices", "ManagedIdentity", "Network"),
+        *("OperationalInsights", "PolicyInsights", "Security", "Storage"),
+    )
+)
 # Part of a resource that a private endpoint leads to → its DNS zones:
 # learn.microsoft.com/azure/private-link/private-endpoint-dns
 DNS_ZONES: Mapping[str, Sequence[str]] = {
@@ -147,6 +156,8 @@ DNS_ZONES: Mapping[str, Sequence[str]] = {
     "vault": ("privatelink.vaultcore.azure.net",),
     "registry": ("privatelink.azurecr.io",),
 }
+# Parts of an asset registry, and of the accounts of its models and its images.
+ASSET_PARTS = ("amlregistry", "blob", "registry")
 # Parts of the lake that compute reaches.
 LAKE_PARTS = ("blob", "dfs")
 # Parts of the workspace's storage through which a parallel step distributes its work

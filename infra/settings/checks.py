@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from datetime import date
 
 from infra.settings.azure import NO_PAIR, NO_ZONES, PRESETS, REGIONS, SIZES, retired
-from infra.settings.model import BUILDER, IDLE_MINUTES, Settings
+from infra.settings.model import (
+    BUILDER,
+    IDLE_MINUTES,
+    Images,
+    Network,
+    Settings,
+    Storage,
+    Vault,
+)
 from ml.core.documents import Document, Key
 from ml.core.errors import Problem
 
@@ -91,7 +99,12 @@ def _region(settings: Settings) -> Findings:
     without_zones = copies.replace("Z", "") if "G" in copies else "LRS"
     zonal = (
         ("storage.redundancy", copies, copies.endswith("ZRS"), without_zones),
-        ("images.zone_redundant", "true", settings.images.zone_redundant, "false"),
+        (
+            "images.zone_redundant",
+            "true",
+            settings.images.zone_redundant and not settings.makes_registry,
+            "false",
+        ),
         ("storage.nfs_share_gib", "more than 0", bool(settings.storage.nfs_share_gib), "0"),
     )
     for setting, value, needs_zones, instead in zonal:
@@ -212,27 +225,47 @@ def _asset_registry(settings: Settings) -> Findings:
     missing, no_effect = "missing-field", "no-effect"
     if registry.mode != "none" and not registry.name:
         yield Finding(missing, f"no `name` in `{key}`", "its name", "add `name:`", (key,))
-    if registry.mode == "use" and not registry.resource_group:
-        message, hint = f"no `resource_group` in `{key}`", "add `resource_group:` of its creator"
-        yield Finding(missing, message, "its resource group", hint, (key,))
+    if registry.mode == "use" and bool(registry.stack) == bool(registry.resource_group):
+        both = "both `stack` and" if registry.stack else "neither `stack` nor"
+        message = f"{both} `resource_group` in `{key}`"
+        hint = (
+            "`stack: shared` names the stack that creates it, `resource_group` one made elsewhere"
+        )
+        yield Finding(missing, message, "one of the two", hint, (key,))
     if registry.mode == "none" and registry.name:
         message = f"a `name` in `{key}` with `mode: none`"
         hint = "add `mode: use` or `mode: create`, or delete it"
         yield Finding(no_effect, message, "no name", hint, (key, "name"))
-    if registry.mode != "use" and registry.resource_group:
-        message = f"a `resource_group` in `{key}` with `mode: {registry.mode}`"
-        hint = "delete it, or set `mode: use`: a new registry goes to the environment's own group"
-        yield Finding(no_effect, message, "no resource_group", hint, (key, "resource_group"))
-    ids = [name for name in ("storage", "images") if getattr(registry, name)]
-    if ids and registry.mode == "none":
-        message = f"`{ids[0]}` in `{key}` with `mode: none`"
-        yield Finding(no_effect, message, "neither of the two", "delete it", (key, ids[0]))
-    elif len(ids) == 1:
-        other = "images" if ids == ["storage"] else "storage"
-        message = f"`{ids[0]}` in `{key}` without `{other}`"
-        expected = "both: one holds models, the other images"
-        hint = f"add `{other}:`, from the group azureml-rg-{registry.name}_…"
-        yield Finding(missing, message, expected, hint, (key, ids[0]))
+    for field, mode in (
+        *(("stack", "use"), ("resource_group", "use"), ("subscription", "use")),
+        ("regions", "create"),
+    ):
+        if registry.mode != mode and getattr(registry, field):
+            message = f"a `{field}` in `{key}` with `mode: {registry.mode}`"
+            hint = f"delete it, or set `mode: {mode}`: a new registry is where its own stack is"
+            yield Finding(no_effect, message, f"no {field}", hint, (key, field))
+
+
+def _registry_alone(settings: Settings) -> Findings:
+    """The stack of the registry makes no workspace, nor anything that belongs to one."""
+    if not settings.makes_registry:
+        return
+    storage = Storage(redundancy=settings.storage.redundancy)
+    environment = {
+        "network": settings.network != Network(),
+        "storage": settings.storage != storage,
+        "vault": settings.vault != Vault(),
+        "images": settings.images != Images(),
+        "clusters": bool(settings.clusters),
+        "workstations": bool(settings.workstations),
+        "endpoints": bool(settings.endpoints),
+    }
+    for field, is_there in environment.items():
+        if is_there:
+            message = f"`platform:{field}` beside `platform:asset_registry` with `mode: create`"
+            expected = "the registry alone: environments use it from stacks of their own"
+            hint = "move the registry to Pulumi.shared.yaml, and set `mode: use`, `stack: shared`"
+            yield Finding("registry-alone", message, expected, hint, (f"platform:{field}",))
 
 
 def _storage(settings: Settings) -> Findings:
@@ -341,6 +374,6 @@ def _network_options(settings: Settings) -> Findings:
 
 
 CHECKS: tuple[Callable[[Settings], Findings], ...] = (
-    *(_environment, _region, _sizes, _nodes, _names, _asset_registry, _storage, _workstations),
-    *(_address_space, _network_options),
+    *(_environment, _region, _sizes, _nodes, _names, _asset_registry, _registry_alone),
+    *(_storage, _workstations, _address_space, _network_options),
 )

@@ -1,11 +1,16 @@
-"""Loads stack files: which exist, their checked settings, and their JSON Schema."""
+"""Loads stacks: which have a file, their checked settings, and the JSON Schema of a file.
+
+The program gets its settings from Pulumi, which merges the file with `-c` and environments of ESC;
+everything that works offline reads the file. One model checks both.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ from infra.settings import checks
 from infra.settings.model import Settings, StackFile
 from ml.core import documents
 from ml.core import settings as reader
+from ml.core import stacks as files
 from ml.core.documents import Document, Key
 from ml.core.errors import Place, Problem, Refused, nearest
 from ml.core.imports import ROOT
@@ -24,6 +30,8 @@ PULUMI_KEYS = frozenset(
 )
 # Values that must be encrypted: `pulumi config set --secret`.
 SECRETS = frozenset({"platform:lake_sas"})
+# What the provider reads of a stack file too; its other keys are none of ours.
+PLACE = frozenset({f"azure-native:{key}" for key in ("location", "subscriptionId", "tenantId")})
 # What the stack files of the template hold until a fork writes its own.
 PLACEHOLDERS = ("00000000-0000-0000-0000-000000000000", "your-organisation", "@example.com")
 # Pulumi's ciphertext: base64, optionally after a version and a nonce. A SAS does not match.
@@ -32,13 +40,17 @@ _DECIMAL = re.compile(r"-?(0|[1-9]\d*)")
 
 
 def stacks(folder: Path = FOLDER) -> tuple[str, ...]:
-    """The environments that have a stack file, by name."""
-    files = folder.glob("Pulumi.*.yaml")
-    return tuple(sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files))
+    """The stacks that have a file, by name: environments, and the registry that they share."""
+    return files.names(folder)
+
+
+def environments(folder: Path = FOLDER) -> tuple[str, ...]:
+    """The stacks in which models are trained and released, by name."""
+    return files.environments(folder)
 
 
 def select(names: Sequence[str] | None, folder: Path = FOLDER) -> Sequence[str]:
-    """`names`, or all environments where it is empty; Refused where there is none."""
+    """`names`, or all stacks where it is empty; Refused where there is none."""
     selected = names or stacks(folder)
     if not selected:
         expected, hint = "at least one environment", "write Pulumi.dev.yaml there"
@@ -48,6 +60,77 @@ def select(names: Sequence[str] | None, folder: Path = FOLDER) -> Sequence[str]:
 
 def load(stack: str, folder: Path = FOLDER) -> Settings:
     """The settings of a stack; Refused with every problem of its file, each with line and key."""
+    settings, document = _read(stack, folder)
+    if problems := [
+        *checks.problems(settings, document),
+        *_reference(settings, document, folder),
+    ]:
+        raise Refused(*problems)
+    return settings
+
+
+def environment(stack: str, folder: Path = FOLDER) -> Settings:
+    """As `load`, of a stack in which models are trained and released; Refused for another one."""
+    settings = load(stack, folder)
+    if settings.makes_registry:
+        message, listed = f"`{stack}` is the shared registry alone", ", ".join(environments(folder))
+        hint = f"name one of: {listed}"
+        raise Refused(Problem("no-environment", message, "an environment", hint))
+    return settings
+
+
+def configured(stack: str, config: Mapping[str, str]) -> Settings:
+    """The settings of the configuration that Pulumi hands to a program: texts, JSON for what is
+    more than a text. Refused as `load`, without lines.
+    """
+    properties = reader.schema(StackFile)["properties"]
+    values = {key: _value(text, properties.get(key, {})) for key, text in config.items()}
+    shown = f"the configuration of {stack}"
+    document = documents.parse(json.dumps({"config": values}), shown)
+    try:
+        settings = _settings(stack, document)
+        if problems := list(checks.problems(settings, document)):
+            raise Refused(*problems)
+    except Refused as refused:
+        place = Place(shown, 0)
+        raise Refused(
+            *(dataclasses.replace(each, place=place) for each in refused.problems)
+        ) from None
+    return settings
+
+
+def _value(text: str, form: Mapping[str, Any]) -> Any:
+    """What a text of Pulumi's stands for, where the setting is more than a text."""
+    if form.get("type") == "string" or "enum" in form or "const" in form:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def configuration(stack: str, folder: Path = FOLDER) -> Mapping[str, str]:
+    """What Pulumi makes of a stack file for its program, without the secrets; nothing where there
+    is no file. Refused for one that is no stack file.
+    """
+    if stack not in stacks(folder):
+        return {}
+    config = _document(folder / f"Pulumi.{stack}.yaml").data["config"]
+    return {
+        str(key): value if isinstance(value, str) else json.dumps(value, default=str)
+        for key, value in config.items()
+        if key not in SECRETS
+    }
+
+
+def declared(stack: str, folder: Path = FOLDER) -> Settings:
+    """The same without the checks across settings: what is deployed keeps its names whatever size
+    Azure retires meanwhile. Refused as `load`.
+    """
+    return _read(stack, folder)[0]
+
+
+def _read(stack: str, folder: Path) -> tuple[Settings, Document]:
     existing = stacks(folder)
     if stack not in existing:
         near = difflib.get_close_matches(stack.lower(), existing, 1)
@@ -61,15 +144,62 @@ def load(stack: str, folder: Path = FOLDER) -> Settings:
     config = {key: value for key, value in document.data["config"].items() if key not in SECRETS}
     try:
         public = dataclasses.replace(document, data={**document.data, "config": config})
-        file = reader.read(StackFile, public, "config")
+        settings = _settings(stack, public)
     except Refused as refused:
         raise Refused(*refused.problems, *problems) from None
-    values = {field.name: getattr(file, field.name) for field in dataclasses.fields(StackFile)}
-    settings = Settings(environment=stack, **values)
-    problems.extend(checks.problems(settings, document))
     if problems:
         raise Refused(*problems)
-    return settings
+    return settings, document
+
+
+def _settings(stack: str, document: Document) -> Settings:
+    file = reader.read(StackFile, document, "config")
+    values = {field.name: getattr(file, field.name) for field in dataclasses.fields(StackFile)}
+    return Settings(environment=stack, **values)
+
+
+def _reference(settings: Settings, document: Document, folder: Path) -> Iterator[Problem]:
+    """The stack that makes the registry is there, and says the same of it. The order of deployment
+    is read as words, without YAML: they say what the file says.
+
+    A registry serves workspaces of any subscription of its tenant, in its regions
+    (how-to-manage-registries, "Choose a name").
+    """
+    registry, key = settings.asset_registry, "platform:asset_registry"
+    place = document.place("config", key)
+    stacks = dict(files.read(folder))
+    words = stacks[settings.environment]
+    if (words.makes_registry, words.uses) != (settings.makes_registry, registry.stack):
+        message = f"`{key}` in a notation that the order of stacks is not read from"
+        hint = "write `mode:` and `stack:` below it, one a line, without anchors"
+        yield Problem("wrong-notation", message, "a mapping of plain words", hint, place)
+        return
+    if not registry.stack or registry.resource_group:
+        return
+    try:
+        maker = declared(files.needed(stacks, settings.environment), folder)
+    except Refused as refused:
+        yield from refused.problems
+        return
+    for what, own, other in (
+        ("name", registry.name, maker.asset_registry.name),
+        ("platform:name", settings.name, maker.name),
+        ("azure-native:tenantId", settings.tenant, maker.tenant),
+    ):
+        if own.lower() != other.lower():
+            message = f"the registry of `{maker.environment}` has `{what}: {other}`, not {own}"
+            hint = "write the same in both stack files, or set `mode: none`"
+            yield Problem("other-registry", message, f"{what}: {other}", hint, place)
+    home = maker.subscription
+    if settings.registry_subscription.lower() != home.lower():
+        message = f"the registry of `{maker.environment}` is in the subscription {home}"
+        hint = f"`subscription: {home}` in `{key}`"
+        yield Problem("other-registry", message, "its subscription", hint, place)
+    regions = (maker.location, *maker.asset_registry.regions)
+    if settings.location not in regions:
+        message = f"the registry of `{maker.environment}` is not in {settings.location}"
+        hint = f"`regions: [{settings.location}]` in `{key}` of Pulumi.{maker.environment}.yaml"
+        yield Problem("other-registry", message, f"one of: {', '.join(regions)}", hint, place)
 
 
 def placeholders(stack: str, folder: Path = FOLDER) -> Iterator[Problem]:
@@ -82,6 +212,15 @@ def placeholders(stack: str, folder: Path = FOLDER) -> Iterator[Problem]:
                 hint = "write your own value into the stack file"
                 place = document.place("config", key)
                 yield Problem("placeholder", message, "a value of yours", hint, place)
+
+
+def encryption(stack: str, folder: Path = FOLDER) -> tuple[str, str] | None:
+    """The provider of a stack's secrets and the key that it has encrypted; None before there are
+    both.
+    """
+    document = _document(folder / f"Pulumi.{stack}.yaml")
+    provider, key = document.get("secretsprovider"), document.get("encryptedkey")
+    return (str(provider), str(key)) if provider and key else None
 
 
 def schema() -> dict[str, Any]:

@@ -60,6 +60,7 @@ GUID = Form(
     r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "a GUID such as 6f8d2c1e-0000-4000-8000-000000000000",
 )
+REGION = Form(r"[a-z]+[a-z0-9]*", "a region such as westeurope")
 NAME = Form(
     r"(?=.{3,16}$)[a-z](-?[a-z0-9])+",
     "3 to 16 lower-case letters, digits and single hyphens, a letter first",
@@ -82,14 +83,6 @@ REVIEWER = Form(
 )
 # `checks` knows which sizes exist.
 VM_SIZE = Form(r"\w+", "a VM size such as Standard_E4ds_v4")
-
-
-def _resource_id(kind: str) -> Form:
-    group = r"/subscriptions/[0-9a-fA-F-]{36}/resourceGroups/[\w().-]+"
-    return Form(
-        rf"{group}/providers/{kind.replace('.', '[.]')}/\w+",
-        f"an id such as /subscriptions/…/resourceGroups/…/providers/{kind}/…",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +156,10 @@ class Vault:
 
     soft_delete_days: Annotated[int, Field(ge=7, le=90)] = 90
     """Days in which a deleted secret can be recovered; cannot be changed for an existing vault."""
+    generation: Annotated[int, Field(ge=1, le=9)] = 1
+    """From 2 on a part of its name: a deleted vault holds its name for `soft_delete_days`, and
+    nobody may purge it before. Another number is another vault.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,28 +201,29 @@ class AssetRegistry:
     """The Azure ML registry through which environments share models and environments.
 
     Azure creates a storage account and a container registry for it, in the group
-    `azureml-rg-NAME_…`; their ids are known only after that. A private endpoint to a private asset
-    registry reaches neither of them (learn.microsoft.com/azure/machine-learning/
-    how-to-registry-network-isolation, "Use assets from registry in workspace").
+    `azureml-rg-NAME_…`.
     """
 
     __pydantic_config__ = CONFIG
 
     mode: Literal["create", "use", "none"] = "none"
-    """Exactly one environment creates it and is deployed first, the others use it; models of a
-    private environment are uploaded to it as files, from inside its network: Azure cannot share
-    models from storage without public addresses.
+    """`create`: this stack is the registry and nothing else; `use`: the environment uses one;
+    `none`: its models stay in its workspace. Models of a private environment are uploaded to it as
+    files, from inside its network: Azure cannot share models from storage without public addresses.
     """
     name: Annotated[str, NAME] = ""
-    """Its name, the same in every environment."""
+    """Its name, the same in every stack."""
+    stack: Annotated[str, Form(r"[a-z0-9]{1,7}", "the name of a stack: shared")] = ""
+    """With `mode: use`: the stack that creates it, which is deployed before."""
     resource_group: Annotated[
         str, Form(r"[\w().-]{1,89}[\w()-]", "the name of a resource group")
     ] = ""
-    """With `mode: use`: its resource group, in the same subscription and region."""
-    storage: Annotated[str, _resource_id("Microsoft.Storage/storageAccounts")] = ""
-    """Id of the storage account that Azure created for it: jobs read its models there."""
-    images: Annotated[str, _resource_id("Microsoft.ContainerRegistry/registries")] = ""
-    """Id of the container registry that Azure created for it: jobs pull its images there."""
+    """With `mode: use`, of a registry that no stack here creates: its resource group."""
+    subscription: Annotated[str, GUID] = ""
+    """With `mode: use`: its subscription, where that is another one than the environment's."""
+    regions: Annotated[tuple[Annotated[str, REGION], ...], Field(max_length=20)] = ()
+    """With `mode: create`: further regions of environments that use it; each holds the models too.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +283,7 @@ class Cluster:
     """Most nodes."""
     idle_minutes: Annotated[int, Field(ge=1, le=1440)] = 15
     """Minutes until an idle node is released."""
-    lake: Literal["read", "write"] = "write"
+    lake: Literal["read", "write"] = "read"
     """Access of its identity to the data lake."""
     usage: Usage = field(default_factory=Usage)
     """A typical month."""
@@ -357,7 +355,7 @@ class StackFile:
 
     location: Annotated[
         str,
-        Form(r"[a-z]+[a-z0-9]*", "a region such as westeurope"),
+        REGION,
         Field(alias="azure-native:location"),
     ]
     """As `az account list-locations` names it."""
@@ -389,7 +387,7 @@ class StackFile:
     """Tag for billing."""
     reviewers: Annotated[tuple[Annotated[str, REVIEWER], ...], Field(max_length=6)] = ()
     """Teams (organisation/team) and users of GitHub who approve releases and deployments;
-    `infra bootstrap` asks for them unless `exposure` is `starter`.
+    `infra bootstrap` asks for them.
     """
     exposure: Literal["private", "starter"] = "private"
     """`private`: reachable only through private endpoints; `starter`: public addresses, also
@@ -406,7 +404,7 @@ class StackFile:
     monitoring: Monitoring = field(default_factory=Monitoring)
     """Logs and alerts."""
     asset_registry: AssetRegistry = field(default_factory=AssetRegistry)
-    """Shared registry."""
+    """The registry that environments share."""
     clusters: Annotated[tuple[Cluster, ...], Field(max_length=200)] = ()
     """Compute clusters."""
     workstations: Annotated[tuple[Workstation, ...], Field(max_length=100)] = ()
@@ -419,7 +417,9 @@ class StackFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(StackFile):
-    """One environment; `environment` is the name of its stack."""
+    """One environment, or the registry that environments share; `environment` is the name of its
+    stack.
+    """
 
     environment: str
 
@@ -436,6 +436,37 @@ class Settings(StackFile):
         return re.sub(r"@\d+", "", self.repository)
 
     @property
+    def makes_registry(self) -> bool:
+        """Whether the stack is the shared registry alone, and no environment for models."""
+        return self.asset_registry.mode == "create"
+
+    @property
+    def registry_group(self) -> str:
+        """The resource group of the asset registry; "" without one."""
+        registry = self.asset_registry
+        if registry.mode == "none":
+            return ""
+        creator = self.environment if self.makes_registry else registry.stack
+        return registry.resource_group or Names(self.name, creator, "").group
+
+    @property
+    def registry_subscription(self) -> str:
+        """The subscription of the asset registry."""
+        there = self.asset_registry.subscription
+        is_own = there.lower() in ("", self.subscription.lower())
+        return self.subscription if is_own else there
+
+    @property
+    def registry_id(self) -> str:
+        """The resource id of the asset registry; "" without one."""
+        if not self.registry_group:
+            return ""
+        return (
+            f"/subscriptions/{self.registry_subscription}/resourceGroups/{self.registry_group}"
+            f"/providers/Microsoft.MachineLearningServices/registries/{self.asset_registry.name}"
+        )
+
+    @property
     def private(self) -> bool:
         """Whether everything is reachable only through private endpoints."""
         return self.exposure == "private"
@@ -449,7 +480,7 @@ class Settings(StackFile):
     @property
     def builder(self) -> Cluster | None:
         """The one-node cluster that builds images where the registry is private."""
-        if not self.private:
+        if not self.private or self.makes_registry:
             return None
         usage = Usage(jobs=self.images.builds, hours=1, nodes=1)
         size = self.images.builder_size

@@ -23,8 +23,11 @@ BEFORE_THE_PROGRAM: tuple[Purpose, ...] = ("preview", "deploy")
 OF_THE_PROGRAM: tuple[Purpose, ...] = ("train", "release", "watch")
 # A person approves each job of theirs.
 REVIEWED: tuple[Purpose, ...] = ("release", "deploy")
-# The GitHub environment of jobs that open pull requests: it holds the key of the team's app.
-BOT = "bot"
+
+
+def purposes(settings: Settings) -> tuple[Purpose, ...]:
+    """What workflows do in a stack: nothing is trained in that of the shared registry."""
+    return BEFORE_THE_PROGRAM if settings.makes_registry else PURPOSES
 
 
 def github_environment(settings: Settings, purpose: Purpose) -> str:
@@ -37,52 +40,53 @@ def subject(settings: Settings, purpose: Purpose) -> str:
     return f"repo:{settings.repository}:environment:{github_environment(settings, purpose)}"
 
 
-_ML = "Microsoft.MachineLearningServices/workspaces"
-# The role AzureML Data Scientist, from which both roles below take something away:
-# role-based-access-control/built-in-roles/ai-machine-learning.
-_ACTIONS = tuple(f"{_ML}/*/{verb}" for verb in ("read", "action", "delete", "write"))
-_NOT_ACTIONS = (
-    f"{_ML}/delete",
-    f"{_ML}/write",
-    f"{_ML}/computes/*/write",
-    f"{_ML}/computes/*/delete",
-    f"{_ML}/computes/listKeys/action",
-    f"{_ML}/listKeys/action",
-    f"{_ML}/hubs/write",
-    f"{_ML}/hubs/delete",
-    f"{_ML}/featurestores/write",
-    f"{_ML}/featurestores/delete",
+_ML, _BLOBS = "Microsoft.MachineLearningServices", "Microsoft.Storage"
+_CONTAINERS = f"{_BLOBS}/storageAccounts/blobServices/containers"
+# Parts of a workspace, as azure-rest-api-specs names them; `how-to-assign-roles` lists those that a
+# job needs, also by their older names.
+_READ = (
+    *("jobs", "experiments", "experiments/runs", "experiments/jobs", "computes", "datastores"),
+    *("metadata/artifacts", "metadata/snapshots", "metadata/codes", "metadata/codes/versions"),
+    *("onlineEndpoints", "onlineEndpoints/deployments", "schedules"),
 )
-_CHANGES = ("write", "delete", "action")
+_ASSETS = ("codes", "components", "data", "datasets", "environments", "models")
+
+
+def _assets(verb: str, *kinds: str) -> tuple[str, ...]:
+    return tuple(f"{kind}{part}/{verb}" for kind in kinds for part in ("", "/versions"))
+
+
+def _workspace(*actions: str) -> tuple[str, ...]:
+    """Actions on a workspace: these, and reading what is not secret."""
+    reads = ("read", *(f"{part}/read" for part in _READ), *_assets("read", *_ASSETS))
+    return tuple(f"{_ML}/workspaces/{action}" for action in (*reads, *actions))
 
 
 @dataclass(frozen=True)
 class CustomRole:
-    """A role that Azure does not have: all of AzureML Data Scientist except what `without` names.
-
-    `without` are parts of a workspace, with everything below them; reading them stays allowed.
+    """A role that Azure does not have. It lists what it allows, without wildcards: a later part of
+    the service is not allowed by itself.
     """
 
     name: str
     description: str
-    without: tuple[str, ...]
+    actions: tuple[str, ...]
+    data_actions: tuple[str, ...] = ()
 
     def id(self, subscription: str) -> str:
         """The same GUID for every platform in the subscription: the role is the same too."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{subscription.lower()}/{self.name}"))
 
-    @property
-    def permissions(self) -> Mapping[str, list[str]]:
-        """What it grants, as Azure stores it."""
-        withheld = [
-            f"{_ML}/{part}{below}/{verb}"
-            for part in self.without
-            for below in ("", "/*")
-            for verb in _CHANGES
-        ]
-        return {"actions": [*_ACTIONS], "notActions": [*_NOT_ACTIONS, *withheld]}
+    def permissions(self, actions: object) -> Mapping[str, object]:
+        """What it grants with these of its `actions`, as Azure stores it."""
+        return {
+            "actions": actions,
+            "notActions": [],
+            "dataActions": self.data_actions,
+            "notDataActions": [],
+        }
 
-    def definition(self, subscription: str) -> Mapping[str, object]:
+    def definition(self, subscription: str, actions: object) -> Mapping[str, object]:
         """The body of a PUT of `Microsoft.Authorization/roleDefinitions`, 2022-04-01."""
         return {
             "properties": {
@@ -90,19 +94,138 @@ class CustomRole:
                 "roleName": f"{self.name} ({subscription})",
                 "description": self.description,
                 "assignableScopes": [f"/subscriptions/{subscription}"],
-                "permissions": [self.permissions],
+                "permissions": [self.permissions(actions)],
             }
         }
 
 
 JOB_SUBMITTER = CustomRole(
     "AzureML Job Submitter",
-    "Trains in a workspace; cannot change its endpoints.",
-    ("onlineEndpoints", "batchEndpoints", "serverlessEndpoints"),
+    "Trains in a workspace, and registers nothing that serves there.",
+    _workspace(
+        *("jobs/write", "jobs/cancel/action"),
+        *("experiments/write", "experiments/runs/write", "experiments/runs/submit/action"),
+        *_assets("write", "codes", "components", "data", "environments"),
+        "codes/versions/startPendingUpload/action",
+        *("environments/build/action", "environments/readSecrets/action"),
+        *("metadata/artifacts/write", "metadata/codes/write", "metadata/codes/versions/write"),
+    ),
 )
 RELEASER = CustomRole(
     "AzureML Releaser",
-    "Changes the endpoints and models of a workspace; cannot run jobs.",
-    ("jobs", "schedules"),
+    "Changes the deployments, traffic and models of a workspace; cannot run jobs.",
+    _workspace(
+        *("onlineEndpoints/write", "onlineEndpoints/score/action"),
+        *("onlineEndpoints/deployments/write", "onlineEndpoints/deployments/delete"),
+        "onlineEndpoints/deployments/getLogs/action",
+        *_assets("write", "codes", "environments", "models"),
+        "codes/versions/startPendingUpload/action",
+    ),
 )
-CUSTOM_ROLES = (JOB_SUBMITTER, RELEASER)
+# Storage Blob Data Contributor may delete a container with all that is in it, and a condition does
+# not reach that: it is no action on data (role-based-access-control/conditions-format).
+BLOB_WRITER = CustomRole(
+    "AzureML Blob Writer",
+    "Reads and writes blobs; cannot make, change or delete containers.",
+    (
+        f"{_CONTAINERS}/read",
+        f"{_BLOBS}/storageAccounts/blobServices/generateUserDelegationKey/action",
+    ),
+    tuple(
+        f"{_CONTAINERS}/blobs/{verb}"
+        for verb in ("read", "write", "delete", "add/action", "move/action")
+    ),
+)
+# AzureML Registry User may also delete what every environment serves or goes back to
+# (how-to-manage-registries, "Manage access to registries").
+REGISTRY_PUBLISHER = CustomRole(
+    "AzureML Registry Publisher",
+    "Adds versions to a shared registry, and removes none.",
+    tuple(
+        f"{_ML}/registries/{action}"
+        for action in ("read", "assets/read", "assets/write", "assets/stage/write")
+    ),
+)
+CUSTOM_ROLES = (JOB_SUBMITTER, RELEASER, BLOB_WRITER, REGISTRY_PUBLISHER)
+APPROVER = "Azure AI Enterprise Network Connection Approver"
+# What an environment grants on the registry that it uses, and on the accounts of that.
+ON_REGISTRY = ("Reader", APPROVER, REGISTRY_PUBLISHER.name)
+# What releases note: the audit log, and what they wrote last of each endpoint.
+RELEASES = "releases"
+# Where a `data_collector` writes requests and answers (how-to-collect-production-data), in the
+# container of what jobs leave: jobs of any project could read those of another's callers.
+COLLECTED = "modelDataCollector/*"
+# Where a workspace keeps what jobs leave: its two datastores of blobs.
+OF_JOBS = ("azureml", "azureml-blobstore-*")
+# The containers that Azure ML makes for uploads of code are named by a GUID.
+OF_UPLOADS = ("-".join("?" * digits for digits in (8, 4, 4, 4, 12)),)
+
+
+def writes_only(*containers: str, path: str = "", apart: str = "") -> str:
+    """The condition of an assignment that writes blobs of these containers alone, and below `path`;
+    it neither writes nor reads what is `apart`, a path too. `*` stands for any text, `?` for one
+    character (role-based-access-control/conditions-format, StringLike).
+    """
+    writes = " AND ".join(
+        f"!(ActionMatches{{'{action}'}})"
+        for action in BLOB_WRITER.data_actions
+        if not action.endswith("/read")
+    )
+    names = " OR ".join(
+        f"@Resource[{_CONTAINERS}:name] StringLike '{container}'" for container in containers
+    )
+    blob = f"@Resource[{_CONTAINERS}/blobs:path]"
+    below = f" AND ({blob} StringLike '{path}')" if path else ""
+    beside = f"({blob} StringNotLike '{apart}')"
+    # Lists show names (storage/blobs/storage-auth-abac-examples, "Read blobs … with a path").
+    reads = (
+        f"!(ActionMatches{{'{_CONTAINERS}/blobs/read'}} AND NOT SubOperationMatches{{'Blob.List'}})"
+    )
+    if not apart:
+        return f"(({writes}) OR (({names}){below}))"
+    return f"(({writes}) OR (({names}){below} AND {beside})) AND (({reads}) OR {beside})"
+
+
+# Roles that assign roles: role-based-access-control/delegate-role-assignments-examples.
+ROLE_MANAGERS: Mapping[str, str] = {
+    "Owner": "8e3af657-a8ff-443c-a75c-2fe8c4bcb635",
+    "Role Based Access Control Administrator": "f58310d9-a9f6-439a-9e8d-f62e7b41a168",
+    "User Access Administrator": "18d7d88d-d35e-4fb5-a5c3-7773c20a72d9",
+}
+# What the program grants: learn.microsoft.com/azure/role-based-access-control/built-in-roles
+ROLES: Mapping[str, str] = {
+    "AcrPull": "7f951dda-4ed3-4680-a7ca-43fe172d538d",
+    "AcrPush": "8311e382-0749-4cb8-b61a-304f252e45ec",
+    APPROVER: "b556d68e-0be0-4f35-a333-ad7ee1ce17ea",
+    "AzureML Data Scientist": "f6c7c914-8db3-469d-8ca1-694a8f32e121",
+    "AzureML Metrics Writer (preview)": "635dd51f-9968-44d3-b7fb-6d9a6bd613ae",
+    "Contributor": "b24988ac-6180-42a0-ab88-20f7382dd24c",
+    "Key Vault Administrator": "00482a5a-887f-4fb3-b363-3b7fe8e74483",
+    "Key Vault Crypto Service Encryption User": "e147488a-f6f5-4113-8e2d-b22465e65bf6",
+    "Managed Identity Operator": "f1a07417-d97a-45cb-824c-7a7467783830",
+    "Monitoring Reader": "43d0d8ad-25c7-4714-9337-8ba259a9fe05",
+    "Reader": "acdd72a7-3385-48ef-bd42-f606fba81ae7",
+    "Storage Blob Data Contributor": "ba92f5b4-2d11-453d-a403-e96b0029c9fe",
+    "Storage Blob Data Reader": "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1",
+    "Storage File Data Privileged Contributor": "69566ab7-960f-475b-8e7c-b3118f30c6bd",
+    "Storage Queue Data Contributor": "974c5e8b-45b9-4653-ba55-5f855dd0fb88",
+    "Storage Table Data Contributor": "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3",
+    "Virtual Machine User Login": "fb879df8-f326-4884-b1cf-06f3ad86be52",
+}
+
+
+def role_id(name: str, subscription: str) -> str:
+    """The GUID of a role of `ROLES` or `CUSTOM_ROLES`, of the latter in a subscription."""
+    custom = {role.name: role.id(subscription) for role in CUSTOM_ROLES}
+    return custom.get(name) or ROLES[name]
+
+
+def role_name(definition: str) -> str:
+    """The name of the role that a `roleDefinitionId` is of; its GUID when it is none of ours.
+
+    A description beside it may say anything, the id is what Azure grants.
+    """
+    *scope, id = definition.lower().rstrip("/").split("/")
+    custom = {role.id("".join(scope[2:3])): role.name for role in CUSTOM_ROLES}
+    named = {guid: name for name, guid in [*ROLES.items(), *ROLE_MANAGERS.items()]}
+    return {**named, **custom}.get(id, id)

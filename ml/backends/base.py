@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -35,13 +35,29 @@ class EnvironmentComparison:
 
 
 @dataclass(frozen=True)
+class WorkflowRun:
+    """A run of a workflow, which submits jobs whose specs the author of a pull request wrote.
+
+    They run on the `clusters` and ask for no more than `ml.specs.check.workflow_jobs` allows. Only
+    jobs that this run of the workflow submitted are followed: `jobs` has them by what they are
+    asked to do, each with its `run` and the digests of its `outputs`. Another job of the workflow
+    run gets them handed over; where they are `final`, nothing else is submitted.
+    """
+
+    clusters: Collection[str]
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    final: bool = False
+
+
+@dataclass(frozen=True)
 class Options:
     """How a backend runs plans; each is harmless where it means nothing.
 
     The output of a command goes to `echo`. `isolated` builds the environment that a spec asks for.
     `say` gets progress of what comes before the run. `evict_after` are the seconds after which a
     job is killed as a spot node would be, each time `evict_notice` seconds after a SIGTERM.
-    `again` starts a job that a remote backend has for the same commit and spec already.
+    `again` starts a job that a remote backend has for the same commit and spec already. `workflow`
+    is there where a workflow's identity submits.
     """
 
     echo: TextIO | None = None
@@ -50,6 +66,7 @@ class Options:
     evict_after: tuple[float, ...] = ()
     evict_notice: float = 0.0
     again: bool = False
+    workflow: WorkflowRun | None = None
 
 
 class Backend(Protocol):

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ml.serving.server import Answer, Launch, Server
 
 
+# The code of a refusal: the endpoint is not as the release left it.
+CHANGED = "endpoint-changed"
+
+
 class Router(Protocol):
     """What splits an endpoint's requests between its deployments, and counts them."""
 
@@ -36,7 +40,8 @@ class Router(Protocol):
     def sampling(self) -> AbstractContextManager[Callable[[str], None]]:
         """A connection: each call sends a body as one of the project's samples and waits for it.
 
-        Raises OSError or HTTPException without an answer; the next call connects again.
+        Raises OSError or HTTPException without an answer, and Refused where the endpoint refuses
+        the caller; the next call connects again.
         """
         ...
 
@@ -47,8 +52,16 @@ class Endpoints(Protocol):
     `Server.slot` names a server within its endpoint. Every method raises Refused.
     """
 
+    def name_of(self, model: str, environment: str) -> str:
+        """The endpoint that serves the model in the environment; nothing is asked of it."""
+        ...
+
     def live(self, endpoint: str) -> Live | None:
         """What is live, whether or not it runs now; None when nothing ever was."""
+        ...
+
+    def served(self, endpoint: str) -> Live | None:
+        """As `live`, for who only looks: also where somebody changed what a release left."""
         ...
 
     def url(self, endpoint: str) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -117,16 +118,29 @@ class Registry(Protocol):
         """Keep a folder of the home beside the model's versions; its name says what is in it."""
         ...
 
-    def bring_folder(self, model: str, folder: Path) -> None:
-        """Bring such a folder to this machine, as `bring` does."""
+    def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
+        """Bring such a folder to this machine, as `bring` does.
+
+        `is_content` says whether a folder has the content after which this one is named.
+        """
         ...
 
     def bring(self, version: Version) -> None:
         """Bring the version's files and its evidence to this machine, where they are not here.
 
-        What nobody kept stays away. Raises Refused.
+        What nobody kept stays away. Raises Refused where the content is not that of the digest.
         """
         ...
+
+
+def is_evidence(sha256: str) -> Callable[[Path], bool]:
+    """Whether a folder has the evidence.json with that hash."""
+
+    def check(folder: Path) -> bool:
+        file = folder / EVIDENCE_FILE
+        return file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == sha256
+
+    return check
 
 
 def kept_tag(sha256: str) -> str:

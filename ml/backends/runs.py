@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any, Literal, Protocol
 
-from ml.core.errors import Problem
+from ml.core.errors import Problem, Refused
 from ml.specs.plan.plan import Sample, Value
 
 Kind = Literal[
@@ -31,6 +31,8 @@ STATUSES: tuple[Status, ...] = ("Queued", "Running", "Completed", "Failed", "Can
 LOG_FOLLOWS = "; the end of its log:"
 # The statuses of a run that has not ended.
 OPEN: frozenset[Status] = frozenset({"Queued", "Running"})
+# The tag of a run that no person started: `release`, of an evaluation that a release asked for.
+STARTED_BY = "started_by"
 # (step, value) pairs of one metric in the order in which a script logged them.
 Curve = tuple[tuple[int, float], ...]
 
@@ -182,6 +184,14 @@ class Entry:
         return project in (self.project, self.run.experiment.replace("-", "_"))
 
 
+def latest(entries: Iterable[Entry], experiment: str | None = None) -> Run | None:
+    """The first run, of the experiment, that a person started."""
+    for entry in Filter(experiment=experiment).apply(entries):
+        if STARTED_BY not in entry.tags:
+            return entry.run
+    return None
+
+
 @dataclass(frozen=True)
 class Filter:
     """Conditions for a list of runs; one that is not given holds for every run.
@@ -274,12 +284,16 @@ class RunStore(Protocol):
         """Seconds between two looks at a run that goes on."""
         ...
 
+    def patience_s(self, refused: Refused) -> float:
+        """Seconds for which a run that goes on is looked for again after that error; 0: never."""
+        ...
+
     def document(self, run: Run) -> dict[str, Any]:
         """The run as JSON: its fields, its `kind`, paths relative to its folder."""
         ...
 
     def find(self, name: str, experiment: str | None = None) -> Run:
-        """The run with that name or id, or the `latest` (of the experiment).
+        """The run with that name or id, or the `latest` that a person started (of the experiment).
 
         Steps and trials have names of their own (`calm_river_03.prepare`, `calm_river_03_7`).
         Raises Refused (exit code 2) when there is none.
@@ -309,8 +323,22 @@ class RunStore(Protocol):
         """
         ...
 
+    def writer(self, pipeline: Run, output: str) -> Run:
+        """The step that wrote the pipeline's output, by whatever name; the pipeline when none did.
+
+        A sweep stands for its trials.
+        """
+        ...
+
     def metrics(self, run: Run) -> Mapping[str, float]:
         """The last value of every metric; also of a run that has not ended.
+
+        Raises TrackingUnavailable.
+        """
+        ...
+
+    def parameters(self, run: Run) -> Mapping[str, Value]:
+        """The values of its inputs, then the parameters that its code logged under other names.
 
         Raises TrackingUnavailable.
         """
@@ -341,8 +369,13 @@ class RunStore(Protocol):
     def logs(self, run: Run) -> Mapping[str, Path]:
         """The log of each process of the run, as local files.
 
-        The key is its rank: `0`, or another number, `ps_0`, `process_0` of a parallel step.
+        The key is its rank: `0`, or another number, `ps_0`, `process_0` of a parallel step. Raises
+        Refused when one cannot be read.
         """
+        ...
+
+    def artifacts(self, run: Run) -> Path | None:
+        """Where MLflow has the run's artifacts on this machine; None where they are elsewhere."""
         ...
 
     def outputs(self, run: Run) -> Mapping[str, Path]:

@@ -22,12 +22,14 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 from ml.core import home, trees
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.repository import shown
+from ml.specs.plan.plan import AutoMLPlan, PipelinePlan, Plan, SweepPlan, commands
 
 # A file name that no pattern spells: it stands for any file of a folder.
 _ANY = "\x00"
 # Lines that match no file for the SDK, and every folder for pathspec: `/`, `/**/`.
 _NO_PATTERN = re.compile(r"!?/(\*\*/)*")
 _WILDCARD = re.compile(r"[*?\[\\]")
+_WORD = re.compile(r"\w+")
 
 
 class IgnoreFile:
@@ -131,6 +133,71 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
             exit_code=Exit.GATE_SAID_NO,
         )
     return snapshot
+
+
+def of_plan(plan: Plan) -> dict[Path | None, Snapshot | None]:
+    """The snapshot of each folder of code in a plan.
+
+    A change of a project that nothing in the plan can import changes no snapshot: projects are left
+    out that the plan does not name, as far as each command with that code names one.
+    """
+    texts = [*_texts(plan)]
+    by_code: dict[Path | None, list[str]] = {}
+    for command in commands(plan):
+        entry = command.parallel.entry_script if command.parallel else ""
+        by_code.setdefault(command.code, []).append(f"{command.command} {entry}")
+    return {
+        code: take(code, unnamed_projects(code, texts, started) if code else ())
+        for code, started in by_code.items()
+    }
+
+
+def _texts(plan: Plan) -> Iterator[str]:
+    """All in a plan that may name a module: commands, values of inputs and variables, choices."""
+    if isinstance(plan, AutoMLPlan):
+        return
+    if isinstance(plan, SweepPlan):
+        yield str(plan.search_space)
+        yield from _texts(plan.trial)
+        return
+    yield from (str(data.value) for data in plan.inputs.values())
+    if isinstance(plan, PipelinePlan):
+        for step in plan.steps.values():
+            yield from _texts(step.plan)
+    else:
+        yield plan.command
+        yield from plan.environment_variables.values()
+        yield plan.parallel.entry_script if plan.parallel else ""
+
+
+def unnamed_projects(
+    code: Path, texts: Collection[str], started: Collection[str] = ()
+) -> frozenset[Path]:
+    """The folders of projects in `code` that the texts do not name, nor the code of those named.
+
+    None of them where one of `started` names no project, or a text or that code looks into
+    `ml/projects` without naming one: what it imports there is not known.
+    """
+    folder = code / "ml" / "projects"
+    others = {path.name: path for path in _folders(folder)}
+    if not others or not all(others.keys() & _WORD.findall(text) for text in started):
+        return frozenset()
+    named = rf"(?:\.|/|\s+import\s+\(?\s*)(?:{'|'.join(map(re.escape, others))})\b"
+    unknown = re.compile(rf"""(?:\bml[./]|["'])projects\b(?!{named})|\bml import .*\bprojects\b""")
+    waiting = [*texts]
+    while waiting:
+        text = waiting.pop()
+        if unknown.search(text):
+            return frozenset()
+        for name in others.keys() & _WORD.findall(text):
+            files = others.pop(name).rglob("*.py")
+            waiting += [path.read_text(errors="replace") for path in files]
+    return frozenset(others.values())
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    if folder.is_dir():
+        yield from (path for path in folder.iterdir() if path.is_dir())
 
 
 def is_whole(snapshot: Snapshot) -> bool:

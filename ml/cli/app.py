@@ -30,6 +30,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "audit": ("ml.cli.commands.gates:audit", "Verify that no line of the audit log was changed."),
     "check": ("ml.cli.commands.check:check", "Check specs: a file, a folder or the repository."),
+    "comment": (
+        "ml.cli.commands.changes:comment",
+        "Show what a pull request's comment would show.",
+    ),
     "compare": (
         "ml.cli.commands.compare:compare",
         "Compare a candidate with the champion; a pull-request comment.",

@@ -7,10 +7,15 @@ from ml.core.errors import Refused
 from ml.specs.check.clusters import Cluster
 
 
+def names() -> frozenset[str]:
+    """The names of `declared`: where jobs that a workflow submits may run."""
+    return frozenset(cluster.name for cluster in declared())
+
+
 def declared() -> list[Cluster]:
     """Those of every environment; none where a stack file is wrong, which `infra settings` says."""
     try:
-        environments = [loader.load(stack) for stack in loader.stacks()]
+        environments = [loader.load(stack) for stack in loader.environments()]
     except Refused:
         return []
     return [

@@ -20,9 +20,9 @@ from ml.core.repository import shown
 
 if TYPE_CHECKING:
     from ml.backends.runs import Run
+    from ml.measures.schema import Evaluation
     from ml.release.declaration.projects import Project
     from ml.release.promotion.propose import Proposal
-    from policies.promotion.evidence import Evidence
 
 
 def demo(
@@ -119,7 +119,7 @@ class Steps:
         from ml.cli.render import verdicts
 
         proposal = self._propose(run, "its evidence, and the gates one by one")
-        _show_quality(proposal.evidence)
+        _show_quality(proposal.evidence.evaluation)
         verdicts.show(proposal.decision, every=True)
         return proposal
 
@@ -166,7 +166,7 @@ class Steps:
 
     def bad_green(self, fault: str) -> None:
         """Drill: roll out the serving version with a fault; its canary rolls it back."""
-        from ml.cli.commands.release import show_canary, show_drill
+        from ml.cli.render.release_text import show_canary, show_drill
         from ml.release.rollout.drill import drill
         from ml.serving.faulty import FAULTS
 
@@ -224,7 +224,7 @@ class Steps:
         typer.echo(verdicts.conclusion(proposal.decision), err=True)
 
     def _apply(self, who: str) -> None:
-        from ml.cli.commands.release import show_canary
+        from ml.cli.render.release_text import show_canary
         from ml.release.rollout.apply import apply
 
         applied = apply(open_backend(), self.project.name, "local", who, progress=show_canary)
@@ -241,15 +241,15 @@ class Steps:
             typer.secho(f"    {why}", dim=True, err=True)
 
 
-def _show_quality(evidence: Evidence) -> None:
+def _show_quality(evaluation: Evaluation) -> None:
     """Print every metric with its interval beside the baseline's."""
     from ml.cli.render.output import write_table
     from ml.reports.formatting import number
 
     rows = []
-    for split, metrics in evidence.metrics.items():
+    for split, metrics in evaluation.metrics.items():
         for metric, ours in metrics.items():
-            baseline = evidence.baseline.get(split, {}).get(metric)
+            baseline = evaluation.baseline.get(split, {}).get(metric)
             interval = [number(end) for end in (ours.low, ours.high) if end is not None]
             values = [
                 number(of.value) if of and of.value is not None else "" for of in (ours, baseline)

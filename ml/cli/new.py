@@ -22,6 +22,9 @@ def command(
         typer.Option(help="Split by the time in this column: the newest rows are the test set."),
     ] = "",
     slice: Annotated[str, typer.Option(help="The column whose values are compared.")] = "",
+    model: Annotated[
+        str, typer.Option(help="The library: lightgbm, sklearn, torch or xgboost.")
+    ] = "lightgbm",
     datastore: Annotated[
         str,
         typer.Option(
@@ -39,7 +42,7 @@ def command(
     from ml.repository.profile import Choices
 
     choices = Choices(target, task, metric, positive, id, group, time, slice)
-    project = new(name, table, choices, datastore)
+    project = new(name, table, choices, datastore, model)
     for path in project.files:
         print(repository.shown(path))
     about = project.profile

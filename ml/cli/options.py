@@ -20,7 +20,9 @@ def _checked_goal(goal: str | None) -> str | None:
     return goal
 
 
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="A name or id, or `latest`.")]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="A name or id; `latest`, which no release started.")
+]
 Experiment = Annotated[str | None, typer.Option(help="Only this experiment.")]
 Project = Annotated[str | None, typer.Option(help="Only this folder under ml/projects.")]
 Since = Annotated[str | None, typer.Option(help="Only runs started since: 7d, 12h, 2026-11-20.")]

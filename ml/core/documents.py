@@ -27,6 +27,10 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # compares the two on random text.
 _QUIRKS = re.compile(r"\t|(?:^|[\s\[{,:?-])!(?:\s|$)|\ufeff|^%|[|>][-+\d]*#", re.M)
 
+# YAML ends a line at these too; git, editors and GitHub show what follows as the same line, for
+# instance as the rest of a comment.
+_LINE_END = re.compile("\r(?!\n)|[\x85\u2028\u2029]")
+
 MAX_BYTES = 1_000_000
 # A key that is not text may be written in several ways; a mapping has one of each at most.
 _TAGS: dict[type, str] = {bool: "tag:yaml.org,2002:bool", type(None): "tag:yaml.org,2002:null"}
@@ -132,6 +136,9 @@ def parse(text: str, shown: str) -> Document:
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise Refused(_nul(Place(shown, line)))
+    if end := _LINE_END.search(text):
+        line = text.count("\n", 0, end.start()) + 1
+        raise Refused(_line_end(end[0], Place(shown, line)))
     root: yaml.Node | None = None
     try:
         loader_class = yaml.SafeLoader if _is_quirky(text) else LOADER
@@ -277,6 +284,13 @@ def _duplicates(node: yaml.MappingNode, shown: str) -> Iterator[Problem]:
 def _nul(place: Place) -> Problem:
     """The problem of a NUL character, which ends a string in the shell."""
     return Problem("nul-character", "a NUL character", "text", "delete it", place)
+
+
+def _line_end(character: str, place: Place) -> Problem:
+    """The problem of a character that ends a line for YAML alone."""
+    found = f"U+{ord(character):04X}, at which YAML begins a line that no editor shows"
+    hint = 'delete it; in a text in double quotes write it as "\\L", "\\P", "\\N" or "\\r"'
+    return Problem("hidden-line", found, "line ends of LF or CR LF", hint, place)
 
 
 # Files that are not YAML: the fault, its line, and how to correct it.

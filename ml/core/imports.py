@@ -10,7 +10,8 @@ with `BIND`: it binds the framework's packages, and leaves the rest of the work 
 
 In a thin fork the framework is an unpacked wheel in `.venv/framework`, which is on no path either.
 `ml`, `infra` and `policies` are namespace packages, and the fork holds a part of each: BIND binds
-both parts.
+both parts. What both hold, as `ml.measures`, is the wheel's for the framework and the fork's on a
+node: an edit there changes no gate.
 
     .venv/bin/python -m ml.core.imports     what `make setup` does, in the work tree
 """
@@ -28,15 +29,18 @@ from ml.core.errors import Exit, Place, Problem, Refused
 
 # The framework: the work tree itself, or the wheel of a thin fork.
 FRAMEWORK = Path(__file__).resolve().parents[2]
-# The folders that hold the parts of `ml`: the work tree, in a thin fork also the wheel.
-PARTS = [*dict.fromkeys(Path(part).resolve().parent for part in ml.__path__)]
+# The folders that hold the parts of `ml`: the framework first, in a thin fork then the work tree.
+PARTS = [*dict.fromkeys([FRAMEWORK, *(Path(part).resolve().parent for part in ml.__path__)])]
 # The repository that this framework is of, wherever a command is typed: its gates, limits, waivers
 # and stack files are those that count.
 ROOT = next(filter(repository.is_root, PARTS), FRAMEWORK)
-# Last on the path, so that no file of the work tree hides a module of Python or of a package.
+# Bound for good, by those folders alone: a namespace package looks for its parts again whenever the
+# path changes, and would take those of a PYTHONPATH for its own. Nothing is added to the path, so
+# no file of the work tree hides a module of Python or of a package.
 BIND = (
-    f"import sys; sys.path += {[str(part) for part in PARTS]!r}; import infra, ml, policies; "
-    f"del sys.path[-{len(PARTS)}:]"
+    f"import sys; path, sys.path = sys.path, {[str(part) for part in PARTS]!r}; "
+    "import infra, ml, policies; infra.__path__, ml.__path__, policies.__path__ = "
+    "map(list, (infra.__path__, ml.__path__, policies.__path__)); sys.path = path; del path"
 )
 _PROGRAM = """\
 {start}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,12 @@ MARK = "pyproject.toml"
 LOCK = "requirements/main.lock"
 # In a thin fork: the one wheel of the framework.
 FRAMEWORK_LOCK = "requirements/framework.lock"
+
+# Whose gate `order` names the environments that releases go through.
+GATES = Path("policies") / "promotion" / "gates.yml"
+_ORDER = re.compile(
+    r"^  order:(?:.*\n)(?:(?: {4}.*)?\n)*? {4}environments:\s*(\[[^\]]*\]|(?:\n\s+- .*)+)", re.M
+)
 
 # Folders without specs of this repository: those of tools and of installed packages.
 SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
@@ -48,6 +55,17 @@ def lock() -> Path:
     own = root() / LOCK
     is_thin = (root() / FRAMEWORK_LOCK).is_file()
     return Path(__file__).resolve().parents[2] / LOCK if is_thin and not own.is_file() else own
+
+
+def environments(root: Path) -> tuple[str, ...]:
+    """The environments of a repository in the order of a release, by its floor of the gates.
+
+    They are read as words, since workflows ask before a package is installed; () without an order.
+    """
+    file = root / GATES
+    match = _ORDER.search(file.read_text(encoding="utf-8")) if file.is_file() else None
+    text = re.sub(r"#.*", "", match[1]) if match else ""
+    return tuple(dict.fromkeys(re.findall(r"[A-Za-z][\w-]*", text)))
 
 
 def folder_of(path: Path) -> Path:

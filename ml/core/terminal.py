@@ -2,17 +2,28 @@
 
 An answer of a model, a log or a name in a registry may hold escape sequences, which move the
 cursor, rename the window or hide text. Everything that is printed goes through `shown`. It spells
-out control characters (`\\x1b`) and formats that are not visible, such as marks of direction.
+out control characters (`\\x1b`) and formats that are not visible, such as marks of direction. In a
+workflow, GitHub's runner reads the output too: nothing that is printed is a command to it.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
+
+# What makes a line a command of GitHub's runner: `::` at its start, `##[` anywhere
+# (actions/runner, src/Runner.Common/ActionCommand.cs). The last character is spelt out, as JSON
+# spells it.
+_COMMAND = re.compile(r"(?m)^([ \t]*:):|(##)\[")
+
+
+def _spelt(match: re.Match[str]) -> str:
+    return f"{match[1]}\\u003a" if match[1] else f"{match[2]}\\u005b"
 
 
 def printable(text: str) -> str:
@@ -35,10 +46,19 @@ class Shown(io.TextIOBase):
 
     def __init__(self, raw: TextIO) -> None:
         self.raw = raw
+        self._in_workflow = os.environ.get("GITHUB_ACTIONS") == "true"
+        # The end of an unfinished line: the next text may make a command of it.
+        self._line = ""
 
     def write(self, text: str) -> int:
         """Write it, readable; the length of what was given."""
-        self.raw.write(readable(text))
+        lines = readable(text)
+        if self._in_workflow:
+            whole = _COMMAND.sub(_spelt, self._line + lines)
+            lines = whole[len(self._line) :]
+            line = whole.rpartition("\n")[2].lstrip(" \t")
+            self._line = line if len(line) <= 2 else f"x{line[-2:]}"
+        self.raw.write(lines)
         return len(text)
 
     def flush(self) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from ml.core import git
 
 DIGEST_PREFIX = "sha256:"
 _LINK = "120000"
@@ -110,7 +111,7 @@ def commit(folder: Path, name: str = "HEAD") -> Commit | None:
     None without git, outside of a work tree, and when there is no such commit.
     """
     known = f"{name}^{{commit}}"
-    parsed = git(folder, "rev-parse", "--show-toplevel", known, "--abbrev-ref", "HEAD")
+    parsed = git.ask(folder, "rev-parse", "--show-toplevel", known, "--abbrev-ref", "HEAD")
     if parsed is None:
         return None
     root, commit_id, branch = parsed.split("\n")
@@ -121,33 +122,12 @@ def commit(folder: Path, name: str = "HEAD") -> Commit | None:
 def _entries(root: str, commit_id: str) -> Mapping[str, tuple[str, str]]:
     """The files of a commit, which never change."""
     entries = {}
-    listed = git(Path(root), "ls-tree", "-r", "-z", "--full-tree", commit_id) or ""
+    listed = git.ask(Path(root), "ls-tree", "-r", "-z", "--full-tree", commit_id) or ""
     for line in filter(None, listed.split("\0")):
         about, _, name = line.partition("\t")
         mode, _, blob = about.split(" ")
         entries[name] = (mode, blob)
     return entries
-
-
-def git(folder: Path, *words: str) -> str | None:
-    """The output of git in the folder; None when it fails or is not there.
-
-    Variables that would have it read another repository or index are left out, and objects that
-    stand in for others (`git replace`).
-    """
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words],
-            capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
-            timeout=20,
-            env={**variables, "GIT_NO_REPLACE_OBJECTS": "1", "GIT_OPTIONAL_LOCKS": "0"},
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip("\n") if done.returncode == 0 else None
 
 
 def _links(path: Path) -> Iterator[Path]:

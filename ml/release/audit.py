@@ -211,6 +211,16 @@ class History:
                 return line if line["event"] == ROLLED_BACK else None
         return None
 
+    def went_back_to(self, declared: Declared, project: str, environment: str) -> bool:
+        """Whether the last rollback there declared this, by the decision that it has here."""
+        for line in reversed(self._log):
+            if line["event"] == "rollback" and (line["project"], line["environment"]) == (
+                project,
+                environment,
+            ):
+                return is_declared(line, declared) and line.get("decision") == declared.decision
+        return False
+
     def refused(self) -> Sequence[Attempt]:
         """The versions that were rolled back and not applied since, the latest last."""
         attempts: dict[str, Attempt] = {}

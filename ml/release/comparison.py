@@ -10,23 +10,25 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Backend
 from ml.backends.registry import Version
 from ml.backends.runs import Run, Watch, unwatched
 from ml.core.errors import Problem, Refused
+from ml.measures.evaluation import PREDICTIONS
+from ml.measures.schema import Estimate, Evaluation, Metrics, Stability, missing, stated
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.evidence import evidence
 from ml.release.evidence.recomputation import Predictions, read_predictions, with_predictions
 from ml.release.promotion.gate_check import champion_evidence, champion_of, load_gates, request
 from ml.release.versions import EVALUATION, digest_of, version_of
-from ml.toolkit.evaluation import PREDICTIONS
 from policies.promotion.comparison import Difference, difference, paired_difference
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import EVALUATION_GATES, decide
-from policies.promotion.evidence import Estimate, Evidence, Metrics, missing, parse
+from policies.promotion.evidence import Evidence
 
 CHAMPION = "champion@"
 # Metric → split → unit → value.
@@ -108,8 +110,8 @@ class Comparison:
             return {
                 "place": of.place,
                 "metric": of.metric,
-                "candidate": asdict(of.ours) if of.ours else None,
-                "champion": asdict(of.theirs) if of.theirs else None,
+                "candidate": stated(of.ours),
+                "champion": stated(of.theirs),
                 "difference": asdict(of.difference) if of.difference else None,
                 "sign": of.sign,
                 "verdict": of.verdict or None,
@@ -139,6 +141,7 @@ class Comparison:
             if decision
             else None,
             "lineage": asdict(evidence.lineage),
+            "features": evidence.evaluation.feature_set_hash,
             "data": {
                 name: {"asset": data.asset, "sha256": data.sha256}
                 for name, data in evidence.data.items()
@@ -220,7 +223,7 @@ def versus_champion(
     that judge measurements are asked, as if the model were proposed. Nothing is registered.
     """
     own = evidence.measured(backend, evaluated)
-    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.task)
+    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.evaluation)
     ours = Side(trained.name, digest_of(trained), own, rows.every_outcome())
     model = project.endpoint()
     notes = ["only the gates that judge measurements were asked: the model is not registered"]
@@ -232,7 +235,8 @@ def versus_champion(
         notes.append(f"{ours.name} is the same model as {_name(champion)}")
         against = own
     else:
-        theirs = _measured_alike(backend, project, ours, champion, notes, watch)
+        folder = evaluated.outputs[EVALUATION]
+        theirs = _measured_alike(backend, project, ours, folder, champion, notes, watch)
         against = theirs.evidence
     gates = load_gates(project)
     wanted = Request(
@@ -294,22 +298,20 @@ def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple
     run = reference
     evaluated = next((part for part in (run, *run.below()) if EVALUATION in part.outputs), None)
     if evaluated is None:
+        project = backend.runs.entry(run).project or "PROJECT"
         raise Refused(
             Problem(
                 "no-evidence",
                 f"the model of {run.name} was neither registered nor evaluated",
                 "a registered version, or a run with the output `evaluation`",
-                f"ml release propose PROJECT --run {run.name}",
+                f"ml release propose {project} --run {run.name}",
             )
         )
-    document = evidence.evaluation_of(evaluated)
-    own = parse(document)
-    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.task)
-    own = replace(with_predictions(own, rows), disagreements=())
+    evaluation = evidence.evaluation_of(evaluated)
+    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, evaluation)
+    own = replace(with_predictions(Evidence(evaluation=evaluation), rows), disagreements=())
     notes.append(f"{run.name} has no evidence yet, only the evaluation of {evaluated.name}")
-    return Side(run.name, digest_of(run), own, rows.every_outcome()), str(
-        document.get("model") or ""
-    )
+    return Side(run.name, digest_of(run), own, rows.every_outcome()), evaluation.model or ""
 
 
 def _scored(
@@ -324,26 +326,28 @@ def _scored(
     if isinstance(champion, Run) or isinstance(candidate, Run):
         return _side(backend, champion, notes)[0]
     project = projects.find(candidate.project)
-    return _measured_alike(backend, project, ours, champion, notes, watch)
+    rows = candidate.evidence_folder
+    return _measured_alike(backend, project, ours, rows, champion, notes, watch)
 
 
 def _measured_alike(
     backend: Backend,
     project: Project,
     ours: Side,
+    rows: Path,
     champion: Version,
     notes: list[str],
     watch: Watch,
 ) -> Side:
-    """The champion's side, measured by the candidate's evaluation on the candidate's data."""
+    """The champion's side, measured on the candidate's data."""
     theirs, _ = _side(backend, champion, notes)
-    again = champion_evidence(backend, project, ours.evidence, champion, ours.digest, watch)
+    again = champion_evidence(backend, project, ours.evidence, rows, champion, ours.digest, watch)
     if again is None or (again.outcomes, again.data) == (
         theirs.evidence.outcomes,
         theirs.evidence.data,
     ):
         return theirs
-    if not again.metrics:
+    if not again.evaluation.metrics:
         why = "; ".join(again.disagreements or ("nothing was measured",))
         notes.append(f"{theirs.name} could not be scored on the data of {ours.name}: {why}")
     else:
@@ -352,7 +356,7 @@ def _measured_alike(
 
 
 def _predictions(version: Version, own: Evidence) -> Predictions:
-    return read_predictions(version.evidence_folder / PREDICTIONS, own.task)
+    return read_predictions(version.evidence_folder / PREDICTIONS, own.evaluation)
 
 
 def _name(version: Version) -> str:
@@ -363,12 +367,13 @@ def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) ->
     """The comparison; `confidence` is that of the paired intervals, two-sided."""
     ours = candidate.evidence
     unpaired = _unpaired(candidate, champion)
+    beside = None if champion and _on_other_data(ours, champion.evidence) else champion
     return Comparison(
         candidate=candidate,
         champion=champion,
-        primary=ours.primary_metric or "",
-        metrics=tuple(_metrics(candidate, champion, confidence, not unpaired)),
-        slices=tuple(_slices(candidate, champion, confidence, not unpaired)),
+        primary=ours.evaluation.primary_metric or "",
+        metrics=tuple(_metrics(candidate, beside, confidence, not unpaired)),
+        slices=tuple(_slices(candidate, beside, confidence, not unpaired)),
         amounts=tuple(_amounts(ours, champion.evidence if champion else Evidence())),
         missing=tuple(missing(ours)),
         unpaired=unpaired,
@@ -382,8 +387,8 @@ def other_features(candidate: Side, champion: Side) -> str:
     Feature sets are compared by hash; "" too where either side states none. The features named are
     those with a contribution.
     """
-    sides = (candidate.evidence, champion.evidence)
-    hashes = [side.lineage.feature_set_hash for side in sides]
+    sides = (candidate.evidence.evaluation, champion.evidence.evaluation)
+    hashes = [side.feature_set_hash for side in sides]
     if not all(hashes) or hashes[0] == hashes[1]:
         return ""
     ours, theirs = ({each.feature for each in side.contributions if each.feature} for side in sides)
@@ -401,32 +406,44 @@ def _unpaired(candidate: Side, champion: Side | None) -> str:
     for side in (candidate, champion):
         wrong = side.evidence.disagreements
         if wrong is None:
-            return f"the metrics of {side.name} were not recomputed"
+            again = f"`{side.evidence.proposal}` measures it anew"
+            return f"the metrics of {side.name} were not recomputed: {again}"
         if wrong:
             return f"the evidence of {side.name} cannot be trusted: {wrong[0]}"
     ours, theirs = candidate.evidence, champion.evidence
-    if (ours.primary_metric, ours.goal) != (theirs.primary_metric, theirs.goal):
+    own, other = ours.evaluation, theirs.evaluation
+    if (own.primary_metric, own.goal) != (other.primary_metric, other.goal):
         return "they have different primary metrics"
-    hashes = [
-        {name: asset.sha256 for name, asset in side.data.items() if asset.sha256}
-        for side in (ours, theirs)
-    ]
+    hashes = [_hashes(side) for side in (ours, theirs)]
     if not hashes[0] or hashes[0] != hashes[1]:
         return "they were not measured on the same data"
     return ""
+
+
+def _hashes(side: Evidence) -> Mapping[str, str]:
+    return {name: asset.sha256 for name, asset in side.data.items() if asset.sha256}
+
+
+def _on_other_data(ours: Evidence, theirs: Evidence) -> bool:
+    """Whether the two are known to be measured on different data: no number of one belongs beside
+    a number of the other.
+    """
+    hashes = [_hashes(side) for side in (ours, theirs)]
+    return all(hashes) and hashes[0] != hashes[1]
 
 
 def _metrics(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[Row]:
     """The primary metric first, then the others, each over all splits."""
-    own = candidate.evidence
+    own = candidate.evidence.evaluation
+    against = champion.evidence.evaluation.metrics if champion else {}
     names = dict.fromkeys(metric for metrics in own.metrics.values() for metric in metrics)
     for metric in sorted(names, key=lambda name: name != own.primary_metric):
         for split, metrics in own.metrics.items():
             if metric not in metrics:
                 continue
-            theirs = _estimate(champion.evidence.metrics, split, metric) if champion else None
+            theirs = _estimate(against, split, metric)
             difference = None
             if champion and theirs and paired:
                 difference = _paired(candidate, champion, split, metric, confidence)
@@ -437,16 +454,15 @@ def _slices(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[Row]:
     """The primary metric of every slice, on the split that was sliced."""
-    own, metric = candidate.evidence, candidate.evidence.primary_metric or ""
-    split = own.slice_split or ""
-    members = own.members.get(split, {})
+    own = candidate.evidence.evaluation
+    metric, split = own.primary_metric or "", own.slice_split or ""
+    members = candidate.evidence.members.get(split, {})
     for dimension, slices in own.slices.items():
+        against = champion.evidence.evaluation.slices.get(dimension, {}) if champion else {}
         for name, metrics in slices.items():
             if metric not in metrics:
                 continue
-            theirs = None
-            if champion:
-                theirs = _estimate(champion.evidence.slices.get(dimension, {}), name, metric)
+            theirs = _estimate(against, name, metric)
             units = members.get(dimension, {}).get(name, ())
             difference = None
             if champion and theirs and units and paired:
@@ -465,7 +481,7 @@ def _paired(
 ) -> Difference | None:
     """The paired difference, computed as the gates do; None when the two have other units."""
     try:
-        if metric == candidate.evidence.primary_metric:
+        if metric == candidate.evidence.evaluation.primary_metric:
             return paired_difference(
                 candidate.evidence, champion.evidence, split, confidence, units
             )
@@ -486,7 +502,7 @@ def _estimate(metrics: Metrics, place: str, metric: str) -> Estimate | None:
     return metrics.get(place, {}).get(metric)
 
 
-def _sign(own: Evidence, metric: str) -> int:
+def _sign(own: Evaluation, metric: str) -> int:
     if metric != own.primary_metric:
         return 0
     return {"maximize": 1, "minimize": -1}.get(own.goal or "", 0)
@@ -510,10 +526,9 @@ def _amounts(ours: Evidence, theirs: Evidence) -> Iterator[Amount]:
             comparable = other_currency in (None, currency)
             unit = currency or other_currency or "of an unnamed currency"
             yield amount(f"{what}, price", unit, mine.amount, other.amount if comparable else None)
-    metric = ours.primary_metric or ""
-    spreads = [
-        side.stability[metric].std if metric in side.stability else None for side in (ours, theirs)
-    ]
+    metric = ours.evaluation.primary_metric or ""
+    refits = (side.evaluation.stability.get(metric, Stability()) for side in (ours, theirs))
+    spreads = [of.std for of in refits]
     yield amount(f"spread of {metric or 'the primary metric'} over refits", "", *spreads)
 
 

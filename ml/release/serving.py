@@ -9,34 +9,32 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.backends.base import Backend
 from ml.backends.registry import Registry, Version
-from ml.backends.snapshot import IgnoreFile
-from ml.core import files, home, repository
+from ml.backends.snapshot import IgnoreFile, unnamed_projects
+from ml.core import documents, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused, errors
 from ml.serving.server import NAMES, HomePath, Launch, serving_digest
+from ml.specs.check.rules.security import TIMEOUT, deployment_faults, environment_faults
+from ml.specs.parts import Part
 from ml.specs.plan.bindings import Bindings
+from ml.specs.plan.plan import Environment
 from ml.specs.sdk.load import Spec, load
 from policies.promotion import gate_settings
 from policies.supply_chain.serving_code import Code
 
-MAX_TIMEOUT_MS = 180_000  # the longest request timeout of a managed online endpoint
-TIMEOUT = "SCORING_TIMEOUT_MS"
-_WORD = re.compile(r"\w+")
+# The sample requests beside a serving that was kept.
+SAMPLES = "requests.json"
 _DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]+")
-# Variables by which Python, gunicorn, the loader and Azure ML's server run other code.
-_RUNS_CODE = re.compile(
-    r"PYTHON(PATH|HOME|STARTUP|USERBASE|BREAKPOINT|PLATLIBDIR|WARNINGS|INSPECT|EXECUTABLE)"
-    r"|(BASH_)?ENV|GUNICORN_.*|LD_(PRELOAD|LIBRARY_PATH|AUDIT)|AML_APP_ROOT|AZUREML_ENTRY_SCRIPT"
-)
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Serving:
 
     `code` is the project's folder, or a snapshot of it; `scoring_script` is relative to it.
     `collect` is the share of requests that the `data_collector` records, `environment` the content
-    of the environment, a line each.
+    of the environment, a line each, `server` the module that its container starts.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -56,6 +54,7 @@ class Serving:
     collect: float
     settings: Mapping[str, Any]
     environment: tuple[str, ...] = ()
+    server: str = ""
 
     @property
     def endpoint(self) -> str:
@@ -80,15 +79,7 @@ class Serving:
         folder, script = repository.root() / "ml" / "projects", self.code / self.scoring_script
         if not script.is_relative_to(folder):
             return frozenset()
-        others = {path for path in folder.iterdir() if path.is_dir()}
-        waiting = [folder / script.relative_to(folder).parts[0]]
-        while waiting:
-            project = waiting.pop()
-            others.discard(project)
-            texts = (path.read_text(errors="replace") for path in project.rglob("*.py"))
-            words = {word for text in texts for word in _WORD.findall(text)}
-            waiting += [other for other in others if other.name in words]
-        return others
+        return unnamed_projects(repository.root(), [script.relative_to(folder).parts[0]])
 
     @property
     def digest(self) -> str:
@@ -100,6 +91,7 @@ class Serving:
             self.collect,
             self.settings,
             self.environment,
+            self.server,
         )
 
     def launch(self, version: Version, endpoint: str) -> Launch:
@@ -117,6 +109,7 @@ class Serving:
             serving=self.digest,
             settings=self.settings,
             environment=self.environment,
+            server=self.server,
         )
 
 
@@ -175,24 +168,19 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
     if settings is not None and settings.request_timeout_ms:
         # A managed endpoint sets it from request_settings.
         variables.setdefault(TIMEOUT, str(settings.request_timeout_ms))
-    _check_timeout(variables.get(TIMEOUT), spec)
-    if runs_code := sorted(filter(_RUNS_CODE.fullmatch, variables)):
-        raise Refused(
-            Problem(
-                "code-by-variable",
-                f"`{runs_code[0]}` is set",
-                "variables that do not say which code the server runs",
-                "the code belongs into the folder of `code_configuration.code`",
-                spec.place("environment_variables", runs_code[0]),
-            )
-        )
+    # Those of the file are checked already.
+    for fault in deployment_faults(variables, None):
+        place = spec.place("request_settings")
+        raise Refused(Problem("wrong-value", fault.found, fault.expected, place=place))
+    environment = _environment(spec)
     return Serving(
         code=code,
         scoring_script=script,
         environment_variables=variables,
         collect=_collected(deployment.data_collector),
         settings=spec.document.data,
-        environment=_environment(spec),
+        environment=environment.content,
+        server=environment.server,
     )
 
 
@@ -206,7 +194,8 @@ def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[
             "code-from-data",
             trace.found,
             "serving code that loads no code from data: modules of the list `format.imports`",
-            "read text, npz or safetensors; a reviewer of policies/promotion/gates.yml can add a "
+            "read text, npz or safetensors; import what training alone needs in the function that "
+            "needs it; a reviewer of policies/promotion/gates.yml can add a "
             "module to `format.imports` (policies/README.md, Serving code)",
             Place(repository.shown(trace.file), trace.line),
         )
@@ -214,20 +203,66 @@ def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[
     )
 
 
-def keep(registry: Registry, serving: Serving) -> None:
-    """Keep it under its digest, here and in the registry."""
+def keep(
+    registry: Registry, serving: Serving, samples: Sequence[Mapping[str, object]] = ()
+) -> None:
+    """Keep it under its digest, here and in the registry, with sample requests that it answers."""
     path = _path(serving.digest)
+    files.replace(path.with_name(SAMPLES), json.dumps([*samples], indent=1) + "\n")
     files.replace(path, _SERVING.dump_json(serving, indent=1).decode() + "\n")
     for folder in (serving.code, path.parent):
         registry.keep_folder(serving.endpoint, folder)
 
 
 def bring(registry: Registry, model: str, digest: str) -> Serving | None:
-    """As `find`, of what was kept on any machine."""
-    registry.bring_folder(model, _path(digest).parent)
+    """As `find`, of what was kept on any machine, to be served.
+
+    Raises Refused when its variables or its environment are not those that a deployment may have.
+    """
+    file = _path(digest)
+    registry.bring_folder(model, file.parent, lambda folder: _has(folder / file.name, digest))
     if (serving := _read(digest)) is not None:
-        registry.bring_folder(model, serving.code)
+        mount = serving.settings.get("model_mount_path")
+        document = documents.parse(yaml.safe_dump(dict(serving.settings)), file.name)
+        deployment = Part(document, serving.code / serving.scoring_script)
+        faults = {
+            "deployment-variable": deployment_faults(serving.environment_variables, mount),
+            "moving-environment": environment_faults(deployment),
+        }
+        for name, fault in ((name, fault) for name, each in faults.items() for fault in each):
+            raise Refused(
+                Problem(
+                    name,
+                    f"{fault.found} in what was proposed as {digest[:12]}",
+                    fault.expected,
+                    "change deployment.yml and propose the version again",
+                ),
+                exit_code=Exit.GATE_SAID_NO,
+            )
+        content = trees.DIGEST_PREFIX + serving.code.name
+        registry.bring_folder(model, serving.code, lambda at: trees.is_content(at, content))
     return find(digest)
+
+
+def samples(digest: str) -> Sequence[Mapping[str, object]]:
+    """The sample requests that were kept with a serving; () where none can be read.
+
+    A later version may take other requests. They are no part of the digest.
+    """
+    try:
+        content = json.loads(_path(digest).with_name(SAMPLES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ()
+    is_sound = isinstance(content, list) and all(isinstance(each, dict) for each in content)
+    return content if is_sound else ()
+
+
+def _has(file: Path, digest: str) -> bool:
+    """Whether the file holds the serving with that digest."""
+    try:
+        return _SERVING.validate_json(file.read_bytes()).digest == digest
+    except (OSError, ValidationError):
+        return False
 
 
 def find(digest: str) -> Serving | None:
@@ -281,29 +316,13 @@ def changes(before: Serving, after: Serving) -> Iterator[str]:
             yield f"{key}: {_shown(was)} → {_shown(now)}"
 
 
-def _check_timeout(value: str | None, spec: Spec) -> None:
-    """Refuse a timeout that a managed endpoint does not accept."""
-    if value is None or (re.fullmatch(r"[1-9][0-9]{0,5}", value) and int(value) <= MAX_TIMEOUT_MS):
-        return
-    is_variable = spec.document.get("environment_variables", TIMEOUT) is not None
-    keys = ("environment_variables", TIMEOUT) if is_variable else ("request_settings",)
-    raise Refused(
-        Problem(
-            "wrong-value",
-            f"an answer may take `{value[:40]}` milliseconds",
-            f"a whole number from 1 to {MAX_TIMEOUT_MS}",
-            place=spec.place(*keys),
-        )
-    )
-
-
-def _environment(spec: Spec) -> tuple[str, ...]:
-    """The content of the deployment's environment; () where only its name is here."""
+def _environment(spec: Spec) -> Environment:
+    """The deployment's environment, without content where only its name is here."""
     bindings = Bindings(repository.root(), None)
     environment = bindings.environment(spec, "environment")
     if bindings.problems:
         raise Refused(*bindings.problems)
-    return environment.content
+    return environment
 
 
 def _collected(collector: Any) -> float:

@@ -33,7 +33,7 @@ Relation = Literal["made", "same files", "evaluated"]
 
 @dataclass(frozen=True)
 class Serving:
-    """An endpoint that a version is live on; `url` is None while its server is stopped."""
+    """An endpoint that sends requests to a version; `url` is None while its server is stopped."""
 
     endpoint: str
     url: str | None
@@ -114,9 +114,12 @@ def _refusing(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def descendants(registry: Registry, run: Run) -> Sequence[Descendant]:
-    """The versions related to the run; raises Refused when the registry cannot be read."""
-    versions = registry.versions()
+def descendants(backend: Backend, run: Run) -> Sequence[Descendant]:
+    """The versions related to the run, and where the backend serves them.
+
+    Raises Refused when the registry or an endpoint cannot be read.
+    """
+    versions = backend.registry.versions()
     if not versions:
         return []
     ids = _ids(run)
@@ -131,15 +134,18 @@ def descendants(registry: Registry, run: Run) -> Sequence[Descendant]:
         elif _evaluation_run(version) in ids:
             relation = "evaluated"
         if relation:
-            descended.append(_descendant(registry, version, relation))
+            descended.append(_descendant(backend, version, relation))
     return descended
 
 
-def _descendant(registry: Registry, version: Version, relation: Relation) -> Descendant:
+def _descendant(backend: Backend, version: Version, relation: Relation) -> Descendant:
     here = (version.model, version.version)
+    # `local` is this machine's.
+    environments = desired_state.ENVIRONMENTS if backend.rehearsal else desired_state.TRACKED
+    endpoints = sorted({backend.endpoints.name_of(version.model, each) for each in environments})
     declared = [
         environment
-        for environment in desired_state.ENVIRONMENTS
+        for environment in environments
         if (entry := desired_state.read(version.project, environment))
         and entry.digest == version.digest
     ]
@@ -149,13 +155,23 @@ def _descendant(registry: Registry, version: Version, relation: Relation) -> Des
         digest=version.digest,
         relation=relation,
         declared=declared,
-        champion=[alias for alias, *model in registry.champions() if tuple(model) == here],
+        champion=[alias for alias, *model in backend.registry.champions() if tuple(model) == here],
         serving=[
-            Serving(name, endpoint.url(name))
-            for name in endpoint.names()
-            if (live := endpoint.live(name)) and live.launch.digest == version.digest
+            Serving(name, backend.endpoints.url(name))
+            for name in endpoints
+            if _serves(backend, name, version)
         ],
     )
+
+
+def _serves(backend: Backend, endpoint: str, version: Version) -> bool:
+    """Whether the endpoint sends requests to the model, those of a canary among them."""
+    live = backend.endpoints.served(endpoint)
+    if live is None:
+        return False
+    green = live.canary
+    digests = {live.launch.digest, green.launch.digest if green and green.weight else ""}
+    return version.digest in digests
 
 
 def version_of(registry: Registry, run: Run) -> Version | None:

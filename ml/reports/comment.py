@@ -29,7 +29,8 @@ OUTCOMES = {
     "approved": "✅ approved",
     "already-champion": "– the champion already",
 }
-MARKS = {"better": " ▲", "worse": " ▼"}
+# The verdict on a difference, after its interval.
+BETTER = {"better": "the candidate is better", "worse": "the champion is better"}
 
 
 def marker(model: str, environment: str) -> str:
@@ -95,6 +96,18 @@ def forest_rows(compared: Value) -> list[ForestRow]:
     return [row for row in rows if row][:PLOT_ROWS]
 
 
+def difference_title(compared: Value) -> str:
+    """What the differences of the primary metric are, and which sign is the better one."""
+    primary = compared["primary_metric"]
+    rows = (row for row in compared["metrics"] if row["metric"].json == primary.json)
+    which = next(map(_direction, rows), "").replace(";", ",")
+    return f"{primary.string}: candidate minus champion{which}"
+
+
+def _direction(row: Value) -> str:
+    return {1: "; more is better", -1: "; less is better"}.get(int(row["sign"].number or 0), "")
+
+
 def is_refused(compared: Value) -> bool:
     """Whether the gates refuse the candidate, as far as the document says."""
     return compared["decision"]["outcome"].json == "refused"
@@ -122,9 +135,11 @@ def _verdict(compared: Value) -> Iterator[str]:
         if row["metric"].json == compared["primary_metric"].json and interval:
             mean, low, high = map(signed_short, interval)
             yield (
-                f"The difference in {row['metric'].text()} on {row['place'].text()} is {mean} "
-                f"({low} to {high}, {row['difference']['count'].number or 0:,.0f} units): "
-                f"{row['verdict'].text() or 'not shown to differ'}."
+                f"Candidate minus champion in {row['metric'].text()} on {row['place'].text()} is "
+                f"{mean} "
+                f"({low} to {high}, {row['difference']['count'].number or 0:,.0f} units"
+                f"{_direction(row)}): "
+                f"{BETTER.get(row['verdict'].string, 'neither is shown to be better')}."
             )
             break
     if compared["unpaired"]:
@@ -136,8 +151,7 @@ def _plot(compared: Value, chart: str) -> str:
     rows = forest_rows(compared)
     if not rows:
         return ""
-    primary = compared["primary_metric"].string
-    words = f"{primary}: candidate minus champion, with {_percent(compared)} intervals"
+    words = f"{difference_title(compared)}, with {_percent(compared)} intervals"
     return image(words, chart) or f"{text(words)}\n\n{block(text_plot(rows))}"
 
 
@@ -191,7 +205,7 @@ def _difference(row: Value) -> str:
     if interval is None:
         return "not paired"
     mean, low, high = map(signed_short, interval)
-    return f"{mean} ({low} – {high}){MARKS.get(row['verdict'].string, '')}"
+    return f"{mean} ({low} – {high}) {row['verdict'].text()}".rstrip()
 
 
 def _gates(decision: Value) -> str:
@@ -271,7 +285,7 @@ def _lineage(compared: Value, repository: str, links: Mapping[str, str]) -> str:
         ["code", lineage["code_snapshot"].code(19)],
         ["evaluation", lineage["evaluation_snapshot"].code(19) + other],
         ["environment", lineage["environment"].code()],
-        ["features", lineage["feature_set_hash"].code(12)],
+        ["features", compared["features"].code(12)],
         *(
             [f"data {text(name)}", f"{data['asset'].code()} {data['sha256'].code(12)}"]
             for name, data in [*compared["data"].fields()][:ROWS]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from ml.backends.base import Backend
 from ml.backends.registry import Version
 from ml.backends.runs import Curve, Run, RunStore, TrackingUnavailable
 from ml.core.errors import Refused
+from ml.measures.schema import Evaluation
 from ml.release import audit
 from ml.release.comparison import Comparison, Side, compare
 from ml.release.declaration import desired_state
@@ -21,7 +23,7 @@ from ml.release.versions import EVALUATION, parts, version_of
 from ml.reports.formatting import count, redact_line
 from ml.reports.sweep import Sweep, read_sweep
 from policies.promotion.comparison import Difference
-from policies.promotion.evidence import Evidence, parse
+from policies.promotion.evidence import Evidence
 
 # The end of a log that is shown.
 LOG_LINES, LOG_BYTES = 40, 16_384
@@ -34,7 +36,7 @@ class Quality:
     """
 
     source: str
-    evidence: Evidence
+    evaluation: Evaluation
     folder: Path
 
 
@@ -115,6 +117,14 @@ class Facts:
         return "sweep" if self.sweep else "pipeline" if self.steps else "job"
 
 
+def _log(run: Run, store: RunStore, notes: list[str]) -> Path | None:
+    try:
+        return store.logs(run).get("0")
+    except Refused as refused:
+        notes.append(refused.problems[0].found)
+        return None
+
+
 def gather(run: Run, backend: Backend) -> Facts:
     """All that is known of the run; what cannot be read is named in `notes`."""
     notes: list[str] = []
@@ -123,7 +133,9 @@ def gather(run: Run, backend: Backend) -> Facts:
     sweep = read_sweep(run, lineage, store, notes) if run.trials else None
     release = find_release(run, backend, notes)
     failed = _failed(run)
-    log_path = store.logs(failed).get("0") if failed else None
+    log_path = _log(failed, store, notes) if failed else None
+    with suppress(TrackingUnavailable):
+        run = replace(run, parameters=store.parameters(run))
     return Facts(
         run=run,
         lineage=lineage,
@@ -210,22 +222,21 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
     """The evaluation in the run's own output, else the one in the version's evidence."""
     for part in parts(run, EVALUATION)[:1]:
         try:
-            document = evidence.evaluation_of(part)
+            evaluation = evidence.evaluation_of(part)
         except Refused as refused:
             notes.append(f"The evaluation is not shown: {refused.problems[0].found}")
             return None
-        return Quality(f"evaluation.json of {part.name}", parse(document), part.outputs[EVALUATION])
+        return Quality(f"evaluation.json of {part.name}", evaluation, part.outputs[EVALUATION])
     if release is None:
         return None
     if release.evidence.disagreements:
         first, *more = release.evidence.disagreements
         others = f" (and {count(len(more), 'more disagreement')})" if more else ""
         notes.append(f"The evidence of {release.name} is not valid: {first}{others}.")
-    if not release.evidence.metrics:
+    evaluation, folder = release.evidence.evaluation, release.version.evidence_folder
+    if not evaluation.metrics:
         return None
-    return Quality(
-        f"evidence.json of {release.name}", release.evidence, release.version.evidence_folder
-    )
+    return Quality(f"evidence.json of {release.name}", evaluation, folder)
 
 
 def _release(backend: Backend, version: Version, notes: list[str]) -> Release:

@@ -1,8 +1,9 @@
 """Markdown for GitHub's comments, in which text from the data stays text.
 
 A metric's name or a label may contain pipes, tags, links or `@somebody`. Backslashes and entities
-do not stop a mention or `#1`, which GitHub finds after it has rendered the Markdown; a zero-width
-space does (github/cmark-gfm issues 181 and 389, github/markup issue 1168).
+do not stop a mention or `#1`, which GitHub finds after it has rendered the Markdown; an empty
+comment of HTML does (github/cmark-gfm issues 181 and 389, github/markup issue 1168). A zero-width
+space would too, and whoever copies the name copies it along. In code GitHub looks for neither.
 """
 
 from __future__ import annotations
@@ -14,28 +15,32 @@ from ml.core.terminal import printable
 
 # Letters of one text: a hostile label must not fill the comment.
 MAX_LETTERS = 160
-_BREAK = "\u200b"
+_APART = "<!-- -->"
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~$])")
 # What GitHub turns into links, people and pictures after rendering.
 _LATE = (
-    (re.compile(r"@"), "@" + _BREAK),
-    (re.compile(r"(\\?#)(?=\d)"), r"\g<1>" + _BREAK),
-    (re.compile(r"\b(gh-)(?=\d)", re.I), r"\g<1>" + _BREAK),
-    (re.compile(r":(?=//)"), ":" + _BREAK),
-    (re.compile(r"\b(www)(?=\.)", re.I), r"\g<1>" + _BREAK),
-    (re.compile(r":(?=[\w+\\-]+:)"), ":" + _BREAK),
+    (re.compile(r"@"), "@" + _APART),
+    (re.compile(r"(\\?#)(?=\d)"), r"\g<1>" + _APART),
+    (re.compile(r"\b(gh-)(?=\d)", re.I), r"\g<1>" + _APART),
+    (re.compile(r":(?=//)"), ":" + _APART),
+    (re.compile(r"\b(www)(?=\.)", re.I), r"\g<1>" + _APART),
+    (re.compile(r":(?=[\w+\\-]+:)"), ":" + _APART),
 )
 _NAME = re.compile(r"[\w./:-]+")
 
 
 def text(value: object, letters: int = MAX_LETTERS) -> str:
     """The value as one line of plain words: no markup, cell separator, link or mention."""
-    words = _SPECIAL.sub(r"\\\1", truncate(plain(value), letters))
-    words = words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    words = _escape(truncate(plain(value), letters))
     for pattern, broken in _LATE:
         words = pattern.sub(broken, words)
     # At the start of a line these begin a list, a quote or a heading.
     return re.sub(r"^(\d*)([-.=])", r"\1\\\2", words)
+
+
+def _escape(words: str) -> str:
+    words = _SPECIAL.sub(r"\\\1", words)
+    return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def plain(value: object) -> str:
@@ -62,8 +67,8 @@ def link(words: str, url: str) -> str:
 
 
 def image(words: str, url: str) -> str:
-    """A picture; "" when `url` is not a web address."""
-    linked = link(text(words), url)
+    """A picture; "" when `url` is not a web address. Nobody is mentioned by the words of one."""
+    linked = link(_escape(truncate(plain(words), MAX_LETTERS)), url)
     return f"!{linked}" if linked.endswith(")") and linked.startswith("[") else ""
 
 
@@ -80,5 +85,5 @@ def details(summary: str, body: str) -> str:
 
 def block(lines: Iterable[str]) -> str:
     """Lines of monospaced text in which nothing is rendered."""
-    safe = (line.replace("`", "'").replace("@", "@" + _BREAK) for line in lines)
+    safe = (printable(line).replace("`", "'") for line in lines)
     return "\n".join(["```text", *safe, "```"])

@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -22,28 +24,30 @@ from ml.backends.base import Backend
 from ml.backends.runs import Run
 from ml.core import faults, files, home, repository
 from ml.reports import formatting
-from ml.reports.charts.intervals import confidence_sequence, intervals
-from ml.reports.charts.svg import readable, tag
+from ml.reports.markup import readable, square, tag
 
 if TYPE_CHECKING:
     from ml.release.ab.experiment import Experiment
     from ml.release.ab.records import Records
     from ml.release.ab.verdict import Verdict
+    from ml.release.comparison import Comparison
     from ml.release.watch.drift import Finding
     from ml.release.watch.report import Report as WatchReport
     from ml.reports.facts import Facts
+    from ml.reports.figures import Figure
 
 TEMPLATES = Path(__file__).with_name("templates")
 
 
 @dataclass(frozen=True)
 class Report:
-    """The page of a run, its summary in sentences, and what could not be read."""
+    """The page of a run, its summary in sentences, what could not be read, the project's charts."""
 
     run: Run
     html: str
     sentences: tuple[str, ...]
     notes: tuple[str, ...]
+    figures: tuple[Figure, ...] = ()
 
 
 @dataclass
@@ -60,12 +64,14 @@ class Contents:
 
 
 def report(run: Run, backend: Backend) -> Report:
-    """The report of a run in any state; changes nothing."""
-    from ml.reports import summary
+    """The report of a run in any state; changes nothing. Runs the charts.py of its project."""
+    from ml.reports import figures, summary
     from ml.reports.facts import gather
 
     facts = gather(run, backend)
-    return Report(run, run_page(facts), summary.sentences(facts), facts.notes)
+    drawn = figures.draw(facts)
+    page = run_page(facts, drawn)
+    return Report(run, page, summary.sentences(facts), facts.notes, drawn)
 
 
 def default_path(name: str) -> Path:
@@ -73,8 +79,8 @@ def default_path(name: str) -> Path:
     return home.home() / "reports" / f"{name}.html"
 
 
-def run_page(facts: Facts) -> str:
-    """The page of a run."""
+def run_page(facts: Facts, figures: Sequence[Figure] = ()) -> str:
+    """The page of a run, with the charts of its project."""
     from ml.reports import summary, views
     from ml.reports.charts import sweep
     from ml.reports.explanation import importance
@@ -88,11 +94,33 @@ def run_page(facts: Facts) -> str:
         views=views,
         charts=sweep,
         importance_of=importance,
+        figures=figures,
+    )
+
+
+def comparison_page(comparison: Comparison, backend: Backend) -> str:
+    """The charts of the project of both models, side by side. Raises Refused without their runs."""
+    from ml.reports import figures
+    from ml.reports.facts import gather
+
+    sides = {}
+    for side in filter(None, (comparison.candidate, comparison.champion)):
+        run = backend.runs.find(side.evidence.lineage.run or side.name)
+        sides[side.name] = {figure.title: figure for figure in figures.draw(gather(run, backend))}
+    names = " and ".join(sides)
+    return _render(
+        "compare.html.j2",
+        title=names,
+        command=f"ml compare; {names}",
+        sides=sides,
+        titles=dict.fromkeys(title for of_side in sides.values() for title in of_side),
     )
 
 
 def experiment_page(experiment: Experiment, records: Records, verdict: Verdict) -> str:
     """The page of an A/B experiment: the verdict, the interval over time, versions, terms."""
+    from ml.reports.charts.intervals import confidence_sequence
+
     scale, unit = (100.0, "points") if experiment.outcome == "binary" else (1.0, "as recorded")
     looks = [(n, d * scale, low * scale, high * scale) for n, d, low, high in verdict.history]
     return _render(
@@ -133,6 +161,8 @@ def watch_page(report: WatchReport) -> str:
 
 def _size_chart(finding: Finding) -> Markup:
     """The size of a difference, in multiples of its limit and at most three of them."""
+    from ml.reports.charts.intervals import intervals
+
     share = finding.size / finding.limit if finding.size == finding.size else 0.0
     colour = "breach" if finding.is_breach else "baseline"
     return intervals([(colour, min(share, 3.0), 0.0, min(max(share, 0.0), 3.0))], 0.0, 3.0)
@@ -169,8 +199,10 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    jinja.globals["square"] = square
     for name in ("number", "signed", "short", "duration", "digest", "count", "redact", "headline"):
         jinja.filters[name] = getattr(formatting, name)
+    jinja.tests["finite"] = lambda value: value is not None and math.isfinite(value)
     jinja.filters |= {
         "redact_text": formatting.redact_text,
         "path": repository.shown,

@@ -1,18 +1,19 @@
 """The one comment that a pull request gets about its checks: the verdict first, details folded.
 
-Whether a check passed is what GitHub says. All else comes from documents that the checks wrote;
-these ran the pull request's own code, so that their numbers are shown and decide nothing. It needs
-no package besides Python's own.
+Which files changed, which jobs ran and whether they passed is what GitHub says; what had to run for
+these files is what main's code says. All else comes from documents that the checks wrote: these ran
+the pull request's own code, so that their numbers are shown as its word, and decide nothing. It
+needs no package besides Python's own.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ml.reports import comment
-from ml.reports.formatting import duration, number
+from ml.reports.formatting import count, duration, number
 from ml.reports.json_values import Value
 from ml.reports.markdown import code, details, link, plain, table, text, truncate
 
@@ -21,13 +22,14 @@ MARKER = "<!-- ml-check -->"
 MAX_LENGTH, MAX_PART = 60_000, 14_000
 # Rows of a table, failed jobs of the verdict; candidates, and projects or stacks, that are shown.
 ROWS, FAILED, CANDIDATES, PROJECTS = 20, 6, 4, 12
-# What decides how a pull request is checked, and what it may change of the platform.
+# Of what a pull request changes of its own judges, these are named first; and the most characters
+# of their names and of the others', and the folders in one that are told apart.
+RULES_LENGTH, OTHERS_LENGTH, DEPTH = 8_000, 4_000, 8
 RULES = (
     *(".github/", ".ci/", "Makefile", "framework.mk", "policies/", "ml/repository/", "ml/reports/"),
     # In a thin fork: the framework itself.
     *("requirements/framework.lock", "wheels/"),
 )
-_GATES = re.compile(r"ml/projects/[^/]+/gates\.yml")
 # A diagram as infra/preview/diagram.py writes it: nodes, groups, arrows, and no directive.
 _LABEL = r'"(?:[^"`<>\\\n]|<br/>)*"'
 _DIAGRAM = re.compile(
@@ -38,18 +40,35 @@ _DIAGRAM = re.compile(
 
 @dataclass(frozen=True)
 class Job:
-    """A job of the run: its conclusion, and the steps that failed."""
+    """A job of the run: its conclusion, the steps that failed and those that succeeded."""
 
     name: str
     conclusion: str
     failed: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Change:
+    """What main's code makes of the files that GitHub lists for a pull request.
+
+    `needed` are the jobs that the change has to run, each with a step of it. `judges` are the
+    changed files by which it may decide how it is judged.
+    """
+
+    documents: bool
+    needed: tuple[tuple[str, str], ...]
+    judges: tuple[str, ...] = ()
+    projects: tuple[str, ...] = ()
+    stacks: tuple[str, ...] = ()
+    causes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What GitHub itself says of a run of the checks; `files` are those that the request changes.
+    """What GitHub itself says of a run of the checks, and what the change needs.
 
-    `number` is the run's, which grows; `required` names the job that stands for all others.
+    `id` grows from run to run, 0 for none; `required` names the job that stands for all others.
     """
 
     id: int
@@ -57,16 +76,27 @@ class Run:
     conclusion: str
     url: str
     jobs: tuple[Job, ...]
-    files: tuple[str, ...]
+    change: Change
     required: str = "required"
 
     @property
     def passed(self) -> bool:
-        """Whether the run, and the job that stands for all others, succeeded."""
-        required = any(
-            job.name == self.required and job.conclusion == "success" for job in self.jobs
-        )
-        return required and self.conclusion == "success"
+        """Whether the run, the job that stands for all others, and all that is needed succeeded."""
+        required = [job.conclusion for job in self.jobs if job.name == self.required]
+        return {*required} == {"success"} and self.conclusion == "success" and not self.missed
+
+    @property
+    def missed(self) -> tuple[tuple[str, str], ...]:
+        """What the change needs and no job ran: a job, with "" after it, or a step of one."""
+        missed = []
+        for name, step in self.change.needed if self.id else ():
+            jobs = [job for job in self.jobs if job.name == name]
+            succeeded = jobs and all(job.conclusion == "success" for job in jobs)
+            if succeeded and not all(step in job.passed for job in jobs):
+                missed.append((name, step))
+            elif not succeeded and not any(job in self.failed for job in jobs):
+                missed.append((name, ""))
+        return tuple(dict.fromkeys(missed))
 
     @property
     def failed(self) -> tuple[Job, ...]:
@@ -81,13 +111,14 @@ class Run:
 class Training:
     """A run of train.yml and the commit that it trained, as GitHub and main's code state them.
 
-    `conclusion` is that of the job that trained.
+    `conclusion` is that of the job that trained, `place` where the training ran.
     """
 
     id: int
     commit: str
     conclusion: str
     url: str
+    place: str = "Azure"
 
 
 def state(run: Run, training: Training | None) -> str:
@@ -113,7 +144,7 @@ def comment_of(
 ) -> str:
     """The comment about a run, below MAX_LENGTH characters whatever the documents hold.
 
-    `documents` by their names: affected, smoke, infra, train; `unread` are sentences about those
+    `documents` by their names: smoke, infra, train; `unread` are sentences about those
     that could not be read; `repository` is the address that commits are linked under. `training` is
     the run that wrote the document `train`.
     """
@@ -123,15 +154,15 @@ def comment_of(
     compared = [each["comparison"] for each in trained if each["comparison"]][:CANDIDATES]
     first = f"{MARKER}\n{state(run, training)}\n\n{_verdict(run, infra, trained, training)}"
     parts = [
-        *_remarks(run, unread),
+        *_remarks(run, [*unread, *_unreported(run, values)]),
         *(_trained(trained, training, run) if training else ()),
-        _offer(run) if not training and values.get("affected", Value())["projects"] else "",
+        _offer(run) if not training and run.change.projects else "",
         *(_candidate(value, repository) for value in compared),
         _smoke(values.get("smoke", Value())),
         _costs(infra),
         *(_infrastructure(report) for report in infra),
         _jobs(run),
-        _touched(values.get("affected", Value())),
+        _touched(run.change),
         _diagrams(infra),
     ]
     return comment.fit([first, *map(_bounded, parts)], MAX_LENGTH)
@@ -155,6 +186,9 @@ def _verdict(
     reasons = [f"{_name(job)} {_outcome(job)}" for job in run.failed[:FAILED]]
     if len(run.failed) > FAILED:
         reasons.append(f"{len(run.failed) - FAILED} more failed")
+    for name, step in run.missed:
+        part = f"{code(name)} did not run “{step}”" if step else f"{code(name)} did not run"
+        reasons.append(f"{part}, which this change needs")
     if refused:
         reasons.append(f"a policy refuses {', '.join(refused)}")
     if gates:
@@ -165,6 +199,8 @@ def _verdict(
         reasons.append("the training did not succeed")
     if not run.id:
         return f"### ⏳ The checks have not ended{''.join(f'; {reason}' for reason in reasons)}"
+    if run.change.judges and run.passed:
+        reasons.insert(0, "this pull request changes how it is judged")
     if run.passed and not reasons:
         return "### ✅ Every check passed"
     if run.passed:
@@ -186,24 +222,85 @@ def _remarks(run: Run, unread: Sequence[str]) -> Iterator[str]:
     if run.id:
         yield (
             f"Commit {code(run.commit[:12])}, merged into the base; {link('the run', run.url)}. "
-            "The numbers below come from the pull request's own code, which had no secrets; gates "
-            "and policies decide again after the merge."
+            "The numbers below are what the pull request's own code says, which had no secrets; "
+            "gates and policies decide again after the merge."
         )
-    rules = [file for file in run.files if file.startswith(RULES) or _GATES.fullmatch(file)]
-    if rules:
-        names = ", ".join(text(file, 80) for file in rules[:8])
-        more = f" and {len(rules) - 8} more" if len(rules) > 8 else ""
-        yield f"⚠️ **This pull request changes how it is judged: {names}{more}.** Review it first."
+    rules = [file for file in run.change.judges if _is_rule(file)]
+    others = [file for file in run.change.judges if not _is_rule(file)]
+    if run.change.judges:
+        names = ", ".join([*_names(rules, RULES_LENGTH), *_names(others, OTHERS_LENGTH)])
+        yield (
+            f"⚠️ **This pull request changes how it is judged: {names}.** The checks ran with "
+            "these changes, so that a check that passed says little. The owners that "
+            "`.github/CODEOWNERS` names have to read them first."
+        )
     if unread:
         yield "\n".join(f"- {text(sentence, 300)}" for sentence in unread[:ROWS])
+
+
+def _is_rule(file: str) -> bool:
+    return any(file == rule or (rule[-1] == "/" and file.startswith(rule)) for rule in RULES)
+
+
+def _names(files: Sequence[str], length: int) -> list[str]:
+    """All files by their names, or in so many characters: folders with a count take their place.
+
+    What has most of the characters is folded, as deep as it can be: whoever fills a folder hides
+    what is beside it nowhere else.
+    """
+    shown = {tuple(file.split("/")): (text(file, len(file)), 1) for file in sorted(files)}
+    while sum(len(words) for words, _ in shown.values()) > length:
+        folder, names = _heaviest(shown)
+        total = sum(shown.pop(name)[1] for name in names)
+        path = "/".join((*folder, ""))
+        shown[*folder, ""] = f"{text(path, len(path))} ({count(total, 'file')})".strip(), total
+    return [words for words, _ in shown.values()]
+
+
+def _heaviest(
+    shown: Mapping[tuple[str, ...], tuple[str, int]],
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """A folder and names in it, to be folded: its own files, or all below it where no folder in it
+    has half of the characters. A name that ends in "" is folded already.
+    """
+    folder: tuple[str, ...] = ()
+    names = [*shown]
+    while len(folder) < DEPTH:
+        groups: dict[str, list[tuple[str, ...]]] = {}
+        for name in names:
+            groups.setdefault(name[len(folder)] if len(name) > len(folder) + 1 else "", []).append(
+                name
+            )
+        lengths = {part: sum(len(shown[name][0]) for name in groups[part]) for part in groups}
+        part = max(lengths, key=lengths.__getitem__)
+        is_small = 2 * lengths[part] < sum(lengths.values()) and (folder or len(groups) > ROWS)
+        if is_small or groups[part] == [(*folder, *filter(None, [part]), "")]:
+            break
+        names = groups[part]
+        if not part:
+            break
+        folder = (*folder, part)
+    return folder, names
+
+
+def _unreported(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
+    """A sentence for what the change touches and no document of a run that passed is about."""
+    for kind, names, document, key in (
+        ("project", run.change.projects, "smoke", "project"),
+        ("stack", run.change.stacks, "infra", "stack"),
+    ):
+        reported = {each[key].string for each in values.get(document, Value())}
+        missing = [name for name in names if name not in reported][:ROWS]
+        if missing and run.passed:
+            yield f"the checks handed over no result for the {kind} {', '.join(missing)}"
 
 
 def _trained(trained: Sequence[Value], training: Training, run: Run) -> Iterator[str]:
     """Which commit was trained, and the projects whose training failed."""
     yield (
-        f"**Trained on Azure**: commit {code(training.commit[:12])}, "
+        f"**Trained on {training.place}**: commit {code(training.commit[:12])}, "
         f"{link('the run', training.url)}. Training and evaluation ran there, by the pull "
-        "request's own code; nothing is registered."
+        "request's own code, and the gates are asked about what it says; nothing is registered."
     )
     if training.commit != run.commit:
         yield "⚠️ **The pull request has newer commits, which are not trained.**"
@@ -251,21 +348,22 @@ def _smoke(runs: Value) -> str:
     if not rows:
         return ""
     runs_table = table(["project", "status", "took", "metrics"], rows)
-    return f"**Small training runs on this change**\n\n{runs_table}"
+    return f"**Small training runs on this change**, as its own code says\n\n{runs_table}"
 
 
 def _costs(infra: Sequence[Value]) -> str:
     rows = []
     for report in infra:
-        mark = "❌" if report["problems"] or report["refused"] else "✅"
+        mark = "❌ " if report["problems"] or report["refused"] else ""
         now, before = _month(report["cost"]), _month(report["cost_before"])
         cost = f"{before} → **{now}**" if before and before != now else now
-        rows.append([f"{mark} {report['stack'].code()}", _counts(report), cost])
+        rows.append([f"{mark}{report['stack'].code()}", _counts(report), cost])
     if not rows:
         return ""
     currency = infra[0]["cost"]["currency"].text(8)
     head = ["environment", "changes", f"{currency} a month: idle, typical, worst"]
-    return f"**Infrastructure after the merge**\n\n{table(head, rows)}"
+    words = "**Infrastructure after the merge**, as the pull request's own code says"
+    return f"{words}\n\n{table(head, rows)}"
 
 
 def _month(cost: Value) -> str:
@@ -324,21 +422,20 @@ def _diagrams(infra: Sequence[Value]) -> str:
 
 def _jobs(run: Run) -> str:
     signs = {"success": "✅", "skipped": "–", "neutral": "–"}
-    rows = [
-        [
-            signs.get(job.conclusion, "❌"),
-            _name(job),
-            _outcome(job) if job in run.failed else text(job.conclusion, 30),
-        ]
-        for job in run.jobs[:ROWS]
-    ]
+    missed = {name for name, _ in run.missed}
+    rows = []
+    for job in run.jobs[:ROWS]:
+        outcome = _outcome(job) if job in run.failed else text(job.conclusion, 30)
+        if job.conclusion == "skipped":
+            outcome = "skipped, though needed" if job.name in missed else "not needed"
+        rows.append(
+            ["❌" if job.name in missed else signs.get(job.conclusion, "❌"), _name(job), outcome]
+        )
     return details("Checks", table(["", "check", ""], rows)) if rows else ""
 
 
-def _touched(affected: Value) -> str:
-    rows = [
-        [text(name, 60), cause.text(120)] for name, cause in [*affected["causes"].fields()][:ROWS]
-    ]
-    if affected["documents"].json is True:
+def _touched(change: Change) -> str:
+    rows = [[text(name, 60), text(cause, 120)] for name, cause in [*change.causes.items()][:ROWS]]
+    if change.documents:
         return "Only documents changed."
     return details("What the change touches", table(["", "because of"], rows)) if rows else ""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from statistics import median
 from typing import Literal
 
-from ml.backends.runs import Run
+from ml.backends.runs import Entry, Run
+from ml.measures.schema import Evaluation
 from ml.release.declaration.desired_state import LOCAL
 from ml.reports.facts import Facts, Release
 from ml.reports.formatting import count, duration, headline, number, signed
 from ml.reports.sweep import Sweep
-from policies.promotion.evidence import Evidence
 
 Tone = Literal["good", "bad", "open"]
 # Prefixes of splits that took part in choosing the model: their metrics are optimistic.
@@ -26,12 +27,13 @@ def sentences(facts: Facts) -> tuple[str, ...]:
         f"Step {step.name}: {_sweep(step.run, step.sweep)}" for step in facts.steps if step.sweep
     ]
     if release:
-        words += [*_quality(release.evidence), *_difference(release), _decision(release)]
+        words += [*_quality(release.evidence.evaluation), *_difference(release), _decision(release)]
     elif facts.quality:
-        words += _quality(facts.quality.evidence)
+        words += _quality(facts.quality.evaluation)
     if not release and "model" in run.outputs and run.status == "Completed":
+        project = Entry(run, facts.kind, facts.lineage).project or "PROJECT"
         words.append(
-            f"The gates have not run on its model; next: ml release propose PROJECT "
+            f"The gates have not run on its model; next: ml release propose {project} "
             f"--run {run.name}"
         )
     return tuple(words)
@@ -49,9 +51,9 @@ def badges(facts: Facts) -> tuple[tuple[str, Tone], ...]:
     return tuple(words)
 
 
-def held_out_split(evidence: Evidence) -> str | None:
+def held_out_split(evaluation: Evaluation) -> str | None:
     """The first split that took no part in choosing the model, else the first."""
-    splits = list(evidence.metrics)
+    splits = list(evaluation.metrics)
     held_out = [split for split in splits if not split.lower().startswith(SELECTION_SPLITS)]
     return next(iter(held_out + splits), None)
 
@@ -101,25 +103,25 @@ def _sweep(run: Run, sweep: Sweep) -> str:
     )
 
 
-def _quality(evidence: Evidence) -> Iterator[str]:
-    split, metric = held_out_split(evidence), evidence.primary_metric
+def _quality(evaluation: Evaluation) -> Iterator[str]:
+    split, metric = held_out_split(evaluation), evaluation.primary_metric
     if split is None or metric is None:
         return
-    estimate = evidence.metrics.get(split, {}).get(metric)
-    if estimate is None or estimate.value is None:
+    estimate = evaluation.metrics.get(split, {}).get(metric)
+    if estimate is None or not math.isfinite(estimate.value):
         return
     details = []
-    if estimate.low is not None and estimate.high is not None:
+    if math.isfinite(estimate.low) and math.isfinite(estimate.high):
         details.append(f"95 % interval {number(estimate.low)} to {number(estimate.high)}")
-    baseline = evidence.baseline.get(split, {}).get(metric)
-    if baseline and baseline.value is not None:
+    baseline = evaluation.baseline.get(split, {}).get(metric)
+    if baseline and math.isfinite(baseline.value):
         details.append(f"baseline {number(baseline.value)}")
     more = f" ({'; '.join(details)})" if details else ""
     yield f"The model's {metric} on {split} is {number(estimate.value)}{more}."
 
 
 def _difference(release: Release) -> Iterator[str]:
-    split = held_out_split(release.evidence)
+    split = held_out_split(release.evidence.evaluation)
     difference = release.paired_difference(split) if split else None
     if difference and release.against:
         is_clear = difference.low > 0 or difference.high < 0

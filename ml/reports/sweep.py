@@ -54,7 +54,8 @@ class Trial:
         - `random`: `startup` with `ended` for a first trial of a Bayesian sweep, or `instead_of`;
         - `sobol`: the `index` in the sequence; `grid`: the `cell` `of` how many;
         - `tpe`: the numbers of the `good` trials (`good_until` is their worst score) and of those
-          that were `running`, and how many were `bad`.
+          that were `running`, and how many were `bad`;
+        - `ensemble`, the last trials of an AutoML job: the trials `of` which it could be made.
         """
         return self.sample.origin if self.sample else {}
 
@@ -233,6 +234,8 @@ def origin_sentence(origin: Mapping[str, Any]) -> str:
             words = f"cell {origin.get('cell')} of {origin.get('of')} of the grid"
         case "tpe":
             words = _tpe(origin)
+        case "ensemble":
+            words = f"made of the {count(len(origin.get('of') or ()), 'best trial')}"
         case _:
             return ""
     refused = origin.get("refused", 0)

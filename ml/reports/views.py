@@ -12,6 +12,9 @@ from typing import Any
 from markupsafe import Markup
 
 from ml.core import repository
+from ml.measures.evaluation import PREDICTIONS
+from ml.measures.schema import Estimate, Evaluation, Metrics
+from ml.measures.tasks import KINDS
 from ml.release.evidence.recomputation import read_predictions
 from ml.release.selection import explanation
 from ml.release.selection.selection import Selected
@@ -33,10 +36,8 @@ from ml.reports.formatting import (
 )
 from ml.reports.summary import held_out_split
 from ml.reports.sweep import OUTCOMES, Sweep, Trial, short_origin
-from ml.toolkit.evaluation import PREDICTIONS
 from policies.promotion.comparison import Difference
 from policies.promotion.decision import VALIDATION
-from policies.promotion.evidence import Estimate, Evidence, Metrics
 
 # The most rows of trials, columns of parameters, and cells of both: a page is below a megabyte.
 TRIALS, PARAMETERS, CELLS = 200, 20, 2000
@@ -123,10 +124,11 @@ def selection_words(selected: Selected) -> tuple[str, str]:
 
 def importance_chart(importance: Importance) -> Markup:
     """The shares as bars; the caption says how reliable they are."""
-    advice = "too little to rely on the order" if importance.is_weak else "the bars are its shares"
+    doubt = ": too little to rely on the shares" if importance.is_weak else ""
     caption = [
-        f"fANOVA on {count(importance.trials, 'completed trial')}. The random forest explains "
-        f"{max(0.0, importance.explained):.0%} of the variance out of bag: {advice}."
+        f"Shares of the influence on the metric, by fANOVA on "
+        f"{count(importance.trials, 'completed trial')}. R² {max(0.0, importance.explained):.2f} "
+        f"on trials left out (1 predicts them, 0 guesses){doubt}."
     ]
     if importance.excluded:
         caption.append(f"Excluded, as some trials lack them: {', '.join(importance.excluded)}.")
@@ -206,20 +208,20 @@ def quality_source(facts: Facts) -> str:
 def champion_metrics(facts: Facts) -> Metrics:
     """The metrics of the version that the model is compared with; empty without one."""
     against = facts.release.against if facts.release else None
-    return against.evidence.metrics if against else {}
+    return against.evidence.evaluation.metrics if against else {}
 
 
 def metric_rows(facts: Facts) -> Iterator[MetricRow]:
     """A row for each metric and split, the primary metric first."""
     assert facts.quality is not None
-    evidence = facts.quality.evidence
-    names = dict.fromkeys(metric for metrics in evidence.metrics.values() for metric in metrics)
-    primary = evidence.primary_metric
+    evaluation = facts.quality.evaluation
+    names = dict.fromkeys(metric for metrics in evaluation.metrics.values() for metric in metrics)
+    primary = evaluation.primary_metric
     for metric in sorted(names, key=lambda name: name != primary)[:METRICS]:
-        sources = (evidence.metrics, evidence.baseline, champion_metrics(facts))
+        sources = (evaluation.metrics, evaluation.baseline, champion_metrics(facts))
         every = [metrics.get(metric) for source in sources for metrics in source.values()]
         scale = _range([estimate for estimate in every if estimate])
-        for split, metrics in evidence.metrics.items():
+        for split, metrics in evaluation.metrics.items():
             if metric not in metrics:
                 continue
             ours = metrics[metric]
@@ -244,17 +246,17 @@ def metric_rows(facts: Facts) -> Iterator[MetricRow]:
             )
 
 
-def slice_rows(evidence: Evidence, metrics: Metrics) -> list[tuple[str, Estimate, Markup]]:
+def slice_rows(evaluation: Evaluation, metrics: Metrics) -> list[tuple[str, Estimate, Markup]]:
     """(value, estimate of the primary metric, interval) of a slice, the worst value first."""
-    metric = evidence.primary_metric or ""
+    metric = evaluation.primary_metric or ""
     estimates = {
         value: of_value[metric] for value, of_value in metrics.items() if metric in of_value
     }
-    sign = -1 if evidence.goal == "minimize" else 1
+    sign = -1 if evaluation.goal == "minimize" else 1
 
     def rank(value: str) -> float:
         estimate = estimates[value].value
-        return sign * estimate if estimate is not None and math.isfinite(estimate) else -math.inf
+        return sign * estimate if math.isfinite(estimate) else -math.inf
 
     scale = _range(list(estimates.values()))
     return [
@@ -263,12 +265,12 @@ def slice_rows(evidence: Evidence, metrics: Metrics) -> list[tuple[str, Estimate
     ]
 
 
-def contributions_chart(evidence: Evidence) -> Markup:
+def contributions_chart(evaluation: Evaluation) -> Markup:
     """The share of each feature in the predictions, as bars."""
     features = [
         (contribution.feature, contribution.share)
-        for contribution in evidence.contributions
-        if contribution.feature is not None and contribution.share is not None
+        for contribution in evaluation.contributions
+        if contribution.feature is not None and math.isfinite(contribution.share)
     ]
     shares = sorted(features, key=lambda feature: -feature[1])
     caption = f"The {FEATURES} largest of {len(shares)} features." if len(shares) > FEATURES else ""
@@ -279,18 +281,21 @@ def classification(facts: Facts) -> tuple[str, list[Markup]]:
     """The split, and the charts of a classifier's predictions on it; none for another task."""
     quality = facts.quality
     assert quality is not None
-    split = held_out_split(quality.evidence) or ""
-    task = quality.evidence.task
-    if task not in ("binary", "multiclass"):
+    split = held_out_split(quality.evaluation) or ""
+    evaluation = quality.evaluation
+    kind = KINDS.get(evaluation.task or "")
+    has_positive = kind is not None and kind.target is not None and kind.target.has_positive
+    if kind is None or not (has_positive or kind.has_probabilities):
         return split, []
     try:
-        predictions = read_predictions(quality.folder / PREDICTIONS, task)
+        file = quality.folder / PREDICTIONS
+        predictions = read_predictions(file, evaluation)
     except OSError:
         return split, []
     if predictions.faults:
         return split, []
     answers = predictions.answers(split)
-    if task == "binary":
+    if has_positive:
         return split, classifier_charts(answers)
     return split, class_charts(answers, predictions.probabilities(split))
 
@@ -298,16 +303,16 @@ def classification(facts: Facts) -> tuple[str, list[Markup]]:
 def stability(facts: Facts) -> list[tuple[str, str]]:
     """What refitting the model showed, and differences in multiples of it: (term, value)."""
     assert facts.quality is not None
-    evidence = facts.quality.evidence
+    evaluation = facts.quality.evaluation
     rows = []
-    for metric, refits in evidence.stability.items():
-        if refits.std is None:
+    for metric, refits in evaluation.stability.items():
+        if not math.isfinite(refits.std):
             continue
         over = f"{len(refits.values)} {refits.over or 'refits'}"
         rows.append((f"standard deviation of {metric} over {over}", number(refits.std)))
-        ours = _value(evidence.metrics, metric)
+        ours = _value(evaluation.metrics, metric)
         for name, metrics in (
-            ("baseline", evidence.baseline),
+            ("baseline", evaluation.baseline),
             ("champion", champion_metrics(facts)),
         ):
             other = _value(metrics, metric)
@@ -320,22 +325,21 @@ def stability(facts: Facts) -> list[tuple[str, str]]:
                         "standard deviation",
                     )
                 )
-    if evidence.training.seconds is not None:
-        rows.append(("time of a refit", duration(evidence.training.seconds)))
-    if evidence.training.threads is not None:
-        rows.append(("threads", number(evidence.training.threads)))
+    if math.isfinite(evaluation.training.seconds):
+        rows.append(("time of a refit", duration(evaluation.training.seconds)))
+    if math.isfinite(evaluation.training.threads):
+        rows.append(("threads", number(evaluation.training.threads)))
     return rows
 
 
 def _value(metrics: Metrics, metric: str) -> float | None:
     """The metric on the split that refits are measured on."""
     estimate = metrics.get(VALIDATION, {}).get(metric)
-    is_finite = estimate and estimate.value is not None and math.isfinite(estimate.value)
-    return estimate.value if estimate and is_finite else None
+    return estimate.value if estimate and math.isfinite(estimate.value) else None
 
 
 def _interval(kind: str, estimate: Estimate | None) -> Iterator[Interval]:
-    if estimate and estimate.value is not None and math.isfinite(estimate.value):
+    if estimate and math.isfinite(estimate.value):
         low, high = (
             end if end is not None and math.isfinite(end) else estimate.value
             for end in (estimate.low, estimate.high)
@@ -369,7 +373,7 @@ def lineage(facts: Facts) -> Iterator[Link]:
         origin = release.evidence.lineage
         rows = [
             _digest("digest", release.version.digest),
-            _digest("features", origin.feature_set_hash),
+            _digest("features", release.evidence.evaluation.feature_set_hash),
             _digest("evidence", release.version.evidence),
         ]
         if origin.run and origin.run not in {facts.run.id, *(run.id for run in facts.run.trials)}:

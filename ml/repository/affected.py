@@ -3,6 +3,9 @@
 `python -m ml.repository.affected` needs no package besides Python's own: a workflow asks it before
 it installs anything, and YAML is read as words. Imports are followed, and so are the paths and the
 assets (`azureml:NAME:1`) that specs name. A file of which nothing is known is the framework's.
+
+Of a pull request GitHub lists the files, and the rest is read in the tree that it is merged into:
+what a changed file leads to by its new text is reached by the change of that file itself.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ import json
 import os
 import posixpath
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,21 +23,31 @@ from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
-from ml.core import repository
+from ml.core import git, repository
 from ml.core.errors import Problem, Refused
+from ml.repository.github import GitHub
 
 PROJECTS, TESTS, WORKFLOWS = "ml/projects", "tests", ".github"
 EVERY_PROJECT = f"{TESTS}/projects/test_every_project.py"
 SOURCES = ("ml", "infra", "policies")
-# Files that people read and no program does; a text of these folders may be data.
+# How often the files are listed until they are those of one commit.
+_LOOKS = 3
+# Files that people read and no program does; a text in a folder of a project may be data.
 DOCUMENTS = ("*.md", "LICENSE")
-NO_DOCUMENTS = ("ml/projects/*/data/*", "tests/*")
-# What is installed: jobs, stacks and the framework run with it.
-PACKAGES = ("pyproject.toml", "requirements/main.lock", "requirements/framework.lock")
+NO_DOCUMENTS = (f"{PROJECTS}/*/*/*", f"{TESTS}/*")
+# What is installed: the stacks and the framework run with it. Of that a job has the packages alone:
+# the wheel of a thin fork judges what a node made, and the fork's own files are what runs there.
+JOB_PACKAGES = ("requirements/main.lock",)
+PACKAGES = (*JOB_PACKAGES, "pyproject.toml", "requirements/framework.lock")
 # The program of the stacks, what it costs and the rules that judge it.
 STACK_PARTS = ("infra/__main__.py", "infra/program/", "infra/settings/", "infra/cost/")
 # The lower limits that every project's gates stand on.
 FLOORS = "policies/promotion/*.yml"
+# What is a project's own, and judges nothing but it; its gates are the exception.
+OWN = re.compile(rf"({PROJECTS}|{TESTS}/projects)/[^/]+/(?!gates\.yml$).+", re.S)
+BAD_NAME = "bad-name"
+# GitHub lists no more files of a pull request.
+LISTED = 3000
 # Of the framework, besides these: a team's own settings, projects and their tests.
 FRAMEWORK = (*(f"{room}/" for room in SOURCES), f"{TESTS}/", "benchmarks/", "requirements/")
 TEAM = (f"{PROJECTS}/", f"{TESTS}/projects/", "ml/environments/")
@@ -55,7 +67,8 @@ class Affected:
     """The names that a change touches, sorted; `causes` has a changed file for each.
 
     `framework`: whether the framework's own tests have to run. `documents`: only documents changed.
-    `tests` are the paths that pytest takes.
+    `tests` are the paths that pytest takes. `judges` are the files by which a change may decide how
+    it is judged itself: all but documents and what is a project's own.
     """
 
     base: str
@@ -69,6 +82,7 @@ class Affected:
     rooms: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
+    judges: tuple[str, ...] = ()
 
 
 def affected(
@@ -82,25 +96,80 @@ def affected(
     """
     commit = _merge_base(root, base)
     words = ("--name-only", "--no-renames", "-z")
-    names = _git(root, "diff", *words, commit, "--").split("\0")
+    names = git.run(root, "diff", *words, commit, "--").split("\0")
     if taken_back:
         log = ("log", "--first-parent", "-m", "--format=", *words, f"{commit}..HEAD", "--")
-        names += (name.strip("\n") for name in _git(root, *log).split("\0"))
-    names += _git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0")
-    files = sorted({name for name in names if name and not _matches(name, besides)})
-    if all(_is_document(file) for file in files):
+        names += (name.strip("\n") for name in git.run(root, *log).split("\0"))
+    names += git.run(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0")
+    files = frozenset(name for name in names if name and not _matches(name, besides))
+    removed = frozenset(file for file in files if not os.path.lexists(root / file))
+    return _affected(root, base, commit, files, removed)
+
+
+def of_pull_request(root: Path, github: GitHub, number: int) -> tuple[Affected, str]:
+    """What a pull request touches in the tree at `root`, which it is merged into, and its commit.
+
+    A renamed file counts under both names. Where GitHub lists fewer files than were changed,
+    everything is touched. Raises Refused as `affected`, where GitHub does not answer, and where
+    commits are pushed each time that the files are listed.
+    """
+    for _ in range(_LOOKS):
+        pull = github.get(f"pulls/{number}")
+        listed = [*github.pages(f"pulls/{number}/files")]
+        head, now = (str(at["head"]["sha"]) for at in (pull, github.get(f"pulls/{number}")))
+        if now == head:
+            break
+    else:
+        found = f"pull request {number} got the commit {now[:12]} while its files were listed"
+        raise Refused(Problem("commit-changed", found, head[:12], "the run of that commit says"))
+    names = {str(file["filename"]) for file in listed}
+    before = {str(file.get("previous_filename") or file["filename"]) for file in listed}
+    gone = {str(file["filename"]) for file in listed if file["status"] == "removed"}
+    files, removed = frozenset(names | before), frozenset((before - names) | gone)
+    all_of_it = len(listed) < min(LISTED, int(pull["changed_files"]) + 1)
+    result = _affected(root, f"pull request {number}", "HEAD", files, removed, all_of_it)
+    return result, head
+
+
+def _affected(
+    root: Path,
+    base: str,
+    commit: str,
+    files: frozenset[str],
+    removed: frozenset[str],
+    complete: bool = True,
+) -> Affected:
+    """What these files touch; everything where they are not all."""
+    code = frozenset(file for file in files if not is_document(file))
+    if complete and not code:
         return Affected(base, len(files), bool(files), False)
-    change = _Change(root, commit, frozenset(file for file in files if not _is_document(file)))
-    return change.affected(base, len(files))
+    change = _Change(root, commit, code, files - removed, removed)
+    return change.affected(base, len(files)) if complete else change.everything(base, len(files))
 
 
 @dataclass(frozen=True)
 class _Change:
-    """The changed files besides documents, in the tree of `root`; `commit` is the one before."""
+    """The changed files besides documents, in the tree of `root`; `commit` is the one before.
+
+    `there` and `removed` are the changed files after it, documents too.
+    """
 
     root: Path
     commit: str
     files: frozenset[str]
+    there: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
+
+    def everything(self, base: str, count: int) -> Affected:
+        """All that there is: more has changed than the files."""
+        cause = f"more than {count} files"
+        projects, stacks = sorted(self.projects), sorted(self.stacks)
+        return Affected(
+            *(base, count, False, True, tuple(projects), tuple(stacks)),
+            tests=(TESTS,),
+            causes={"framework": cause},
+            judges=(cause,),
+        )
 
     def affected(self, base: str, count: int) -> Affected:
         """Each name with a file that is its cause."""
@@ -136,6 +205,7 @@ class _Change:
             rooms=tuple(rooms),
             tests=(TESTS,) if framework else tuple(sorted(self._tests(projects, policies))),
             causes={**causes, **({"framework": framework} if framework else {})},
+            judges=tuple(sorted(file for file in self.files if not OWN.fullmatch(file))),
         )
 
     def _caused(self, names: Iterable[str], cause: Callable[[str], str]) -> dict[str, str]:
@@ -146,10 +216,11 @@ class _Change:
 
     @cached_property
     def tree(self) -> frozenset[str]:
-        """Every file that git knows or would add, and that is there."""
+        """Every file that git knows or would add, and that is there after the change."""
         words = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
-        names = {name for name in _git(self.root, *words).split("\0") if name}
-        return frozenset(name for name in names if os.path.lexists(self.root / name))
+        names = {name for name in git.run(self.root, *words).split("\0") if name}
+        here = frozenset(name for name in names if os.path.lexists(self.root / name))
+        return (here | self.there) - self.removed
 
     def _under(self, prefix: str) -> list[str]:
         return [file for file in self.tree | self.files if file.startswith(prefix)]
@@ -163,7 +234,7 @@ class _Change:
     def stacks(self) -> frozenset[str]:
         """The environments with a stack file, before the change or after it."""
         files = (re.fullmatch(r"infra/Pulumi\.(.+)\.yaml", file) for file in self._under("infra/"))
-        return frozenset(_checked(match[1]) for match in files if match)
+        return frozenset(checked(match[1]) for match in files if match)
 
     # Imports.
 
@@ -214,7 +285,7 @@ class _Change:
     # Projects.
 
     def _project_cause(self, name: str) -> str:
-        shared = self._changed(*PACKAGES, ".amlignore", FLOORS, f"{PROJECTS}/*", deep=False)
+        shared = self._changed(*JOB_PACKAGES, ".amlignore", FLOORS, f"{PROJECTS}/*", deep=False)
         return shared or min(self.dependencies[name], default="")
 
     @cached_property
@@ -310,7 +381,8 @@ class _Change:
         if _matches(file, SETTINGS):
             return False
         named = any(file in files for files in self.dependencies.values())
-        return file.startswith(FRAMEWORK) or not named
+        # Programs look for some names at the root, and in folders that begin with a dot.
+        return file.startswith((*FRAMEWORK, ".")) or "/" not in file or not named
 
     def _tests(self, projects: Iterable[str], policies: Iterable[str]) -> Iterator[str]:
         """The tests of what changed, where the framework did not."""
@@ -352,12 +424,13 @@ class _Change:
 
     def _former(self, file: str) -> str:
         try:
-            return _git(self.root, "show", f"{self.commit}:{file}")
+            return git.run(self.root, "show", f"{self.commit}:{file}")
         except Refused:
             return ""  # it is new
 
 
-def _is_document(file: str) -> bool:
+def is_document(file: str) -> bool:
+    """Whether people read the file and no program does."""
     return _matches(posixpath.basename(file), DOCUMENTS) and not _matches(file, NO_DOCUMENTS)
 
 
@@ -373,18 +446,19 @@ def _is_at(file: str, path: str) -> bool:
 def _folders(parent: str, files: Iterable[str]) -> set[str]:
     """The names of the folders in a folder."""
     inside = (file.removeprefix(f"{parent}/") for file in files if _is_at(file, parent))
-    return {_checked(file.partition("/")[0]) for file in inside if "/" in file}
+    return {checked(file.partition("/")[0]) for file in inside if "/" in file}
 
 
 def _ends(file: str) -> Iterator[int]:
     return (match.start() for match in re.finditer("/", file))
 
 
-def _checked(name: str) -> str:
+def checked(name: str) -> str:
+    """The name of a folder or a stack; Refused where a command or a matrix reads more in it."""
     if not _NAME.fullmatch(name):
         raise Refused(
             Problem(
-                "bad-name",
+                BAD_NAME,
                 f"{name!r} is the name of a folder or a stack",
                 "letters, digits, `_` and `-`",
                 "rename it: commands and a workflow's matrix are made of it",
@@ -428,10 +502,8 @@ def _files_of(module: str) -> Iterator[str]:
 
 def _merge_base(root: Path, base: str) -> str:
     """The commit to compare with; nothing at all for the parent of the first commit."""
-    commit = f"{base}^{{commit}}"
-    try:
-        resolved = _git(root, "rev-parse", "--verify", "--end-of-options", commit).strip()
-    except Refused:
+    resolved = git.commit(root, base)
+    if resolved is None:
         if base in {"HEAD^", "HEAD^1", "HEAD~1"} and _is_first(root):
             return _EMPTY
         raise Refused(
@@ -441,33 +513,17 @@ def _merge_base(root: Path, base: str) -> str:
                 "a branch, a tag or a commit",
                 "git fetch origin, then --base origin/main",
             )
-        ) from None
+        )
     try:
-        return _git(root, "merge-base", "HEAD", resolved).strip()
+        return git.run(root, "merge-base", "HEAD", resolved).strip()
     except Refused:
         return resolved  # a shallow clone has the commit alone
 
 
 def _is_first(root: Path) -> bool:
     """Whether HEAD has no parent, known or not: a repository made of a template begins so."""
-    header = _git(root, "cat-file", "commit", "HEAD").partition("\n\n")[0]
+    header = git.run(root, "cat-file", "commit", "HEAD").partition("\n\n")[0]
     return "\nparent " not in header
-
-
-def _git(root: Path, *words: str) -> str:
-    try:
-        process = subprocess.run(
-            ["git", *words], cwd=root, capture_output=True, text=True, errors="surrogateescape"
-        )
-    except FileNotFoundError:
-        raise Refused(
-            Problem("no-git", "no program `git`", "git on the PATH", "install git")
-        ) from None
-    if process.returncode:
-        reason = process.stderr.strip().splitlines()[-1:] or [f"exit {process.returncode}"]
-        hint = "run it in a clone of the repository"
-        raise Refused(Problem("git-failed", f"git {words[0]}: {reason[0]}", "exit 0", hint))
-    return process.stdout
 
 
 def as_text(result: Affected) -> str:
@@ -484,21 +540,27 @@ def as_text(result: Affected) -> str:
 
 def as_outputs(result: Affected) -> str:
     """Lines for $GITHUB_OUTPUT: lists as JSON on one line, and `true` or `false`."""
-    fields = {key: value for key, value in asdict(result).items() if key not in {"causes", "base"}}
+    left_out = {"causes", "base", "judges"}
+    fields = {key: value for key, value in asdict(result).items() if key not in left_out}
     return "".join(f"{key}={json.dumps(value)}\n" for key, value in fields.items())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m ml.repository.affected`, which needs no installed package."""
     parser = argparse.ArgumentParser(prog="affected", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--base", required=True, help="A revision, such as origin/main.")
+    compared = parser.add_mutually_exclusive_group(required=True)
+    compared.add_argument("--base", help="A revision, such as origin/main.")
+    compared.add_argument("--pull", type=int, help="A pull request, which GitHub is asked about.")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="Print JSON.")
     form.add_argument("--tests", action="store_true", help="Print the paths for pytest.")
     form.add_argument("--stacks", action="store_true", help="Print the stacks.")
     options = parser.parse_args(argv)
     try:
-        result = affected(repository.root(), options.base)
+        if options.pull is None:
+            result = affected(repository.root(), options.base)
+        else:
+            result, _ = of_pull_request(repository.root(), GitHub.of_workflow(), options.pull)
     except Refused as refused:
         sys.stderr.write(f"{refused}\n")
         return int(refused.exit_code)

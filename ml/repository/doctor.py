@@ -18,12 +18,23 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
+from infra.settings.github import (
+    ACTIONS,
+    APP,
+    BOT,
+    MAIN,
+    OF_MAIN,
+    REQUIRED,
+    REVIEW,
+    RULESETS,
+    bypassing,
+    environment_differences,
+    policy_differences,
+)
 from ml.core import repository
 from ml.core.errors import Refused
 from ml.core.imports import demand_packages_alone
 
-# The check that branch protection names (.github/workflows/check.yml).
-REQUIRED = "required"
 PLACEHOLDERS = ("your-organisation", "00000000-0000-0000-0000-000000000000")
 INSTALL = {
     "az": "https://learn.microsoft.com/cli/azure/install-azure-cli",
@@ -31,10 +42,23 @@ INSTALL = {
 }
 WORKSPACES = "providers/Microsoft.MachineLearningServices"
 API = "api-version=2024-10-01"
-# The GitHub environment with the key of the app that opens pull requests.
-BOT = "bot"
+# Field of a rule → its line on the screen.
+REVIEWS = {
+    "required_approving_review_count": ("review", f"an approval before a merge into {MAIN}"),
+    "require_code_owner_review": ("code owners", "the approval of those in .github/CODEOWNERS"),
+    "require_last_push_approval": ("last push", "an approval by another than who pushed last"),
+    "dismiss_stale_reviews_on_push": ("stale reviews", "a new approval after a push"),
+}
+# The same fields in the older protection of branches.
+OLDER = {
+    **{name: name for name in REVIEWS},
+    "require_code_owner_review": "require_code_owner_reviews",
+    "dismiss_stale_reviews_on_push": "dismiss_stale_reviews",
+}
 # Azure ML's name of the quota of all dedicated machines.
 CORES = "TotalDedicatedCores"
+# The secret that holds the key of the team's app.
+_KEY = "APP_PRIVATE_KEY"
 
 
 @dataclass(frozen=True)
@@ -194,9 +218,16 @@ def github(repository: str, stacks: Sequence[Stack], ask: Ask = ask) -> Iterator
         yield Check("github", "warning", settings.error, fix)
         return
     yield Check("github", "ok", repository)
-    branch = str(settings.json.get("default_branch") or "main")
+    branch = settings.json.get("default_branch")
+    if branch != MAIN:
+        fix = f"gh api --method PATCH repos/{repository} -f default_branch={MAIN}"
+        found = f"it is {branch}; the workflows and environments name {MAIN}"
+        yield Check("default branch", "error", found, fix)
     yield _rights(repository, ask)
-    yield from _protection(repository, branch, ask)
+    yield (_forks if settings.json.get("private") is True else _strangers)(repository, ask)
+    apps = _apps(repository, ask)
+    yield from _protection(repository, apps, ask)
+    yield from _rulesets(repository, apps, ask)
     for stack in stacks:
         for name, reviewed in stack.github.items():
             fix = f"infra bootstrap {stack.name} --run"
@@ -221,27 +252,89 @@ def _rights(repository: str, ask: Ask) -> Check:
     return Check(name, "ok", "reads, and approves nothing")
 
 
-def _protection(repository: str, branch: str, ask: Ask) -> Iterator[Check]:
-    """Rulesets and the older protection of branches count alike; what is asked for is on either."""
-    rules = ask(("gh", "api", f"repos/{repository}/rules/branches/{branch}"))
-    protection = ask(("gh", "api", f"repos/{repository}/branches/{branch}/protection"))
-    checks: set[str] = set()
-    reviews = {"owners": False, "approvals": False}
-    for rule in rules.json if isinstance(rules.json, list) else []:
+def _strangers(repository: str, ask: Ask) -> Check:
+    """Whether a pull request from a fork starts checks by itself, in a public repository."""
+    path = f"repos/{repository}/actions/permissions/fork-pr-contributor-approval"
+    answer, name, everybody = ask(("gh", "api", path)), "forks", "all_external_contributors"
+    if answer.error:
+        return Check(name, "warning", answer.error, "ask an administrator of the repository")
+    if answer.json.get("approval_policy") != everybody:
+        fix = f"gh api --method PUT {path} -f approval_policy={everybody}"
+        return Check(name, "error", "checks of some strangers run without an approval", fix)
+    return Check(name, "ok", "checks of strangers wait for an approval")
+
+
+def _forks(repository: str, ask: Ask) -> Check:
+    """What checks of a fork are given in a private repository: a public one gives them nothing."""
+    path = f"repos/{repository}/actions/permissions/fork-pr-workflows-private-repos"
+    answer, name, runs = ask(("gh", "api", path)), "forks", "run_workflows_from_fork_pull_requests"
+    if answer.error:
+        return Check(name, "warning", answer.error, "ask an administrator of the repository")
+    gifts = ("send_write_tokens_to_workflows", "send_secrets_and_variables")
+    given = [gift for gift in gifts if answer.json.get(gift)]
+    if answer.json.get(runs) and given:
+        off = "".join(f" -F {gift}=false" for gift in gifts)
+        fix = f"gh api --method PUT {path} -F {runs}=true{off}"
+        return Check(name, "error", f"checks of forks run with {' and '.join(given)}", fix)
+    return Check(name, "ok", "checks of forks get no secret, and a token that reads")
+
+
+def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Check]:
+    """Rulesets and the older protection of main count alike, if nobody may bypass them."""
+    rules = ask(("gh", "api", f"repos/{repository}/rules/branches/{MAIN}?per_page=100"))
+    protection = ask(("gh", "api", f"repos/{repository}/branches/{MAIN}/protection"))
+    listed = rules.json if isinstance(rules.json, list) else []
+    rulesets = {
+        id: ask(("gh", "api", f"repos/{repository}/rulesets/{id}"))
+        for id in {rule.get("ruleset_id") for rule in listed}
+    }
+    bypassed = [
+        str(answer.json.get("name", id)) if answer.json else str(id)
+        for id, answer in rulesets.items()
+        if answer.error or bypassing(answer.json) != []
+    ]
+    checks: set[tuple[Any, Any]] = set()
+    reviews: dict[str, int] = dict.fromkeys(REVIEW, 0)
+    kinds: set[str] = set()
+    for rule in listed:
+        answer = rulesets[rule.get("ruleset_id")]
+        if answer.error or bypassing(answer.json) != []:
+            continue
         options = rule.get("parameters") or {}
-        checks |= {one["context"] for one in options.get("required_status_checks") or ()}
-        reviews["owners"] |= bool(options.get("require_code_owner_review"))
-        reviews["approvals"] |= bool(options.get("required_approving_review_count"))
+        kinds.add(rule.get("type", ""))
+        for each in options.get("required_status_checks") or ():
+            checks.add((each["context"], each.get("integration_id")))
+        for name in REVIEW:
+            reviews[name] = max(reviews[name], int(options.get(name) or 0))
     older: Mapping[str, Any] = protection.json if isinstance(protection.json, Mapping) else {}
-    checks |= {*((older.get("required_status_checks") or {}).get("contexts") or ())}
     asked = older.get("required_pull_request_reviews") or {}
-    reviews["owners"] |= bool(asked.get("require_code_owner_reviews"))
-    reviews["approvals"] |= bool(asked.get("required_approving_review_count"))
-    where = f"https://github.com/{repository}/settings/rules"
+    if any((asked.get("bypass_pull_request_allowances") or {}).values()) or (
+        older and not (older.get("enforce_admins") or {}).get("enabled")
+    ):
+        bypassed.append("the protection of the branch")
+    elif older:
+        for each in (older.get("required_status_checks") or {}).get("checks") or ():
+            checks.add((each["context"], each.get("app_id")))
+        for name, former in OLDER.items():
+            reviews[name] = max(reviews[name], int(asked.get(former) or 0))
+        for kind, allowed in (("deletion", "deletions"), ("non_fast_forward", "force_pushes")):
+            if not (older.get(f"allow_{allowed}") or {}).get("enabled"):
+                kinds.add(kind)
+    where = f"infra bootstrap --run; https://github.com/{repository}/settings/rules"
+    if bypassed:
+        yield Check("bypass", "error", f"somebody may bypass {', '.join(sorted(bypassed))}", where)
     for name, holds, words in (
-        ("required check", REQUIRED in checks, f"`{REQUIRED}` before a merge into {branch}"),
-        ("review", reviews["approvals"], f"an approval before a merge into {branch}"),
-        ("code owners", reviews["owners"], "the approval of those in .github/CODEOWNERS"),
+        (
+            "required check",
+            apps[ACTIONS] and (REQUIRED, apps[ACTIONS]) in checks,
+            f"`{REQUIRED}`, of GitHub Actions, before a merge into {MAIN}",
+        ),
+        *((name, bool(reviews[field]), words) for field, (name, words) in REVIEWS.items()),
+        (
+            "history",
+            {"deletion", "non_fast_forward"} <= kinds,
+            f"nobody deletes {MAIN} or writes it anew",
+        ),
     ):
         if holds:
             yield Check(name, "ok", words)
@@ -249,26 +342,72 @@ def _protection(repository: str, branch: str, ask: Ask) -> Iterator[Check]:
             yield Check(name, "error", f"not asked for: {words}", where)
 
 
+def _rulesets(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Check]:
+    """Those of tags and of the app's branches, which `infra bootstrap` makes by these names."""
+    path, fix = f"repos/{repository}/rulesets", "infra bootstrap --run"
+    answer = ask(("gh", "api", f"{path}?includes_parents=false&per_page=100"))
+    ids = {each.get("name"): each.get("id") for each in answer.json or ()}
+    for ruleset in RULESETS:
+        if ruleset == OF_MAIN:
+            continue
+        name = f"ruleset {ruleset.name}"
+        if answer.error or ruleset.name not in ids:
+            found = answer.error or f"there is none for {', '.join(ruleset.names)}"
+            yield Check(name, "error", found, fix)
+            continue
+        details = ask(("gh", "api", f"{path}/{ids[ruleset.name]}"))
+        differences = [details.error] if details.error else ruleset.differences(details.json, apps)
+        if found := "; ".join(differences):
+            yield Check(name, "error", found, fix)
+        else:
+            yield Check(name, "ok", f"holds for {', '.join(ruleset.names)}")
+
+
+def _apps(repository: str, ask: Ask) -> dict[str, Any]:
+    """The numbers of GitHub's own app and of the team's; None where there is none."""
+    actions = ask(("gh", "api", "apps/github-actions"))
+    variables = ask(("gh", "api", f"repos/{repository}/environments/{BOT}/variables"))
+    values = {
+        each.get("name"): str(each.get("value"))
+        for each in ([] if variables.error else variables.json.get("variables") or ())
+    }
+    number = values.get("APP_ID", "")
+    return {
+        ACTIONS: None if actions.error else actions.json.get("id"),
+        APP: int(number) if number.isdecimal() else None,
+    }
+
+
 def _environment(repository: str, name: str, reviewed: bool, fix: str, ask: Ask) -> Check:
-    """Jobs of protected branches alone use it, and those that change Azure have a reviewer."""
-    answer = ask(("gh", "api", f"repos/{repository}/environments/{name}"))
-    label = f"environment {name}"
+    """Jobs of main alone use it, and those that change Azure have a reviewer."""
+    path, label = f"repos/{repository}/environments/{name}", f"environment {name}"
+    answer = ask(("gh", "api", path))
     if answer.error:
         return Check(label, "error", answer.error, fix)
-    kinds = {rule.get("type") for rule in answer.json.get("protection_rules") or ()}
-    branches = answer.json.get("deployment_branch_policy") or {}
-    missing = [] if branches.get("protected_branches") else ["protected branches alone"]
-    missing += ["required reviewers"] if reviewed and "required_reviewers" not in kinds else []
-    if missing:
-        return Check(label, "error", f"without {' and '.join(missing)}", fix)
-    return Check(label, "ok", "protected")
+    policies = ask(("gh", "api", f"{path}/deployment-branch-policies?per_page=100"))
+    differences = [*environment_differences(answer.json, reviewed)]
+    differences += [policies.error] if policies.error else policy_differences(policies.json)
+    if differences:
+        return Check(label, "error", "; ".join(differences), fix)
+    return Check(label, "ok", f"for {MAIN} alone{', with reviewers' if reviewed else ''}")
 
 
 def _app(repository: str, ask: Ask) -> Check:
-    """The app that opens pull requests; a warning, since releases do without it."""
+    """The app that opens pull requests; a warning, since releases do without it.
+
+    An error where its key is a secret that workflows of every branch read.
+    """
+    for kind in ("secrets", "organization-secrets"):
+        answer = ask(("gh", "api", f"repos/{repository}/actions/{kind}?per_page=100"))
+        if answer.error:
+            return Check("app", "warning", answer.error, "ask an administrator of the repository")
+        if _KEY in (each.get("name") for each in answer.json.get("secrets") or ()):
+            of, option = ("organisation", " --org ORG") if "-" in kind else ("repository", "")
+            fix = f"gh secret delete {_KEY}{option}; a new key of the app, as --env {BOT} alone"
+            return Check("app", "error", f"every branch reads {_KEY} of the {of}", fix)
     where = f"repos/{repository}/environments/{BOT}"
     missing = []
-    for kind, name in (("variables", "APP_ID"), ("secrets", "APP_PRIVATE_KEY")):
+    for kind, name in (("variables", "APP_ID"), ("secrets", _KEY)):
         answer = ask(("gh", "api", f"{where}/{kind}"))
         names = [] if answer.error else [each.get("name") for each in answer.json.get(kind) or ()]
         if name not in names:
@@ -276,7 +415,7 @@ def _app(repository: str, ask: Ask) -> Check:
     if missing:
         fix = (
             "a GitHub App with Contents and Pull requests: write, installed here; then gh variable"
-            f" set APP_ID --env {BOT} and gh secret set APP_PRIVATE_KEY --env {BOT} < KEY.pem"
+            f" set APP_ID --env {BOT} and gh secret set {_KEY} --env {BOT} < KEY.pem"
         )
         return Check("app", "warning", f"without {' and '.join(missing)}: no revert opens", fix)
     return Check("app", "ok", "opens pull requests that start checks")

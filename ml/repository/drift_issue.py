@@ -95,10 +95,8 @@ def watched(environment: str, drifts: Sequence[Mapping[str, Any]]) -> Iterator[S
             )
         else:
             title = f"between the requests of {place} and its evaluation"
-            end = (
-                f"Look at the columns (`ml watch MODEL --env {environment} --on azure`), and train "
-                "again where the world has changed."
-            )
+            command = f"ml watch {each['model']} --env {environment} --on azure"
+            end = f"Look at the columns (`{command}`), and train again where the world has changed."
         rows = [
             [code(row["what"]), text(row["expected"]), text(row["found"])]
             for row in each["differences"]
@@ -118,8 +116,8 @@ def _shown(value: object) -> str:
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def read(path: Path, command: str) -> list[Mapping[str, Any]]:
-    """The list that the command wrote; Refused if it did not end."""
+def read(path: Path, command: str, place: str) -> list[Mapping[str, Any]]:
+    """The list that the command wrote for a stack; Refused if it did not end."""
     try:
         differences = json.loads(path.read_text(encoding="utf-8"))
         if all(isinstance(each, dict) for each in differences):
@@ -127,7 +125,9 @@ def read(path: Path, command: str) -> list[Mapping[str, Any]]:
     except (OSError, ValueError, TypeError):
         pass
     found = f"{path} has no list of differences"
-    raise Refused(Problem("no-drift", found, f"what `{command}` writes", f"{command} STACK=dev"))
+    raise Refused(
+        Problem("no-drift", found, f"what `{command}` writes", f"{command} STACK={place}")
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,9 +141,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         if options.differences:
-            subjects = [stack(options.stack, read(options.differences, "make drift"))]
+            subjects = [
+                stack(options.stack, read(options.differences, "make drift", options.stack))
+            ]
         else:
-            subjects = [*watched(options.stack, read(options.watched, "make watch"))]
+            subjects = [*watched(options.stack, read(options.watched, "make watch", options.stack))]
         github = GitHub.of_workflow()
         for subject in subjects:
             print(post(github, subject, options.author))

@@ -55,7 +55,10 @@ class GitHub:
         return json.loads(self._call("GET", self._url(path, query))[0])
 
     def pages(self, path: str, key: str = "", **query: str) -> Iterator[Any]:
-        """Every item of a list, of all its pages; `key` is where an answer holds the list."""
+        """Every item of a list, of all its pages; `key` is where an answer holds the list.
+
+        Raises Refused for a list of more than `PAGES` pages: what is not read might decide.
+        """
         url = self._url(path, {**query, "per_page": "100"})
         for _ in range(PAGES):
             body, headers = self._call("GET", url)
@@ -67,6 +70,7 @@ class GitHub:
             url = following[1]
             if not url.startswith(f"{self.api}/"):
                 raise _failed(f"the next page is at {url[:80]}", f"an address below {self.api}")
+        raise _failed(f"{path} has more than {PAGES} pages", "a list that is read to its end")
 
     def send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
         """Change something; the answer, None when there is none."""
@@ -77,6 +81,14 @@ class GitHub:
         """A file of at most `limit` bytes; more is an error."""
         content, _ = self._call("GET", self._url(path, {}), limit=limit)
         return content
+
+    def head(self, branch: str = MAIN) -> str:
+        """The newest commit of a branch."""
+        return str(self.get(f"git/ref/heads/{branch}")["object"]["sha"])
+
+    def text(self, path: str, commit: str) -> str:
+        """A file of a commit, to the last byte."""
+        return base64.b64decode(self.get(f"contents/{path}", ref=commit)["content"]).decode()
 
     def keep_issue(self, marker: str, title: str, body: str, author: str = AUTHOR) -> str:
         """Open or update the one issue whose text begins with the marker, a comment of HTML.
@@ -114,61 +126,96 @@ class GitHub:
         title: str,
         body: str,
         files: Mapping[str, str | bytes | None],
+        base: str,
         modes: Mapping[str, str] | None = None,
     ) -> tuple[int, str]:
-        """Open or update the pull request of a branch: one commit on main with these files.
+        """Open or update the pull request of a branch: one commit on `base` with these files.
 
-        Path → content; None removes a file. `modes` has those of files that can be run. The number,
-        and what was done as in `keep_issue`. Where somebody closed or merged it, or added a commit
-        to the branch, nothing is changed. The token has to be an app's: a pull request that a
-        workflow's own token opens starts no checks.
+        `base` is the commit of main that the files were made on: what main got since stays. Path →
+        content; None removes a file. `modes` has those of files that can be run. The number, and
+        what was done as in `keep_issue`. Where somebody closed or merged it, or added a commit to
+        the branch, nothing is changed. Raises Refused rather than open it on a commit that is not
+        this one. The token has to be an app's: a pull request that a workflow's own token opens
+        starts no checks.
         """
-        owner = self.repository.partition("/")[0]
-        every = [*self.pages("pulls", state="all", head=f"{owner}:{branch}")]
+        every = self.pull_requests_of(branch)
         if any(pull["state"] != "open" for pull in every):
             number = max(int(pull["number"]) for pull in every)
             return number, f"pull request {number} is closed, and stays so"
-        is_new = self._keep_branch(branch, title, files, modes or {})
+        commit, is_new = self._keep_branch(branch, base, title, files, modes or {}, bool(every))
         if not every:
             fields = {"title": title, "head": branch, "base": MAIN, "body": body}
-            number = int(self.send("POST", "pulls", fields)["number"])
+            pull = self.send("POST", "pulls", fields)
+            number = int(pull["number"])
+            if pull["head"]["sha"] != commit:
+                self.send("PATCH", f"pulls/{number}", {"state": "closed"})
+                raise _foreign(f"{branch} got another commit, and pull request {number} is closed")
             return number, f"pull request {number} is opened"
         number, pull = int(every[0]["number"]), every[0]
+        if commit is None:
+            return number, f"pull request {number} has commits of somebody else, and is theirs"
         if (pull["title"], str(pull["body"]).strip()) != (title, body.strip()):
             self.send("PATCH", f"pulls/{number}", {"title": title, "body": body})
             is_new = True
         return number, f"pull request {number} is {'updated' if is_new else 'as it should be'}"
 
+    def pull_requests_of(self, branch: str) -> list[Any]:
+        """Those that an app opened for a branch of this repository, closed ones too.
+
+        Refused for an open one of a person, or of a workflow's own token, which is no app's.
+        """
+        owner = self.repository.partition("/")[0]
+        every = []
+        for pull in self.pages("pulls", state="all", head=f"{owner}:{branch}"):
+            # The organisation of the repository may own forks of it.
+            if (pull["head"].get("repo") or {}).get("full_name") != self.repository:
+                continue
+            login = str((pull.get("user") or {}).get("login") or "nobody")
+            # The name of an account that is no app has no brackets.
+            if login.endswith("[bot]") and login != AUTHOR:
+                every.append(pull)
+            elif pull["state"] == "open":
+                raise _foreign(f"pull request {pull['number']} of {login} is about {branch}")
+        return every
+
     def _keep_branch(
         self,
         branch: str,
+        base: str,
         message: str,
         files: Mapping[str, str | bytes | None],
         modes: Mapping[str, str],
-    ) -> bool:
-        """Whether the branch has a new commit: main with the files."""
-        main = str(self.get(f"git/ref/heads/{MAIN}")["object"]["sha"])
+        is_open: bool,
+    ) -> tuple[str | None, bool]:
+        """The branch's commit, `base` with the files, and whether it is new.
+
+        None for a commit of somebody else, which is not overwritten while a pull request shows it.
+        """
         entries = [
             {"path": path, "mode": modes.get(path, "100644"), "type": "blob", **self._blob(content)}
             for path, content in files.items()
         ]
-        base = str(self.get(f"git/commits/{main}")["tree"]["sha"])
-        tree = self.send("POST", "git/trees", {"base_tree": base, "tree": entries})["sha"]
+        before = str(self.get(f"git/commits/{base}")["tree"]["sha"])
+        tree = self.send("POST", "git/trees", {"base_tree": before, "tree": entries})["sha"]
         wanted = f"refs/heads/{branch}"
         refs = self.get(f"git/matching-refs/heads/{branch}")
-        there = next((ref["object"]["sha"] for ref in refs if ref["ref"] == wanted), None)
+        there = next((str(ref["object"]["sha"]) for ref in refs if ref["ref"] == wanted), None)
         if there is not None:
             now = self.get(f"git/commits/{there}")
-            # A commit of somebody else is not overwritten.
-            if now["tree"]["sha"] == tree or now["message"] != message:
-                return False
-        fields = {"message": message, "tree": tree, "parents": [main]}
-        commit = self.send("POST", "git/commits", fields)["sha"]
+            parents = [parent["sha"] for parent in now["parents"]]
+            if (now["tree"]["sha"], parents, now["message"]) == (tree, [base], message):
+                return there, False
+            if not is_open:
+                raise _foreign(f"the branch {branch} has the commit {there[:12]} already")
+            if now["message"] != message:
+                return None, False
+        fields = {"message": message, "tree": tree, "parents": [base]}
+        commit = str(self.send("POST", "git/commits", fields)["sha"])
         if there is None:
             self.send("POST", "git/refs", {"ref": wanted, "sha": commit})
         else:
             self.send("PATCH", f"git/refs/heads/{branch}", {"sha": commit, "force": True})
-        return True
+        return commit, True
 
     def _blob(self, content: str | bytes | None) -> Mapping[str, str | None]:
         """The entry of a tree for a content: bytes that are no text are sent before it."""
@@ -211,6 +258,12 @@ class GitHub:
         if len(content) > limit:
             raise _failed(f"{what}: more than {limit:,} bytes", "a smaller answer")
         return content, headers
+
+
+def _foreign(reason: str) -> Refused:
+    hint = "look at it, then remove the branch and re-run the job"
+    problem = Problem("foreign-branch", reason, "the commit that this run made alone", hint)
+    return Refused(problem, exit_code=Exit.RUN_FAILED)
 
 
 def _failed(reason: str, expected: str = "an answer of GitHub") -> Refused:

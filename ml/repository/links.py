@@ -1,5 +1,5 @@
-"""Relative links of the repository's pages lead to a file, and to a heading that is there; and no
-file has the markers of a merge that nobody finished.
+"""Relative links of the repository's pages lead to a file, and to a heading that is there; no file
+has the markers of a merge that nobody finished, nor a name that `layout` does not allow.
 
 `python -m ml.repository.links` needs no package: a pull request of documents installs nothing.
 """
@@ -7,29 +7,29 @@ file has the markers of a merge that nobody finished.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from ml.core import repository
-from ml.core.errors import Exit, Place, Problem
+from ml.core import git, repository
+from ml.core.errors import Exit, Place, Problem, Refused
+from ml.repository import layout
 
-# What copier writes around lines that it could not merge (`make update`).
+# What `make update` writes around lines that it could not merge.
 MARKERS = r"^(<<<<<<< before updating|>>>>>>> after updating)"
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _CODE = re.compile(r"`[^`]*`")
-# A target in angle brackets may have spaces; a title may follow.
-_LINK = re.compile(r"\]\(\s*(?:<([^>]*)>|([^\s)]+))[^)]*\)")
-_HEADING = re.compile(r"^ {0,3}#{1,6}\s+(.*?)\s*#*\s*$")
+# A target in angle brackets may have spaces. Few characters are tried twice: a stranger writes the
+# pages too.
+_LINK = re.compile(r"\]\(\s*+(?:<([^<>]*+)>|([^\s()]++))")
+_HEADING = re.compile(r"^ {0,3}#{1,6}\s+(.*)")
 
 
 def problems(root: Path) -> Iterator[Problem]:
     """A problem for each link of a tracked or new page that leads nowhere."""
-    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.md"]
-    names = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True).stdout
-    for name in sorted({*names.split("\0")} - {""}):
+    words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.md")
+    for name in sorted({*git.run(root, *words).split("\0")} - {""}):
         page = root / name
         if page.is_file():
             for number, target in _links(page):
@@ -42,8 +42,7 @@ def problems(root: Path) -> Iterator[Problem]:
 
 def unmerged(root: Path) -> list[str]:
     """The files of the work tree with such markers."""
-    words = ["git", "grep", "--untracked", "-lzE", MARKERS]
-    names = subprocess.run(words, cwd=root, capture_output=True, text=True).stdout
+    names = git.ask(root, "grep", "--untracked", "-lzE", MARKERS) or ""  # none: exit 1
     return [name for name in names.split("\0") if name]
 
 
@@ -71,7 +70,8 @@ def _headings(page: Path) -> set[str]:
     anchors = set()
     for _, line in _prose(page):
         if match := _HEADING.match(line):
-            words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match[1]).lower()
+            words = re.sub(r"\[([^\[\]]*+)\]\([^)]*+\)", r"\1", match[1]).lower()
+            words = words.rstrip().rstrip("#").rstrip()
             anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
             anchors.add(f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor)
             seen[anchor] += 1
@@ -92,13 +92,18 @@ def _prose(page: Path) -> Iterator[tuple[int, str]]:
 def main() -> int:
     """Print every problem; 1 when there is one."""
     root, hint = repository.root(), "keep what is right of both, and remove the markers"
-    broken = [
-        *problems(root),
-        *(
-            Problem("unmerged", name, "no markers of an update", hint, Place(name, 1))
-            for name in unmerged(root)
-        ),
-    ]
+    try:
+        broken = [
+            *problems(root),
+            *layout.tracked_problems(root),
+            *(
+                Problem("unmerged", name, "no markers of an update", hint, Place(name, 1))
+                for name in unmerged(root)
+            ),
+        ]
+    except Refused as refused:
+        print(refused, file=sys.stderr)
+        return int(refused.exit_code)
     for problem in broken:
         print(problem, file=sys.stderr)
     return int(Exit.RUN_FAILED if broken else Exit.DONE)

@@ -15,14 +15,27 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ml.core import names, repository
 from ml.core.errors import Problem, Refused
+from ml.core.imports import ROOT
+from ml.measures.metrics import QUANTILES
+from ml.measures.tasks import KINDS
+from ml.repository.libraries import LIBRARIES, estimator, objective
 from ml.repository.profile import Choices, Profile, profile
-from ml.toolkit.metrics import QUANTILES
-from ml.toolkit.tables import Column
+from ml.toolkit.data.datasets import TABLE_TASKS
+from ml.toolkit.data.tables import Column
 
 TEMPLATES = Path(__file__).parent / "templates"
 _SUFFIX = ".jinja"
 # Larger files make every clone slow; GitHub warns at 50 MB.
 LARGEST = 20_000_000
+# What AutoML compares its trials by, of the metric that versions are compared by: Azure ML's own
+# metrics are few.
+AUTOML_METRICS = {
+    **{"accuracy": "accuracy", "average_precision": "average_precision_score_weighted"},
+    **{"mae": "normalized_mean_absolute_error", "r2": "r2_score"},
+}
+# What the members of its models are, as the gate `format` calls them.
+AUTOML_FORMATS = ("lightgbm-text", "onnx", "xgboost-json", "json")
+_AUTOML = frozenset({Path("split.py"), Path("jobs/automl.yml")})
 
 
 @dataclass(frozen=True)
@@ -35,17 +48,24 @@ class NewProject:
     endpoint: str
 
 
-def new(name: str, table: Path, choices: Choices, datastore: str = "") -> NewProject:
+def new(
+    name: str, table: Path, choices: Choices, datastore: str = "", model: str = "lightgbm"
+) -> NewProject:
     """Write `ml/projects/NAME` for a table, and copy the table into it.
 
     With `datastore`, a URI of Azure ML (`azureml://datastores/…`), the data asset lies there and
-    the table, a sample of it, is only read. Raises Refused, and writes nothing, when the name is
-    taken or cannot be used, and when no project can be made of the table.
+    the table, a sample of it, is only read. `model` is one of LIBRARIES. Raises Refused, and writes
+    nothing, when the name is taken or cannot be used, and when no project can be made of the table.
     """
     package = name.replace("-", "_")
     folder = repository.root() / "ml" / "projects" / package
+    tests = repository.root() / "tests" / "projects" / package
     if not names.is_name("project", package):
         names.check("project", name)
+    if model not in LIBRARIES:
+        raise Refused(
+            Problem("no-such-library", f"--model {model}", f"one of {', '.join(LIBRARIES)}")
+        )
     if folder.exists():
         raise Refused(
             Problem(
@@ -66,11 +86,14 @@ def new(name: str, table: Path, choices: Choices, datastore: str = "") -> NewPro
             )
         )
     table_profile = profile(table, choices)
-    texts = _texts(package, table_profile, datastore)
+    texts = {
+        (tests / path.relative_to("tests") if path.parts[0] == "tests" else folder / path): text
+        for path, text in _texts(package, table_profile, datastore, model).items()
+    }
     for path, text in texts.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text, encoding="utf-8")
-    paths = [folder / path for path in texts]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    paths = [*texts]
     if not datastore:
         copy = folder / "data" / package / str(table_profile.head["file"])
         copy.parent.mkdir()
@@ -79,9 +102,12 @@ def new(name: str, table: Path, choices: Choices, datastore: str = "") -> NewPro
     return NewProject(folder, tuple(sorted(paths)), table_profile, package.replace("_", "-"))
 
 
-def _texts(package: str, about: Profile, datastore: str) -> Mapping[Path, str]:
-    """The files of the project, by their paths in its folder."""
+def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[Path, str]:
+    """The files of the project, by their paths in its folder; `tests` is a folder of its own."""
     features = [column.name for column in about.features]
+    library = LIBRARIES[model]
+    # Its models are served in that environment, and measured on rows that they were not fitted on.
+    has_automl = library.environment == "ml-cpu" and "folds" not in about.head
     values = {
         "name": package,
         "endpoint": package.replace("_", "-"),
@@ -92,19 +118,39 @@ def _texts(package: str, about: Profile, datastore: str) -> Mapping[Path, str]:
             for row in about.samples
         ],
         "slices": about.head["slices"],
+        "environments": repository.environments(ROOT),
         **{each.name: getattr(about, each.name) for each in fields(about)},
         "goal": about.goal,
-        "objective": _objective(about),
+        "library": library,
+        "objective": objective(model, about.task, about.primary_metric),
+        "estimator": estimator(about.task, about.primary_metric),
+        "formats": [*dict.fromkeys((*library.formats, *(AUTOML_FORMATS if has_automl else ())))],
+        "automl_metric": AUTOML_METRICS.get(
+            about.primary_metric,
+            "normalized_root_mean_squared_error" if about.task == "regression" else "auc_weighted",
+        ),
+        "answer": KINDS[about.task].answer,
         "quantile": QUANTILES.get(about.primary_metric),
         "largest": _rounded(about.same_answer * 10),
-        "gap": _rounded(0.1 if about.spread == 1.0 else about.same_answer / 4),
+        # A quarter of few rows is a validation of which each mean moves by chance.
+        "gap": _rounded(
+            (0.1 if about.spread == 1.0 else about.same_answer / 4)
+            * (2 if "folds" in about.head else 1)
+        ),
         "threshold": _rounded(about.same_answer),
-        "own_scale": about.task == "regression",
+        "own_scale": bool(TABLE_TASKS[about.task].types),
     }
     texts = {}
     for template in sorted(TEMPLATES.rglob(f"*{_SUFFIX}")):
         path = template.relative_to(TEMPLATES)
+        if path.parts[0] == "models" and path.name != f"{model}.py{_SUFFIX}":
+            continue
+        if path.parts[0] == "tests" and datastore:  # which has no table here
+            continue
+        if Path(str(path).removesuffix(_SUFFIX)) in _AUTOML and not has_automl:
+            continue
         to = Path(str(path).removesuffix(_SUFFIX).replace("NAME", package))
+        to = Path("model.py") if path.parts[0] == "models" else to
         texts[to] = _environment().get_template(path.as_posix()).render(values)
     return texts
 
@@ -141,15 +187,6 @@ def _column(column: Column) -> str:
     """A column as the schema has it, without what is usual."""
     usual: Mapping[str, object] = {"unique": False, "refers_to": "", "optional": False}
     return _yaml({name: of for name, of in vars(column).items() if usual.get(name) != of})
-
-
-def _objective(about: Profile) -> str:
-    """LightGBM's objective for the task and the metric."""
-    if about.task == "regression" and about.primary_metric == "mae":
-        return "regression_l1"
-    if about.primary_metric in QUANTILES:
-        return "quantile"
-    return about.task
 
 
 def _rounded(number: float) -> float:

@@ -6,37 +6,47 @@ Everything here is a first guess that `ml new` writes down for a person to corre
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from ml.core import repository
 from ml.core.errors import Problem, Refused, nearest
-from ml.toolkit.datasets import FEATURES
-from ml.toolkit.measurement import Rows, constant_answer, metric_values
-from ml.toolkit.metrics import METRICS, Task
-from ml.toolkit.tables import MISSING, Column, ColumnType, is_number, is_whole_number
+from ml.measures.measurement import Rows, constant_answer, metric_values
+from ml.measures.metrics import Metric
+from ml.measures.tasks import KINDS, TargetColumn, Task
+from ml.serving.scoring.columns import MISSING
+from ml.toolkit.data.datasets import FEATURES, TABLE_TASKS
+from ml.toolkit.data.tables import Column, ColumnType, is_number, is_whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Validation and test are a fifth of the rows each, and a gate asks for a hundred in both.
+# By time validation and test are a fifth of the rows each, and a gate asks for a hundred in both.
 FEWEST_ROWS = 600
+# Otherwise three quarters are the test, out of fold, and a gate asks for thirty in validation. Of
+# more rows a fifth is enough: the AUC of 600 rows, of two models that are equally good, has an
+# interval as wide as the margin of `non-inferiority`.
+FEWEST_ROWS_OF_FOLDS, MOST_ROWS_OF_FOLDS = 150, 3000
+FOLDS = 5
 # A whole number of more values is a number to be predicted, not a class.
 MOST_CLASSES = 20
 # A text with more values, or one that differs in half of the rows, is a name or free text.
 MOST_CATEGORIES = 200
 # Values of a slice that are compared.
 MOST_SLICES = 10
-FEWEST_IN_SLICE = 100
-SAMPLES = 5
+FEWEST_IN_SLICE, FEWEST_IN_SLICE_OF_FOLDS = 100, 40
+# Enough for a canary to judge the distribution of the answers.
+SAMPLES = 100
 _DELIMITERS = ",;\t|"
 _SNIFFED = 1 << 16
 _ID = ("id", "key", "uuid", "guid", "number", "index")
+# 003 is a branch or an article, not three.
+_PADDED = re.compile(r"[+-]?0\d", re.ASCII)
 _POSITIVE = frozenset({"1", "yes", "true", "y", "t"})
-PRIMARY: Mapping[Task, str] = {"binary": "auc", "multiclass": "log_loss", "regression": "mae"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,12 @@ class Profile:
     @property
     def goal(self) -> str:
         """`maximize` or `minimize`."""
-        return METRICS[self.task][self.primary_metric].goal
+        return self.metric.goal
+
+    @property
+    def metric(self) -> Metric:
+        """The primary metric."""
+        return KINDS[self.task].metrics[self.primary_metric]
 
     @property
     def features(self) -> tuple[Column, ...]:
@@ -109,33 +124,40 @@ def profile(path: Path, choices: Choices) -> Profile:
                     f"did you mean `{close[0]}`?" if close else "",
                 )
             )
-    if len(frame) < FEWEST_ROWS:
-        raise Refused(
-            Problem(
-                "too-few-rows",
-                f"{repository.shown(path)} has {len(frame)} rows",
-                f"at least {FEWEST_ROWS}: validation and test are a fifth each, and the gates ask "
-                "for 100 rows in both",
+    folds = 0 if choices.time or len(frame) > MOST_ROWS_OF_FOLDS else FOLDS
+    if len(frame) < (FEWEST_ROWS if choices.time else FEWEST_ROWS_OF_FOLDS):
+        whole = f"at least {FEWEST_ROWS}: validation and test are a fifth each, and the gates ask"
+        expected = f"{whole} for 100 rows in both"
+        if not choices.time:
+            expected = (
+                f"at least {FEWEST_ROWS_OF_FOLDS}: three quarters are tested out of fold, and the "
+                "gates ask for 100 rows of them"
             )
-        )
+        found = f"{repository.shown(path)} has {len(frame)} rows"
+        raise Refused(Problem("too-few-rows", found, expected))
     columns = [_column(name, frame[name]) for name in names]
     target = frame[choices.target]
-    if empty := int(target.isin(MISSING).sum()):
-        raise Refused(
-            Problem(
-                "empty-target",
-                f"{empty} of {len(frame)} rows have no `{choices.target}`",
-                "a value in every row",
-                "remove those rows: nothing can be learnt from them",
+    for option in ("target", "id", "group", "time"):
+        name = getattr(choices, option)
+        if name and (empty := int(frame[name].isin(MISSING).sum())):
+            raise Refused(
+                Problem(
+                    f"empty-{option}",
+                    f"{empty} of {len(frame)} rows have no `{name}`",
+                    "a value in every row",
+                    "remove those rows: nothing can be learnt from them"
+                    if option == "target"
+                    else f"fill them in, or leave out --{option}",
+                )
             )
-        )
     task = _task(choices, target)
-    metric = choices.primary_metric or PRIMARY[task]
-    if metric not in METRICS[task]:
-        expected = f"one of: {', '.join(METRICS[task])}"
+    kind, about = KINDS[task], TABLE_TASKS[task]
+    metric = choices.primary_metric or kind.primary
+    if metric not in kind.metrics:
+        expected = f"one of: {', '.join(kind.metrics)}"
         raise Refused(Problem("no-such-metric", f"--metric {metric} of a {task} model", expected))
-    columns = [_as(column, choices, task) for column in columns]
-    positive = (choices.positive or _positive(target)) if task == "binary" else ""
+    columns = [_as(column, choices, about) for column in columns]
+    positive = (choices.positive or _positive(target)) if about.has_positive else ""
     if positive and positive not in {*target}:
         values = ", ".join(sorted({*target}))
         raise Refused(Problem("no-such-value", f"--positive {positive}", f"one of: {values}"))
@@ -144,15 +166,16 @@ def profile(path: Path, choices: Choices) -> Profile:
     head["target"] = choices.target
     optional = {"positive": positive, "id": own_id, "group": choices.group, "time": choices.time}
     head |= {name: value for name, value in optional.items() if value}
-    head["slices"] = [
-        choices.slice or _slice(frame, columns, {choices.target, own_id, choices.group})
-    ]
+    if folds:
+        head["folds"] = folds
+    fewest = FEWEST_IN_SLICE_OF_FOLDS if folds else FEWEST_IN_SLICE
+    aside = {choices.target, own_id, choices.group}
+    head["slices"] = [choices.slice or _slice(frame, columns, aside, fewest)]
     head |= form
     head["header"] = True
     head["rows"] = [len(frame) // 2, len(frame) * 100]
-    labels: Any = (target == positive) if task == "binary" else target
-    labels = labels.astype(float).to_numpy() if task != "multiclass" else labels.to_numpy()
-    classes = sorted({*target}) if task == "multiclass" else []
+    labels = about.labels(target.to_list(), positive)
+    classes = sorted({*target}) if about.has_classes else []
     result = Profile(
         task,
         metric,
@@ -160,7 +183,7 @@ def profile(path: Path, choices: Choices) -> Profile:
         tuple(columns),
         len(classes),
         _same_answer(task, metric, labels, classes),
-        float(labels.max() - labels.min()) if task == "regression" else 1.0,
+        float(labels.max() - labels.min()) if about.types else 1.0,
         (),
     )
     at = [list(frame.columns).index(column.name) for column in result.features]
@@ -188,7 +211,9 @@ def _read(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
             if sniffed.skipinitialspace:
                 form["skip_spaces"] = True
             stream.seek(0)
-            header = [name.strip() for name in next(csv.reader(stream, sniffed))]
+            spaces = sniffed.skipinitialspace
+            rows = csv.reader(stream, delimiter=sniffed.delimiter, skipinitialspace=spaces)
+            header = [name.strip() for name in next(rows)]
         frame = pd.read_csv(
             path,
             sep=sniffed.delimiter,
@@ -214,9 +239,10 @@ def _column(name: str, cells: pd.Series[str]) -> Column:
     kind: ColumnType = "text"
     if not values:
         return Column(name, "text", optional=True)
-    if all(map(is_whole_number, values)):
+    is_code = any(map(_PADDED.match, values))
+    if all(map(is_whole_number, values)) and not is_code:
         kind = "id" if unique and name.casefold().endswith(_ID) else "integer"
-    elif all(map(is_number, values)):
+    elif all(map(is_number, values)) and not is_code:
         kind = "float"
     elif all(map(_is_time, values)):
         kind = "timestamp"
@@ -235,9 +261,9 @@ def _is_time(value: str) -> bool:
     return True
 
 
-def _as(column: Column, choices: Choices, task: Task) -> Column:
+def _as(column: Column, choices: Choices, about: TargetColumn) -> Column:
     """The column with the type that its part in the project asks for."""
-    if column.name == choices.target and task != "regression":
+    if column.name == choices.target and not about.types:
         return replace(column, type="category", unique=False)
     if column.name == choices.id:
         return replace(column, type="id", unique=True)
@@ -251,20 +277,15 @@ def _task(choices: Choices, target: pd.Series[str]) -> Task:
     numeric = all(map(is_number, values))
     task: Task = "multiclass"
     if choices.task:
-        known = [name for name in get_args(Task) if name != "ranking"]
-        if choices.task not in known:
-            raise Refused(Problem("no-such-task", f"--task {choices.task}", " or ".join(known)))
-        task = next(name for name in known if name == choices.task)
+        if choices.task not in TABLE_TASKS:
+            known = " or ".join(TABLE_TASKS)
+            raise Refused(Problem("no-such-task", f"--task {choices.task}", known))
+        task = choices.task
     elif len(values) == 2:
         task = "binary"
     elif numeric and (len(values) > MOST_CLASSES or not all(map(is_whole_number, values))):
         task = "regression"
-    fits = {
-        "binary": len(values) == 2,
-        "multiclass": 2 < len(values) <= MOST_CATEGORIES,
-        "regression": numeric and len(values) > 2,
-    }
-    if not fits[task]:
+    if not TABLE_TASKS[task].fits(len(values), numeric):
         kind = "numbers" if numeric else "texts"
         raise Refused(
             Problem(
@@ -284,7 +305,7 @@ def _positive(target: pd.Series[str]) -> str:
     return affirmative[0] if len(affirmative) == 1 else str(counts.index[-1])
 
 
-def _slice(frame: pd.DataFrame, columns: Sequence[Column], aside: set[str]) -> str:
+def _slice(frame: pd.DataFrame, columns: Sequence[Column], aside: set[str], fewest: int) -> str:
     """The column of a few values of which the second most frequent has the most rows, else the
     first number, which is cut into thirds. A name with a dot cannot be written in gates.yml.
     """
@@ -296,7 +317,7 @@ def _slice(frame: pd.DataFrame, columns: Sequence[Column], aside: set[str]) -> s
     by_size: list[tuple[int, str]] = []
     for column in usable:
         counts = frame[column.name][~frame[column.name].isin(MISSING)].value_counts()
-        if 2 <= len(counts) <= MOST_SLICES and counts.iloc[1] >= FEWEST_IN_SLICE:
+        if 2 <= len(counts) <= MOST_SLICES and counts.iloc[1] >= fewest:
             by_size.append((int(counts.iloc[1]), column.name))
     if by_size:
         return max(by_size)[1]

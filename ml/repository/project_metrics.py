@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ml.core import documents, repository
 from ml.core.documents import Document, Key
 from ml.core.errors import Place, Problem, nearest
-from ml.toolkit.datasets import SchemaRefused, Target
-from ml.toolkit.evaluation import wrong_primary
-from ml.toolkit.metrics import METRICS, TASKS, Task
-from ml.toolkit.tables import TableSchema
+from ml.measures.evaluation import wrong_primary
+from ml.measures.metrics import Goal, OwnMetric, own_fault
+from ml.measures.tasks import EVERY_METRIC, KINDS, Task, metrics_of
+from ml.toolkit.data.datasets import SchemaRefused, Target
+from ml.toolkit.data.tables import TableSchema
 
 # The calls of ml.toolkit that are told the task and the primary metric.
 _CALLS = frozenset({"evaluate", "Evaluation"})
 # The settings of gates that have entries by metric; a test compares.
 SETTINGS = (
     *(("quality", name) for name in ("bounds", "at_least", "at_most")),
-    *(("gap", "at_most"), ("fairness", "at_most")),
+    *(("gap", "at_most"), ("fairness", "at_most"), ("non-inferiority", "spreads")),
 )
+# Where a project defines metrics of its own, in a table `METRICS`.
+METRICS = "metrics.py"
 # Of a dataset, the one that trials are compared on first.
 PARTS = ("validation", "test", "train")
 
@@ -33,7 +36,8 @@ def schema_problems(path: Path) -> Sequence[Problem]:
     if not isinstance(document.data, dict) or "task" not in document.data:
         return []
     try:
-        Target.parse(document.data, TableSchema.parse(document.data).columns)
+        own = _own(path.parent.parent)
+        Target.parse(document.data, TableSchema.parse(document.data).columns, own)
     except SchemaRefused as refused:
         words = (refused.field, str(document.get(refused.field)))
         close = [name for word in words for name in nearest(word, refused.known)]
@@ -42,7 +46,7 @@ def schema_problems(path: Path) -> Sequence[Problem]:
         place = document.place(refused.field)
         return [Problem("wrong-schema", found, refused.expected, hint, place)]
     except (KeyError, TypeError, ValueError) as error:
-        expected = "the fields that ml/toolkit/datasets.py lists"
+        expected = "the fields that ml/toolkit/data/datasets.py lists"
         return [Problem("wrong-schema", str(error), expected, place=document.place())]
     return []
 
@@ -52,9 +56,10 @@ def evaluation_problems(path: Path) -> Iterator[Problem]:
     for metric, task in _calls(path):
         if metric is None or task is None:
             continue
-        known = METRICS.get(next((known for known in TASKS if known == task), "ranking"), {})
+        own = _own(path.parent)
+        known = metrics_of(task if task in KINDS else "ranking", own)
         goal = known[str(metric.value)].goal if str(metric.value) in known else ""
-        if wrong := wrong_primary(task, metric.value, goal):
+        if wrong := wrong_primary(task, metric.value, goal, own):
             place = Place(repository.shown(path), metric.lineno)
             yield _unknown(wrong.partition(",")[0], str(metric.value), task, known, place)
 
@@ -67,14 +72,21 @@ def gate_problems(path: Path) -> Iterator[Problem]:
     document, task = documents.read(path), _task(path.parent)
     if task is None:
         return
+    own = _own(path.parent)
+    metrics, stated = metrics_of(task, own), document.get("gates", "quality", "bounds")
+    bounds = stated if isinstance(stated, dict) else {}
     for gate, setting in SETTINGS:
         values = document.get("gates", gate, setting)
         for key in values if isinstance(values, dict) else ():
             metric = str(key).rpartition(".")[2]
-            if metric not in METRICS[task]:
-                place = document.place("gates", gate, setting, key)
+            place = document.place("gates", gate, setting, key)
+            if metric not in metrics:
                 found = f"`gates.{gate}.{setting}` has the metric `{metric}`"
-                yield _unknown(found, metric, task, METRICS[task], place)
+                yield _unknown(found, metric, task, metrics, place)
+            elif metric in own and metric not in bounds:
+                found = f"`{metric}` of `gates.{gate}.{setting}` has no bounds"
+                expected = f"`{metric}: [LOWEST, HIGHEST]` under `gates.quality.bounds`"
+                yield Problem("no-bounds", found, expected, "its range in metrics.py", place)
 
 
 def sweep_problems(path: Path) -> Iterator[Problem]:
@@ -88,7 +100,8 @@ def sweep_problems(path: Path) -> Iterator[Problem]:
     task = _task(folder)
     if task is None or not path.is_file():
         return
-    document, metrics, schemas = documents.read(path), METRICS[task], _schemas(folder)
+    document, schemas = documents.read(path), _schemas(folder)
+    metrics = metrics_of(task, _own(folder))
     ends = tuple(f"_{metric}" for metric in metrics)
     for keys in _objectives(document.data):
         name = str(document.get(*keys))
@@ -133,8 +146,40 @@ def _task(folder: Path) -> Task | None:
     """The task of a project, by the schema of its table or its evaluate.py; None if not written."""
     stated = {schema.get("task") for schema in _schemas(folder)}
     stated |= {task for _, task in _calls(folder / "evaluate.py")}
-    tasks = [task for task in TASKS if task in stated]
+    tasks = [task for task in KINDS if task in stated]
     return tasks[0] if len(tasks) == 1 else None
+
+
+def metric_problems(path: Path) -> Iterator[Problem]:
+    """The names in a project's metrics.py that no metric of its own can have."""
+    for key, _ in _own_entries(path):
+        if wrong := own_fault(str(key.value), EVERY_METRIC):
+            place = Place(repository.shown(path), key.lineno)
+            yield Problem("wrong-metric", wrong, "a name of its own", place=place)
+
+
+def _own(folder: Path) -> Mapping[str, OwnMetric]:
+    """The names and goals of the project's own metrics; their ranges are not read."""
+    return {
+        str(key.value): OwnMetric(goal, (0.0, 1.0))
+        for key, goal in _own_entries(folder / METRICS)
+        if not own_fault(str(key.value), EVERY_METRIC)
+    }
+
+
+def _own_entries(path: Path) -> Iterator[tuple[ast.Constant, Goal]]:
+    """The names of the table `METRICS`, and the goals of its metrics."""
+    for node in _parse(path).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        table = getattr(node, "value", None)
+        if "METRICS" not in [getattr(target, "id", "") for target in targets]:
+            continue
+        if not isinstance(table, ast.Dict):
+            continue
+        for key, value in zip(table.keys, table.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                texts = [each.value for each in ast.walk(value) if isinstance(each, ast.Constant)]
+                yield key, "minimize" if "minimize" in texts else "maximize"
 
 
 def _calls(path: Path) -> Iterator[tuple[ast.Constant | None, str | None]]:

@@ -6,23 +6,27 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml.core import repository, trees
+from ml.core import git, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.reports.markdown import block, code, link, table, text
+from ml.repository import stacks
 from ml.repository.github import MAIN, GitHub
-from ml.repository.stacks import deployed, stacks
+from ml.repository.stacks import deployed
 
 FILE = "release.yml"
+DECLARED_MEANWHILE = "declared-meanwhile"
+# Of a release.yml: the line above the entries, the first line of one, and what refers to another.
+_HEAD = re.compile(r"environments:[ \t\r]*(?:#.*)?\n")
+_ENTRY = re.compile(r"  (\w+):\s")
+_REFERENCE = re.compile(r"(?<!\w)[&*]\w|<<\s*:")
 OUTCOMES = {
     "applied": "✅ {model} {version} serves now",
     "unchanged": "✅ {model} {version} serves already, as declared",
@@ -33,10 +37,65 @@ OUTCOMES = {
 
 
 def declaration(content: str, environment: str) -> str:
-    """The lines of an environment; all of the text where they cannot be told apart."""
-    pattern = rf"^  {re.escape(environment)}:.*?(?=^ {{0,2}}[^\s#]|\Z)"
-    match = re.search(pattern, content, re.M | re.S)
-    return match[0] if match else content
+    """The lines of an environment; all of the text where there are none, or others may count."""
+    parts = _parts(content, environment)
+    return (parts and parts[1]) or content
+
+
+def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
+    """What main has `now`, with the entry of an environment as in `wanted`, all other bytes as now.
+
+    Raises Refused where main's entry is not the one that was `seen`, unless it is the wanted one,
+    and where entries cannot be told apart.
+    """
+    parts = [_parts(text, environment) for text in (seen, wanted, now)]
+    if None in parts:
+        expected = f"each on lines of its own below `environments:` in {FILE}, without anchors"
+        found = f"the entry of {environment} cannot be told apart from the others"
+        hint = "write it so, and run it again for that commit"
+        raise Refused(Problem("entries-unclear", found, expected, hint))
+    (_, before, _), (_, entry, _), (head, there, tail) = (part or ("", "", "") for part in parts)
+    if there == entry:
+        return now
+    if there != before:
+        found = f"{MAIN} declares something else for {environment} by now"
+        expected = "what this run began with"
+        hint = "the run of a newer commit asks the gates again"
+        raise Refused(Problem(DECLARED_MEANWHILE, found, expected, hint))
+    return f"{head}{entry}{tail}"
+
+
+def _parts(content: str, environment: str) -> tuple[str, str, str] | None:
+    """What comes before an environment's entry, the entry, "" without one, and what comes after.
+
+    None unless each entry has lines of its own, indented by two spaces, and none refers to another.
+    Blank lines and comments below an entry are not part of it. The last line gets its end.
+    """
+    lines = [f"{line}\n" for line in content.removesuffix("\n").split("\n")]
+    heads = [at for at, line in enumerate(lines) if line.startswith("environments")]
+    if _REFERENCE.search(content) or len(heads) != 1:
+        return None
+    if not _HEAD.fullmatch(lines[heads[0]]):
+        return None
+    entries: dict[str, tuple[int, int]] = {}
+    name, last = "", heads[0] + 1
+    for at, line in enumerate(lines[last:], last):
+        if not line.strip() or line.lstrip(" ").startswith("#"):
+            continue
+        if match := _ENTRY.match(line):
+            if match[1] in entries:
+                return None
+            name = match[1]
+            entries[name] = (at, at + 1)
+        elif line.startswith("   ") and name:
+            entries[name] = (entries[name][0], at + 1)
+        elif line[0].isspace():
+            return None
+        else:
+            break
+        last = at + 1
+    start, end = entries.get(environment, (last, last))
+    return "".join(lines[:start]), "".join(lines[start:end]), "".join(lines[end:])
 
 
 def environments(root: Path, since: str = "") -> list[str]:
@@ -45,15 +104,15 @@ def environments(root: Path, since: str = "") -> list[str]:
     A change that was taken back counts: it may have been applied in between. A commit that is not
     here counts as none.
     """
-    names = stacks(root)
-    if not since or trees.git(root, "cat-file", "-e", f"{since}^{{commit}}") is None:
+    names = stacks.environments(root)
+    if not since or git.ask(root, "cat-file", "-e", f"{since}^{{commit}}") is None:
         return names
     log = ("log", "--first-parent", "-m", f"{since}..HEAD")
     words = (*log, "--format=", "--name-only", "--no-renames", "--", f"ml/projects/*/{FILE}")
-    files = {*(trees.git(root, *words) or "").split("\n")} - {""}
+    files = {*(git.ask(root, *words) or "").split("\n")} - {""}
     changed: set[str] = set()
     for file in files:
-        commits = (trees.git(root, *log, "--format=%H", "--", file) or "").split()
+        commits = (git.ask(root, *log, "--format=%H", "--", file) or "").split()
         texts = [_at(root, commit, file) or "" for commit in (since, *commits)]
         changed |= {name for name in names if len({declaration(each, name) for each in texts}) > 1}
     return [name for name in names if name in changed]
@@ -61,9 +120,10 @@ def environments(root: Path, since: str = "") -> list[str]:
 
 def _at(root: Path, commit: str, file: str) -> str | None:
     """The text of a file in a commit, to the last byte; None where it has no such file."""
-    words = ["git", "-C", str(root), "cat-file", "blob", f"{commit}:{file}"]
-    done = subprocess.run(words, capture_output=True)
-    return done.stdout.decode() if done.returncode == 0 else None
+    try:
+        return git.run(root, "cat-file", "blob", f"{commit}:{file}")
+    except Refused:
+        return None
 
 
 def approver(github: GitHub, root: Path, environment: str) -> str:
@@ -72,13 +132,14 @@ def approver(github: GitHub, root: Path, environment: str) -> str:
     Raises Refused when main declares something else for the environment by now, as when an old run
     is started again: an approval is of what the reviewer saw.
     """
+    main = github.head()
     for path in sorted((root / "ml/projects").glob(f"*/{FILE}")):
         name = path.relative_to(root).as_posix()
-        there = base64.b64decode(github.get(f"contents/{name}", ref=MAIN)["content"]).decode()
+        there = github.text(name, main)
         here = path.read_bytes().decode()
         if declaration(there, environment) != declaration(here, environment):
             problem = Problem(
-                "declared-meanwhile",
+                DECLARED_MEANWHILE,
                 f"{MAIN} declares something else for {environment} in {name} by now",
                 "the declaration that this run was started for",
                 "the run of the newer commit applies it",
@@ -163,15 +224,34 @@ def keep_issue(github: GitHub, result: Mapping[str, Any]) -> str:
 
 
 def revert(github: GitHub, root: Path, result: Mapping[str, Any]) -> str:
-    """Open the pull request that takes back the declaration of a version that was rolled back."""
+    """Open the pull request that takes back the declaration of a version that was rolled back.
+
+    Where main declares something else by now, there is nothing to take back: it is closed.
+    """
     project, environment = result["project"], result["environment"]
-    files, commit = _before(root, project, environment, str(result["serving_digest"]))
+    file = f"ml/projects/{project}/{FILE}"
+    before, evidence, commit = _before(root, project, environment, str(result["serving_digest"]))
     title = f"Revert {project} {result['version']} in {environment}"
     body = (
         f"{_result(result)}\n\nThis takes back what {commit} declared for {code(environment)}:"
         " then the version that serves is the declared one again."
     )
-    return github.keep_pull_request(_branch(result), title, body, files)[1]
+    main = github.head()
+    now, seen = github.text(file, main), (root / file).read_bytes().decode()
+    try:
+        text = with_entry(environment, seen, before, now)
+    except Refused as refused:
+        if refused.problems[0].code != DECLARED_MEANWHILE:
+            raise
+        text = now
+    if text == now:
+        done = f"{MAIN} declares something else for {environment} by now: nothing is taken back"
+        for pull in github.pull_requests_of(_branch(result)):
+            if pull["state"] == "open":
+                github.send("PATCH", f"pulls/{pull['number']}", {"state": "closed"})
+                done += f"; pull request {pull['number']} is closed"
+        return done
+    return github.keep_pull_request(_branch(result), title, body, {file: text, **evidence}, main)[1]
 
 
 def _branch(result: Mapping[str, Any]) -> str:
@@ -180,38 +260,37 @@ def _branch(result: Mapping[str, Any]) -> str:
 
 def _before(
     root: Path, project: str, environment: str, serving: str
-) -> tuple[dict[str, str | None], str]:
-    """The files as they were before the declaration, and the commit that declared it.
+) -> tuple[str, dict[str, str | None], str]:
+    """release.yml before the declaration, the evidence of then, and the commit that declared.
 
-    Other environments stay as they are now. Of earlier declarations the one with the digest that
-    serves is taken, else the one just before.
+    Of earlier declarations the one with the digest that serves is taken, else the one just before.
     """
     folder = f"ml/projects/{project}"
     file = f"{folder}/{FILE}"
-    now = (root / file).read_bytes().decode()
-    current = declaration(now, environment)
+    current = declaration((root / file).read_bytes().decode(), environment)
     commit, earlier = "", list[tuple[str, str]]()
     for each, before in _history(root, file):
         if not earlier:
             commit = each
         if declaration(before, environment) != current:
-            earlier.append((each, declaration(before, environment)))
+            earlier.append((each, before))
     if not earlier:
         message = f"no commit here declares something else for {environment} in {file}"
         raise Refused(Problem("nothing-before", message, "the whole history", "fetch-depth: 0"))
-    after, wanted = next((pair for pair in earlier if serving in pair[1]), earlier[0])
-    files: dict[str, str | None] = {file: now.replace(current, wanted)}
+    serves = (pair for pair in earlier if serving in declaration(pair[1], environment))
+    after, text = next(serves, earlier[0])
+    files: dict[str, str | None] = {}
     for suffix in ("json", "attestation.json"):
         evidence = f"{folder}/evidence/{environment}.{suffix}"
         if (root / evidence).exists() or _at(root, f"{after}^", evidence) is not None:
             files[evidence] = _at(root, f"{after}^", evidence)
-    return files, commit
+    return text, files, commit
 
 
 def _history(root: Path, file: str) -> Iterator[tuple[str, str]]:
     """Each commit of the branch that changed the file, newest first, and the text before it."""
     log = ("log", "--first-parent", "--format=%H", "--", file)
-    for commit in (trees.git(root, *log) or "").split():
+    for commit in (git.ask(root, *log) or "").split():
         yield commit, _at(root, f"{commit}^", file) or ""
 
 
@@ -244,7 +323,7 @@ def _run(options: argparse.Namespace) -> None:
     root = repository.root()
     if options.command == "environments":
         workflow = options.not_released_by
-        since = deployed(GitHub.of_workflow(), workflow) if workflow else ""
+        since = deployed(GitHub.of_workflow(), root, workflow) if workflow else ""
         names = json.dumps(environments(root, since))
         print(names)
         _output("environments", names)

@@ -3,46 +3,119 @@
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import os
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from ml.core import repository
-from ml.core.errors import Refused
-from ml.repository.affected import affected
-from ml.repository.github import GitHub
+from ml.core import git, repository
+from ml.core import stacks as files
+from ml.core.errors import Exit, Problem, Refused
+from ml.repository.affected import affected, checked
+from ml.repository.github import MAIN, GitHub
 
-GATES = Path("policies") / "promotion" / "gates.yml"
-_ORDER = re.compile(r"^  order:.*?^    environments: \[([^\]]*)\]", re.M | re.S)
+# The job of infra.yml that changes a stack, by which GitHub names each of its matrix.
+DEPLOY = "deploy ({stack})"
 
 
-def stacks(root: Path, since: str = "") -> list[str]:
-    """The stacks that have a file, of those that a commit since a revision touches.
+# What starts a run of main. A run of another event may be that of a fork's branch of this name.
+EVENTS = ("push", "workflow_dispatch")
 
-    They are in the order in which a release goes through them (the gate `order`), others last.
-    Raises Refused as `affected` does.
+
+def stacks(root: Path, since: str | Mapping[str, str] = "") -> list[str]:
+    """The stacks that have a file, of those that a commit since a revision touches; `since` has one
+    for all of them, or of each that has any.
+
+    A stack comes after the one that it refers to; else they are in the order in which a release
+    goes through them (the gate `order`), others last. Raises Refused as `affected` does, and for a
+    reference to a stack that makes no registry.
     """
-    files = (root / "infra").glob("Pulumi.*.yaml")
-    names = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files}
-    if since:
-        names &= {*affected(root, since, taken_back=True).stacks}
-    match = _ORDER.search((root / GATES).read_text(encoding="utf-8"))
-    order = re.findall(r"[\w-]+", match[1]) if match else []
-    return sorted(names, key=lambda name: (order.index(name) if name in order else 99, name))
+    names = [checked(name) for name in files.ordered(root)]
+    starts = dict.fromkeys(names, since) if isinstance(since, str) else since
+    touched = {
+        start: {*affected(root, start, taken_back=True).stacks}
+        for start in {*starts.values()}
+        if start
+    }
+    return [name for name in names if name in touched.get(starts.get(name, ""), names)]
 
 
-def deployed(github: GitHub, workflow: str) -> str:
+def environments(root: Path) -> list[str]:
+    """The stacks in which models are trained and released, in the order of releases."""
+    named = files.environments(root / files.FOLDER)
+    return [name for name in stacks(root) if name in named]
+
+
+def deployed(github: GitHub, root: Path, workflow: str) -> str:
     """The commit of main whose run of the workflow last succeeded; "" without one.
 
     What came after it is not deployed: a run may have failed, been rejected by a reviewer, or have
-    given up its place in the queue to a newer one.
+    given up its place in the queue to a newer one. `root` is a clone of all branches: GitHub lists
+    the runs of a tag named main too, and a tag's commit may have a workflow of its own.
     """
-    query = {"branch": "main", "event": "push", "status": "success", "per_page": "1"}
-    runs = github.get(f"actions/workflows/{workflow}/runs", **query)["workflow_runs"]
-    return str(runs[0]["head_sha"]) if runs else ""
+    runs = _runs(github, root, workflow, status="success")
+    return next((str(run["head_sha"]) for run in runs), "")
+
+
+def deployed_stacks(
+    github: GitHub, root: Path, workflow: str, names: Sequence[str]
+) -> Mapping[str, str]:
+    """The commit that each of these stacks was last deployed at; one that never was is left out.
+
+    A run that succeeded has deployed all that was behind; one that did not may have deployed some.
+    """
+    commits: dict[str, str] = {}
+    for run in _runs(github, root, workflow):
+        behind = [name for name in names if name not in commits]
+        if behind and run["conclusion"] not in (None, "success"):
+            results = _results(github, run["id"])
+            behind = [name for name in behind if results.get(name) == "success"]
+        if run["conclusion"] is not None:
+            commits |= dict.fromkeys(behind, str(run["head_sha"]))
+        if run["conclusion"] == "success" or len(commits) == len(names):
+            break
+    return commits
+
+
+def _runs(github: GitHub, root: Path, workflow: str, **query: str) -> Iterator[Mapping[str, Any]]:
+    """The runs of a workflow at commits of main, the newest first."""
+    path, of_main = f"actions/workflows/{workflow}/runs", {"branch": MAIN, **query}
+    lists = [github.pages(path, "workflow_runs", event=event, **of_main) for event in EVENTS]
+    for run in heapq.merge(*lists, key=lambda run: -int(run["id"])):
+        words = ("merge-base", "--is-ancestor", str(run["head_sha"]), f"refs/remotes/origin/{MAIN}")
+        if git.ask(root, *words) is not None:
+            yield run
+
+
+def _results(github: GitHub, run: object) -> Mapping[str, str]:
+    """What came of each stack that a run has deployed, or tried to."""
+    prefix, suffix = DEPLOY.split("{stack}")
+    jobs = github.pages(f"actions/runs/{run}/jobs", "jobs", filter="latest")
+    return {
+        job["name"].removeprefix(prefix).removesuffix(suffix): job["conclusion"]
+        for job in jobs
+        if job["name"].startswith(prefix)
+    }
+
+
+def check_needed(
+    github: GitHub, root: Path, stack: str, run: str, deploying: Sequence[str]
+) -> None:
+    """Refused while a run that is `deploying` these stacks has not deployed the one that `stack`
+    refers to.
+    """
+    needed = files.needed(files.read(root / files.FOLDER), stack)
+    if needed not in deploying:
+        return
+    result = _results(github, run).get(needed)
+    if result != "success":
+        found = f"{needed}, which {stack} refers to: {result or 'not deployed yet'}"
+        expected = f"`{DEPLOY.format(stack=needed)}` of this run succeeded"
+        hint = "re-run the failed jobs of this run"
+        raise Refused(Problem("not-deployed", found, expected, hint), exit_code=Exit.RUN_FAILED)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,19 +123,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="stacks", description=(__doc__ or "").split(";")[0])
     since = parser.add_mutually_exclusive_group()
     since.add_argument("--since", default="", help="Only what the change since it touches.")
-    since.add_argument("--not-deployed-by", help="Since this workflow's last success; all without.")
+    since.add_argument("--not-deployed-by", help="Since this workflow last deployed each.")
+    since.add_argument(
+        "--needed-by", help="Has this run, of the STACKS, deployed what this stack refers to?"
+    )
     options = parser.parse_args(argv)
+    root = repository.root()
     try:
-        workflow, start = options.not_deployed_by, options.since
-        start = deployed(GitHub.of_workflow(), workflow) if workflow else start
-        names = json.dumps(stacks(repository.root(), start))
+        if stack := options.needed_by:
+            run, names = os.environ["GITHUB_RUN_ID"], json.loads(os.environ["STACKS"])
+            check_needed(GitHub.of_workflow(), root, stack, run, names)
+            return 0
+        start: str | Mapping[str, str] = options.since
+        if workflow := options.not_deployed_by:
+            start = deployed_stacks(GitHub.of_workflow(), root, workflow, files.ordered(root))
+        lists = {"stacks": stacks(root, start), "environments": environments(root)}
     except Refused as refused:
         sys.stderr.write(f"{refused}\n")
         return int(refused.exit_code)
-    print(names)
+    print(json.dumps(lists["stacks"]))
     if path := os.environ.get("GITHUB_OUTPUT"):
         with Path(path).open("a", encoding="utf-8") as outputs:
-            outputs.write(f"stacks={names}\n")
+            for name, names in lists.items():
+                outputs.write(f"{name}={json.dumps(names)}\n")
     return 0
 
 

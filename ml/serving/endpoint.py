@@ -108,6 +108,11 @@ def folders() -> Sequence[str]:
     return sorted(path.name for path in (home.home() / "endpoints").glob("*") if path.is_dir())
 
 
+def name_of(model: str, environment: str) -> str:
+    """The endpoint of an environment; `local` uses the name in endpoint.yml."""
+    return model if environment == "local" else f"{model}-{environment}"
+
+
 def live(endpoint: str) -> Live | None:
     """What is live by the state file, whether or not it runs now; None when nothing ever was.
 
@@ -128,6 +133,9 @@ def live(endpoint: str) -> Live | None:
             f"remove it and apply again: ml release apply PROJECT --to local (endpoint {endpoint})",
         )
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
+
+
+served = live  # nobody else writes that file
 
 
 def switch(endpoint: str, to: Live | None) -> None:

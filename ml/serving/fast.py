@@ -22,6 +22,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -35,8 +36,6 @@ from typing import Any, cast
 import httptools
 import orjson
 import uvloop
-
-from ml.serving.scoring.messages import is_finite
 
 PORT = 5001
 MAX_BODY = 10 * 2**20  # what a managed online endpoint accepts
@@ -266,7 +265,10 @@ class App:
     """POST /score runs the script; GET / says that the process lives, /ready that init() ran."""
 
     def __init__(self, run: Callable[[bytes], object]) -> None:
-        self._run = run
+        # Of the deployment's code, which is on the path by now, and not of the image's.
+        from ml.serving.scoring.messages import is_finite
+
+        self._run, self._is_finite = run, is_finite
 
     def handle(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> Answer:
         """The answer to one request."""
@@ -292,7 +294,7 @@ class App:
                 content = orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY)
                 if b"null" in content:  # orjson writes NaN and infinite numbers so
                     json.dumps(result, default=_plain, allow_nan=False)
-            if status < 300 and not is_finite(content):
+            if status < 300 and not self._is_finite(content):
                 raise ValueError("the answer has an infinite number or NaN")
             return status, [], content
         except Exception:
@@ -308,8 +310,8 @@ def _plain(value: Any) -> object:
     return vars(value) if hasattr(value, "__dict__") else None
 
 
-async def serve(run: Callable[[bytes], object], host: str, port: int, spin_us: int) -> None:
-    """Answer until SIGTERM."""
+async def serve(run: Callable[[bytes], object], listener: socket.socket, spin_us: int) -> None:
+    """Answer who connects to the listener until SIGTERM."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -317,9 +319,9 @@ async def serve(run: Callable[[bytes], object], host: str, port: int, spin_us: i
     app = App(run)
     connections: set[Connection] = set()
     server = await loop.create_server(
-        lambda: Connection(app.handle, connections, spin_us / 1e6), host, port, backlog=2048
+        lambda: Connection(app.handle, connections, spin_us / 1e6), sock=listener, backlog=2048
     )
-    print(f"listening on {host}:{port}", file=sys.stderr, flush=True)
+    print("listening on {}:{}".format(*listener.getsockname()), file=sys.stderr, flush=True)
     while not ended.is_set():
         try:
             await asyncio.wait_for(ended.wait(), STALE_CHECK_S)
@@ -340,6 +342,7 @@ def main() -> None:
     parser.add_argument("--entry-script", default=os.environ.get("AZUREML_ENTRY_SCRIPT", ""))
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 in a container")
     parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--listener", type=int, help="the descriptor of a socket that is inherited")
     parser.add_argument(
         "--spin-us", type=int, default=200, help="wait awake so long for a caller's next request"
     )
@@ -355,7 +358,11 @@ def main() -> None:
     # The loaded modules stay: excluded from garbage collection, they never slow one down.
     gc.collect()
     gc.freeze()
-    uvloop.run(serve(module.run, options.host, options.port, options.spin_us))
+    if options.listener is None:
+        listener = socket.create_server((options.host, options.port))
+    else:
+        listener = socket.socket(fileno=options.listener)
+    uvloop.run(serve(module.run, listener, options.spin_us))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
-"""Runs the Azure ML inference server for one slot; `ml.serving.server` starts it as a file.
+"""Runs the inference server of one slot; `ml.serving.server` starts it as a file.
 
-It is the server inside managed online endpoints, unchanged but for its address: azmlinfsrv always
-binds 0.0.0.0, which would offer an unauthenticated model to the whole network. Here its gunicorn
-serves a socket that it inherits, LISTENER, as from systemd (sd_listen_fds(3)).
+Without a MODULE it is the server inside managed online endpoints, unchanged but for its address:
+azmlinfsrv always binds 0.0.0.0, which would offer an unauthenticated model to the whole network.
+Here its gunicorn serves a socket that it inherits, LISTENER, as from systemd (sd_listen_fds(3)). A
+MODULE of the deployment's own code is the server of its container (`ml.serving.fast`).
 
-    python -P launch.py SLOT_FOLDER LISTENER SCORING_SCRIPT
+    python -P launch.py SLOT_FOLDER LISTENER SCORING_SCRIPT [MODULE]
 """
 
 from __future__ import annotations
 
 import os
+import runpy
 import socket
 import sys
 
@@ -18,7 +20,11 @@ FIRST = 3  # the descriptor of the first socket, by that protocol
 
 def main() -> None:
     """Serve until a signal ends it; exits 3 when the scoring script's init() fails."""
-    _, listener, script = sys.argv[1:]
+    _, listener, script, *module = sys.argv[1:]
+    if module:
+        sys.argv = [*module, "--entry-script", script, "--listener", listener]
+        runpy.run_module(module[0], run_name="__main__", alter_sys=True)
+        return
     if int(listener) != FIRST:
         os.dup2(int(listener), FIRST)
         os.close(int(listener))

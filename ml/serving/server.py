@@ -51,7 +51,6 @@ ANSWER_S = 30.0
 MAX_ANSWER = 64 * 2**20
 MAX_EXCERPT = 300
 WARM_UP = 20
-PERCENTILES = (0.50, 0.95, 0.99)
 # Where it is set, it names this machine's Azure instance type (`Standard_DS3_v2`).
 INSTANCE_TYPE = "MLOPS_INSTANCE_TYPE"
 
@@ -64,6 +63,7 @@ class Launch:
     folder. `version` is "" for a candidate that is not registered yet. `collect` is the share of
     its requests that the router records. `serving` is the `serving_digest` of it all but the model,
     with the `settings` of deployment.yml and the content of its `environment`, a line each.
+    `server` is the module that answers, "" for Azure ML's own server.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -80,6 +80,7 @@ class Launch:
     serving: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     environment: tuple[str, ...] = ()
+    server: str = ""
 
     def is_as_released(self) -> bool:
         """Whether the code as it is now and the settings have the digest that was released."""
@@ -94,6 +95,7 @@ class Launch:
             self.collect,
             self.settings,
             self.environment,
+            self.server,
         )
 
 
@@ -104,6 +106,7 @@ def serving_digest(
     collect: float,
     settings: Mapping[str, Any],
     environment: Sequence[str],
+    server: str = "",
 ) -> str:
     """The sha256 of how a model is served, in hex; `code` is that of its files."""
     content = {
@@ -114,6 +117,7 @@ def serving_digest(
         "settings": {key: value for key, value in settings.items() if key not in NAMES},
         # Without one, so is a release from before it was recorded.
         **({"environment": environment} if environment else {}),
+        **({"server": server} if server else {}),
     }
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -168,6 +172,7 @@ def begin(slot: Path, launch: Launch) -> Starting:
             processes.LAUNCHER,
             listener,
             launch.code / launch.scoring_script,
+            *filter(None, [launch.server]),
             folder=launch.code,
             environment=_environment(launch, _mount(slot, launch)),
         )
@@ -239,12 +244,14 @@ def _wait(process: subprocess.Popen[bytes], slot: Path, port: int, deadline_s: f
 class Answer:
     """A server's answer: the HTTP status and the JSON body (text when it is not JSON).
 
-    `deployment` is the one behind a router that answered, "" without a router.
+    `deployment` is the one behind a router that answered, "" without a router; `by_model` is false
+    where what is before the model answered in its place.
     """
 
     status: int
     body: object
     deployment: str = ""
+    by_model: bool = True
 
     @property
     def excerpt(self) -> str:
@@ -254,21 +261,6 @@ class Answer:
             return text if complete else f"{text}…"
         text = repr(self.body)
         return text if len(text) <= MAX_EXCERPT else f"{text[:MAX_EXCERPT]}…"
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Milliseconds at three percentiles, and the mean, over `requests` sequential requests; the
-    `warm_up` requests before them were not counted.
-    """
-
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
-    mean_ms: float
-    requests: int
-    warm_up: int
-    hardware: str
 
 
 def is_healthy(port: int, timeout_s: float) -> bool:
@@ -292,8 +284,9 @@ def score(port: int, body: Mapping[str, object]) -> Answer:
         connection.close()
 
 
-def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) -> Timing:
-    """The latency over the bodies in turn, after a warm-up.
+def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) -> list[float]:
+    """The milliseconds of each of the requests, one after another, with the bodies in turn; the
+    `WARM_UP` requests before them are not counted.
 
     Raises ValueError at the first answer that is not 200: the time of an error is not a latency.
     """
@@ -311,9 +304,7 @@ def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) ->
                 times.append(elapsed)
     finally:
         connection.close()
-    times.sort()
-    p50, p95, p99 = (times[min(int(len(times) * share), len(times) - 1)] for share in PERCENTILES)
-    return Timing(p50, p95, p99, sum(times) / len(times), len(times), WARM_UP, hardware())
+    return times
 
 
 def hardware() -> str:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from ml.specs.plan.plan import Ending
+
 Goal = Literal["maximize", "minimize"]
 
 
@@ -37,3 +39,17 @@ def leader(scores: Mapping[str, float | None], goal: Goal) -> str | None:
     pick = max if goal == "maximize" else min
     # Both return the first of equals.
     return pick(ranked, key=ranked.__getitem__, default=None)
+
+
+def is_enough(scores: Sequence[float | None], goal: Goal, ending: Ending) -> bool:
+    """Whether a search ends by these scores, in the order of the trials' starts."""
+    ranked = [score for score in scores if score is not None]
+    if not ranked:
+        return False
+    leading = best(ranked, goal)
+    exit_score = ending.exit_score
+    if exit_score is not None and not is_better(exit_score, leading, goal):
+        return True
+    if ending.patience is None or len(ranked) < ending.landmarks + ending.patience:
+        return False
+    return len(ranked) - 1 - ranked.index(leading) >= ending.patience

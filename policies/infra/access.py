@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from policies.infra.limits import Limits, environment
 from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, sources_of
@@ -17,7 +18,6 @@ ROLES: Mapping[str, str] = {
     "b556d68e-0be0-4f35-a333-ad7ee1ce17ea": "Azure AI Enterprise Network Connection Approver",
     "f6c7c914-8db3-469d-8ca1-694a8f32e121": "AzureML Data Scientist",
     "635dd51f-9968-44d3-b7fb-6d9a6bd613ae": "AzureML Metrics Writer (preview)",
-    "1823dd4f-9b8c-4ab6-ab4e-7397a3684615": "AzureML Registry User",
     "b24988ac-6180-42a0-ab88-20f7382dd24c": "Contributor",
     "00482a5a-887f-4fb3-b363-3b7fe8e74483": "Key Vault Administrator",
     "e147488a-f6f5-4113-8e2d-b22465e65bf6": "Key Vault Crypto Service Encryption User",
@@ -32,18 +32,24 @@ ROLES: Mapping[str, str] = {
     "fb879df8-f326-4884-b1cf-06f3ad86be52": "Virtual Machine User Login",
 }
 # Roles that `infra bootstrap` defines; their ids contain the subscription.
-CUSTOM_ROLES = ("AzureML Job Submitter", "AzureML Releaser")
+BLOB_WRITER = "AzureML Blob Writer"
+CUSTOM_ROLES = (
+    *("AzureML Job Submitter", "AzureML Releaser", BLOB_WRITER),
+    "AzureML Registry Publisher",
+)
 # What a workflow may do, by the end of the name of its GitHub environment. Training changes neither
 # endpoints nor the shared registry; releasing runs no jobs; watching changes nothing.
 WORKFLOWS: Mapping[str, frozenset[str]] = {
-    "train": frozenset({"AzureML Job Submitter", "Reader", "Storage Blob Data Contributor"}),
+    "train": frozenset(
+        {"AzureML Job Submitter", "Reader", BLOB_WRITER, "Storage Blob Data Reader"}
+    ),
     "release": frozenset(
         {
             "AzureML Releaser",
-            "AzureML Registry User",
+            "AzureML Registry Publisher",
             "Managed Identity Operator",
             "Monitoring Reader",
-            "Storage Blob Data Contributor",
+            BLOB_WRITER,
         }
     ),
     "watch": frozenset({"Reader", "Storage Blob Data Reader"}),
@@ -53,6 +59,28 @@ MANAGING = (
     "Contributor",
     "Key Vault Administrator",
     "Azure AI Enterprise Network Connection Approver",
+)
+CONTAINER_WRITER = "Storage Blob Data Contributor"
+# The container of the audit log.
+RELEASES = "releases"
+_CONTAINERS = "Microsoft.Storage/storageAccounts/blobServices/containers"
+_WRITES = " AND ".join(
+    f"!(ActionMatches{{'{_CONTAINERS}/blobs/{verb}'}})"
+    for verb in ("write", "delete", "add/action", "move/action")
+)
+_NAME = rf"@Resource\[{re.escape(_CONTAINERS)}:name\] StringLike '[^']+'"
+# Below it is what endpoints collect: requests of callers, and answers.
+COLLECTED = "modelDataCollector/*"
+_PATH = f"@Resource[{_CONTAINERS}/blobs:path]"
+_READS = (
+    f"!(ActionMatches{{'{_CONTAINERS}/blobs/read'}} AND NOT SubOperationMatches{{'Blob.List'}})"
+)
+_APART = re.escape(f"({_PATH} StringNotLike '{COLLECTED}')")
+_CONDITION = re.compile(
+    rf"\(\({re.escape(_WRITES)}\) OR \(\((?P<names>{_NAME}(?: OR {_NAME})*)\)"
+    # Narrower still: below a path, or without what is collected, which is not read either.
+    rf"(?:(?P<below> AND \({re.escape(_PATH)} StringLike '[^']+'\))?\)\)"
+    rf"|(?P<apart> AND {_APART}\)\) AND \(\({re.escape(_READS)}\) OR {_APART}\)))"
 )
 IDENTITY_OPERATOR = "Managed Identity Operator"
 ISSUER = "https://token.actions.githubusercontent.com"
@@ -110,6 +138,45 @@ def _managing(items: Sequence[Item], limits: Limits) -> StackFindings:
             yield item, f"grants {granted} to an identity that is not the workspace's own"
         if granted == IDENTITY_OPERATOR and own & item.sources("scope"):
             yield item, f"grants {granted} on the workspace's identity: its holder can act as it"
+
+
+@RULES.stack(
+    "storage-writers",
+    "Only releases write what releases note, and only endpoints what they collect.",
+    "own",
+)
+def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """The account of the workspace holds the audit log beside the containers of jobs. A role that
+    may delete containers is the workspace's own alone: no condition reaches that.
+    """
+    accounts = sources_of(items, Kind.WORKSPACE, "storageAccount")
+    own = sources_of(items, Kind.WORKSPACE, "identity")
+    releases = {
+        urn
+        for item in items
+        if item.kind == Kind.CREDENTIAL and str(item.at("subject", "")).endswith("-release")
+        for urn in item.sources("resourceName")
+    }
+    for item in items:
+        granted = role(item) if item.kind == Kind.ROLE_ASSIGNMENT else ""
+        principals = item.sources("principalId")
+        if granted not in (BLOB_WRITER, CONTAINER_WRITER) or (principals and principals <= own):
+            continue
+        if granted == CONTAINER_WRITER:
+            yield item, f"grants {granted}, which may delete whole containers: use {BLOB_WRITER}"
+        elif accounts & item.sources("scope") or not item.sources("scope"):
+            # A condition of another form than `infra.settings.workflows.writes_only` may allow
+            # anything.
+            match = _CONDITION.fullmatch(str(item.at("condition", "")))
+            if match is None or item.at("conditionVersion") != "2.0":
+                yield item, "has no condition that names the containers that it writes"
+                continue
+            names = re.findall(r"StringLike '([^']+)'", match["names"])
+            is_of_releases = principals and principals <= releases
+            if any(fnmatchcase(RELEASES, name) for name in names) and not is_of_releases:
+                yield item, f"writes `{RELEASES}`, where the audit log is"
+            elif not (match["below"] or match["apart"] or is_of_releases):
+                yield item, f"reads and writes `{COLLECTED}`, where requests of callers are"
 
 
 @RULES.stack(

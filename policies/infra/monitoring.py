@@ -34,7 +34,9 @@ def _diagnostics(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.stack("alerts", "Failures raise an alert.", "AVM WAF")
 def _alerts(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """The alert and its action group are enabled, and the group has a receiver."""
+    """The alert and its action group are enabled, and the group has a receiver; a budget's notices
+    use one too, where nothing else of a stack raises alerts.
+    """
     groups = {
         item.urn
         for item in items
@@ -53,6 +55,8 @@ def _alerts(items: Sequence[Item], limits: Limits) -> StackFindings:
     for item in items:
         if item.kind in (Kind.WORKSPACE, Kind.ENDPOINT) and item.urn not in alerted:
             yield item, "no alert reports its failures to anybody"
+        if item.kind == Kind.BUDGET and not groups & item.sources("notifications"):
+            yield item, "its notices reach no enabled action group with a receiver"
 
 
 def _has_receiver(key: str, value: object) -> bool:

@@ -7,6 +7,7 @@ The public access of a service is a rule of that service: `*-public-access` in `
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from policies.infra.limits import Limits
@@ -26,6 +27,10 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     Kind.VAULT: ("vault",),
     Kind.CONTAINER_REGISTRY: ("registry",),
 }
+# The registry that another stack makes, its models and its images: an identity has a role on it.
+SHARED_PARTS = ("amlregistry", "blob", "registry")
+_REGISTRY = re.compile("/providers/Microsoft.MachineLearningServices/registries/[^/]+$", re.I)
+_ELSEWHERE = "another stack"
 
 
 RULES = Rules()
@@ -183,20 +188,25 @@ def _extension(item: Item, limits: Limits) -> Iterator[str]:
     "CKV2_AZURE_32 CKV2_AZURE_33 AVM",
 )
 def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """A preview knows no ids: the target of an endpoint is the resource that it was made from."""
+    """A preview knows no ids: the target of an endpoint is the resource that it was made from, and
+    one that was made from none leads to another stack's.
+    """
     endpoints: dict[str, list[Item]] = {}
     for item in items:
         if item.kind == Kind.PRIVATE_ENDPOINT:
-            for urn in item.uses.get("privateLinkServiceConnections", ()):
+            for urn in item.uses.get("privateLinkServiceConnections", ()) or (_ELSEWHERE,):
                 endpoints.setdefault(urn, []).append(item)
     in_dns = sources_of(items, Kind.DNS_GROUP, "privateEndpointName")
-    for item in items:
-        for part in _parts(item):
-            own = [each for each in endpoints.get(item.urn, []) if part in _groups(each)]
-            if not own:
-                yield item, f"no private endpoint leads to its `{part}`"
-            elif not any(endpoint.urn in in_dns for endpoint in own):
-                yield item, f"the private endpoint of its `{part}` is in no DNS zone"
+    targets = [(item, item.urn, part) for item in items for part in _parts(item)]
+    used = [item for item in items if _REGISTRY.search(str(item.at("scope", "")))]
+    targets += [(item, _ELSEWHERE, part) for item in used[:1] for part in SHARED_PARTS]
+    for item, urn, part in targets:
+        what = "the shared registry's" if urn == _ELSEWHERE else "its"
+        own = [each for each in endpoints.get(urn, []) if part in _groups(each)]
+        if not own:
+            yield item, f"no private endpoint leads to {what} `{part}`"
+        elif not any(endpoint.urn in in_dns for endpoint in own):
+            yield item, f"the private endpoint of {what} `{part}` is in no DNS zone"
 
 
 def _parts(item: Item) -> tuple[str, ...]:

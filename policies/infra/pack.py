@@ -165,6 +165,7 @@ def _item(args: ResourceValidationArgs) -> Item:
         plain(args.props),
         ignores=tuple(args.opts.ignore_changes),
         protected=args.opts.protect,
+        provider=args.provider.name if args.provider else "",
     )
 
 

@@ -10,11 +10,13 @@ from policies.infra.rule import Item, Kind, Rules
 KINDS = frozenset(Kind)
 # Groups of resources; the rules check their members.
 _COMPONENTS = ("platform:", "pulumi:pulumi:Stack")
-# Pulumi makes this provider from the stack's settings; another may lead to another subscription.
+# Pulumi makes this provider from the stack's settings. Another leads to another subscription: the
+# program asks there for the registry that it uses, and makes nothing.
 _PROVIDER, _DEFAULT = "pulumi:providers:azure-native", "default"
-# Written by releases, not by Pulumi.
+# Written by releases, not by Pulumi; and what Azure does not change.
 _MAY_IGNORE: Mapping[str, frozenset[str]] = {
-    Kind.ENDPOINT: frozenset({"properties.traffic", "properties.mirrorTraffic", "tags"})
+    Kind.ENDPOINT: frozenset({"properties.traffic", "properties.mirrorTraffic", "tags"}),
+    Kind.SHARE: frozenset({"enabledProtocols"}),
 }
 REGIONAL = (
     *(Kind.WORKSPACE, Kind.COMPUTE, Kind.ENDPOINT, Kind.ML_REGISTRY, Kind.ACCOUNT, Kind.VAULT),
@@ -31,9 +33,14 @@ RULES = Rules()
 
 @RULES.resource("known-kind", "Every resource is of a kind that rules cover.", "own")
 def _kind(item: Item, limits: Limits) -> Iterator[str]:
-    default_provider = item.kind == _PROVIDER and item.name.startswith(_DEFAULT)
-    if item.kind not in KINDS and not item.kind.startswith(_COMPONENTS) and not default_provider:
+    if item.kind not in (*KINDS, _PROVIDER) and not item.kind.startswith(_COMPONENTS):
         yield f"no rule covers `{item.kind}`: add it to Kind in policies/infra/rule.py"
+
+
+@RULES.resource("own-provider", "Resources are made in the stack's own subscription.", "own")
+def _own_provider(item: Item, limits: Limits) -> Iterator[str]:
+    if item.provider and not item.provider.startswith(_DEFAULT):
+        yield f"is made by the provider `{item.provider}`, which may lead to another subscription"
 
 
 @RULES.resource("known-changes", "Changes made by hand are undone.", "own")

@@ -66,7 +66,8 @@ class Item:
     that only Azure knows is `UNKNOWN`, a whole list or object too. A rule of single resources sees
     inputs and no `uses`. A rule of the whole stack sees outputs, without the names that are inputs
     only (`computeName`, `privateZoneName`): it reads `resource_name` instead. `ignores` and
-    `protected` are Pulumi's `ignoreChanges` and `protect`.
+    `protected` are Pulumi's `ignoreChanges` and `protect`; `provider` is the name of the one that
+    makes it, which only a rule of single resources is told.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class Item:
     uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignores: tuple[str, ...] = ()
     protected: bool = False
+    provider: str = ""
 
     def at(self, path: str, default: Any = None) -> Any:
         """The value at a dotted path, `default` where there is none, `UNKNOWN` within one."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ml.core.names import not_words
+from ml.measures.schema import Evaluation, Stability
 from policies.promotion.decision import Case, Finding, estimate, listed, real, shown, unsound
 from policies.promotion.evidence import Evidence, Statistic
 from policies.promotion.gate_settings import Gate
@@ -20,6 +21,8 @@ STATISTIC_RESAMPLES = 2000
 _HELD = 500_000
 # So few distinct rows are counted in a draw, instead of drawing all rows.
 _FEW = 50
+# Of an interval that is wider nobody is told how many units would narrow it.
+MOST_WIDER = 10
 SEED = 20_240_229  # fixed, so that the same evidence always gets the same decision
 # An interval over fewer groups is not reliable (Cameron, Gelbach and Miller 2008).
 FEWEST_GROUPS = 10
@@ -176,20 +179,20 @@ def first_promotion(case: Case, gate: Gate) -> Finding:
     """Without a champion, the candidate has to beat the baseline on the first split."""
     if case.champion is not None:
         return Finding("not asked", "there is a champion", "the baseline beaten")
-    evidence, metric = case.evidence, case.evidence.primary_metric or "the primary metric"
+    evaluation, metric = case.evaluation, case.evaluation.primary_metric or "the primary metric"
     if not case.splits:
         return _NO_SPLIT
     split = case.splits[0]
-    candidate = estimate(evidence.metrics, split, metric)
-    baseline = estimate(evidence.baseline, split, metric)
+    candidate = estimate(evaluation.metrics, split, metric)
+    baseline = estimate(evaluation.baseline, split, metric)
     required = f"{metric} on {split} better than the baseline's {shown(baseline.value)}"
     for name, measured in (("candidate", candidate), ("baseline", baseline)):
         if problem := unsound(measured, case.bounds(metric), case.min_count):
             return Finding("fail", shown(candidate.value), required, f"the {name} {problem}")
-    sign = _sign(evidence)
+    sign = _sign(evaluation)
     better = sign is not None and sign * real(candidate.value) > sign * real(baseline.value)
     values = f"{shown(candidate.value)}, the baseline's {shown(baseline.value)}"
-    origin = f" ({evidence.baseline_from})" if evidence.baseline_from else ""
+    origin = f" ({evaluation.baseline_from})" if evaluation.baseline_from else ""
     found = f"{metric} on {split} is {values}{origin}"
     reason = "there is no champion to beat yet"
     return Finding("pass" if better else "fail", found, required, reason, measured=sign is not None)
@@ -204,7 +207,7 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
     if not case.splits:
         return _NO_SPLIT
     confidence, first = gate.number("confidence"), case.splits[0]
-    margin, metric = _margin(case, gate), case.evidence.primary_metric or "the primary metric"
+    margin, metric = _margin(case, gate), case.evaluation.primary_metric or "the primary metric"
     required = (
         f"{metric} on {', '.join(case.splits)} at most {margin:.4g} worse than the champion's, "
         "over the whole interval"
@@ -217,7 +220,8 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
     differences = [result for result, _ in compared.values()]
     if any(result is None or not result.low > -margin for result in differences):
         measured = None not in differences
-        return Finding("fail", found, required, "it may be worse", measured)
+        why = ["it may be worse", *(_too_few(of, margin) for of in differences if of)]
+        return Finding("fail", found, required, "; ".join(filter(None, why)), measured)
     worse, unsure = _worse_slices(case, gate, first, slices)
     if worse:
         reason = f"it is worse on a slice: {listed(worse, '; ')}"
@@ -227,13 +231,51 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
 
 
 def _margin(case: Case, gate: Gate) -> float:
-    """How much worse is tolerated: in the metric's own unit; of a regression, whose metrics have
-    the unit of its target, as a share of the champion's value on the first split.
+    """How much worse is tolerated: a share of the metric's range; where that has no end, of the
+    champion's value on the first split. A project may bound it by the spread over seeds.
     """
-    margin, metric = gate.number("margin"), case.evidence.primary_metric or ""
-    if case.evidence.task != "regression" or case.champion is None:
+    share, metric = gate.number("margin"), case.evaluation.primary_metric or ""
+    own = case.evaluation.own_metrics.get(metric)
+    # Of a project's own metric gates.yml and the evaluation both say a range: the narrower counts.
+    ranges = [case.evidence.range] if own is None else [case.bounds(metric), own.range]
+    widths = [_width(of or ()) for of in ranges]
+    margin = share * min(widths) if all(width > 0 for width in widths) else math.nan
+    if math.isinf(margin) and case.champion is not None:
+        theirs = case.champion.evaluation.metrics
+        margin = share * real(estimate(theirs, case.splits[0], metric).value)
+    spreads = gate.numbers("spreads").get(metric)
+    if spreads is None:
         return margin
-    return margin * real(estimate(case.champion.metrics, case.splits[0], metric).value)
+    seeds = case.evaluation.stability.get(metric) or Stability()
+    return min(margin, spreads * _spread(seeds))
+
+
+def _too_few(result: Difference, margin: float) -> str:
+    """How many units would tell, where these do not; an interval narrows with their root."""
+    if not result.low <= -margin < result.mean:
+        return ""
+    wider = (result.mean - result.low) / (result.mean + margin)
+    if wider > MOST_WIDER:
+        return ""
+    enough = float(f"{result.count * wider**2:.2g}")
+    return f"{result.count:,} units do not tell, about {enough:,.0f} would"
+
+
+def _width(ends: Sequence[float | None]) -> float:
+    """How far apart two ends are; NaN where they are not two."""
+    match ends:
+        case [float() | int() as low, float() | int() as high]:
+            return high - low
+    return math.nan
+
+
+def _spread(seeds: Stability) -> float:
+    """The standard deviation over seeds; 0, which allows no margin, where none is known."""
+    values = [real(value) for value in seeds.values]
+    if seeds.over != "seeds" or len(values) < 2:
+        return 0.0
+    spread = float(np.std(values, ddof=1))
+    return spread if math.isfinite(spread) else 0.0
 
 
 def _slices(case: Case, split: str) -> dict[str, tuple[str, ...]]:
@@ -271,12 +313,12 @@ def superiority(case: Case, gate: Gate) -> Finding:
     """On the first split the candidate beats the champion, or the request gives a reason."""
     if case.champion is None:
         return _NO_CHAMPION
-    if case.only_serving_changes:
-        return Finding("not asked", "the champion's own model; its serving changes", "")
+    if case.is_champion:
+        return Finding("not asked", "it is the champion's own model", "")
     if not case.splits:
         return _NO_SPLIT
     split, reason = case.splits[0], case.request.reason.strip()
-    metric = case.evidence.primary_metric or "the primary metric"
+    metric = case.evaluation.primary_metric or "the primary metric"
     required = (
         f"{metric} on {split} better than the champion's over the whole interval, "
         "or a reason in writing"
@@ -292,8 +334,8 @@ def superiority(case: Case, gate: Gate) -> Finding:
     return Finding("fail", found, required, why)
 
 
-def _sign(evidence: Evidence) -> int | None:
-    return {"maximize": 1, "minimize": -1}.get(evidence.goal or "")
+def _sign(evaluation: Evaluation) -> int | None:
+    return {"maximize": 1, "minimize": -1}.get(evaluation.goal or "")
 
 
 def _compare(
@@ -308,7 +350,7 @@ def _compare(
 
     `only` are the units of the slice, of which there may be fewer than a split needs.
     """
-    metric = case.evidence.primary_metric or "the primary metric"
+    metric = case.evaluation.primary_metric or "the primary metric"
     where = f"{metric} on {slice_name or split}"
     try:
         result = _difference(case, split, confidence, only)
@@ -328,27 +370,44 @@ def _better(amount: float) -> str:
     return f"{abs(amount):.4f} {'worse' if amount < 0 else 'better'}"
 
 
+def _unsound(ours: Evidence, theirs: Evidence | None) -> str:
+    """Why the two cannot be compared, of evidence that is not what its predictions give."""
+    for name, of in (("candidate", ours), ("champion", theirs)):
+        if of is None or of.disagreements is None:
+            command = of.proposal if of else ours.proposal
+            return f"the {name}'s metrics were not recomputed: `{command}` measures it anew"
+        if of.disagreements:
+            return f"the {name} cannot be measured: {of.disagreements[0]}"
+    return "nothing says why"
+
+
 def _difference(
     case: Case, split: str, confidence: float, only: tuple[str, ...] | None
 ) -> Difference:
     """As `_compare`; raises ValueError when the two cannot be compared."""
     ours, theirs = case.evidence, case.champion
     if theirs is None or theirs.disagreements != () or ours.disagreements != ():
-        raise ValueError("the metrics were not recomputed")
-    if (ours.primary_metric, ours.goal) != (theirs.primary_metric, theirs.goal):
+        raise ValueError(_unsound(ours, theirs))
+    own, other = ours.evaluation, theirs.evaluation
+    if (own.primary_metric, own.goal) != (other.primary_metric, other.goal):
         raise ValueError("the champion has another primary metric")
     hashes = {name: version.sha256 for name, version in ours.data.items()}
     if not hashes or hashes != {name: version.sha256 for name, version in theirs.data.items()}:
         raise ValueError("the champion was not scored on the same data")
-    if ours.lineage.evaluation_snapshot != theirs.lineage.evaluation_snapshot:
-        raise ValueError("the champion was not scored by the same evaluation code")
-    sign = _sign(ours)
+    labels = ours.labels.get(split)
+    if not labels or labels != theirs.labels.get(split):
+        raise ValueError("the champion was not scored on the same rows with the same right answers")
+    metric = own.primary_metric or ""
+    if own.own_metrics.get(metric) != other.own_metrics.get(metric):
+        raise ValueError(f"the champion's values are of another {metric}: metrics.py differs")
+    if own.out_of_fold.get(split) != other.out_of_fold.get(split):
+        raise ValueError("only one of the two was measured out of fold")
+    sign = _sign(own)
     if sign is None:
         raise ValueError("there is no goal")
-    bounds = case.bounds(ours.primary_metric)
+    bounds = case.bounds(own.primary_metric)
     if split in ours.statistics:
-        metric = ours.primary_metric or ""
-        values = [estimate(evidence.metrics, split, metric).value for evidence in (ours, theirs)]
+        values = [estimate(of.metrics, split, metric).value for of in (own, other)]
     else:
         values = [
             value

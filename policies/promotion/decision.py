@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Literal
 
-from policies.promotion.evidence import MOST, Estimate, Evidence, Metrics
+from ml.measures.schema import MOST, Estimate, Evaluation, Metrics
+from policies.promotion.evidence import Evidence
 from policies.promotion.gate_settings import Gate, Gates, Mode
 
 Verdict = Literal["pass", "fail", "waived", "pending", "not asked"]
@@ -31,7 +32,8 @@ class Request:
     served there already, so that this is a rollback; `serving_changes` that it is the champion's
     own model, to be served by other code or settings. `rehearsal` means that the environment is
     only acted out on one machine; `served_in` are the environments that have served this very model
-    by this very serving code.
+    by this very serving code. `serving` is the digest of the code and settings that are to serve
+    it; "" where nothing says which, and nothing is going to be served.
     """
 
     environment: str
@@ -46,6 +48,7 @@ class Request:
     serving_changes: bool = False
     rehearsal: bool = False
     served_in: tuple[str, ...] = ()
+    serving: str = ""
 
     @property
     def day(self) -> date:
@@ -67,10 +70,19 @@ class Case:
     differences: dict[object, Any] = field(default_factory=dict, compare=False)
 
     @property
+    def evaluation(self) -> Evaluation:
+        """What the evidence states of the evaluation."""
+        return self.evidence.evaluation
+
+    @property
+    def is_champion(self) -> bool:
+        """Whether it is the champion's own model."""
+        return self.champion is not None and self.champion.digest == self.request.digest
+
+    @property
     def only_serving_changes(self) -> bool:
         """Whether the champion's own model is to be served by other code or settings."""
-        same = self.champion is not None and self.champion.digest == self.request.digest
-        return same and self.request.serving_changes
+        return self.is_champion and self.request.serving_changes
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -177,7 +189,7 @@ def real(number: float | None) -> float:
 
 def shown(number: float | None) -> str:
     """The number as the table of gates shows it."""
-    return "missing" if number is None else f"{number:.4g}"
+    return "missing" if number is None or math.isnan(number) else f"{number:.4g}"
 
 
 def listed(names: tuple[str, ...] | list[str], separator: str = ", ") -> str:

@@ -36,6 +36,7 @@ RULES: Mapping[str, Rule] = {
     "superiority": comparison.superiority,
     "fairness": measurements.fairness,
     "explainability": measurements.explainability,
+    "serving": measurements.serving,
     "latency": measurements.latency,
     "supply-chain": provenance.supply_chain,
     "order": provenance.order,
@@ -78,8 +79,7 @@ def decide(
 
 
 def _outcome(case: Case, results: tuple[Result, ...]) -> Outcome:
-    same = case.champion is not None and case.champion.digest == case.request.digest
-    if same and not case.only_serving_changes:
+    if case.is_champion and not case.only_serving_changes:
         return "already-champion"
     if any(result.blocks for result in results):
         return "refused"

@@ -100,6 +100,7 @@ BOUNDS = _entries(
 # What the floor says holds everywhere: any other value is looser.
 EQUAL = Kind(str, lambda value, floor: value != floor)
 GUESSES = Kind(Mapping[str, _VALUE], EQUAL.looser)
+POINTER = Kind(str, lambda value, floor: False)
 ORDER = Kind(Names, lambda value, floor: value != floor)
 # The gates that no file turns off.
 ALWAYS = ("attestation", "order")
@@ -134,7 +135,8 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "at_least": FLOORS,
         "at_most": CEILINGS,
     },
-    "gap": {"at_most": CEILINGS},
+    # A mean of fewer has no interval to speak of.
+    "gap": {"at_most": CEILINGS, "min_count_beside_folds": _minimum(30)},
     "leakage": {
         "checks": DEMANDS,
         # Rows that are shared, say; a check of the floor has its own bound there.
@@ -143,6 +145,7 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "first-promotion": {},
     "non-inferiority": {
         "margin": _maximum(0.2),  # a fifth of the scale is another model
+        "spreads": _entries("METRIC", Annotated[float, Field(gt=0, le=10)], _is_higher),
         "confidence": CONFIDENCE,
         "splits": DEMANDS,
         "slice_min_count": _maximum(1000),  # smaller slices are not judged
@@ -159,7 +162,16 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "min_rows": _minimum(30),  # a mean of fewer says nothing
         "max_share": _maximum(0.99),  # beyond it one feature is the answer
         "max_error": _maximum(0.01),  # contributions add up to the prediction
+        "max_error_single": _maximum(0.01),
+        "single_precision": ALLOW_LIST,
         "unreviewed_allowed_in": ALLOW_LIST,
+    },
+    "serving": {
+        "min_rows": _minimum(30),  # fewer show few of the values that a column may have
+        "tolerance": _maximum(0.0001),
+        "tolerance_single": _maximum(0.001),  # numbers of single precision have seven digits
+        "single_precision": ALLOW_LIST,
+        "prediction": POINTER,
     },
     "latency": {
         "p95_ms": _maximum(180_000),  # the longest request of a managed endpoint

@@ -7,9 +7,10 @@ passes through `real` first.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
+from ml.measures.schema import MOST
 from policies.promotion.decision import (
     VALIDATION,
     Case,
@@ -21,9 +22,11 @@ from policies.promotion.decision import (
     shown,
     unsound,
 )
-from policies.promotion.evidence import MOST, Estimate
+from policies.promotion.evidence import Evidence
 from policies.promotion.gate_settings import Gate
 
+# Of evaluated rows that a server is asked for, where folds leave few.
+FEWEST_SERVED = 20
 # 0.8 − 0.7 is a little more than 0.1 to a computer.
 ROUNDING = 1e-12
 # Shares and slices are computed from sums, which round more.
@@ -42,7 +45,7 @@ def quality(case: Case, gate: Gate) -> Finding:
     found, failures, measured = [], [], True
     for key, sign, limit in limits:
         split, metric = key.split(".")
-        stated, name = estimate(case.evidence.metrics, split, metric), metric_on_split(key)
+        stated, name = estimate(case.evaluation.metrics, split, metric), metric_on_split(key)
         found.append(f"{name} is {shown(stated.value)}")
         value = real(stated.value)
         if problem := unsound(stated, case.bounds(metric), case.min_count):
@@ -68,16 +71,23 @@ def gap(case: Case, gate: Gate) -> Finding:
     found, failures, measured = [], [], True
     for key, limit in limits.items():
         split, metric = key.split(".")
-        on_split = estimate(case.evidence.metrics, split, metric)
-        on_validation = estimate(case.evidence.metrics, VALIDATION, metric)
+        on_split = estimate(case.evaluation.metrics, split, metric)
+        on_validation = estimate(case.evaluation.metrics, VALIDATION, metric)
         found.append(
             f"{metric} is {shown(on_split.value)} on {split} and {shown(on_validation.value)} on "
             f"{VALIDATION}"
         )
+        # Beside folds, which use the rows of training for the test as well, validation is small.
+        fewest = case.min_count
+        if _is_out_of_fold(case, split):
+            fewest = min(fewest, gate.number("min_count_beside_folds"))
         problems = [
             f"{metric} on {name} {problem}"
-            for name, value in ((split, on_split), (VALIDATION, on_validation))
-            if (problem := unsound(value, case.bounds(metric), case.min_count))
+            for name, value, count in (
+                (split, on_split, case.min_count),
+                (VALIDATION, on_validation, fewest),
+            )
+            if (problem := unsound(value, case.bounds(metric), count))
         ]
         if split == VALIDATION:
             problems.append(f"{metric_on_split(key)} is compared with itself")
@@ -101,13 +111,17 @@ def leakage(case: Case, gate: Gate) -> Finding:
     limits = gate.numbers("at_most")
     bounds = [f"{name} ≤ {limit:g}" for name, limit in limits.items()]
     required = ", ".join([*bounds, f"no row of {VALIDATION}"])
-    checks = case.evidence.leakage
+    checks = case.evaluation.leakage
     made = {check.check for check in checks}
     absent = [name for name in gate.names("checks") if name not in made]
     if not checks or absent:
-        hint = "the evaluation writes what `ml.toolkit.leakage` finds under `leakage`"
+        hint = "the evaluation writes what `ml.measures.leakage` finds under `leakage`"
         return Finding("fail", f"not measured: {', '.join(absent) or 'nothing'}", required, hint)
     rows = sum(map(len, _units(case).values()))
+    # Of folds each is compared with the others: what they cover together counts.
+    shares = {check.of: real(check.units) for check in checks if check.check == SHARED}
+    is_folded = any(_is_out_of_fold(case, split) for split in case.splits)
+    covered = sum(shares.values()) if is_folded else math.nan
     problems, leaks, reasons = [], [], []
     for check in checks:
         name = f"{check.check} {check.of}"
@@ -115,10 +129,10 @@ def leakage(case: Case, gate: Gate) -> Finding:
             problems.append(f"{name} has no bound in gates.yml")
         elif check.of is None or not real(check.units) >= 1 or not real(check.value) >= 0:
             problems.append(f"{name} is missing or out of bounds")
-        elif check.check == SHARED and case.evidence.identifiers is None:
-            again = "`ml release propose PROJECT --run RUN` measures it anew"
+        elif check.check == SHARED and case.evaluation.identifiers is None:
+            again = f"`{case.evidence.proposal}` measures it anew"
             problems.append(f"the identifiers behind {name} are not kept: {again}")
-        elif check.check == SHARED and not real(check.units) >= rows:
+        elif check.check == SHARED and not (real(check.units) >= rows or covered >= rows):
             problems.append(f"{name} is over {shown(check.units)} of {rows} rows of the test")
         elif not real(check.value) <= limits[check.check]:
             leaks.append(name)
@@ -132,6 +146,10 @@ def leakage(case: Case, gate: Gate) -> Finding:
         reason = "; ".join([*reasons, *shared.values()])
         return Finding("fail", found, required, reason, True, tuple(leaks))
     return Finding("pass", found, required)
+
+
+def _is_out_of_fold(case: Case, split: str) -> bool:
+    return real(case.evaluation.out_of_fold.get(split)) >= 2
 
 
 def _units(case: Case) -> dict[str, Collection[str]]:
@@ -154,9 +172,12 @@ def _shared_with_validation(case: Case) -> dict[str, str]:
 
 def fairness(case: Case, gate: Gate) -> Finding:
     """Every dimension that the project names is measured, no two slices lie further apart than the
-    bound, and a person reviewed them. Slices of too few units are not compared.
+    bound, and a person reviewed them.
+
+    Slices of too few units are not compared, and listed. Where fewer than two are left, or a metric
+    is not defined on a large one, each such slice is an item that a waiver may name.
     """
-    dimensions, metric = gate.names("dimensions"), case.evidence.primary_metric
+    dimensions, metric = gate.names("dimensions"), case.evaluation.primary_metric
     if not dimensions:
         return Finding("fail", "no dimension", "`fairness.dimensions` in the project's gates.yml")
     bounds = gate.numbers("at_most")
@@ -166,61 +187,112 @@ def fairness(case: Case, gate: Gate) -> Finding:
         dimension, name = key.split(".")
         differs += f"; {name} differs by at most {limit:g} between slices by {dimension}"
     required = f"slices by {', '.join(dimensions)}{differs}"
-    found, failures, measured = [], [], True
+    found, unsound_slices, failures, items, rare = [], [], [], [], dict[str, str]()
     for key, limit in limits.items():
         dimension, name = key.split(".")
-        slices, problems = _slices(case, gate, dimension, name)
-        if problems:
-            measured = False
-            failures += problems
+        slices = _Slices.of(case, gate, dimension, name)
+        rare |= slices.rare
+        if slices.problems:
+            unsound_slices += slices.problems
             continue
-        low, *_, high = sorted(slices, key=lambda each: slices[each])
-        apart = slices[high] - slices[low]
-        ends = " and ".join(f"{dimension} {end} ({slices[end]:.4g})" for end in (low, high))
-        found.append(f"{name} differs by {apart:.4g} between {ends}")
-        if not apart <= limit + SUM_ROUNDING:
-            failures.append(f"{name} by {dimension} differs by more than {limit:g}")
-    if failures:
-        comparison = "; ".join(found) or "not compared"
-        return Finding("fail", comparison, required, "; ".join(failures), measured)
-    return _reviewed(case, gate, Finding("pass", "; ".join(found), required))
+        missing = dict(slices.undefined)
+        if len(slices.values) >= 2:
+            low, *_, high = sorted(slices.values, key=lambda each: slices.values[each])
+            apart = slices.values[high] - slices.values[low]
+            ends = " and ".join(
+                f"{dimension} {end} ({slices.values[end]:.4g})" for end in (low, high)
+            )
+            found.append(f"{name} differs by {apart:.4g} between {ends}")
+            if not apart <= limit + SUM_ROUNDING:
+                failures.append(f"{name} by {dimension} differs by more than {limit:g}")
+                items.append("")
+        elif others := {**slices.rare, **missing}:
+            missing = others
+        else:
+            unsound_slices.append(f"{dimension} has {len(slices.values)} slices")
+        failures += [words for item, words in missing.items() if item not in items]
+        items += [item for item in missing if item not in items]
+    if rare:
+        words = "; ".join(words for item, words in rare.items() if item not in items)
+        found += [f"too rare to judge: {words}"] if words else []
+    comparison = "; ".join(found) or "not compared"
+    if unsound_slices:
+        return Finding("fail", comparison, required, "; ".join([*unsound_slices, *failures]))
+    reviewed = _reviewed(case, gate, Finding("pass", comparison, required))
+    if not failures:
+        return reviewed
+    if reviewed.verdict == "fail":  # a waiver of a slice is no review of the others
+        failures.append(reviewed.why)
+        items.append("")
+    why = "; ".join(failures)
+    return Finding("fail", comparison, required, why, True, tuple(dict.fromkeys(items)))
 
 
-def _slices(
-    case: Case, gate: Gate, dimension: str, metric: str
-) -> tuple[dict[str, float], list[str]]:
-    """The metric of every slice that is large enough, and what is wrong with any slice."""
-    values: dict[str, float] = {}
-    problems = []
-    for name, metrics in case.evidence.slices.get(dimension, {}).items():
-        measured = metrics.get(metric) or Estimate()
-        if problem := unsound(measured, case.bounds(metric), 1):
-            problems.append(f"{metric} of {dimension} {name} {problem}")
-        elif real(measured.count) >= gate.number("min_count"):
-            values[name] = real(measured.value)
-    if not problems and len(values) < 2:
-        enough = f"{gate.number('min_count'):g} units"
-        problems.append(f"{dimension} has {len(values)} slices of {enough} or more")
-    return values, problems
+@dataclass(frozen=True)
+class _Slices:
+    """The slices of a dimension: the metric of each that is large enough, and of the others what a
+    waiver names → a sentence; `problems` are values that are no measurement.
+    """
+
+    values: Mapping[str, float]
+    rare: Mapping[str, str]
+    undefined: Mapping[str, str]
+    problems: list[str]
+
+    @classmethod
+    def of(cls, case: Case, gate: Gate, dimension: str, metric: str) -> _Slices:
+        evidence, fewest = case.evidence, gate.number("min_count")
+        stated = case.evaluation.slices.get(dimension, {})
+        split = case.evaluation.slice_split or ""
+        units = evidence.members.get(split, {}).get(dimension, {})
+        groups = evidence.groups.get(split, {})
+        values: dict[str, float] = {}
+        rare: dict[str, str] = {}
+        undefined: dict[str, str] = {}
+        problems = []
+        for name in dict.fromkeys([*units, *stated]):
+            measured = stated.get(name, {}).get(metric)
+            rows = len(units.get(name, ()))
+            count = real(measured.count) if measured else float(rows)
+            item = f"{dimension} {name}"
+            lacks = evidence.undefined.get(item, {}).get(metric)
+            if measured and (problem := unsound(measured, case.bounds(metric), 1)):
+                problems.append(f"{metric} of {item} {problem}")
+            elif count < fewest and count > 0:
+                rare[item] = f"{item} has {count:g} rows, {fewest:g} are needed"
+            elif measured:
+                values[name] = real(measured.value)
+            elif name not in stated and groups:
+                drawn = len({groups[unit] for unit in units[name]})
+                rare[item] = f"{item} has {rows} rows of {drawn} groups, which are too few to draw"
+            elif lacks:
+                undefined[item] = f"{metric} is not defined on {item}: {lacks}"
+            else:
+                problems.append(f"{metric} of {item} is missing")
+        return cls(values, rare, undefined, problems)
 
 
 def explainability(case: Case, gate: Gate) -> Finding:
     """The contributions are over enough rows, add up to the score, no feature decides alone, and a
-    person reviewed them.
+    person reviewed them, or the reason why there are none.
     """
-    explanation, shares = case.evidence.explanation, case.evidence.contributions
+    explanation, shares = case.evaluation.explanation, case.evaluation.contributions
     min_rows, max_share = gate.number("min_rows"), gate.number("max_share")
     required = f"contributions over at least {min_rows:g} rows, none above {max_share:g}"
     ordered = sorted(shares, key=lambda each: -real(each.share))
     largest = ", ".join(f"{each.feature} {shown(each.share)}" for each in ordered[:3])
     found = f"largest contributions: {largest or 'none'}"
+    if explanation.reason and not shares and explanation.method is None:
+        return _reviewed(
+            case, gate, Finding("pass", f"no contributions: {explanation.reason}", required)
+        )
     total = sum(real(each.share) for each in shares)
     if not abs(total - 1) <= SUM_ROUNDING or any(each.feature is None for each in shares):
         return Finding("fail", found, required, "they are not shares of 1")
     if explanation.method is None or not real(explanation.rows) >= min_rows:
         reason = f"{shown(explanation.rows)} rows by {explanation.method or 'an unknown method'}"
         return Finding("fail", found, required, reason)
-    if not 0 <= real(explanation.error) <= gate.number("max_error"):
+    if not 0 <= real(explanation.error) <= by_precision(case.evidence, gate, "max_error"):
         return Finding("fail", found, required, "contributions do not add up to the score")
     if not real(ordered[0].share) <= max_share:
         reason = f"{ordered[0].feature} decides alone: does it give the answer away?"
@@ -231,7 +303,7 @@ def explainability(case: Case, gate: Gate) -> Finding:
 def _reviewed(case: Case, gate: Gate, finding: Finding) -> Finding:
     """The finding with the review of it; a failure where a review is required and there is none."""
     notes: list[str] = []
-    request, features = case.request, case.evidence.lineage.feature_set_hash
+    request, features = case.request, case.evaluation.feature_set_hash
     for review in gate.reviews:
         unusable = review.unusable(request.day, request.version, features)
         if not unusable:
@@ -246,6 +318,47 @@ def _reviewed(case: Case, gate: Gate, finding: Finding) -> Finding:
     notes[-1] += f"; add to `reviews` in gates.yml: {{{entry}}}"
     notes.append(f"with `feature_set: {features}` instead of `version` it holds for later versions")
     return replace(finding, verdict="fail", why="; ".join(notes), measured=True)
+
+
+def serving(case: Case, gate: Gate) -> Finding:
+    """Enough evaluated rows were sent to a server of this model by this serving code, and every
+    answer is the evaluated one within the tolerance. Of a small table with folds, every row that
+    this model answered is enough.
+    """
+    served, tolerance = case.evidence.serving, by_precision(case.evidence, gate, "tolerance")
+    min_rows = gate.number("min_rows")
+    splits = case.evidence.outcomes
+    if any(_is_out_of_fold(case, split) for split in splits):  # other models answered those
+        own = (len(of) for split, of in splits.items() if not _is_out_of_fold(case, split))
+        min_rows = min(min_rows, max(sum(own), FEWEST_SERVED))
+    required = f"at least {min_rows:g} evaluated rows answered as evaluated, within {tolerance:g}"
+    again = f"`{case.evidence.proposal}` asks a server of it"
+    if served.rows is None or case.evaluation.requests is None:
+        reason = served.reason or f"the evidence does not say; {again}"
+        return Finding("fail", "no server was asked for evaluated rows", required, reason)
+    rows, largest = real(served.rows), real(served.largest)
+    found = f"{shown(served.differing)} of {shown(served.rows)} answers differ from the evaluated"
+    found += f", by at most {shown(served.largest)}"
+    if served.code is None or case.request.serving not in ("", served.code):
+        reason = f"the serving code or its settings changed since: {again}"
+        return Finding("fail", found, required, reason)
+    if not min_rows <= rows <= MOST:
+        reason = f"{shown(served.rows)} rows are too few: `evaluate` takes them as `Rows.requests`"
+        return Finding("fail", found, required, reason)
+    if served.prediction is None or not 0 <= real(served.differing) <= rows:
+        return Finding("fail", found, required, f"the evidence does not say what of it: {again}")
+    if not 0 <= largest <= tolerance:
+        return Finding("fail", found, required, served.example or "what differs is not told")
+    return Finding("pass", found, required)
+
+
+def by_precision(evidence: Evidence, gate: Gate, setting: str) -> float:
+    """A gate's number `setting`, or its `…_single` where a file of the model is of a format that
+    computes in single precision.
+    """
+    formats = set((evidence.files or {}).values())
+    is_single = bool(formats & set(gate.names("single_precision")))
+    return gate.number(f"{setting}_single" if is_single else setting)
 
 
 def latency(case: Case, gate: Gate) -> Finding:

@@ -10,9 +10,11 @@ import re
 from datetime import timedelta
 
 from ml.core.names import not_words
+from ml.measures.schema import Estimate, Stability, missing
 from policies.promotion.decision import LISTED, VALIDATION, Case, Finding, listed, real, shown
-from policies.promotion.evidence import SCHEMA_VERSION, Stability, SupplyChain, missing, uri
+from policies.promotion.evidence import SCHEMA_VERSION, Evidence, SupplyChain, uri
 from policies.promotion.gate_settings import Gate
+from policies.supply_chain.formats import FORMATS
 from policies.supply_chain.packages import licence_allowed
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -21,6 +23,10 @@ CLOCK_SKEW = timedelta(minutes=5)
 # An advisory may bear the date of the day on which it is published.
 ADVISORY_SKEW = timedelta(days=1)
 LISTED_DIFFERENCES = 3
+# Units of a slice that the evaluation compares with others: `FEWEST` of ml.measures.fairness.
+FEWEST_COMPARED = 20
+# Fields of the evaluation that say what the model was fitted with.
+_FITTED_WITH = ("feature_set_hash", "hyperparameters", "seed")
 # Who makes evidence that counts, as the certificate of its attestation names them.
 WORKFLOW = ("issuer", "repository", "workflow", "ref")
 
@@ -34,9 +40,7 @@ def identity(case: Case, gate: Gate) -> Finding:
         reason = evidence.disagreements[0]
         return Finding("fail", "no evidence that can be trusted", required, reason)
     if evidence.schema_version != SCHEMA_VERSION:
-        reason = (
-            "another version of this code made it: `ml release propose PROJECT --run RUN` again"
-        )
+        reason = f"another version of this code made it: `{evidence.proposal}` again"
         schema = f"schema {shown(evidence.schema_version)}"
         return Finding("fail", schema, f"schema {SCHEMA_VERSION}", reason)
     if not DIGEST.fullmatch(request.digest):
@@ -111,19 +115,38 @@ def freshness(case: Case, gate: Gate) -> Finding:
 
 def completeness(case: Case, gate: Gate) -> Finding:
     """Every required field is there, finite and within its bounds; the primary metric was measured
-    on validation, and over two or more folds or seeds.
+    on validation, and over two or more folds or seeds. A dimension with fewer than two slices that
+    are large enough has nothing to compare: the gate `fairness` says which are too rare.
     """
-    evidence = case.evidence
+    evidence, evaluation = case.evidence, case.evaluation
     required = "every field that the evidence's schema requires"
-    absent = list(missing(evidence))
-    metric = evidence.primary_metric or ""
-    if len(evidence.stability.get(metric, Stability()).values) < 2:
-        absent.append(f"stability.{metric}.values")
-    if VALIDATION not in evidence.metrics:
-        absent.append(f"metrics.{VALIDATION}")
+    absent = [path for path in missing(evidence) if path not in _too_rare(evidence)]
+    metric = evaluation.primary_metric or ""
+    if len(evaluation.stability.get(metric, Stability()).values) < 2:
+        absent.append(f"evaluation.stability.{metric}.values")
+    if VALIDATION not in evaluation.metrics:
+        absent.append(f"evaluation.metrics.{VALIDATION}")
     if absent:
         return Finding("fail", f"missing: {listed(absent)}", required)
     return Finding("pass", "complete", required)
+
+
+def _too_rare(evidence: Evidence) -> frozenset[str]:
+    """The fields that are empty for want of slices: of a dimension that the predictions have."""
+    paths, evaluation = set(), evidence.evaluation
+    for dimension in evidence.members.get(evaluation.slice_split or "", {}):
+        slices = evaluation.slices.get(dimension)
+        counts = [
+            max(map(_count, metrics.values()), default=0) for metrics in (slices or {}).values()
+        ]
+        if sum(count >= FEWEST_COMPARED for count in counts) < 2:
+            paths |= {f"fairness.{dimension}", *([f"slices.{dimension}"] if slices == {} else [])}
+    return frozenset(f"evaluation.{path}" for path in paths)
+
+
+def _count(estimate: Estimate) -> float:
+    count = real(estimate.count)
+    return count if count >= 0 else 0.0
 
 
 def recomputed(case: Case, gate: Gate) -> Finding:
@@ -137,7 +160,15 @@ def recomputed(case: Case, gate: Gate) -> Finding:
     if differences:
         more = f"{len(differences)} differ in all" if len(differences) > LISTED_DIFFERENCES else ""
         return Finding("fail", "; ".join(differences[:LISTED_DIFFERENCES]), required, more)
-    return Finding("pass", "every metric is equal", required)
+    own = listed(list(case.evaluation.own_metrics))
+    reason = f"of {own} the value of each unit is the project's own word" if own else ""
+    folds = [f"{split} ({of:g} folds)" for split, of in case.evaluation.out_of_fold.items() if of]
+    if folds:
+        reason += "; " * bool(reason) + (
+            f"{', '.join(folds)} is out of fold: it estimates how this code and these settings do, "
+            "by models trained on the other folds, not this very model"
+        )
+    return Finding("pass", "every metric is equal", required, reason)
 
 
 def lineage(case: Case, gate: Gate) -> Finding:
@@ -145,6 +176,7 @@ def lineage(case: Case, gate: Gate) -> Finding:
     sources, data = case.evidence.lineage, case.evidence.data
     required = "run, parent run, evaluation, code, commit, environment, features, seed, data"
     absent = [*missing(sources), *([] if data else ["data"])]
+    absent += [path for path in missing(case.evaluation) if path.partition(".")[0] in _FITTED_WITH]
     for name, version in data.items():
         absent += missing(version, f"data.{name}.")
     if absent:
@@ -165,20 +197,34 @@ def lineage(case: Case, gate: Gate) -> Finding:
 
 
 def model_format(case: Case, gate: Gate) -> Finding:
-    """The content of every file of the model is in a format that loads without running code."""
-    formats = gate.names("allowed")
-    required = "only " + ", ".join(formats)
+    """The content of every file of the model is in a format that loads without running code, and
+    that the list allows; of a version that serves or served here, in such a format: the list may be
+    narrower by now.
+    """
+    listed_formats = gate.names("allowed")
+    required = "only " + ", ".join(listed_formats)
     files = case.evidence.files
     if not files:
         return Finding("fail", "no file was checked", required)
-    refused = {file: kind for file, kind in files.items() if kind not in formats}
-    if not refused:
+    other = {file: kind for file, kind in files.items() if kind not in listed_formats}
+    if not other:
         return Finding("pass", ", ".join(sorted(set(files.values()))), required)
-    found = ", ".join(f"{file} ({kind or 'unknown'})" for file, kind in refused.items())
-    reason = "the content is not in an allowed format; loading it may run code, as a pickle does"
-    if any(file.lower().endswith(".onnx") for file in refused):
-        reason += "; ONNX is not allowed yet, because its content is not checked yet"
-    return Finding("fail", found, required, reason, measured=True, items=tuple(refused))
+    found = ", ".join(f"{file} ({kind or 'unknown'})" for file, kind in other.items())
+    unlisted = sorted({kind for kind in other.values() if kind in FORMATS})
+    reasons = []
+    if unlisted:
+        reasons.append(f"`format.allowed` of gates.yml has no {', no '.join(unlisted)}")
+    if len(unlisted) == len({*other.values()}):
+        if case.request.served_before or case.is_champion:
+            return Finding("pass", found, required, f"{reasons[0]}: it served here before")
+    else:
+        reasons.append("a format that is unknown; loading it may run code, as a pickle does")
+    if any(file.lower().endswith(".onnx") and not kind for file, kind in other.items()):
+        reasons.append(
+            "of ONNX, only models whose operators are the standard's and whose tensors are in the "
+            "file itself"
+        )
+    return Finding("fail", found, required, "; ".join(reasons), measured=True, items=tuple(other))
 
 
 def supply_chain(case: Case, gate: Gate) -> Finding:

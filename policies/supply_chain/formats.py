@@ -7,11 +7,14 @@ other file has no format. Nothing here scans for dangerous content.
 from __future__ import annotations
 
 import json
+import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+# What loads without running code, as `detect` knows it.
+FORMATS = ("lightgbm-text", "xgboost-json", "json", "npz", "onnx", "safetensors", "skops")
 # The first line of LightGBM's text format, whatever the boosting type.
 _LIGHTGBM = b"tree\n"
 # The length of a safetensors header, at most (https://huggingface.co/docs/safetensors).
@@ -22,14 +25,23 @@ _BITS = {
     **{"U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64},
 }
 _SKOPS_SCHEMA = "schema.json"
+# The operators of the standard (https://onnx.ai/onnx/operators), and protobuf's largest message.
+_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
+# ONNX Runtime prefers its operators to a model's functions of their names
+# (onnxruntime/core/graph/constants.h has its domains).
+_TAKEN = re.compile(r"|ai\.onnx(\..*)?|com\.(microsoft|ms)(\..*)?|org\.pytorch(\..*)?")
+# By which it knows a model in its own format: bytes 5 to 8 of a flatbuffer.
+_ORT = b"ORTM"
+_LARGEST_ONNX = 2**31 - 1
 
 
 def detect(file: Path) -> str:
-    """`lightgbm-text`, `json`, `npz`, `safetensors` or `skops`; "" for any other content.
+    """One of `FORMATS`; "" for any other content.
 
     An npz holds nothing but arrays of plain numbers or text: numpy would unpickle an array of
     objects. A skops file holds such arrays beside its schema, and no type that skops does not
-    trust by itself.
+    trust by itself: else the result names those types. An ONNX model is whole: its operators are
+    the standard's, and nothing in it is in another file.
     """
     with file.open("rb") as stream:
         head = stream.read(16)
@@ -39,7 +51,7 @@ def detect(file: Path) -> str:
         return _archive(file)
     if head[8:9] == b"{" and _is_safetensors(file):
         return "safetensors"
-    return "json" if _is_json(file) else ""
+    return _json(file) or ("" if head[4:8] == _ORT else _onnx(file))
 
 
 def formats(folder: Path) -> Mapping[str, str]:
@@ -58,17 +70,62 @@ def _is_text(file: Path) -> bool:
         return False
 
 
-def _is_json(file: Path) -> bool:
+def _json(file: Path) -> str:
+    """`xgboost-json` of a model of XGBoost (its JSON schema requires these two keys), else `json`;
+    "" of what is none.
+    """
     try:
-        json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        document = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return ""
+    is_model = isinstance(document, dict) and document.keys() == {"learner", "version"}
+    return "xgboost-json" if is_model else "json"
 
 
 def _refuse_constant(name: str) -> float:
     # Python reads NaN and Infinity in JSON; other readers do not have to.
     raise ValueError(f"{name} is not JSON")
+
+
+def _onnx(file: Path) -> str:
+    """`onnx` of a model that needs nothing else; "" of what is none, and where an operator is not
+    of the standard or of the model's own functions, or a tensor lies in another file.
+    """
+    if file.stat().st_size > _LARGEST_ONNX:
+        return ""
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
+
+    try:
+        model = ModelProto.FromString(file.read_bytes())
+    except (DecodeError, RecursionError):
+        return ""
+    own = {(function.domain, function.name) for function in model.functions}
+    if any(_TAKEN.fullmatch(domain) for domain, _ in own):
+        return ""
+    if model.ir_version < 3 or not model.graph.node or not model.opset_import:
+        return ""
+    for message in _messages(model):
+        kind = message.DESCRIPTOR.name
+        if kind == "TensorProto" and (message.data_location or message.external_data):
+            return ""
+        if (
+            kind == "NodeProto"
+            and message.domain not in _DOMAINS
+            and (message.domain, message.op_type) not in own
+        ):
+            return ""
+    return "onnx"
+
+
+def _messages(message: Any) -> Iterator[Any]:
+    """A message of protobuf and every one in it."""
+    waiting = [message]
+    while waiting:
+        yield (message := waiting.pop())
+        for field, value in message.ListFields():
+            if field.message_type is not None:
+                waiting += [value] if hasattr(value, "DESCRIPTOR") else value
 
 
 def _is_safetensors(file: Path) -> bool:
@@ -111,7 +168,8 @@ def _archive(file: Path) -> str:
             return "npz" if names else ""
         from skops.io import get_untrusted_types  # takes seconds: it imports scikit-learn
 
-        return "" if get_untrusted_types(file=file) else "skops"
+        untrusted = get_untrusted_types(file=file)
+        return f"skops with {', '.join(sorted(untrusted))}" if untrusted else "skops"
     except Exception:  # a broken zip, or a schema that breaks the reader in any way
         return ""
 

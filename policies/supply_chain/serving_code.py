@@ -2,7 +2,9 @@
 
 Every Python file that travels and can be imported is parsed; nothing is run. A module is the code's
 own, of the standard library's harmless part, or in the list of the gate `format`. A library is used
-by its dotted name alone, so that its functions cannot be reached by a computed one. Not seen: what
+by its dotted name alone, so that its functions cannot be reached by a computed one. For the same
+reason a function whose name stands nowhere in what is reached is never called: its body, such as
+`save` of a model.py that exports to ONNX, may do what training alone does. Not seen: what
 an installed package does inside, what a method of an object does, and files that the server
 downloads or writes while it runs. The review of the code sees these.
 """
@@ -12,13 +14,15 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+import importlib
 import io
 import pickletools
 import re
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import ModuleType
 
 
 def _words(text: str) -> frozenset[str]:
@@ -42,25 +46,37 @@ PARTS = {
         CRITICAL DEBUG ERROR Filter Formatter Handler INFO Logger LoggerAdapter StreamHandler
         WARNING basicConfig critical debug error exception getLogger info warning
     """),
+    "onnxruntime": _words("InferenceSession"),
     "operator": _words("add eq ge gt index itemgetter le lt mul ne neg sub truediv"),
     "os": _words("""
         PathLike cpu_count environ fspath getenv getpid linesep listdir path sched_getaffinity
         scandir sep stat urandom walk
     """),
     "sys": _words("byteorder float_info maxsize platform stderr stdout version version_info"),
+    "torch": _words("""
+        Tensor arange argmax as_tensor bfloat16 bool cat clamp concat device double empty exp eye
+        finfo flatten float float16 float32 float64 from_numpy full gather get_num_threads half
+        inference_mode int int16 int32 int64 isfinite isnan linspace load log log1p long manual_seed
+        masked_select matmul max maximum mean min minimum nan_to_num nn no_grad norm ones optim
+        permute quantile rand randint randn randperm relu reshape set_num_threads sigmoid softmax
+        sqrt squeeze stack std sum tanh tensor topk transpose uint8 unsqueeze where zeros zeros_like
+    """),
     "types": _words("MappingProxyType ModuleType NoneType SimpleNamespace"),
     "urllib": _words("parse"),
+    "xgboost": _words("Booster DMatrix QuantileDMatrix train"),
     "yaml": _words("YAMLError safe_dump safe_load safe_load_all"),
 }
 # Names that run text, unpickle, lead to the modules that do, or find something by a computed name.
 REFUSED = _words("""
     ForwardRef __import__ breakpoint eval exec get_type_hints globals locals vars
-    HDFStore NpzFile PyExtensionType deserialize from_custom_template load_library query read_array
-    read_hdf read_pickle read_serialized rundocs runstring unpickle unsafe_load
+    HDFStore NpzFile PyExtensionType deserialize from_custom_template load_inline load_library
+    load_pickle query read_array read_hdf read_pickle read_serialized register_custom_ops_library
+    rundocs runstring unpickle unsafe_load
     builtins cPickle cloudpickle codeop ctypeslib dill distutils f2py imp importlib joblib
     jsonpickle marshal multiprocessing pickle pickle_compat pkgutil posix pydoc runpy shelve
-    subprocess zipimport
-    attrgetter get_field import_module import_optional_dependency methodcaller
+    subprocess testing jinja2 zipimport
+    attrgetter get_field getattr_static getmembers getmembers_static import_module
+    import_optional_dependency methodcaller
     cr_code f_builtins f_code f_globals f_locals gi_code
 """)
 # A library's own imports: `pathlib.os` is all of os. And `re.compile` is not the builtin function.
@@ -79,6 +95,10 @@ _ARGUMENTS: Mapping[str, tuple[object, ...]] = {
 _COMPILED = (".pyc", ".pyd", ".so")
 # The folder by which a code folder is known to be a whole repository.
 _REPOSITORY = "ml/serving/scoring/"
+# What Azure ML's server and its gunicorn read by themselves at the top or beside the script:
+# settings that can name another script, a logging configuration whose factories are called,
+# whatever they are, and environment variables (`raw_env`).
+_SETTINGS = ("config.json", "logging.json", "gunicorn.conf.py")
 # What a pickle needs to call something.
 _CALLS = frozenset(
     {"GLOBAL", "STACK_GLOBAL", "INST", "REDUCE", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD"}
@@ -123,7 +143,9 @@ class Code:
                     yield Trace(self.files[name], line, found)
         folders = {PurePosixPath(name).parent for name in modules}
         for name, file in self.files.items():
-            if name.endswith(_COMPILED):
+            if name in [folder + setting for folder in ("", self._beside) for setting in _SETTINGS]:
+                yield Trace(file, 0, "a file from which the server reads what code it runs")
+            elif name.endswith(_COMPILED):
                 yield Trace(file, 0, "compiled code, which is not read here")
             elif (
                 PurePosixPath(name).parent in folders
@@ -167,24 +189,45 @@ class Code:
         """Every file that can be imported, parsed; None where that fails.
 
         Of a whole repository these are the files beside the script, whatever a library could import
-        by its name alone, and what all of these import.
+        by its name alone, and what all of these import. Of what is imported alone, functions that
+        nothing names are left out: their names are looked for until there are no more.
         """
         below = self._beside if any(name.startswith(_REPOSITORY) for name in self.files) else ""
-        waiting = [self.script]
+        first = [self.script]
         for name in self.files:
             is_top = name.removesuffix("/__init__.py").removesuffix(".py").count("/") == 0
             if name.endswith(".py") and (name.startswith(below) or is_top):
-                waiting.append(name)
+                first.append(name)
+        trees: dict[str, ast.Module | None] = {}
+        named = {"init", "run"}  # which the server calls
+        while True:
+            modules = self._imported(first, named, trees)
+            more = {word for module in modules.values() if module for word in module.words()}
+            if more <= named:
+                return modules
+            named |= more
+
+    def _imported(
+        self, first: Collection[str], named: Collection[str], trees: dict[str, ast.Module | None]
+    ) -> dict[str, _Module | None]:
+        """The `first` files and what they import, without functions that are not `named` in those
+        that are imported alone; `trees` keeps what was parsed.
+        """
+        waiting = [*first]
         modules: dict[str, _Module | None] = {}
         while waiting:
             name = waiting.pop()
             if name in modules or name not in self.files or self._is_reviewed(name):
                 continue
-            try:
-                module = _Module(self, name, ast.parse(self.files[name].read_bytes()))
-            except (SyntaxError, ValueError, RecursionError):
+            if name not in trees:
+                try:
+                    trees[name] = ast.parse(self.files[name].read_bytes())
+                except (SyntaxError, ValueError, RecursionError):
+                    trees[name] = None
+            if (tree := trees[name]) is None:
                 modules[name] = None
                 continue
+            module = _Module(self, name, tree, None if name in first else named)
             modules[name] = module
             for _, imported in module.imports():
                 parts = imported.split(".")
@@ -203,14 +246,21 @@ class Code:
 
 
 class _Module:
-    """A Python file of the code folder."""
+    """A Python file of the code folder, of whose functions the bodies of those that are `named` are
+    read; None for all of them.
+    """
 
-    def __init__(self, code: Code, name: str, tree: ast.Module) -> None:
-        self._code, self._name, self._nodes = code, name, list(ast.walk(tree))
+    def __init__(
+        self, code: Code, name: str, tree: ast.Module, named: Collection[str] | None
+    ) -> None:
+        self._code, self._name = code, name
+        self._nodes = list(ast.walk(tree) if named is None else _reached(tree, named))
         # What the file calls something that it imports → its dotted name.
         self.names: dict[str, str] = {}
         # The names of modules, and those that stand for two things.
         self._bound, self._twice = set[str](), set[str]()
+        # The functions of the module: their bodies are read.
+        self.functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         for node in self._nodes:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 for alias in node.names:
@@ -227,6 +277,22 @@ class _Module:
             self._twice.add(name)
         if isinstance(node, ast.Import) or self._code.find(dotted):
             self._bound.add(name)
+
+    def words(self) -> Iterator[str]:
+        """Every word by which a function could be called: names, attributes, imports, and texts
+        that are names.
+        """
+        for node in self._nodes:
+            if isinstance(node, ast.Name):
+                yield node.id
+            elif isinstance(node, ast.Attribute):
+                yield node.attr
+            elif isinstance(node, ast.alias):
+                yield from node.name.split(".")
+            elif isinstance(node, ast.MatchClass):
+                yield from node.kwd_attrs
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value.rpartition(".")[2]
 
     def imports(self) -> Iterator[tuple[int, str]]:
         """The line and the dotted name of everything that is imported."""
@@ -268,6 +334,8 @@ class _Module:
                         yield node.lineno, f"a call with `{ast.unparse(keyword)}`"
             if isinstance(node, ast.Attribute | ast.Name) and id(node) not in bases:
                 dotted = self._dotted(node, modules)
+                if self._is_read(dotted, modules):
+                    continue
                 if problem := self._of_use(dotted, called.get(id(node))):
                     yield node.lineno, f"`{ast.unparse(node)}`{problem}"
 
@@ -306,13 +374,23 @@ class _Module:
                 break
         return dotted
 
+    def _is_read(self, dotted: str, modules: Mapping[str, _Module | None]) -> bool:
+        """Whether it is a function of a module that is read too."""
+        above, _, name = dotted.rpartition(".")
+        module = modules.get(self._code.find(above)) if above else None
+        return module is not None and name in module.functions
+
     def _of_use(self, dotted: str, call: ast.Call | None) -> str:
         """Why something may not be used in this way, or ""; `call` is what calls it."""
         top, _, rest = dotted.partition(".")
         if not rest:
             return ""
         if self._code.is_listed(dotted) and not self._code.has(dotted) and _is_left_out(dotted):
-            parts = f"only {', '.join(sorted(PARTS[top]))}" if top in PARTS else "no private part"
+            parts = (
+                f"only {', '.join(sorted(PARTS[top]))}"
+                if top in PARTS
+                else "no private part and no other module"
+            )
             return f": of `{top}` {parts}"
         if dotted.rpartition(".")[2] != "load" and not (top == "skops" and rest.endswith("loads")):
             return ""
@@ -330,6 +408,24 @@ class _Module:
         return ""
 
 
+def _reached(tree: ast.Module, named: Collection[str]) -> Iterator[ast.AST]:
+    """Every node but the bodies of the module's functions that nothing names.
+
+    Python itself calls those between two underscores, and a decorator what it is given.
+    """
+    for statement in tree.body:
+        if (
+            not isinstance(statement, ast.FunctionDef)
+            or statement.decorator_list
+            or statement.name in named
+            or statement.name.startswith("__")
+        ):
+            yield from ast.walk(statement)
+        else:
+            for part in filter(None, (statement.args, statement.returns)):
+                yield from ast.walk(part)
+
+
 def _is_refused(name: str) -> bool:
     return bool({name, name.lstrip("_")} & _ATTRIBUTES) or bool(_SPECIAL.fullmatch(name))
 
@@ -338,7 +434,34 @@ def _is_left_out(dotted: str) -> bool:
     """Whether it is a part of a library that may not be used."""
     top, *inner = dotted.split(".")
     is_other = bool(inner) and top in PARTS and inner[0] not in PARTS[top]
-    return is_other or any(part.startswith("_") for part in inner)
+    return (
+        is_other or any(part.startswith("_") for part in inner) or _leads_elsewhere([top, *inner])
+    )
+
+
+def _leads_elsewhere(parts: Sequence[str]) -> bool:
+    """Whether a name goes through what a library imports itself: `enum.bltns` is `builtins`.
+
+    The standard library's modules are looked at, which are the server's. Of another library, one of
+    which only a part may be used counts below the second place: `safetensors.torch` is its own.
+    """
+    top, *inner = parts
+    if top not in STANDARD:
+        imported = [part for at, part in enumerate(inner) if at > 0 or part == top]
+        return bool({*imported} & (PARTS.keys() - STANDARD))
+    try:
+        of: object = importlib.import_module(top)
+    except ImportError:
+        return False
+    name = top
+    for part in inner:
+        of, name = getattr(of, part, None), f"{name}.{part}"
+        if not isinstance(of, ModuleType):
+            return False
+        if of.__name__ != name and part not in PARTS.get(top, ()):
+            return True
+        name = of.__name__
+    return False
 
 
 def _is_plain(call: ast.Call | None) -> bool:

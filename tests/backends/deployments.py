@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from ml.backends.azure.backend import AzureBackend
 from ml.backends.base import Backend
 from ml.backends.registry import model_folder
 from ml.release.declaration.release_file import Strategy
@@ -12,6 +13,7 @@ from ml.serving.scoring.manifest import folder_digest, write_manifest
 from ml.serving.server import Launch, serving_digest
 from tests.release.canary.greens import SAMPLES, script
 from tests.shared import bring
+from tests.stand_ins.azure.running import provision
 
 __all__ = ["QUICK", "SAMPLES", "SOUND", "released"]
 SOUND = script()
@@ -25,6 +27,7 @@ SETTINGS = {
     "instance_type": "Standard_DS3_v2",
     "instance_count": 1,
     "request_settings": {"request_timeout_ms": 1000},
+    "tags": {"owner": "ana"},
 }
 COLLECTIONS = {name: {"enabled": "true"} for name in ("request", "response")}
 
@@ -48,6 +51,8 @@ def released(
     model_folder(digest).parent.mkdir(parents=True, exist_ok=True)
     made.rename(model_folder(digest))
     version = backend.registry.register(endpoint, "p", digest, "run")
+    if isinstance(backend, AzureBackend):
+        provision(backend.workspace.client, endpoint)
     snapshot = backend.snapshot(code)
     settings = {**SETTINGS, "endpoint_name": endpoint, "model": f"azureml:{endpoint}@latest"}
     if collect:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import shutil
+import subprocess
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.ai.ml.operations import _job_operations
 
 from ml.backends.azure import submission
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.errors import KNOWN, OTHERWISE, explain_job, log
-from ml.backends.azure.workspace import VARIABLES, configured
+from ml.backends.azure.workspace import VARIABLES, Workspace, configured
 from ml.backends.base import Options
 from ml.backends.runs import Filter
 from ml.core.errors import Exit, Refused
@@ -24,6 +28,7 @@ from ml.specs.sdk import load
 from tests.conftest import ROOT
 from tests.stand_ins.azure import bodies
 from tests.stand_ins.azure.running import StandIn
+from tests.test_fork import GIT
 
 
 def planned(spec: Path, **changes: str) -> Plan:
@@ -48,11 +53,52 @@ def test_the_name_of_a_job_is_the_same_wherever_its_data_lie(spec: Path, tmp_pat
     assert names[0] == names[1] != names[2]
 
 
+@pytest.mark.attack("A spec, or the folder that somebody types in, says of which commit a job is")
+def test_the_commit_of_a_job_is_that_of_its_spec(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked of the repository of the spec; azure-ai-ml asks no other, whose settings may run."""
+
+    def git(folder: Path, *words: str) -> str:
+        done = subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True)
+        return done.stdout.decode().strip()
+
+    inner, pwned = tmp_path / "inner", tmp_path / "pwned"
+    shutil.copytree(tmp_path / "code", inner / "code")
+    spec = Path(shutil.move(spec, inner))
+    for folder in (tmp_path, inner):
+        git(folder, "init", "-q", "-b", folder.name)
+        git(folder, "commit", "-q", "--allow-empty", "-m", folder.name)
+    git(inner, "config", "core.fsmonitor", f"touch {pwned}")
+    git(inner, "config", "core.worktree", ".")
+    shutil.copytree(inner / ".git", inner, dirs_exist_ok=True)
+    shutil.rmtree(inner / ".git")
+    monkeypatch.chdir(inner)
+    spec.write_text(f"{spec.read_text()}properties: {{mlflow.source.git.commit: forged}}\n")
+    properties = submission.prepare(planned(spec)).job.properties
+    assert properties["mlflow.source.git.commit"] == git(tmp_path, "rev-parse", "HEAD")
+    assert properties["mlflow.source.git.branch"] == tmp_path.name
+    assert properties["azureml.git.dirty"] == "True"
+    assert Workspace("s", "g", "w").client
+    assert _job_operations.get_git_properties() == {} and not pwned.exists()
+
+
 @pytest.mark.slow
-def test_a_commit_and_a_spec_run_once(workspace: StandIn, spec: Path) -> None:
-    """Again they are the same job, in another process too; `again` and a change are another."""
+def test_a_commit_and_a_spec_run_once(
+    workspace: StandIn, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again they are the same job, in another process too; `again` and a change are another.
+
+    Of a spec that is in no repository nothing on the way starts git, azure-ai-ml neither.
+    """
+    program, calls = tmp_path / "programs/git", tmp_path / "calls"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\nexec {shutil.which("git")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     said: list[str] = []
     first = AzureBackend().run(planned(spec))
+    assert not calls.exists()
     assert _submitted(workspace.requests()) == [first.name]
     same = AzureBackend(Options(say=said.append)).run(planned(spec))
     assert (same.name, same.status) == (first.name, "Completed")

@@ -92,8 +92,10 @@ def test_the_plan_of_a_search(table: Path) -> None:
 
 
 def test_this_machine_names_azure(table: Path) -> None:
-    """A search, also as a step: refused with the line and the option that runs it."""
-    for text, line in ((regression(table), 1), (PIPELINE, 9)):
+    """A forecast, also as a step: refused with the line and the option that runs it."""
+    forecasting = "task: forecasting\n{0}forecasting: {{time_column_name: size}}"
+    for text, indent, line in ((regression(table), "", 4), (PIPELINE, "    ", 10)):
+        text = text.replace("task: regression", forecasting.format(indent))
         (problem,) = LocalBackend().refusals(planned(table.parent, text))
         assert problem.code == "automl" and "--on azure" in problem.hint
         assert problem.place is not None and problem.place.line == line

@@ -45,18 +45,24 @@ SPECS = sorted(
 
 @pytest.fixture
 def idle(azure: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """A workspace that starts no job, with every asset of the repository."""
+    """A workspace that starts no job."""
     azure.enter(monkeypatch, "idle")
+    return azure
+
+
+@pytest.fixture
+def furnished(idle: StandIn) -> StandIn:
+    """With every asset of the repository."""
     store = AzureBackend().assets
     for state in store.compare(ROOT):
         if state.status == "missing":
             store.create(state)
-    azure.requests()
-    return azure
+    idle.requests()
+    return idle
 
 
 @pytest.mark.slow
-def test_every_spec_of_the_repository_is_accepted(idle: StandIn, tmp_path: Path) -> None:
+def test_every_spec_of_the_repository_is_accepted(furnished: StandIn, tmp_path: Path) -> None:
     """Jobs and schedules of the projects, as `ml run --on azure` sends them."""
     backend = AzureBackend()
     sent = []
@@ -211,7 +217,7 @@ OPERATIONS: dict[str, tuple[Work, str]] = {
 
 
 @pytest.mark.slow
-def test_the_operations_of_the_client(idle: StandIn, tmp_path: Path) -> None:
+def test_the_operations_of_the_client(furnished: StandIn, tmp_path: Path) -> None:
     """Each sends the request that it is known by, and takes the answer.
 
     Deployments, traffic and scoring are in the contract's releases: they need a server.
@@ -223,7 +229,7 @@ def test_the_operations_of_the_client(idle: StandIn, tmp_path: Path) -> None:
     client = configured().client
     for name, (work, expected) in OPERATIONS.items():
         work(client, tmp_path)
-        requests = idle.requests()
+        requests = furnished.requests()
         assert any(re.search(expected, line) for line in requests), (name, requests)
 
 

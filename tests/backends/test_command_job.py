@@ -18,8 +18,10 @@ from ml.backends.local.processes.process import cores
 from ml.backends.local.runs import records
 from ml.core.errors import Place, Refused
 from ml.core.home import tracking_uri
+from ml.reports.pages import report
 from ml.specs.plan.plan import Asset, InputPlan
 from tests.backends.conftest import Plans
+from tests.release.test_commands import ml
 
 HERE = Place("jobs/job.yml", 9)
 PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -228,3 +230,23 @@ def test_a_script_uses_mlflow_as_on_azure(home: Path, command: Plans, script: st
     assert tracked.info.status == "FINISHED"
     assert tracked.data.params == {"depth": "31.0", "other": "x"}
     assert run.metrics["b"] != run.metrics["b"]
+    assert LocalBackend().runs.parameters(run) == {"depth": 31, "other": "x"}
+
+
+@pytest.mark.slow
+def test_what_the_code_logs_stands_beside_its_inputs(
+    home: Path, command: Plans, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In `ml runs show`, as text and as JSON, and in the report; the inputs come first."""
+    script = "import mlflow\nmlflow.log_params({'a_rows': 7, 'word': 'other'})"
+    run = LocalBackend().run(command(script, word="given"))
+    code, out, _ = ml(capsys, "runs", "show", run.name)
+    lines = [line.split() for line in out.splitlines()]
+    assert code == 0
+    assert [line for line in lines if line[:1] == ["parameter"]] == [
+        ["parameter", "word", "given"],
+        ["parameter", "a_rows", "7"],
+    ]
+    shown = json.loads(ml(capsys, "runs", "show", run.name, "--json")[1])["parameters"]
+    assert shown == {"word": "given", "a_rows": "7"}
+    assert "<td>a_rows</td><td>7</td>" in report(run, LocalBackend()).html

@@ -328,3 +328,12 @@ def test_as_a_person_types_it(ml: Callable[..., subprocess.CompletedProcess[str]
     wrong = ml("run", "job.yml", "--evict-after", "soon")
     assert wrong.returncode == 2
     assert "error[not-a-span]: --evict-after soon" in wrong.stderr
+
+
+def test_a_trial_that_waits_for_its_imports_is_evicted(home: Path, sweep: Sweeps) -> None:
+    """Its process is not there yet: it is started again as any other."""
+    run = evicted(0.05).run(
+        sweep("import numpy, scipy.stats\n" + LOG + "log('score', 1.0)", max_total_trials=2)
+    )
+    assert run.status == "Completed"
+    assert [len(trial.restarts) for trial in run.trials] == [1, 1]

@@ -225,3 +225,80 @@ def _step(record: dict[str, str]) -> str:
 
 def _same(path: Path, record: dict[str, str]) -> bool:
     return bool(json.loads(path.read_text()) == record)
+
+
+IMPORTS = """
+jobs:
+  a:
+    type: command
+    environment: azureml:e:1
+    code: .
+    command: python -m ml.projects.one.train > ${{outputs.o}}
+    outputs: {o: {type: uri_file}}
+"""
+NAMED = "from ml.projects.named import code"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("train", "command", "changed", "reused"),
+    [
+        (NAMED, "", "other", True),
+        (NAMED, "", "named", False),
+        (NAMED, "", "beneath", False),
+        (NAMED, "", "one", False),
+        # What looks into the folder of projects by itself may find any of them.
+        (
+            "import pkgutil, ml.projects as all; [*pkgutil.iter_modules(all.__path__)]",
+            "",
+            "other",
+            False,
+        ),
+        (
+            "import importlib; importlib.import_module('ml.projects.' + 'oth' + 'er.code')",
+            "",
+            "other",
+            False,
+        ),
+        ("import os; os.listdir(os.path.join('ml', 'projects'))", "", "other", False),
+        ("", " && ls ml/projects", "other", False),
+        ("", " && python -m ml.projects.other.code", "other", False),
+    ],
+)
+def test_other_projects_change_nothing_unless_they_can_be_imported(
+    repository: Path,
+    run_pipeline: RunPipeline,
+    train: str,
+    command: str,
+    changed: str,
+    reused: bool,
+) -> None:
+    """By the plan, by the project's code, or by what looks for projects by itself."""
+    (repository / ".amlignore").write_text("*\n!/ml/**/*.py\n")
+    texts = {"one/train": train, "named/code": "from ..beneath import code", "beneath/code": ""}
+    for name, text in {**texts, "other/code": ""}.items():
+        path = repository / f"ml/projects/{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    spec = IMPORTS.replace("train >", f"train{command} >")
+    first = run_pipeline(spec)
+    assert statuses(first) == {"a": "Completed"}, first.error
+    (repository / f"ml/projects/{changed}/new.py").write_text("RATE = 2")
+    assert statuses(run_pipeline(spec)) == {"a": "reused" if reused else "Completed"}
+
+
+@pytest.mark.slow
+@pytest.mark.attack("A step imports a project that its reuse does not count")
+def test_what_reuse_does_not_count_is_not_there(
+    repository: Path, run_pipeline: RunPipeline
+) -> None:
+    """A name that no text has is a module that no run has: the step fails, and is told."""
+    (repository / ".amlignore").write_text("*\n!/ml/**/*.py\n")
+    hidden = "import importlib; importlib.import_module(__package__[:-3] + 'o' + 'ther.code')"
+    for name, text in {"one/train": hidden, "other/code": "print('hidden')"}.items():
+        path = repository / f"ml/projects/{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    run = run_pipeline(IMPORTS)
+    assert statuses(run) == {"a": "Failed"}
+    assert "No module named 'ml.projects.other'" in str(run.steps[0].error)

@@ -1,7 +1,7 @@
 """A run imports its own code and the packages, and nothing of the work tree beside them.
 
 `benchmarks` stands for a module at the root of the work tree (a numexpr.py, say, which pandas
-imports where it is there), `ml.core` and `ml.toolkit.metrics` for modules of a namespace package
+imports where it is there), `ml.core` and `ml.measures.metrics` for modules of a namespace package
 that the code does not have.
 """
 
@@ -25,7 +25,7 @@ from tests.conftest import ROOT
 
 __all__ = ["parallel"]
 
-OTHERS = ("benchmarks", "ml.core", "ml.core.errors", "ml.toolkit.metrics", "policies", "infra")
+OTHERS = ("benchmarks", "ml.core", "ml.core.errors", "ml.measures.metrics", "policies", "infra")
 LOOKS = f"""
 import importlib, sys
 

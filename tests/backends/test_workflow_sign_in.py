@@ -6,12 +6,20 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from typing import Any
 
 import azure.identity
 import pytest
 
-from ml.backends.azure.workspace import WORKFLOW_TOKEN, WORKFLOW_URL, Workspace
+from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.workspace import (
+    WORKFLOW_TOKEN,
+    WORKFLOW_URL,
+    Workspace,
+    _workflow_token,
+)
+from ml.core.errors import Refused
 
 WHO = {"AZURE_TENANT_ID": "tenant", "AZURE_CLIENT_ID": "client"}
 
@@ -69,3 +77,19 @@ def test_others_sign_in_as_before(
     monkeypatch.delenv(missing)
     credential = Workspace("s", "g", "w")._credential
     assert isinstance(credential, azure.identity.DefaultAzureCredential) and asked == []
+
+
+def test_no_token_is_no_sign_in(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever GitHub answers instead, it is an error of the sign-in, which may pass."""
+    for body in (b"", b"<html>", b"[]", b"{}", b'{"value"'):
+        monkeypatch.setattr(
+            "ml.backends.azure.workspace.urlopen", lambda *_, timeout, body=body: BytesIO(body)
+        )
+        with pytest.raises(Refused) as refused, as_refusals():
+            _workflow_token()
+        assert refused.value.problems[0].code == "not-signed-in"
+    monkeypatch.undo()
+    monkeypatch.setenv(WORKFLOW_URL, "http://127.0.0.1:9/token?")
+    monkeypatch.setenv(WORKFLOW_TOKEN, "of-the-job")
+    with pytest.raises(Refused, match="GitHub gives this job no token"), as_refusals():
+        _workflow_token()

@@ -88,6 +88,7 @@ def test_a_sweep_is_bounded_by_its_trials_and_their_limit(jobs: Path) -> None:
     assert said["dedicated"] == {"an_hour": 0.288, "most": 0.768}
     assert said["spot"] == {"an_hour": pytest.approx(0.0576), "most": 0.1536}
     assert "at most 0.77 USD dedicated, 0.15 spot (2.67 node-hours)" in str(cost)
+    assert "prices from websites that copy Azure's price list" in str(cost)
 
 
 def test_a_pipeline_is_the_sum_of_its_steps(jobs: Path) -> None:

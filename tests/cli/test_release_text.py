@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.cli.commands.release import status_text
+from ml.cli.render.release_text import status_text
 from ml.release.declaration import desired_state
 from ml.release.rollout.status import Status, status
 from tests.local import BACKEND

@@ -17,7 +17,9 @@ from ml.cli.render.plan_text import as_text
 from ml.cli.render.runs_text import number, parameters
 from ml.core.errors import Place, Refused
 from ml.specs.plan.plan import CommandPlan, Environment
-from tests.conftest import ROOT
+from ml.specs.plan.planning import plan
+from ml.specs.sdk.load import load
+from tests.conftest import EXAMPLE, ROOT
 
 SPEC = """$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
 type: command
@@ -174,6 +176,15 @@ def test_a_command_is_shown_as_the_shell_gets_it() -> None:
     at = next(n for n, line in enumerate(lines) if line.startswith("command"))
     start = len(lines[at]) - len("echo 'a  b' && \\")
     assert [line[start:] for line in lines[at : at + 3]] == ["echo 'a  b' && \\", "  train", "ls"]
+
+
+@pytest.mark.example
+def test_a_sweep_has_one_line_of_time_limits() -> None:
+    """Each says what it bounds; a trial's is not printed a second time as its command's."""
+    text = as_text(plan(load(EXAMPLE / "jobs/pipeline.yml")))
+    sweep = text.partition("step sweep")[2].partition("step recipe")[0]
+    limits = [line.split(maxsplit=1)[1] for line in sweep.splitlines() if "timeout " in line]
+    assert limits == ["7200 s for all trials together, 600 s for each trial"]
 
 
 def test_changes() -> None:

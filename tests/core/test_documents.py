@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ml.core.documents import MAX_DEPTH, parse, strings
-from ml.core.errors import Refused
+from ml.core.errors import Place, Refused
 
 BLOCK = """\
 # a comment
@@ -129,6 +129,15 @@ def test_unreadable_text(text: str, code: str) -> None:
     assert codes(text) == [code]
 
 
+@pytest.mark.attack("A comment has an end that YAML alone sees, and fields after it")
+@pytest.mark.parametrize("end", ["\r", "\x85", "\u2028", "\u2029"])
+def test_a_line_is_the_one_that_is_shown(end: str) -> None:
+    with pytest.raises(Refused, match=rf"hidden-line.*U\+{ord(end):04X}") as refused:
+        parse(f"a: 1\r\n# words{end}b: 2\n", "x.yml")
+    assert refused.value.problems[0].place == Place("x.yml", 2)
+    assert parse('a: "\\L\\r"\r\nb: 2\r\n', "x.yml").data == {"a": "\u2028\r", "b": 2}
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
@@ -175,7 +184,7 @@ def test_text_is_read_as_pyyaml_reads_it(text: str) -> None:
     try:
         document = parse(text, "x.yml")
     except Refused as refused:
-        ours = {"duplicate-key", "recursive-alias", "empty-file", "nul-character"}
+        ours = {"duplicate-key", "recursive-alias", "empty-file", "nul-character", "hidden-line"}
         assert {problem.code for problem in refused.problems} <= ours
     else:
         assert repr(document.data) == repr(plain)

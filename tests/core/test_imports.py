@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,45 @@ def test_the_framework_is_bound_without_the_rest_of_the_work_tree(tmp_path: Path
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout == "None False\n"
+
+
+@pytest.fixture
+def thin(tmp_path: Path) -> Path:
+    """The folders of a thin fork, with a wheel that is `ml.core` and a `ml.measures`."""
+    fork = tmp_path / "fork"
+    framework = fork / ".venv/framework"
+    shutil.copytree(ROOT / "ml/core", framework / "ml/core")
+    for folder in (framework, fork):
+        for name in ("ml/measures", "infra", "policies"):
+            (folder / name).mkdir(parents=True)
+        (folder / "ml/measures/__init__.py").write_text(f"whose = {folder.name!r}")
+    (fork / "ml/toolkit").mkdir()
+    (fork / "ml/toolkit/__init__.py").touch()
+    (fork / "pyproject.toml").touch()
+    return fork
+
+
+@pytest.mark.parametrize("path", ["", ".", "{fork}", "{fork}/.venv/framework:.", "{other}"])
+def test_a_path_of_the_shell_changes_nothing(thin: Path, tmp_path: Path, path: str) -> None:
+    """PYTHONPATH may have the work tree, or another one whose `infra` is a package."""
+    other = tmp_path / "other"
+    for name in ("infra", "ml"):
+        (other / name).mkdir(parents=True)
+        (other / name / "__init__.py").write_text("raise SystemExit('of another tree')")
+
+    def python(code: str, value: str) -> str:
+        variables = {"PYTHONPATH": value, "PATH": "/usr/bin:/bin"}
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, cwd=thin, env=variables, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    bind = python("from ml.core.imports import BIND; print(BIND)", ".venv/framework")
+    code = (
+        f"{bind}; import sys; sys.path.append('/tmp'); import ml.core.errors, ml.measures, "
+        "ml.toolkit; from ml.core.imports import PARTS; print(ml.measures.whose, len(PARTS))"
+    )
+    assert python(code, path.format(fork=thin, other=other)) == "framework 2"
 
 
 @pytest.mark.parametrize("folder", ["plain", "with a space", "long" * 40])

@@ -53,3 +53,28 @@ def test_the_streams_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_any_text_is_readable(text: str) -> None:
     """No text leaves a character that a terminal obeys, but the ends of lines and tabs."""
     assert readable(text).replace("\n", "").replace("\t", "").isprintable()
+
+
+@pytest.mark.attack("A job's log holds commands of the runner that prints it")
+@pytest.mark.parametrize(
+    ("parts", "written"),
+    [
+        (["::set-output name=commit::x\n"], ":\\u003aset-output name=commit::x\n"),
+        (["log\r  ::add-mask::x\n"], "log\n  :\\u003aadd-mask::x\n"),
+        (["log ##[set-output name=a]x\n"], "log ##\\u005bset-output name=a]x\n"),
+        ([" ", ":", ":error::x"], " :\\u003aerror::x"),
+        (["log #", "#", "[error]x\n", "::", "x"], "log ##\\u005berror]x\n:\\u003ax"),
+        (["tests/a.py::b\n", "a: :b ", "::", "c #[d]\n"], "tests/a.py::b\na: :b ::c #[d]\n"),
+    ],
+)
+def test_what_is_printed_is_no_command_of_a_workflow(
+    monkeypatch: pytest.MonkeyPatch, parts: list[str], written: str
+) -> None:
+    raw, plain = io.StringIO(), io.StringIO()
+    for name, stream in (("true", raw), ("", plain)):
+        monkeypatch.setenv("GITHUB_ACTIONS", name)
+        shown_stream = Shown(stream)
+        for part in parts:
+            shown_stream.write(part)
+    assert raw.getvalue() == written
+    assert plain.getvalue() == readable("".join(parts))

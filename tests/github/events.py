@@ -2,8 +2,10 @@
 
 A runner of our own, small: jobs by `needs` and `if`, expressions, outputs, environment variables,
 the exit code of each `run`. Checkout, Python and artifacts are done here; any other action is an
-error. `az`, `gh` and `pulumi` are programs that write down how they were called and fail, and so is
-`make` for the targets that a test names.
+error. A run is of the commit of its event, whatever is merged while it lasts: so are its checkouts
+without a `ref`, while one of a branch has that branch's newest commit. `az`, `gh` and `pulumi` are
+programs that write down how they were called and fail, and so is `make` for the targets that a test
+names, `train` or `train:PROJECT`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatch
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,7 @@ import yaml
 from ml.backends.attestation import PREDICATE_TYPE, Statement
 from tests.conftest import ROOT
 from tests.release.authority import TRUSTED, Authority, Workflow
-from tests.stand_ins.github import State
+from tests.stand_ins.github import State, now
 from tests.test_fork import GIT, tracked
 
 PULL, RUN = 12, 1000
@@ -41,15 +44,17 @@ TOKEN = re.compile(r"\s*('(?:[^']|'')*'|\d+|[A-Za-z_][\w.-]*(?:\(\))?|==|!=|&&|\
 STATUS = re.compile(r"\b(always|cancelled|success|failure)\(\)")
 RECORDER = """#!/usr/bin/env bash
 name="$(basename "$0")"
+file=()
+if [ "$name $1 $2" = "make -f Makefile" ]; then file=(-f Makefile); shift 2; fi
 for target in $FAKE_MAKE; do
   if [ "$name" = make ] && [ "$target" = "$1" ]; then
     echo "make $*" >> "$RECORD"
-    case " $FAILING " in *" $1 "*) exit 2;; esac
+    case " $FAILING " in *" $1 "*|*" $1:$NAME "*) exit 2;; esac
     exit 0
   fi
 done
 echo "$name $*" >> "$RECORD"
-if [ "$name" = make ]; then exec "$REAL_MAKE" "$@"; fi
+if [ "$name" = make ]; then exec "$REAL_MAKE" "${file[@]}" "$@"; fi
 case " $WORKING " in *" $name "*) exit 0;; esac
 exit 1
 """
@@ -86,8 +91,12 @@ class Repository:
     azure: Mapping[str, str] = field(default_factory=dict)
     # Who signs what actions/attest is asked to.
     authority: Authority | None = None
+    # A comment is about the jobs of another workflow's run.
+    lists_jobs: bool = True
     # What GitHub's own scanners were started for.
     reviewed: list[str] = field(default_factory=list)
+    # What happens just before a job of that name begins, once.
+    meanwhile: dict[str, Callable[[], object]] = field(default_factory=dict)
     # The GitHub environment of each job that signed in to Azure.
     signed_in: list[str] = field(default_factory=list)
 
@@ -102,14 +111,7 @@ class Repository:
         if not work.exists():
             git(self.folder, "clone", "-q", "--shared", str(self.origin), "fork")
             git(work, "switch", "-qc", self.branch)
-        for name, text in changes.items():
-            path = work / name
-            if text is None:
-                path.unlink()
-            else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
-        git(work, "add", "-A")
+        _write(work, changes)
         git(work, "commit", "-qm", "a change")
         head = git(work, "rev-parse", "HEAD")
         git(work, "switch", "-q", "--detach", "origin/main")
@@ -117,13 +119,14 @@ class Repository:
         git(work, "push", "-qf", "origin", f"HEAD:refs/pull/{PULL}/merge")
         git(work, "push", "-qf", "origin", f"{head}:refs/pull/{PULL}/head")
         git(work, "switch", "-q", self.branch)
-        self.state.changed[PULL] = git(work, "diff", "--name-only", "origin/main").splitlines()
+        self.state.changed[PULL] = changed_files(work)
         others = [pull for pull in self.state.pulls if pull["number"] != PULL]
         self.state.pulls[:] = [
             {
                 "number": PULL,
                 "state": "open",
                 "title": self.title,
+                "base": {"ref": "main"},
                 "head": {
                     "sha": head,
                     "label": f"{self.owner}:{self.branch}",
@@ -145,33 +148,51 @@ class Repository:
             return {}
         return self.pushed(workflow)
 
-    def pushed(self, workflow: str, ref: str = "refs/heads/main") -> dict[str, Job]:
+    def merged_meanwhile(self, changes: Mapping[str, str | None]) -> None:
+        """Somebody else's commit is on main."""
+        work = self.folder / "colleague"
+        if not work.exists():
+            git(self.folder, "clone", "-q", "--shared", str(self.origin), work.name)
+        git(work, "pull", "-q", "origin", "main")
+        _write(work, changes)
+        git(work, "commit", "-qm", "meanwhile")
+        git(work, "push", "-q", "origin", "HEAD:main")
+
+    def pushed(
+        self, workflow: str, ref: str = "refs/heads/main", commit: str = ""
+    ) -> dict[str, Job]:
         """The workflow runs at the commit that main has now, or again at an earlier one."""
         name = ref.rpartition("/")[2]
-        github = {"event_name": "push", "ref": ref, "ref_name": name, "event": {}}
-        jobs = self.run(workflow, ref, github, trusted=True)
-        fine = all(job.result in {"success", "skipped"} for job in jobs.values())
-        self.deployed(fine, workflow)
-        return jobs
+        commit = commit or git(self.origin, "rev-parse", f"{ref}^{{commit}}")
+        github = {"event_name": "push", "ref": ref, "ref_name": name, "sha": commit, "event": {}}
+        return self._ended_with(workflow, self.run(workflow, ref, github, trusted=True), commit)
 
-    def deployed(self, succeeded: bool = True, workflow: str = "infra") -> None:
-        """A run of a workflow has ended at the commit that main has now."""
-        self.runs += 1
+    def deployed(self, succeeded: bool = True, workflow: str = "infra", commit: str = "") -> None:
+        """A run of a workflow has ended at a commit, by default the one that main has now."""
+        self._ended_with(workflow, {"": Job("success" if succeeded else "failure")}, commit)
+
+    def _ended_with(
+        self, workflow: str, jobs: dict[str, Job], commit: str, event: str = "push"
+    ) -> dict[str, Job]:
+        fine = all(job.result in {"success", "skipped"} for job in jobs.values())
         self.state.runs[self.runs] = {
             "id": self.runs,
             "path": f".github/workflows/{workflow}.yml",
-            "event": "push",
-            "conclusion": "success" if succeeded else "failure",
+            "event": event,
+            "conclusion": "success" if fine else "failure",
             "head_branch": "main",
-            "head_sha": git(self.origin, "rev-parse", "main"),
+            "head_sha": commit or git(self.origin, "rev-parse", "main"),
         }
+        self.runs += 1
+        return jobs
 
     def scheduled(
         self, workflow: str, event: str = "schedule", inputs: Mapping[str, str] | None = None
     ) -> dict[str, Job]:
         """A time has come, or a person starts it, with inputs where the workflow asks for them."""
         github = {"event_name": event, "ref": "refs/heads/main", "event": {"inputs": inputs or {}}}
-        return self.run(workflow, "refs/heads/main", github, trusted=True)
+        jobs = self.run(workflow, "refs/heads/main", github, trusted=True)
+        return self._ended_with(workflow, jobs, "", event)
 
     def check(self, event: str = "pull_request") -> dict[str, Job]:
         """The event happens: check.yml runs, and then what follows it."""
@@ -180,8 +201,12 @@ class Repository:
         github = {
             "event_name": event,
             "ref": ref,
-            "event": {"pull_request": {"title": self.title, "number": PULL}},
+            "event": {},
         }
+        if event == "pull_request":
+            base = {"sha": git(self.origin, "rev-parse", "main"), "ref": "main"}
+            about = {"title": self.title, "number": PULL, "base": base}
+            github["event"] = {"pull_request": about}
         jobs = self.run("check", ref, github, trusted=event == "push")
         failed = any(job.result == "failure" for job in jobs.values())
         self.state.runs[self.runs] = {
@@ -231,18 +256,18 @@ class Repository:
     def run(
         self, workflow: str, ref: str, github: Mapping[str, Any], *, trusted: bool
     ) -> dict[str, Job]:
-        """Each job of a workflow in turn; the file is that of `ref`."""
-        text = git(self.origin, "show", f"{ref}:.github/workflows/{workflow}.yml")
+        """Each job of a workflow in turn; the file is that of the event's commit."""
+        github = {"sha": git(self.origin, "rev-parse", f"{ref}^{{commit}}"), **github}
+        text = git(self.origin, "show", f"{github['sha']}:.github/workflows/{workflow}.yml")
+        self.lists_jobs = workflow != "comment"
+        if workflow in ("check", "train", "infra"):
+            self.state.jobs[self.runs] = []
         jobs: dict[str, Job] = {}
         waiting = dict(yaml.safe_load(text)["jobs"])
         while waiting:
             key = next(key for key, job in waiting.items() if {*_needs(job)} <= {*jobs})
-            jobs[key] = self._combinations(key, waiting.pop(key), jobs, ref, github, trusted)
-            if workflow in ("check", "train"):
-                self.state.jobs[self.runs] = [
-                    {"name": name, "conclusion": job.result, "steps": job.steps}
-                    for name, job in jobs.items()
-                ]
+            self.meanwhile.pop(key, lambda: None)()
+            jobs[key] = self._combinations(key, waiting.pop(key), jobs, github, trusted)
         return jobs
 
     def _combinations(
@@ -250,11 +275,12 @@ class Repository:
         key: str,
         job: Mapping[str, Any],
         others: Mapping[str, Job],
-        ref: str,
         github: Mapping[str, Any],
         trusted: bool,
     ) -> Job:
-        """The jobs of a matrix one after the other; after a failure no other one starts."""
+        """The jobs of a matrix one after the other; after a failure no other one starts, unless the
+        matrix says so.
+        """
         strategy = job.get("strategy") or {}
         needs = {name: {"outputs": others[name].outputs} for name in _needs(job)}
         (name, listed), *more = (strategy.get("matrix") or {"": "['']"}).items()
@@ -267,7 +293,14 @@ class Repository:
         result = Job("success" if values else "skipped")
         for value in values:
             matrix = {name: value} if name else {}
-            one = self._job(key, job, others, ref, {**github, "matrix": matrix}, trusted)
+            started = now()
+            one = self._job(key, job, others, {**github, "matrix": matrix}, trusted)
+            # As GitHub lists the jobs of a run, this one of a matrix among them.
+            named = {"inputs": github["event"].get("inputs") or {}, "matrix": matrix}
+            shown = str(_filled(job.get("name", ""), named))
+            shown = shown or (f"{key} ({value})" if name else key)
+            if self.lists_jobs:
+                self._ended(shown, one, started)
             worse = one.result != "success" and result.result != "failure"
             result = Job(
                 one.result if worse else result.result,
@@ -279,12 +312,18 @@ class Repository:
                 break
         return result
 
+    def _ended(self, name: str, job: Job, started: str) -> None:
+        """A job of the run has ended, by one more attempt where the run had it before."""
+        listed = self.state.jobs.setdefault(self.runs, [])
+        attempt = 1 + sum(earlier["name"] == name for earlier in listed)
+        times = {"started_at": started, "completed_at": now(), "run_attempt": attempt}
+        listed.append({"name": name, "conclusion": job.result, "steps": job.steps, **times})
+
     def _job(
         self,
         key: str,
         job: Mapping[str, Any],
         others: Mapping[str, Job],
-        ref: str,
         github: Mapping[str, Any],
         trusted: bool,
     ) -> Job:
@@ -320,7 +359,7 @@ class Repository:
                 continue
             name = str(step.get("name") or step.get("uses"))
             if "uses" in step:
-                self._action(step, home, ref, context)
+                self._action(step, home, context)
                 if str(step["uses"]).startswith("azure/login@"):
                     assert rights["id-token"] == "write" and environment and trusted
                     assert context["vars"]["AZURE_CLIENT_ID"] == f"client of {environment}"
@@ -337,18 +376,18 @@ class Repository:
         result.summary = summary.read_text() if summary.exists() else ""
         return result
 
-    def _action(
-        self, step: Mapping[str, Any], home: Path, ref: str, context: dict[str, Any]
-    ) -> None:
+    def _action(self, step: Mapping[str, Any], home: Path, context: dict[str, Any]) -> None:
         action, options = str(step["uses"]).partition("@")[0], step.get("with") or {}
         if action == "actions/checkout":
-            wanted = str(_filled(options["ref"], context)) if "ref" in options else ref
+            # A `ref` that is empty is none.
+            wanted = str(_filled(options.get("ref", ""), context)) or context["github"]["sha"]
             depth = str(options.get("fetch-depth", 1))
             checkout(self.origin, home / "work", wanted, depth)
         elif action == "actions/upload-artifact":
             content = io.BytesIO()
             with zipfile.ZipFile(content, "w") as packed:
-                for file in sorted((home / "work").glob(options["path"])):
+                found = [(home / "work").glob(pattern) for pattern in options["path"].split()]
+                for file in sorted({*chain(*found)}):
                     packed.write(file, file.name)
             name = str(_filled(options["name"], context))
             self.state.artifact(self.runs, name, content.getvalue())
@@ -406,7 +445,7 @@ class Repository:
             said["evaluation"],
             datetime.fromisoformat(said["created"]),
         )
-        commit = git(self.origin, "rev-parse", "main")
+        commit = context["github"]["sha"]
         identity = replace(TRUSTED, repository=self.state.repository)
         bundle = home / "bundle.json"
         bundle.write_bytes(Workflow(self.authority, identity, commit).attest(statement))
@@ -456,7 +495,7 @@ class Repository:
             text=True,
         )
         print(f"{step['run']}: {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-        target = str(step["run"]).removeprefix("make ").split()[0]
+        target = str(step["run"]).removeprefix("make -f Makefile ").split()[0]
         stack = str(context.get("matrix", {}).get("stack", ""))
         for name, content in self.writes.get(target, {}).items():
             (work / name).parent.mkdir(parents=True, exist_ok=True)
@@ -472,7 +511,7 @@ class Repository:
             return []
         lines = self.record.read_text().splitlines()
         self.record.unlink()
-        return [re.sub(r" [A-Z]+=\S+", "", line) for line in lines]
+        return [re.sub(r" [A-Z]+=\S*", "", line) for line in lines]
 
 
 @dataclass
@@ -483,6 +522,28 @@ class Job:
     outputs: dict[str, str] = field(default_factory=dict)
     steps: list[dict[str, str]] = field(default_factory=list)
     summary: str = ""
+
+
+def changed_files(work: Path) -> list[dict[str, str]]:
+    """What differs from main, as GitHub lists it: a renamed file once, with both names."""
+    files = []
+    kinds = {"A": "added", "D": "removed", "M": "modified", "R": "renamed", "T": "changed"}
+    for line in git(work, "diff", "--name-status", "-M", "origin/main").splitlines():
+        kind, *names = line.split("\t")
+        file = {"filename": names[-1], "status": kinds[kind[0]]}
+        files.append({**file, **({"previous_filename": names[0]} if len(names) > 1 else {})})
+    return files
+
+
+def _write(work: Path, changes: Mapping[str, str | None]) -> None:
+    for name, text in changes.items():
+        path = work / name
+        if text is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    git(work, "add", "-A")
 
 
 def checkout(origin: Path, work: Path, ref: str, depth: str) -> None:
@@ -496,11 +557,24 @@ def checkout(origin: Path, work: Path, ref: str, depth: str) -> None:
     if depth != "0":
         (work / ".git/shallow").write_text("".join(f"{end}\n" for end in ends))
     git(work, "checkout", "-q", "--detach", commit)
-    (work / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    _link_environment(work)
     (work / ".git/info/exclude").write_text(".venv\n")
     # What is installed is not installed again.
     for file in (*(work / "requirements").iterdir(), work / "pyproject.toml"):
         os.utime(file, (0, 0))
+
+
+def _link_environment(work: Path) -> None:
+    """This environment's packages, with programs that are of this work tree."""
+    environment = Path(sys.executable).parent.parent
+    programs = work / ".venv/bin"
+    programs.mkdir(parents=True)
+    for folder in (environment, environment / "bin"):
+        for entry in folder.iterdir():
+            if entry.name != "bin":
+                (work / ".venv" / entry.relative_to(environment)).symlink_to(entry)
+    write = "import sys; sys.path.append('.'); from ml.core import imports; imports.main()"
+    subprocess.run([programs / "python", "-P", "-c", write], cwd=work, check=True)
 
 
 def origin_in(folder: Path) -> Path:

@@ -8,14 +8,16 @@ from typing import Any
 
 import yaml
 
-# What a step may type: one command of the repository, whose output may go to the summary.
+# What a step may type: one command of the repository, whose output may go to the summary. Make
+# would read a GNUmakefile or makefile before the Makefile.
 COMMAND = re.compile(
-    r'(make [a-z-]+|\.venv/bin/(ml|infra) [a-z ]+)( [A-Z]+=("\$[A-Z_]+"|[\w^/.-]+))*'
+    r'(make -f Makefile [a-z-]+|\.venv/bin/(ml|infra) [a-z ]+)( [A-Z]+=("\$[A-Z_]+"|[\w^/.-]+))*'
     r'( >> "\$GITHUB_STEP_SUMMARY")?'
 )
 # The one check that branch protection names compares the others' results.
 RESULTS = re.compile(
-    r'\[ "\$[A-Z]+" = success \]( && \[\[ "\$[A-Z]+" = @\(success\|skipped\) \]\])+'
+    r'\[ "\$[A-Z]+" = success \]( && (\[ "\$[A-Z]+" = success \]'
+    r'|\[\[ "\$[A-Z]+" = @\(success\|skipped\) \]\]))+'
 )
 ACTION = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 # Events that outsiders cause; their workflows have no secret and write nothing.

@@ -21,7 +21,8 @@ CHECK, POSTING = "tests/github/test_check.py", "tests/github/test_posting.py"
 TRAIN, RELEASE = "tests/github/test_train.py", "tests/github/test_release.py"
 TRUST, OWNERS = "tests/release/test_trust.py", "tests/github/test_codeowners.py"
 ENVIRONMENTS = "tests/release/promotion/test_environments.py"
-MERGE = "tests/github/test_merge.py"
+MERGE, REQUESTS = "tests/github/test_merge.py", "tests/github/test_pull_requests.py"
+GIT, LAYOUT = "tests/core/test_git.py", "tests/repository/test_layout.py"
 BOOTSTRAP, RULES = "tests/infra/live/test_bootstrap.py", "tests/github/test_rules.py"
 
 # What an attacker does → (file, test) that hold it.
@@ -32,8 +33,27 @@ ATTACKS: dict[str, list[tuple[str, str]]] = {
         (RULES, "test_a_rule_refuses"),
         (BOOTSTRAP, "test_each_purpose_has_a_protected_environment_of_its_own"),
     ],
+    "a pull request says itself what has to run, or edits what says so": [
+        (CHECK, "test_what_runs_is_not_the_pull_requests_to_say"),
+        (CHECK, "test_a_skipped_job_that_the_change_needs_is_said"),
+        (POSTING, "test_a_step_that_the_change_needs_is_said"),
+        (POSTING, "test_more_files_than_github_lists"),
+        (POSTING, "test_what_is_no_projects_own_is_said"),
+    ],
     "a pull request edits the Makefile: main's runs where there are rights": [
         (CHECK, "test_an_edited_makefile_gets_nothing"),
+    ],
+    "a file at the root runs in place of the Makefile, or of a module of Python": [
+        (CHECK, "test_a_file_at_the_root_runs_nothing"),
+        (TRAIN, "test_a_tree_with_such_a_name_is_not_fetched"),
+        (LAYOUT, "test_a_name_at_the_root_is_refused"),
+    ],
+    "a pull request has a repository among its files: its programs and its history are not read": [
+        (GIT, "test_a_repository_among_the_files_is_not_read"),
+        (GIT, "test_git_runs_no_other_program"),
+        (LAYOUT, "test_no_repository_is_among_the_files"),
+        ("tests/repository/test_fetch.py", "test_no_repository_is_fetched"),
+        ("tests/backends/test_azure.py", "test_the_commit_of_a_job_is_that_of_its_spec"),
     ],
     "a spec has `$(curl …)` in an input: it is refused before anything runs": [
         (HERE, "test_shell_in_an_input_runs_nothing"),
@@ -55,7 +75,7 @@ ATTACKS: dict[str, list[tuple[str, str]]] = {
         (HERE, "test_a_lowered_gate_is_refused_and_named"),
         (GATES, "test_a_project_may_not_loosen"),
         (GATES, "test_the_floor_itself_judges_something"),
-        (OWNERS, "test_what_decides_has_an_owner"),
+        (OWNERS, "test_everything_has_an_owner"),
     ],
     "release.yml names another digest": [
         (ENVIRONMENTS, "test_what_is_not_as_declared_touches_nothing"),
@@ -86,6 +106,15 @@ ATTACKS: dict[str, list[tuple[str, str]]] = {
     "what a training leaves lies about the files, the project or the version to promote": [
         (MERGE, "test_a_document_that_lies_opens_nothing"),
     ],
+    "a branch of the app's has another commit when its pull request is opened": [
+        (REQUESTS, "test_a_branch_of_somebody_else_is_not_presented"),
+        (REQUESTS, "test_a_branch_with_another_history_is_not_presented"),
+        (REQUESTS, "test_a_push_before_the_pull_request_closes_it"),
+    ],
+    "a promotion or a way back that began earlier takes back what main declares by now": [
+        (MERGE, "test_a_promotion_changes_its_own_entry_alone"),
+        (RELEASE, "test_a_revert_changes_its_own_entry_alone"),
+    ],
     "somebody without write access asks for training, or pushes after it was asked for": [
         (TRAIN, "test_nothing_is_trained"),
         (TRAIN, "test_a_later_push_is_not_trained"),
@@ -95,7 +124,7 @@ ATTACKS: dict[str, list[tuple[str, str]]] = {
         (RELEASE, "test_words_of_a_model_are_text"),
     ],
     "a canary is passed by hand: somebody closes the revert, or edits its branch": [
-        ("tests/github/test_pull_requests.py", "test_people_have_the_last_word"),
+        (REQUESTS, "test_people_have_the_last_word"),
     ],
 }
 
@@ -156,7 +185,6 @@ def test_an_artifact_does_not_choose_its_pull_request(team: Repository) -> None:
     names = ("affected.json", "smoke.json", "infra.json", "pull.json")
     team.state.artifacts.clear()
     team.state.artifact(team.runs, "check-results", packed(dict.fromkeys(names, lie)))
-    team.state.artifact(team.runs, "check-affected", packed({"affected.json": lie}))
     team.follow()
     assert len(team.state.bodies(PULL)) == 1 and not team.state.bodies(99)
     assert {path for _, path in team.state.changes} == {f"issues/{PULL}/comments"}

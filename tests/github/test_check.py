@@ -69,9 +69,10 @@ def test_a_pull_request_runs_what_it_touches(
     assert team.follow()["comment"].result == "success"
     assert team.commands() == ["make comment"]
     (body,) = team.state.bodies(PULL)
-    assert "### ✅ Every check passed" in body
-    assert ("Only documents changed." in body) is (changed == ["README.md"])
-    assert ("how it is judged" in body) is bool(re.search("policies|CODEOWNERS", changed[0]))
+    is_document = changed == ["README.md"]
+    verdict = "### ✅ Every check passed\n" if is_document else "### ⚠️ Every check passed, but this"
+    assert verdict in body and ("Only documents changed." in body) is is_document
+    assert ("changes how it is judged: " in body) is not is_document
     team.follow()
     assert team.state.changes == [("POST", f"issues/{PULL}/comments")]
 
@@ -143,15 +144,16 @@ def test_a_failure_is_in_the_first_line(team: Repository) -> None:
     team.check()
     team.follow()
     (body,) = team.state.bodies(PULL)
-    assert "### ✅ Every check passed" in body
+    assert "### ⚠️ Every check passed" in body
 
 
 def test_a_broken_link_stops_a_document(team: Repository) -> None:
     team.pull_request({"docs/page.md": "[there](../nowhere.md)\n"})
     jobs = team.check()
-    assert [job.result for job in jobs.values()] == ["failure", "skipped", "skipped", "failure"]
+    results = ["success", "failure", "skipped", "skipped", "failure"]
+    assert [job.result for job in jobs.values()] == results
     team.follow()
-    assert "`affected` failed (links)" in team.state.bodies(PULL)[0]
+    assert "`links` failed (links)" in team.state.bodies(PULL)[0]
 
 
 def test_an_event_that_happens_twice_has_one_comment(team: Repository) -> None:
@@ -176,23 +178,25 @@ def test_a_newer_push_overtakes_a_run(team: Repository) -> None:
 
 
 @pytest.mark.parametrize(
-    ("affected", "change", "framework", "passes"),
+    ("affected", "links", "change", "framework", "passes"),
     [
-        ("success", "success", "success", True),
-        ("success", "success", "skipped", True),
-        ("success", "skipped", "skipped", True),
-        ("success", "failure", "skipped", False),
-        ("success", "cancelled", "skipped", False),
-        ("success", "success", "failure", False),
-        ("success", "success", "cancelled", False),
-        ("failure", "skipped", "skipped", False),
-        ("skipped", "skipped", "skipped", False),
-        ("cancelled", "success", "success", False),
-        ("", "", "", False),
+        ("success", "success", "success", "success", True),
+        ("success", "success", "success", "skipped", True),
+        ("success", "success", "skipped", "skipped", True),
+        ("success", "success", "failure", "skipped", False),
+        ("success", "success", "cancelled", "skipped", False),
+        ("success", "success", "success", "failure", False),
+        ("success", "success", "success", "cancelled", False),
+        ("success", "failure", "success", "success", False),
+        ("success", "skipped", "skipped", "skipped", False),
+        ("failure", "success", "skipped", "skipped", False),
+        ("skipped", "success", "skipped", "skipped", False),
+        ("cancelled", "success", "success", "success", False),
+        ("", "", "", "", False),
     ],
 )
 def test_the_required_check(
-    affected: str, change: str, framework: str, passes: bool, team: Repository
+    affected: str, links: str, change: str, framework: str, passes: bool, team: Repository
 ) -> None:
     import yaml
 
@@ -201,7 +205,10 @@ def test_the_required_check(
     home.mkdir()
     results = {
         name: {"result": result}
-        for name, result in (("affected", affected), ("change", change), ("framework", framework))
+        for name, result in (
+            *(("affected", affected), ("links", links)),
+            *(("change", change), ("framework", framework)),
+        )
     }
     code, _ = team._command(step, home, {"needs": results})
     assert (code == 0) is passes
@@ -248,23 +255,44 @@ def test_the_name_of_a_branch_runs_nothing(branch: str, team: Repository) -> Non
     assert not [*team.folder.rglob("pwned")]
 
 
-@pytest.mark.attack("A pull request edits the Makefile")
+@pytest.mark.attack("A pull request edits the Makefile, and what its workflow hands over")
 def test_an_edited_makefile_gets_nothing(team: Repository) -> None:
     """It runs where there is no token; the comment is made by main's, and names the file."""
     canary = team.folder / "canary"
     team.fake = ()
-    team.pull_request({"Makefile": EVIL_MAKE.format(canary=canary), TRAIN: "evil\n"})
+    workflow = ".github/workflows/check.yml"
+    everything = text(workflow).replace(".local/check/smoke.json", ".local/check/*.json")
+    evil = {"Makefile": EVIL_MAKE.format(canary=canary), TRAIN: "evil\n", workflow: everything}
+    team.pull_request(evil)
     team.check()
     variables = Path(f"{canary}-env").read_text()
     assert "token" not in variables.lower().replace(str(team.folder).lower(), "")
-    assert Path(f"{canary}-affected").exists()
+    assert Path(f"{canary}-links").exists() and not Path(f"{canary}-affected").exists()
     team.follow()
     assert not Path(f"{canary}-comment").exists()
     (body,) = team.state.bodies(PULL)
-    assert "changes how it is judged: Makefile.**" in body
-    assert "the results of check-affected cannot be read: a file of another name" in body
+    assert f"changes how it is judged: \\{workflow}, Makefile.**" in body
+    assert "the results of check-results cannot be read: a file of another name" in body
     assert "<img" not in body and "@admin" not in body
     assert not any(line.startswith(("az", "gh", "pulumi")) for line in team.commands())
+
+
+@pytest.mark.attack("A file at the root runs in place of the Makefile, or of a module of Python")
+def test_a_file_at_the_root_runs_nothing(team: Repository) -> None:
+    """Neither by make nor by Python; the check names it, though documents alone install nothing."""
+    canary = team.folder / "canary"
+    rule = f"%:\n\ttouch {canary}\n"
+    module = f"open({str(canary)!r}, 'w')\n"
+    names = ("argparse", "subprocess", "runpy", "sitecustomize", "tomllib/__init__")
+    files = {f"{name}.py": module for name in names}
+    team.pull_request({"GNUmakefile": rule, "makefile": rule, "Makefile.sh": rule, **files})
+    jobs = team.check()
+    assert jobs["links"].result == jobs["required"].result == "failure"
+    assert not canary.exists()
+    team.pull_request(
+        {**dict.fromkeys(("GNUmakefile", "makefile", "Makefile.sh", *files)), "A.md": ""}
+    )
+    assert team.check()["required"].result == "failure"
 
 
 @pytest.mark.attack("A pull request edits a workflow")
@@ -276,13 +304,13 @@ def test_an_edited_workflow_gets_a_token_that_reads(team: Repository) -> None:
         f" $GITHUB_API_URL/repos/team/models/issues/{PULL}/comments"
     )
     evil = workflow.replace(
-        "        run: make links\n",
+        "        run: make -f Makefile links\n",
         f"        env: {{TOKEN: '${{{{ github.token }}}}'}}\n        run: |\n          {ask}\n",
         1,
     ).replace("contents: read", "contents: read\n      pull-requests: write")
     assert "all fine" in evil
     team.pull_request({".github/workflows/check.yml": evil})
-    assert team.check()["affected"].result == "failure"
+    assert team.check()["links"].result == "failure"
     assert team.state.changes == []
     team.follow()
     (body,) = team.state.bodies(PULL)
@@ -296,7 +324,45 @@ def test_a_workflow_without_checks_is_not_ready(team: Repository) -> None:
     team.pull_request({".github/workflows/check.yml": workflow})
     team.check()
     team.follow()
-    assert "❌ Not ready to merge: a required check did not run" in team.state.bodies(PULL)[0]
+    (body,) = team.state.bodies(PULL)
+    assert "❌ Not ready to merge: `affected` did not run, which this change needs" in body
+
+
+LIES = """
+import os, sys
+if "ml.repository.affected" in sys.orig_argv:
+    print("documents=true\\nframework=false", file=open(os.environ["GITHUB_OUTPUT"], "a"))
+    os._exit(0)
+"""
+
+
+@pytest.mark.attack("A pull request says itself that it changes documents alone")
+def test_what_runs_is_not_the_pull_requests_to_say(team: Repository) -> None:
+    """The code that it is merged into decides, and the comment names what the checks ran with."""
+    team.pull_request({"ml/core/errors.py": text("ml/core/errors.py") + LIES})
+    jobs = team.check()
+    assert jobs["framework"].result == jobs["change"].result == "success"
+    team.follow()
+    (body,) = team.state.bodies(PULL)
+    assert "Only documents" not in body and "### ✅" not in body
+    assert "changes how it is judged: ml/core/errors.py.**" in body
+
+
+@pytest.mark.attack("A pull request edits a workflow so that its checks are skipped")
+def test_a_skipped_job_that_the_change_needs_is_said(team: Repository) -> None:
+    """GitHub lists the files, and main's code says what they need, whatever the workflow did."""
+    workflow = ".github/workflows/check.yml"
+    lies = text(workflow).replace("${{ steps.affected.outputs.documents }}", "'true'")
+    lies = lies.replace("${{ steps.affected.outputs.framework }}", "'false'")
+    team.pull_request({workflow: lies, "ml/core/errors.py": text("ml/core/errors.py") + "\n"})
+    assert team.check()["required"].result == "success"
+    team.follow()
+    (body,) = team.state.bodies(PULL)
+    first = (
+        "### ❌ Not ready to merge: `change` did not run, which this change needs; `framework` did"
+    )
+    assert body.split("\n")[3].startswith(first)
+    assert "| ❌ | `framework` | skipped, though needed |" in body
 
 
 @pytest.mark.attack("A pull request has shell in the name of a folder")
@@ -338,11 +404,11 @@ def test_a_pull_request_to_a_project_and_a_stack(team: Repository) -> None:
             PROD: lambda text: text.replace("max_nodes: 2\n", "max_nodes: 3\n"),
         },
     )
-    assert "### ✅ Every check passed" in body
+    assert "### ⚠️ Every check passed, but this pull request changes how it is judged\n" in body
     assert re.search(
         rf"\| `{EXAMPLE.name}` \| Completed \| .* \| .*validation\\_gain\\_at\\_3 0\.", body
     )
-    assert "| ✅ `dev` | no changes |" in body and "| ✅ `prod` | 1 changed |" in body
+    assert "| `dev` | no changes |" in body and "| `prod` | 1 changed |" in body
     (changed,) = re.findall(r"\| changed \| .*maxNodeCount.*", body)
     assert "gpu-large" in changed
     assert "```mermaid\nflowchart LR\n" in body

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
+import yaml
 
 from tests.conftest import ROOT
 from tests.github.events import Repository, git
@@ -35,3 +40,22 @@ def test_a_tag_releases_the_wheel(team: Repository) -> None:
     assert team.commands() == ["make wheel", "make publish-wheel"]
     assert team.reviewed == ["azureml_gitops_starter-0.1.0-py3-none-any.whl"]
     assert team.signed_in == []
+
+
+@pytest.mark.attack("A tag has a command in its name")
+@pytest.mark.parametrize("tag", ["v1`touch\t{0}`", "v1$$(touch$${{IFS}}{0})", "v1;touch\t{0};"])
+def test_the_name_of_a_tag_is_text(tag: str, tmp_path: Path) -> None:
+    """The workflow gives it as a variable, which make would expand once more."""
+    programs, gate = tmp_path / "bin", tmp_path / "pwned"
+    programs.mkdir()
+    (programs / "gh").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/record\n')
+    (programs / "gh").chmod(0o755)
+    workflow = yaml.safe_load((ROOT / ".github/workflows/wheel.yml").read_text())
+    (step,) = [each for each in workflow["jobs"]["wheel"]["steps"] if each.get("name") == "publish"]
+    name = tag.format(gate)
+    variables = {"PATH": f"{programs}:{os.environ['PATH']}", "TAG": name}
+    subprocess.run(["bash", "-ec", step["run"]], cwd=ROOT, env=variables, check=True)
+    assert not gate.exists()
+    asked = (tmp_path / "record").read_text().splitlines()
+    assert asked[0] == f"release view {name}"
+    assert asked[1].startswith(f"release upload {name} dist/azureml_gitops_starter-{name[1:]}-py3")

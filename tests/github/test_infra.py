@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -12,15 +13,19 @@ from tests.github.events import Repository
 from tests.github.test_check import team, template
 
 __all__ = ["team", "template"]
-DEV, PROD, STAGING = (f"infra/Pulumi.{stack}.yaml" for stack in ("dev", "prod", "staging"))
-STACKS = ["dev", "staging", "prod"]
-PULUMI = "--non-interactive --policy-pack ../policies/infra --stack {} --cwd infra"
+DEV, PROD, SHARED, STAGING = (
+    f"infra/Pulumi.{stack}.yaml" for stack in ("dev", "prod", "shared", "staging")
+)
+ENVIRONMENTS = ["dev", "staging", "prod"]
+STACKS = ["shared", *ENVIRONMENTS]
+PULUMI = "--refresh --non-interactive --policy-pack ../policies/infra --stack {} --cwd infra"
 
 
 @pytest.fixture(autouse=True)
 def programs(team: Repository) -> None:
     """Pulumi is one that writes down how it was called, and ends with 0. All is deployed."""
     team.working = ("pulumi",)
+    team.fake = ("doctor",)
     team.deployed()
 
 
@@ -34,7 +39,7 @@ def pulumi(team: Repository) -> list[str]:
 
 def test_a_merge_deploys_the_stacks_that_it_touches_in_order(team: Repository) -> None:
     """Every stack is planned with rights to read before one is changed."""
-    jobs = team.push(edited(PROD, STAGING, DEV))
+    jobs = team.push(edited(PROD, STAGING, DEV, SHARED))
     assert {job.result for job in jobs.values()} == {"success"}
     previews = [f"pulumi preview --diff {PULUMI.format(stack)}" for stack in STACKS]
     updates = [f"pulumi up --yes {PULUMI.format(stack)}" for stack in STACKS]
@@ -73,11 +78,46 @@ def test_after_a_failure_no_further_stack_is_changed(team: Repository) -> None:
     assert team.signed_in == ["dev-preview", "prod-preview"]
 
 
-def test_what_a_reviewer_rejects_stops_the_ones_after_it(team: Repository) -> None:
+def changed(team: Repository) -> list[str]:
+    """The stacks that were changed, in order."""
+    return [name.removesuffix("-deploy") for name in team.signed_in if name.endswith("deploy")]
+
+
+def test_a_failed_stack_stops_what_refers_to_it_and_nothing_else(team: Repository) -> None:
+    """Here dev does without the registry; staging and prod use it."""
+    text = (ROOT / DEV).read_text()
+    alone = re.sub(r"  platform:asset_registry:\n(    .*\n)+", "", text)
+    team.rejected = ("shared-deploy",)
+    jobs = team.push({**edited(PROD, STAGING, SHARED), DEV: alone})
+    assert jobs["deploy"].result == "failure" and changed(team) == ["dev"]
     team.rejected = ("staging-deploy",)
-    jobs = team.push(edited(PROD, STAGING, DEV))
-    assert jobs["deploy"].result == "failure"
-    assert [name for name in team.signed_in if name.endswith("deploy")] == ["dev-deploy"]
+    assert team.pushed("infra")["deploy"].result == "failure"
+    assert changed(team) == ["dev", "shared", "prod"]
+
+
+def test_a_stack_whose_reference_is_not_deployed_now_stays_as_it_is(team: Repository) -> None:
+    """It was deployed by an earlier run; another workflow's job by that name tells nothing."""
+    team.state.jobs[team.runs + 1] = [{"name": "deploy (shared)", "conclusion": "failure"}]
+    assert team.push(edited(DEV))["deploy"].result == "success"
+
+
+def test_what_azure_would_refuse_is_not_deployed(team: Repository) -> None:
+    """The doctor comes first, with the rights of the deployment."""
+    team.failing = ("doctor",)
+    assert team.push(edited(SHARED))["deploy"].result == "failure"
+    commands = team.commands()
+    assert "make doctor" in commands and changed(team) == ["shared"]
+    assert not any(command.startswith("pulumi up") for command in commands)
+
+
+def test_a_person_starts_the_first_deployment(team: Repository) -> None:
+    """GitHub answers 422 where a workflow has no `workflow_dispatch`; all stacks are deployed."""
+    team.state.runs.clear()
+    jobs = team.scheduled("infra", "workflow_dispatch")
+    assert {job.result for job in jobs.values()} == {"success"} and changed(team) == STACKS
+    team.signed_in.clear()
+    team.push(edited(STAGING))
+    assert changed(team) == ["staging"]
 
 
 def test_what_was_not_deployed_is_deployed_by_the_next_run(team: Repository) -> None:
@@ -87,7 +127,7 @@ def test_what_was_not_deployed_is_deployed_by_the_next_run(team: Repository) -> 
     team.rejected = ()
     team.signed_in.clear()
     team.push({"README.md": "# words\n"})
-    assert team.signed_in == ["dev-preview", "prod-preview", "dev-deploy", "prod-deploy"]
+    assert team.signed_in == ["prod-preview", "prod-deploy"]
     team.signed_in.clear()
     team.push({"README.md": "# more words\n"})
     assert team.signed_in == []
@@ -140,21 +180,24 @@ def test_drift_has_one_issue_a_stack_until_it_is_gone(team: Repository) -> None:
     drifted(team, CHANGED)
     jobs = team.scheduled("drift", "workflow_dispatch")
     assert jobs["drift"].result == "failure"
-    assert team.signed_in == [f"{name}-{end}" for end in ("preview", "watch") for name in STACKS]
+    assert team.signed_in == [
+        *(f"{name}-preview" for name in STACKS),
+        *(f"{name}-watch" for name in ENVIRONMENTS),
+    ]
     assert [issue["title"] for issue in team.state.issues] == [
         f"Drift: 1 difference between {stack} and Azure" for stack in STACKS
     ]
     body = team.state.issues[0]["body"]
     assert "`lake`" in body and "@all" not in body and "<b>" not in body
     team.scheduled("drift", "workflow_dispatch")
-    assert team.state.changes == [("POST", "issues")] * 3
+    assert team.state.changes == [("POST", "issues")] * 4
     drifted(team, CHANGED, {**CHANGED, "path": "tags"})
     team.scheduled("drift", "workflow_dispatch")
-    assert team.state.issues[2]["title"] == "Drift: 2 differences between prod and Azure"
+    assert team.state.issues[3]["title"] == "Drift: 2 differences between prod and Azure"
     drifted(team)
     assert team.scheduled("drift", "workflow_dispatch")["drift"].result == "success"
     assert {issue["state"] for issue in team.state.issues} == {"closed"}
-    assert len(team.state.issues) == 3
+    assert len(team.state.issues) == 4
 
 
 def differs(about: str, *rows: tuple[str, str, str], unknown: bool = False) -> dict[str, object]:
@@ -162,6 +205,7 @@ def differs(about: str, *rows: tuple[str, str, str], unknown: bool = False) -> d
     differences = [dict(zip(("what", "expected", "found"), row, strict=True)) for row in rows]
     words = "version 2 is declared @all <b>"
     fields = {"about": about, "project": "words", "environment": "{stack}", "words": words}
+    fields["model"] = "words-model"
     return {**fields, "differences": differences, "unknown": unknown}
 
 
@@ -179,6 +223,7 @@ def test_what_serves_and_what_is_asked_have_issues_of_their_own(team: Repository
     ]
     for issue in team.state.issues:
         assert "@all" not in issue["body"] and "<b>" not in issue["body"]
+    assert "`ml watch words-model --env dev --on azure`" in team.state.issues[1]["body"]
     drifted(team, watched=[differs("release"), differs("model", unknown=True)])
     assert team.scheduled("drift", "workflow_dispatch")["watch"].result == "success"
     assert [issue["state"] for issue in team.state.issues] == ["closed", "open"] * 3

@@ -12,22 +12,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ml.backends.azure.backend import AzureBackend
+from ml.repository.pull_requests.promotions import main as promotions_main
 from tests.backends.conftest import azure
+from tests.conftest import ROOT
 from tests.github.events import NONE, PULL, Job, Repository, git
 from tests.github.test_check import team, template
+from tests.github.test_release import declared
 from tests.github.test_train import RESULTS
 from tests.release import tiny
 from tests.release.authority import Authority
 from tests.release.promotion.test_environments import REVIEWS, advisories
-from tests.stand_ins.azure.running import StandIn, register_environment
+from tests.shared import declare_endpoint
+from tests.stand_ins.azure.running import StandIn, provision, register_environment
 from tests.stand_ins.github import APP
 
 __all__ = ["azure", "team", "template"]
 FOLDER = "ml/projects/words"
 FILES = {f"{FOLDER}/jobs/train.yml": "", f"{FOLDER}/jobs/evaluate.yml": ""}
 FILES |= {f"{FOLDER}/gates.yml": "", f"{FOLDER}/release.yml": "environments:\n"}
+RELEASE = f"{FOLDER}/release.yml"
 TRAIN = {f"{FOLDER}/train.py": "print(1)\n"}
 TARGETS = ("train", "advisories", "evidence", "promote")
 
@@ -52,6 +58,19 @@ def leaves(team: Repository, document: object) -> None:
     """What `make promote` writes next."""
     written = {".local/check/promotion.json": json.dumps(document)}
     team.writes = {**team.writes, "promote": written}
+
+
+def test_merges_of_two_projects_do_not_wait_for_each_other() -> None:
+    """GitHub drops the waiting run of a group when another comes: a group is of one project."""
+    text = (ROOT / ".github/workflows/merge.yml").read_text()
+    workflow = yaml.safe_load(text)
+    assert "concurrency" not in workflow
+    for job in workflow["jobs"].values():
+        one = "matrix.project" if "strategy" in job else "github.run_id"
+        assert f"${{{{ {one} }}}}" in job["concurrency"]["group"]
+        assert job["concurrency"]["cancel-in-progress"] is False
+    groups = [job["concurrency"]["group"] for job in workflow["jobs"].values()]
+    assert len({*groups}) == len(groups)
 
 
 def results(jobs: Mapping[str, Job]) -> list[str]:
@@ -87,11 +106,15 @@ def test_a_merge_to_a_project_has_a_pull_request(team: Repository) -> None:
     assert results(jobs) == ["success"] * 4
     assert team.commands() == [
         *("make merged-projects", "make train", "make train-summary"),
-        *("make advisories", "make evidence", "make promote", "make promotion-summary"),
-        "make promotion-request",
+        *("make trained", "make advisories", "make evidence", "make promote"),
+        *("make promotion-summary", "make promotion-request"),
     ]
     assert team.signed_in == ["dev-train", "dev-release"]
-    assert jobs["candidate"].summary.startswith("### train-1 against words 3 for dev")
+    summary = jobs["candidate"].summary
+    assert summary.startswith("### train-1 against words 3 for dev\n\nModel `sha256:1`")
+    assert f"| `train-1` | model | `sha256:{'c' * 64}` |" in summary
+    (handed_over,) = team.folder.glob("*-evidence-*/work/.local/check/train.json")
+    assert json.loads(handed_over.read_text()) == RESULTS
     (pull,) = promotions(team)
     assert pull["user"]["login"] == APP and pull["title"] == "Promote words 4 to dev"
     assert pull["head"]["ref"] == "promote/words-dev-4" and pull["base"]["ref"] == "main"
@@ -104,6 +127,35 @@ def test_a_merge_to_a_project_has_a_pull_request(team: Repository) -> None:
     assert changed == [*sorted(promotion()["files"])][::-1] or changed == [
         *sorted(promotion()["files"])
     ]
+
+
+@pytest.mark.attack("What is registered is not what the reviewer of its training saw")
+@pytest.mark.parametrize("content", ["", "{"])
+def test_nothing_is_looked_for_that_was_not_handed_over(content: str, team: Repository) -> None:
+    """Without what this run of the workflow trained there is no evidence."""
+    team.writes = {**team.writes, "train": {".local/check/train.json": content}}
+    team.fake = (*team.fake, "train-summary")
+    assert results(team.push(TRAIN, "merge"))[1:3] == ["success", "failure"]
+    assert not {"make evidence", "make promote"} & {*team.commands()} and promotions(team) == []
+    assert "dev-release" not in team.signed_in
+
+
+@pytest.mark.attack(
+    "Who deletes the newest hand-over has an earlier attempt's registered or promoted"
+)
+def test_what_an_earlier_attempt_handed_over_is_not_taken(team: Repository) -> None:
+    """Neither of a candidate nor of its promotion; GitHub says when the newest attempt ran."""
+
+    def delete() -> None:
+        artifacts = team.state.artifacts[team.runs]
+        artifacts[:] = [{**artifacts[-1], "created_at": "2026-01-02T03:04:05Z"}]
+
+    team.meanwhile["promotion"] = delete
+    assert results(team.push(TRAIN, "merge")) == [*["success"] * 3, "failure"]
+    team.meanwhile["evidence"] = delete
+    team.commands()
+    assert results(team.pushed("merge"))[2] == "failure"
+    assert "make evidence" not in team.commands() and promotions(team) == []
 
 
 def test_a_merge_that_happens_twice_has_one_pull_request(team: Repository) -> None:
@@ -127,6 +179,43 @@ def test_a_newer_version_takes_the_place_of_an_earlier_one(team: Repository) -> 
     leaves(team, promotion())
     team.push({f"{FOLDER}/train.py": "print(1)\n"}, "merge")
     assert team.state.changes == []
+
+
+def test_a_version_by_a_mended_score_py_has_a_pull_request_of_its_own(team: Repository) -> None:
+    """The model is the same to the bit, so is its version: the first one's was merged, or is open
+    and closed now. The same once more is not opened again.
+    """
+    entry = "environments:\n  dev:\n    version: 4\n    serving: {}\n"
+    leaves(team, promotion(files={RELEASE: entry.format("1" * 64)}))
+    team.push(TRAIN, "merge")
+    for number in (2, 3):
+        leaves(team, promotion(files={RELEASE: entry.format("2" * 64)}))
+        team.push({f"{FOLDER}/train.py": f"print({number})\n"}, "merge")
+    states = {pull["head"]["ref"]: pull["state"] for pull in promotions(team)}
+    other = f"promote/words-dev-4-{'2' * 12}"
+    assert states == {"promote/words-dev-4": "closed", other: "open"}
+
+
+@pytest.mark.attack("A promotion is merged that began before another environment moved on")
+@pytest.mark.attack("What a training leaves declares something for another environment")
+def test_a_promotion_changes_its_own_entry_alone(team: Repository) -> None:
+    """On top of what main declares when the pull request is opened: prod has version 2 by then."""
+    team.push({RELEASE: declared(dev="3", prod="1")}, NONE)
+    leaves(team, promotion(files={RELEASE: declared(dev="4", prod="4")}))
+    now = {RELEASE: declared(dev="3", staging="7", prod="2")}
+    team.meanwhile["promotion"] = lambda: team.merged_meanwhile(now)
+    assert results(team.push(TRAIN, "merge")) == ["success"] * 4
+    text = git(team.origin, "show", f"promote/words-dev-4:{RELEASE}")
+    assert text == declared(dev="4", staging="7", prod="2").strip()
+
+
+def test_what_main_declares_meanwhile_is_not_undone(team: Repository) -> None:
+    """Nothing is opened, the run is red and says why, and the next merge trains it again."""
+    team.push({RELEASE: declared(dev="3")}, NONE)
+    leaves(team, promotion(files={RELEASE: declared(dev="4")}))
+    team.meanwhile["promotion"] = lambda: team.merged_meanwhile({RELEASE: declared(dev="5")})
+    assert results(team.push(TRAIN, "merge"))[3] == "failure"
+    assert team.state.changes == [] == promotions(team)
 
 
 def test_a_refusal_is_in_the_summary_and_fails_nothing(team: Repository) -> None:
@@ -164,6 +253,16 @@ def test_what_failed_is_done_by_the_next_run(target: str, team: Repository) -> N
     team.failing = ()
     assert results(team.push({"README.md": "# words\n"}, "merge")) == ["success"] * 4
     assert len(promotions(team)) == 1
+
+
+def test_a_training_that_fails_stops_no_other_project(team: Repository) -> None:
+    """It hands nothing over, so nothing of it is registered; the next run trains it."""
+    other = {name.replace("words", "other"): text for name, text in (FILES | TRAIN).items()}
+    team.push({name: text or "1\n" for name, text in other.items()}, NONE)
+    team.failing = ("train:other",)
+    assert results(team.push(TRAIN, "merge")) == ["success", "failure", "failure", "success"]
+    assert team.commands().count("make evidence") == 1
+    assert [pull["title"] for pull in promotions(team)] == ["Promote words 4 to dev"]
 
 
 @pytest.mark.attack("What a training leaves lies about its promotion")
@@ -207,7 +306,7 @@ def promote(team: Repository, environment: str = "staging", project: str = "word
 @pytest.mark.parametrize("environment", ["staging", "prod"])
 def test_a_person_asks_for_the_next_environment(environment: str, team: Repository) -> None:
     """Its own reviewers let the gates be asked; asked twice there is one pull request."""
-    release = {f"{FOLDER}/release.yml": "environments:\n  staging: {version: 4}\n"}
+    release = {f"{FOLDER}/release.yml": f"environments:\n  {environment}: {{version: 4}}\n"}
     leaves(team, promotion(environment=environment, files=release))
     assert promote(team, environment) == ["success"] * 2
     assert team.commands() == [
@@ -257,6 +356,7 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     release.write_text(release.read_text().replace("requests: [20, 20, 20]", traffic))
     floor = work / "policies/promotion/gates.yml"
     floor.write_text(floor.read_text().replace("your-organisation/your-repository", "team/models"))
+    declare_endpoint("tiny", work / "infra/Pulumi.dev.yaml")
     git(work, "add", "-A")
     git(work, "commit", "-qm", "a small project")
     git(work, "push", "-q", "origin", "HEAD:main")
@@ -270,6 +370,7 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     }
     backend = AzureBackend()
     register_environment(backend.workspace.client, "ml-cpu", "1")
+    provision(backend.workspace.client, endpoint := backend.endpoints.name_of("tiny", "dev"))
     (data,) = (each for each in backend.assets.compare(work) if each.spec.name == "tiny")
     backend.assets.create(data)
     advisories(tmp_path / "osv")
@@ -299,7 +400,7 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     jobs = team.pushed("release")
     assert results(jobs) == ["success", "success", "skipped"], jobs["release"].summary
     assert "✅ `tiny` `1` serves now" in jobs["release"].summary
-    live, champion = backend.endpoints.live("tiny-dev"), backend.registry.champion("tiny", "dev")
+    live, champion = backend.endpoints.live(endpoint), backend.registry.champion("tiny", "dev")
     assert live and champion and live.launch.digest == champion.digest == version.digest
     azure.requests()
     jobs = team.scheduled("release", "workflow_dispatch")
@@ -328,12 +429,16 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     team.state.permissions["ana"] = "write"
     canary = tmp_path / "canary"
     poison = f"open({str(canary)!r}, 'a').write(__file__)\n"
-    names = ("sitecustomize", "conftest", "json", "typer", "azure/__init__", "ml/core/errors")
+    names = ("sitecustomize", "conftest", "json", "typer", "azure/__init__")
+    at_the_root = dict.fromkeys((f"{name}.py" for name in names), poison)
+    team.pull_request(at_the_root)
+    assert team.comment("/train", "ana")["train"].result == "failure"
     score = "ml/projects/tiny/endpoint/score.py"
     team.pull_request(
         {
             spec: (team.folder / "fork" / spec).read_text().replace("skill: 0.9", "skill: 0.97"),
-            **{f"{name}.py": poison for name in names},
+            **dict.fromkeys(at_the_root),
+            "ml/core/errors.py": poison,
             score: poison + (work / score).read_text(),
             "Makefile": f"train comment setup:\n\ttouch {canary}\n",
         }
@@ -342,7 +447,7 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     assert not canary.exists()
     body = team.state.bodies(PULL)[0]
     assert "against tiny 1 for dev" in body
-    row = r"\| gain\\_at\\_1 \| test \| 0\.97\d* .* \| 0\.90\d* .* \| \+0\.07.* ▲ \|"
+    row = r"\| gain\\_at\\_1 \| test \| 0\.97\d* .* \| 0\.90\d* .* \| \+0\.07.* better \|"
     assert re.search(row, body), body
     assert len(backend.registry.versions("tiny")) == 1
 
@@ -358,4 +463,27 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     jobs = team.pushed("release")
     assert results(jobs) == ["success", "failure", "skipped"]
     assert "not-as-declared" in jobs["release"].summary
-    assert backend.endpoints.live("tiny-dev") == live and team.state.issues == []
+    assert backend.endpoints.live(endpoint) == live and team.state.issues == []
+
+
+@pytest.mark.parametrize("written", [None, "", "{\n", "3", "[3]"])
+def test_a_summary_of_a_training_that_wrote_nothing(
+    written: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended before its first result: no traceback, and where to look."""
+    path = tmp_path / "train.json"
+    if written is not None:
+        path.write_text(written)
+    assert promotions_main(["summary", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error[no-results]: ") and str(path) in err
+    assert "make train" in err and "Traceback" not in err
+
+
+def test_a_summary_of_a_change_that_trains_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.json"
+    path.write_text("[]")
+    assert promotions_main(["summary", str(path)]) == 0
+    assert capsys.readouterr().out == "The change touches no project that trains.\n"

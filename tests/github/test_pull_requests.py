@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ml.core.errors import Refused
 from ml.repository.github import GitHub
 from tests.github.events import git
-from tests.stand_ins.github import APP, State, serving
+from tests.stand_ins.github import APP, BOT, State, serving
 
 BRANCH, TITLE = "revert/words-prod", "Revert words in prod"
 FILES = {"a/release.yml": "version: 1\n", "gone.txt": None}
@@ -32,7 +33,8 @@ def state(tmp_path: Path) -> Iterator[State]:
 
 def keep(state: State, body: str = "words", files: dict[str, str | None] | None = None) -> str:
     github = GitHub(state.repository, "app", state.api)
-    return github.keep_pull_request(BRANCH, TITLE, body, files or dict(FILES))[1]
+    main = github.head()
+    return github.keep_pull_request(BRANCH, TITLE, body, files or dict(FILES), main)[1]
 
 
 def content(state: State) -> list[str]:
@@ -77,12 +79,80 @@ def test_people_have_the_last_word(state: State) -> None:
     """A commit of somebody stays; what was closed or merged is not opened again."""
     keep(state)
     pushed(state, BRANCH)
-    assert keep(state, files={"a/release.yml": "version: 9\n"}).endswith("as it should be")
+    assert keep(state, files={"a/release.yml": "version: 9\n"}).endswith("is theirs")
     assert state.folder and git(state.folder, "show", f"{BRANCH}:kept.txt").startswith("by some")
     state.pulls[0]["state"] = "closed"
     state.changes.clear()
     assert keep(state) == "pull request 200 is closed, and stays so"
     assert state.changes == [] and len(state.pulls) == 1
+
+
+@pytest.mark.attack("A stranger's commit is on the branch before the app opens its pull request")
+@pytest.mark.parametrize("message", ["by a stranger", TITLE], ids=["own words", "the app's words"])
+def test_a_branch_of_somebody_else_is_not_presented(message: str, state: State) -> None:
+    """Whatever its message; a person removes the branch, then the next run opens its own."""
+    assert state.folder
+    git(state.folder, "switch", "-qc", BRANCH)
+    (state.folder / "kept.txt").write_text("by a stranger\n")
+    git(state.folder, "commit", "-qam", message)
+    with pytest.raises(Refused, match="foreign-branch"):
+        keep(state)
+    assert state.pulls == []
+    git(state.folder, "switch", "-q", "--detach", "main")
+    git(state.folder, "branch", "-qD", BRANCH)
+    assert keep(state) == "pull request 200 is opened"
+
+
+@pytest.mark.attack("A stranger's commit ends with the app's files, and has another history")
+def test_a_branch_with_another_history_is_not_presented(state: State) -> None:
+    keep(state)
+    assert state.folder
+    state.pulls.clear()
+    git(state.folder, "switch", "-q", BRANCH)
+    git(state.folder, "commit", "-q", "--allow-empty", "-m", TITLE)
+    git(state.folder, "switch", "-q", "--detach", "main")
+    with pytest.raises(Refused, match="foreign-branch"):
+        keep(state)
+    assert state.pulls == []
+
+
+@pytest.mark.attack("A pull request of a fork, or of a workflow, stands in for the app's")
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("login", ["mallory", BOT, APP])
+def test_a_branch_of_a_fork_is_another(login: str, is_open: bool, state: State) -> None:
+    """The organisation may own forks, whose branches have the same owner and name."""
+    state.pulls.append(
+        {
+            "number": 7,
+            "state": "open" if is_open else "closed",
+            "user": {"login": login},
+            "head": {"sha": "f" * 40, "label": f"team:{BRANCH}", "repo": {"full_name": "team/x"}},
+        }
+    )
+    assert keep(state).endswith("is opened")
+    state.pulls[1].update(user={"login": BOT}, state=state.pulls[0]["state"])
+    if is_open:
+        with pytest.raises(Refused, match="foreign-branch"):
+            keep(state)
+    else:
+        assert keep(state).endswith("is opened")
+
+
+@pytest.mark.attack("A stranger pushes between the app's commit and its pull request")
+def test_a_push_before_the_pull_request_closes_it(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = GitHub.send
+
+    def meanwhile(github: GitHub, method: str, path: str, body: Any = None) -> Any:
+        if (method, path) == ("POST", "pulls"):
+            pushed(state, BRANCH)
+        return send(github, method, path, body)
+
+    monkeypatch.setattr(GitHub, "send", meanwhile)
+    with pytest.raises(Refused, match="foreign-branch"):
+        keep(state)
+    assert [pull["state"] for pull in state.pulls] == ["closed"]
 
 
 def test_a_token_that_reads_opens_nothing(state: State) -> None:

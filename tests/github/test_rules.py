@@ -41,10 +41,16 @@ def test_a_workflow_keeps_the_rules(path: Path) -> None:
         (CHECK, "    timeout-minutes: 5\n", "", "no timeout"),
         (CHECK, "vars.CHECK_RUNNER", "vars.RUNNER", "a runner of its own"),
         (CHECK, "${{ vars.CHECK_RUNNER || 'ubuntu-24.04' }}", "ubuntu-24.04", "its runner"),
-        (CHECK, "make links", "make links; curl evil", "not one command"),
-        (CHECK, "make links", "make links $(id)", "not one command"),
-        (CHECK, "make links", "echo ${{ github.head_ref }}", "an expression in `run`"),
-        (CHECK, "make links", "make links X=${{ github.event.pull_request.title }}", "expression"),
+        (CHECK, "make -f Makefile links", "make links", "not one command"),
+        (CHECK, "make -f Makefile links", "make -f Makefile links; curl evil", "not one command"),
+        (CHECK, "make -f Makefile links", "make -f Makefile links $(id)", "not one command"),
+        (CHECK, "make -f Makefile links", "echo ${{ github.head_ref }}", "an expression in `run`"),
+        (
+            CHECK,
+            "make -f Makefile links",
+            "make -f Makefile links X=${{ github.event.pull_request.title }}",
+            "expression",
+        ),
         (CHECK, "GITHUB_STEP_SUMMARY", "GITHUB_ENV", "not one command"),
         (
             CHECK,
@@ -54,8 +60,8 @@ def test_a_workflow_keeps_the_rules(path: Path) -> None:
         ),
         (
             CHECK,
-            "        run: make links",
-            "        continue-on-error: true\n        run: make links",
+            "        run: make -f Makefile links",
+            "        continue-on-error: true\n        run: make -f Makefile links",
             "does not count",
         ),
         (CHECK, "concurrency:\n", "x:\n", "no concurrency"),
@@ -94,7 +100,9 @@ def test_zizmor_finds_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     workflow = tmp_path / ".github/workflows/check.yml"
     workflow.parent.mkdir(parents=True)
-    workflow.write_text(CHECK.replace("make links", "echo ${{ github.event.pull_request.title }}"))
+    workflow.write_text(
+        CHECK.replace("make -f Makefile links", "echo ${{ github.event.pull_request.title }}")
+    )
     done = subprocess.run([*program, workflow], capture_output=True, text=True)
     assert done.returncode and "template-injection" in done.stdout
 

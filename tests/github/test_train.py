@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from ml.core.errors import Refused
-from ml.release.promotion.candidate import demand_cluster
 from ml.reports.pull_request import MAX_LENGTH
+from ml.repository.github import GitHub
+from ml.repository.pull_requests.training_request import ask
 from tests.github.events import PULL, Job, Repository, git
 from tests.github.test_check import team, template
 
@@ -47,6 +47,7 @@ RESULTS = [
             },
             "notes": ["only some gates were asked"],
         },
+        "jobs": {"train-0": {"run": "train-1", "outputs": {"model": f"sha256:{'c' * 64}"}}},
     }
 ]
 
@@ -83,7 +84,7 @@ def test_a_writer_has_a_branch_trained(team: Repository) -> None:
     assert body.split("\n")[3] == "### ⏳ The checks have not ended"
     assert f"**Trained on Azure**: commit `{head(team)[:12]}`" in body
     assert "### train-1 against words 3 for dev" in body
-    numbers = "0.9100 (0.9000 – 0.9200) | 0.8800 (0.8700 – 0.8900) | +0.03 (+0.01 – +0.05) ▲"
+    numbers = "0.9100 (0.9000 – 0.9200) | 0.8800 (0.8700 – 0.8900) | +0.03 (+0.01 – +0.05) better"
     assert f"| accuracy | test | {numbers} |" in body
     assert "<summary>Gates: 1 pass</summary>" in body
 
@@ -150,6 +151,24 @@ def test_a_stranger_does_not_turn_a_run_red(team: Repository) -> None:
     assert team.comment("/train", WRITER)["request"].result == "failure"
 
 
+def test_a_writer_is_told_that_another_commit_is_asked_for(team: Repository) -> None:
+    """A run that succeeds and trains nothing would look like one that was not needed."""
+    team.pull_request(CHANGE)
+    team.state.tokens["reader"] = {"contents": "read", "pull-requests": "read"}
+    github, sha = GitHub(team.state.repository, "reader", team.state.api), head(team)
+
+    def asked(words: str, login: str = WRITER) -> tuple[int, str] | None:
+        comment = {"body": words, "user": {"login": login}}
+        return ask(github, {"comment": comment, "issue": {"number": PULL, "pull_request": {}}})
+
+    for words in (f"/train {sha[:7]}", f"/train {sha} please", f"/train `{sha}`"):
+        with pytest.raises(Refused, match="not the last commit"):
+            asked(words)
+        assert asked(words, STRANGER) is None
+    assert asked("/trainer") is asked("/training is slow") is None
+    assert asked(f"/train {sha}") == (PULL, sha)
+
+
 @pytest.mark.attack("A stranger pushes after a writer has read the change")
 def test_a_later_push_is_not_trained(team: Repository) -> None:
     """The commit that a writer named, though a stranger has pushed since, is refused."""
@@ -166,13 +185,24 @@ def test_links_and_programs_of_the_tree_are_texts(team: Repository) -> None:
     team.owner = "team"
     team.pull_request(CHANGE)
     work = team.folder / "fork"
-    (work / "secrets").symlink_to("/etc/passwd")
-    (work / ".gitattributes").write_text("*.py filter=lfs\n")
+    (work / "ml/secrets").symlink_to("/etc/passwd")
+    (work / "ml/.gitattributes").write_text("*.py filter=lfs\n")
     team.pull_request({"README.md": "# words\n"})
     assert team.comment("/train", WRITER)["train"].result == "success"
     (tree,) = team.folder.glob("*-train-*/work/.local/pull-request")
-    assert not (tree / "secrets").is_symlink() and (tree / "secrets").read_text() == "/etc/passwd"
+    link = tree / "ml/secrets"
+    assert not link.is_symlink() and link.read_text() == "/etc/passwd"
     assert git(tree, "rev-parse", "HEAD") == head(team)
+
+
+@pytest.mark.attack("A tree to train has a repository, or a file that runs by its name")
+def test_a_tree_with_such_a_name_is_not_fetched(team: Repository) -> None:
+    """Nothing of it is written, nor does anybody sign in."""
+    team.owner = "team"
+    team.pull_request({**CHANGE, "GNUmakefile": "%:\n\ttouch pwned\n"})
+    assert team.comment("/train", WRITER)["train"].result == "failure"
+    assert not [*team.folder.glob("*-train-*/work/.local/pull-request")]
+    assert team.signed_in == [] and "make train" not in team.commands()
 
 
 def test_a_training_that_fails_is_in_the_first_line(team: Repository) -> None:
@@ -221,18 +251,3 @@ def test_a_result_is_text(result: object, team: Repository) -> None:
     assert len(body) < MAX_LENGTH and f"commit `{head(team)[:12]}`" in body
     assert "<img" not in body and "\n### ✅" not in body and "@everyone" not in body
     assert not team.state.bodies(99)
-
-
-@pytest.mark.attack("A pull request has its job run as the workflow that submits it")
-@pytest.mark.parametrize(
-    "text", ["identity: {type: user_identity}", "trial: {identity: {type: UserIdentity}}", ""]
-)
-def test_a_job_runs_as_its_cluster(text: str, tmp_path: Path) -> None:
-    """Not as the identity that signed in, in whatever part of the spec it asks for it."""
-    (tmp_path / "train.yml").write_text("identity: {type: managed}\njobs: {a: ./step.yml}\n")
-    (tmp_path / "step.yml").write_text("trial: ./train.yml\n")
-    demand_cluster(tmp_path / "train.yml")
-    file = tmp_path / ("train.yml" if text else "step.yml")
-    file.write_text(f"{text or 'jobs: {b: {identity: {type: user_identity}}}'}\n")
-    with pytest.raises(Refused, match="submitters-identity"):
-        demand_cluster(tmp_path / "train.yml")

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,21 @@ import yaml
 
 from infra.preview import runner as programs
 from infra.preview.capture import Capture
+from infra.preview.engine import Ask
 from infra.preview.runner import Runner, runner
 from ml.core.imports import ROOT
 
-_MADE = (
+_OF_AZURE = (
     "/subscriptions/6f8d2c1e-0000-4000-8000-000000000000/resourceGroups/azureml-rg-shared_1/"
     "providers"
 )
-# The registry of another environment, with what Azure made for it.
-SHARED = {
-    "mode": "use",
-    "name": "shared",
-    "resource_group": "rg-other",
-    "storage": f"{_MADE}/Microsoft.Storage/storageAccounts/stasshared",
-    "images": f"{_MADE}/Microsoft.ContainerRegistry/registries/crasshared",
+# What Azure makes for a registry, by the part of its endpoints.
+ACCOUNTS = {
+    "blob": f"{_OF_AZURE}/Microsoft.Storage/storageAccounts/stasshared",
+    "registry": f"{_OF_AZURE}/Microsoft.ContainerRegistry/registries/crasshared",
 }
+# A registry that no stack here makes.
+SHARED = {"mode": "use", "name": "other", "resource_group": "rg-other"}
 
 
 @functools.cache
@@ -40,9 +40,27 @@ def _runner() -> Runner:
     return session.enter_context(runner())
 
 
-def capture(stack: str, *, root: Path = ROOT, bare: bool = False) -> Capture:
+def registry(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A registry as Azure answers, with the accounts that it has made for it."""
+    ids = {part: {"armResourceId": {"resourceId": id}} for part, id in ACCOUNTS.items()}
+    region = {
+        "location": "West Europe",
+        "storageAccountDetails": [{"systemCreatedStorageAccount": ids["blob"]}],
+        "acrDetails": [{"systemCreatedAcrAccount": ids["registry"]}],
+    }
+    return {"regionDetails": [{"location": "northeurope"}, region]}
+
+
+def capture(
+    stack: str,
+    *,
+    root: Path = ROOT,
+    config: Mapping[str, str] | None = None,
+    ask: Ask = registry,
+    bare: bool = False,
+) -> Capture:
     """One run of a program, without policies."""
-    return _runner().capture(stack, root=root, bare=bare)
+    return _runner().capture(stack, root=root, config=config, ask=ask, bare=bare)
 
 
 def captures(stacks: Sequence[str], *, root: Path = ROOT) -> list[Capture]:
@@ -52,8 +70,8 @@ def captures(stacks: Sequence[str], *, root: Path = ROOT) -> list[Capture]:
 
 @functools.cache
 def own() -> dict[str, Capture]:
-    """The three stacks of this repository, without policies."""
-    return {stack: capture(stack) for stack in ("dev", "prod", "staging")}
+    """The stacks of this repository, without policies."""
+    return {stack: capture(stack) for stack in ("dev", "prod", "shared", "staging")}
 
 
 def tree(folder: Path, program: str) -> Path:

@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from ml.measures.schema import SCHEMA_VERSION as EVALUATION_SCHEMA
+from ml.measures.schema import Estimate, Metrics
 from policies.promotion import gate_settings
 from policies.promotion.decision import Decision, Request, Result
 from policies.promotion.engine import decide
-from policies.promotion.evidence import SCHEMA_VERSION, Estimate, Evidence, Metrics, parse
+from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse
 
 NOW = datetime(2025, 6, 1, 12, 0, tzinfo=UTC)
 DIGEST = "sha256:" + "a" * 64
@@ -56,42 +58,53 @@ DOCUMENT: dict[str, Any] = {
     "digest": DIGEST,
     "uri": "models:/tiny/7",
     "rehearsal": False,
-    "primary_metric": "gain_at_1",
-    "goal": "maximize",
-    "unit": "question",
-    "resampled": "question",
-    "metrics": {
-        "test": {"gain_at_1": {"value": 0.8, "low": 0.76, "high": 0.84, "count": UNITS}},
-        "validation": {"gain_at_1": {"value": 0.79, "low": 0.7, "high": 0.84, "count": UNITS}},
-    },
-    "baseline": {"test": {"gain_at_1": {"value": 0.5, "low": 0.4, "high": 0.6, "count": UNITS}}},
-    "slice_split": "test",
-    "slices": {
-        "topic": {
-            "cost": {"gain_at_1": {"value": 0.7, "low": 0.6, "high": 0.8, "count": 200}},
-            "data": {"gain_at_1": {"value": 0.9, "low": 0.8, "high": 1.0, "count": 200}},
-        }
-    },
-    "fairness": {
-        "topic": {
-            "gain_at_1": {
-                "split": "test",
-                "difference": 0.2,
-                "lowest": "cost",
-                "highest": "data",
-                "slices": 2,
+    "evaluation": {
+        "schema_version": EVALUATION_SCHEMA,
+        "model": "tiny",
+        "feature_set_hash": "f" * 64,
+        "hyperparameters": {},
+        "seed": 0,
+        "primary_metric": "gain_at_1",
+        "goal": "maximize",
+        "unit": "question",
+        "resampled": "question",
+        "metrics": {
+            "test": {"gain_at_1": {"value": 0.8, "low": 0.76, "high": 0.84, "count": UNITS}},
+            "validation": {"gain_at_1": {"value": 0.79, "low": 0.7, "high": 0.84, "count": UNITS}},
+        },
+        "baseline": {
+            "test": {"gain_at_1": {"value": 0.5, "low": 0.4, "high": 0.6, "count": UNITS}}
+        },
+        "slice_split": "test",
+        "slices": {
+            "topic": {
+                "cost": {"gain_at_1": {"value": 0.7, "low": 0.6, "high": 0.8, "count": 200}},
+                "data": {"gain_at_1": {"value": 0.9, "low": 0.8, "high": 1.0, "count": 200}},
             }
-        }
+        },
+        "fairness": {
+            "topic": {
+                "gain_at_1": {
+                    "split": "test",
+                    "difference": 0.2,
+                    "lowest": "cost",
+                    "highest": "data",
+                    "slices": 2,
+                }
+            }
+        },
+        "explanation": {"method": "TreeSHAP", "rows": UNITS, "error": 0.0},
+        "contributions": [{"feature": "words", "share": 0.6}, {"feature": "length", "share": 0.4}],
+        "stability": {"gain_at_1": {"over": "folds", "values": [0.79, 0.81], "std": 0.01}},
+        "training": {"seconds": 1.5, "threads": 2},
+        "leakage": [
+            {"check": "identifiers.shared", "of": "question", "value": 0, "units": UNITS},
+            {"check": "feature.auc", "of": "words", "value": 0.9, "units": UNITS},
+        ],
+        "identifiers": "b" * 64,
+        "predictions": {"file": "predictions.csv", "sha256": "e" * 64, "rows": 800},
+        "requests": "c" * 64,
     },
-    "explanation": {"method": "TreeSHAP", "rows": UNITS, "error": 0.0},
-    "contributions": [{"feature": "words", "share": 0.6}, {"feature": "length", "share": 0.4}],
-    "stability": {"gain_at_1": {"over": "folds", "values": [0.79, 0.81], "std": 0.01}},
-    "training": {"seconds": 1.5, "threads": 2},
-    "leakage": [
-        {"check": "identifiers.shared", "of": "question", "value": 0, "units": UNITS},
-        {"check": "feature.auc", "of": "words", "value": 0.9, "units": UNITS},
-    ],
-    "identifiers": "b" * 64,
     "cost": {"training": _SPENT, "thousand_predictions": _SPENT},
     "data": {"faq": {"asset": "azureml:tiny:1", "sha256": "d" * 64}},
     "lineage": {
@@ -105,11 +118,7 @@ DOCUMENT: dict[str, Any] = {
         "commit": "e" * 40,
         "dirty": False,
         "environment": "azureml:ml-cpu:1",
-        "feature_set_hash": "f" * 64,
-        "hyperparameters": {},
-        "seed": 0,
     },
-    "predictions": {"file": "predictions.csv", "sha256": "e" * 64, "rows": 800},
     "supply_chain": {
         "lock": "requirements/main.lock",
         "packages": {"numpy": {"locked": "2.3.1", "installed": "2.3.1", "licence": "MIT"}},
@@ -118,6 +127,13 @@ DOCUMENT: dict[str, Any] = {
         "records": 20000,
         "advisories": [],
         "sbom": "a" * 64,
+    },
+    "serving": {
+        "rows": 200,
+        "differing": 0,
+        "largest": 0.0,
+        "prediction": "answers/0/entry_id",
+        "code": "serving",
     },
     "latency": {
         "p50_ms": 1.0,
@@ -153,20 +169,27 @@ def computed(evidence: Evidence, share: float = 0.8) -> Evidence:
         files={"model.txt": "lightgbm-text", "words.json": "json"},
         disagreements=(),
         outcomes={"test": outcomes(share)},
+        labels={"test": dict.fromkeys(outcomes(share), "a")},
         members={"test": {"topic": members()}},
+        range=(0, 1),
     )
 
 
 def good(share: float = 0.8, version: str = "7", digest: str = DIGEST) -> Evidence:
     """Evidence without a fault."""
     stated = {"gain_at_1": Estimate(share, share - 0.04, share + 0.04, UNITS)}
-    return replace(
+    evidence = replace(
         computed(parse(DOCUMENT), share),
         version=version,
         digest=digest,
         uri=f"models:/tiny/{version}",
-        metrics={"test": stated, "validation": stated},
     )
+    return evaluated(evidence, metrics={"test": stated, "validation": stated})
+
+
+def evaluated(evidence: Evidence, **changes: Any) -> Evidence:
+    """The evidence of an evaluation that states something else."""
+    return replace(evidence, evaluation=replace(evidence.evaluation, **changes))
 
 
 def champion(share: float = 0.7) -> Evidence:
@@ -174,7 +197,7 @@ def champion(share: float = 0.7) -> Evidence:
     return good(share, version="3", digest=OTHER)
 
 
-REQUEST = Request("local", "tiny", "7", DIGEST, "propose", NOW)
+REQUEST = Request("local", "tiny", "7", DIGEST, "propose", NOW, serving="serving")
 
 
 def judged(

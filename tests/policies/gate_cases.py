@@ -19,7 +19,7 @@ from tests.policies.cases import DOCUMENT, OTHER, PROJECT, REQUEST, UNITS, compu
 
 FOLDER = Path(__file__).with_name("gates")
 # A case has these beside what it changes in the evidence.
-_BESIDE = ("champion", "request", "gates", "reviews", "contains", "verdict")
+_BESIDE = ("champion", "request", "gates", "reviews", "waivers", "contains", "verdict")
 # What the champion's evidence has of its own.
 _CHAMPION = {"version": "3", "digest": OTHER, "uri": "models:/tiny/3", "computed.right": 0.7}
 
@@ -49,6 +49,7 @@ class GateCase:
             gate, setting = key.split(".")
             document["gates"].setdefault(gate, {})[setting] = value
         document["reviews"] = self.change.get("reviews", [])
+        document["waivers"] = self.change.get("waivers", [])
         path = folder / "gates.yml"
         path.write_text(yaml.safe_dump(document))
         return gate_settings.load(path)
@@ -96,6 +97,7 @@ def _computed(
     found = replace(
         computed(evidence),
         outcomes={"test": of},
+        labels={"test": dict.fromkeys(of, "a")},
         members={"test": {"topic": members(count)}},
     )
     if isinstance(rest.get("disagreements"), list):

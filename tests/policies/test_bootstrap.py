@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from ml.toolkit.metrics import METRICS, Answers, Draws
+from ml.measures.metrics import BINARY, Answers, Draws
 from policies.promotion.comparison import (
     FEWEST_GROUPS,
     STATISTIC_RESAMPLES,
@@ -127,7 +127,7 @@ def area(labels: np.ndarray, scores: np.ndarray) -> Statistic:
     answers = Answers(
         labels.astype(str), labels.astype(str), np.zeros(len(labels), np.int64), scores
     )
-    of_all = METRICS["binary"]["auc"].of_all
+    of_all = BINARY["auc"].of_all
     assert of_all is not None
 
     def statistic(names: Sequence[str]) -> Callable[[np.ndarray], np.ndarray]:

@@ -19,6 +19,7 @@ LOOSE = {
     "tolerances.refused": "0.051",
     "tolerances.answers": "1.0",
     "tolerances.latency": "1.0e+300",
+    "tolerances.latency_ms": "101",
     "tolerances.drift": "0.51",
     "tolerances.memory_mib": "1.0e+9",
     "requests": "[100, 20, 100]",
@@ -31,6 +32,7 @@ STRICT = {
     "tolerances.refused": "0.05",
     "tolerances.answers": "0.001",
     "tolerances.latency": "1.1",
+    "tolerances.latency_ms": "0",
     "tolerances.drift": "0.5",
     "tolerances.memory_mib": "0",
     "requests": "[100, 100, 1000]",
@@ -147,3 +149,14 @@ def test_the_floor_itself_judges_something(file: Path, tmp_path: Path) -> None:
     path.write_text(text.replace("at_most:\n", "at_most:\n  another: 1\n"))
     with pytest.raises(Refused, match="another"):
         load(path)
+
+
+def test_the_floor_holds_for_an_environment_before_something_is_declared_there(
+    tmp_path: Path,
+) -> None:
+    """`propose` asks for the strategy: what it declares could not be applied otherwise."""
+    text = "traffic: {requests: [20, 20, 20], prediction: x}\nenvironments: {dev: null}\n"
+    release = release_file.read(written(tmp_path, text))
+    assert release.strategy("local").requests == (20, 20, 20)
+    with pytest.raises(Refused, match="canary-looser-than-floor"):
+        release.strategy("dev")

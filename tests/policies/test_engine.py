@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ml.measures.schema import Estimate, Stability, StatedMetric
 from policies.promotion import comparison
 from policies.promotion.comparison import Difference, paired_difference
 from policies.promotion.engine import ROLLBACK_GATES
-from policies.promotion.evidence import Estimate, Evidence
+from policies.promotion.evidence import Evidence
 from policies.waivers import REVIEWED
 from tests.policies.cases import (
     DIGEST,
@@ -24,6 +25,7 @@ from tests.policies.cases import (
     PROJECT,
     UNITS,
     champion,
+    evaluated,
     good,
     judged,
     request,
@@ -134,7 +136,11 @@ def test_the_margin_is_on_the_lower_bound(tmp_path: Path) -> None:
 
 def _flip(evidence: Evidence) -> Evidence:
     ranks = {unit: 2 - value for unit, value in evidence.outcomes["test"].items()}
-    return replace(evidence, primary_metric="mean_rank", goal="minimize", outcomes={"test": ranks})
+    return replace(
+        evaluated(evidence, primary_metric="mean_rank", goal="minimize"),
+        outcomes={"test": ranks},
+        range=(1, math.inf),
+    )
 
 
 def test_a_metric_to_minimize_is_compared_the_other_way(tmp_path: Path) -> None:
@@ -173,31 +179,104 @@ def test_a_metric_of_all_units_together_is_compared_on_draws_of_them(tmp_path: P
         assert {"superiority", "non-inferiority"} <= {one.gate for one in lost.blocking}
 
 
-@pytest.mark.parametrize(("task", "verdict"), [("regression", "pass"), ("ranking", "fail")])
-def test_the_margin_of_a_regression_is_a_share(tmp_path: Path, task: str, verdict: str) -> None:
-    """One more on a hundred is within two percent; in its own unit it is beyond 0.02."""
+@pytest.mark.parametrize(
+    ("ends", "ours", "verdict"),
+    [
+        ((0.0, math.inf), 101.0, "pass"),
+        ((0.0, math.inf), 103.0, "fail"),
+        ((0.0, 1000.0), 119.0, "pass"),
+        ((0.0, 1000.0), 121.0, "fail"),
+        (None, 119.0, "pass"),
+        (None, 121.0, "fail"),
+        ((0.0, 500.0), 109.0, "pass"),
+        ((0.0, 500.0), 111.0, "fail"),
+    ],
+)
+def test_the_margin_is_a_share_of_the_range(
+    tmp_path: Path, ends: tuple[float, float] | None, ours: float, verdict: str
+) -> None:
+    """Of what the metric can be; of a metric without an end of the champion's 100; and of a metric
+    of the project's own, whose range nobody else knows, of its bounds in gates.yml.
+    """
+    sides = _costs(good(), ours, ends), _costs(champion(), 100.0, ends)
+    decision = judged(tmp_path, *sides, text=BOUNDED)
+    assert result(decision, "non-inferiority").verdict == verdict
 
-    def errors(evidence: Evidence, value: float) -> Evidence:
-        stated = {"mean_rank": Estimate(value, value - 1, value + 1, UNITS)}
-        return replace(
+
+@pytest.mark.attack("A metric of a project's own has a range so wide that every margin holds")
+@pytest.mark.parametrize(
+    "stated", [(0, 500), (0, None), (None, 9), (9, 0), (math.nan, 9), (0,), ()]
+)
+def test_the_narrower_range_is_shared(tmp_path: Path, stated: tuple[float | None, ...]) -> None:
+    """Of the evaluation and of gates.yml, whose range is 1000; without both there is no margin."""
+    own = {"cost": StatedMetric("minimize", stated, False)}
+    candidate, holder = (
+        evaluated(_costs(of, value, None), own_metrics=own)
+        for of, value in ((good(), 111.0), (champion(), 100.0))
+    )
+    decision = judged(tmp_path, candidate, holder, text=BOUNDED)
+    assert result(decision, "non-inferiority").verdict == "fail"
+
+
+def test_a_metric_of_another_formula_is_not_compared(tmp_path: Path) -> None:
+    """By the file that has it, the goal and the range."""
+    sides = [_costs(of, value, None) for of, value in ((good(), 90.0), (champion(), 100.0))]
+    assert result(judged(tmp_path, *sides, text=BOUNDED), "non-inferiority").verdict == "pass"
+    other = replace(sides[1].evaluation.own_metrics["cost"], code="other")
+    changed = evaluated(sides[1], own_metrics={"cost": other})
+    decision = judged(tmp_path, sides[0], changed, text=BOUNDED)
+    assert "of another cost" in result(decision, "non-inferiority").found
+    assert {"superiority", "non-inferiority"} <= {of.gate for of in decision.blocking}
+
+
+@pytest.mark.parametrize(
+    ("over", "values", "verdict"),
+    [
+        ("seeds", (100.0, 110.0, 120.0), "pass"),  # 10 apart: the margin of 20 holds
+        ("seeds", (100.0, 100.1, 100.2), "fail"),
+        ("folds", (100.0, 110.0, 120.0), "fail"),
+        ("seeds", (100.0,), "fail"),
+        ("seeds", (100.0, math.nan), "fail"),
+        ("seeds", (100.0, None), "fail"),
+    ],
+)
+def test_the_spread_over_seeds_bounds_the_margin(
+    tmp_path: Path, over: str, values: tuple[float | None, ...], verdict: str
+) -> None:
+    """It makes the margin smaller alone; without two values over seeds there is none."""
+    text = BOUNDED + "    spreads: {cost: 2}\n"
+    candidate = evaluated(
+        _costs(good(), 115.0, None), stability={"cost": Stability(over, values, std=1000.0)}
+    )
+    decision = judged(tmp_path, candidate, _costs(champion(), 100.0, None), text=text)
+    assert result(decision, "non-inferiority").verdict == verdict
+
+
+BOUNDED = PROJECT.replace("  quality:\n", "  quality:\n    bounds: {cost: [0, 1000]}\n")
+
+
+def _costs(evidence: Evidence, value: float, ends: tuple[float, float] | None) -> Evidence:
+    """The same with an error of that size for each unit."""
+    stated = {"cost": Estimate(value, value - 1, value + 1, UNITS)}
+    return replace(
+        evaluated(
             evidence,
-            task=task,
-            primary_metric="mean_rank",
+            primary_metric="cost",
             goal="minimize",
             metrics={"test": stated, "validation": stated},
-            outcomes={"test": dict.fromkeys(evidence.outcomes["test"], value)},
-        )
-
-    decision = judged(tmp_path, errors(good(), 101.0), errors(champion(), 100.0))
-    assert result(decision, "non-inferiority").verdict == verdict
-    beyond = judged(tmp_path, errors(good(), 103.0), errors(champion(), 100.0))
-    assert result(beyond, "non-inferiority").verdict == "fail"
+            own_metrics={} if ends else {"cost": StatedMetric("minimize", (0, 1000), False)},
+        ),
+        outcomes={"test": dict.fromkeys(evidence.outcomes["test"], value)},
+        range=ends,
+    )
 
 
 def test_the_champion_cannot_be_promoted_again(tmp_path: Path) -> None:
     """The same digest is already the champion, whatever the version is called."""
     decision = judged(tmp_path, good(), good(version="3", digest=DIGEST))
     assert decision.outcome == "already-champion" and not decision.allowed
+    asked = {result.gate: result.verdict for result in decision.results}
+    assert asked["superiority"] == "not asked"  # nothing is better than itself
 
 
 def test_the_champion_is_blocked_by_changed_files_only(tmp_path: Path) -> None:
@@ -222,7 +301,7 @@ def test_every_gap_that_is_bounded_holds(tmp_path: Path) -> None:
     assert "unseen" in result(judged(tmp_path, good(), text=text), "gap").why
     for value, verdict in ((0.61, "pass"), (0.59, "fail")):
         unseen = {"gain_at_1": Estimate(value, 0.5, 0.7, UNITS)}
-        both = replace(good(), metrics={**good().metrics, "unseen": unseen})
+        both = evaluated(good(), metrics={**good().evaluation.metrics, "unseen": unseen})
         assert result(judged(tmp_path, both, text=text), "gap").verdict == verdict
 
 
@@ -269,13 +348,13 @@ def test_a_difference_in_words(tmp_path: Path) -> None:
     ):
         decision = judged(tmp_path, good(share), champion(0.8))
         assert result(decision, "superiority").found == f"gain_at_1 on test is {words}"
-        fewer = (replace(good(share), goal="minimize"), replace(champion(0.8), goal="minimize"))
+        fewer = (evaluated(good(share), goal="minimize"), evaluated(champion(0.8), goal="minimize"))
         assert ("better" in result(judged(tmp_path, *fewer), "superiority").found) is (share < 0.8)
 
 
 def test_a_difference_of_zero_has_no_direction(tmp_path: Path) -> None:
     """Also for a metric to minimize, whose difference is negated."""
-    ours, theirs = (replace(one, goal="minimize") for one in (good(), champion(0.8)))
+    ours, theirs = (evaluated(one, goal="minimize") for one in (good(), champion(0.8)))
     found = result(judged(tmp_path, ours, theirs), "non-inferiority").found
     equal = "gain_at_1 on test is as good as the champion's (95 % interval: 0.0000 to 0.0000)"
     assert found == equal

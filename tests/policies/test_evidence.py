@@ -8,14 +8,8 @@ import math
 import jsonschema
 import pytest
 
-from policies.promotion.evidence import (
-    Contribution,
-    Cost,
-    EvidenceFile,
-    json_schema,
-    missing,
-    parse,
-)
+from ml.measures.schema import Contribution, json_schema, missing
+from policies.promotion.evidence import Cost, Evidence, parse
 from tests.policies.cases import DOCUMENT
 
 
@@ -23,13 +17,15 @@ def test_a_document_is_read_by_its_types() -> None:
     """Stated values are read; computed fields and unknown keys are not."""
     document = {
         "created": "2025-06-01T00:00:00+00:00",
-        "contributions": [{"feature": "a", "share": 1, "more": 2}],
+        "evaluation": {"contributions": [{"feature": "a", "share": 1, "more": 2}]},
         "files": {"model.txt": "lightgbm-text"},
         "disagreements": [],
         "more": 1,
     }
     evidence = parse(document)
-    assert evidence.contributions == (Contribution("a", 1.0),) and evidence.cost == Cost()
+    assert (
+        evidence.evaluation.contributions == (Contribution("a", 1.0),) and evidence.cost == Cost()
+    )
     assert evidence.created is not None and evidence.created.utcoffset() is not None
     assert evidence.files is None and evidence.disagreements is None
     for nothing in (None, [], 3, "text", {}):
@@ -39,20 +35,33 @@ def test_a_document_is_read_by_its_types() -> None:
 @pytest.mark.parametrize(
     ("change", "path"),
     [
-        ({"contributions": []}, "contributions"),
-        ({"contributions": {"feature": "a"}}, "contributions"),
-        ({"contributions": [None]}, "contributions.0.feature"),
-        ({"contributions": [{"feature": "a"}]}, "contributions.0.share"),
-        ({"contributions": [{"feature": "a", "share": -0.1}]}, "contributions.0.share"),
-        ({"contributions": [{"feature": "a", "share": 1.1}]}, "contributions.0.share"),
-        ({"contributions": [{"feature": "a", "share": math.nan}]}, "contributions.0.share"),
-        ({"contributions": [{"feature": "a", "share": True}]}, "contributions.0.share"),
-        ({"contributions": [{"feature": " ", "share": 1}]}, "contributions.0.feature"),
+        ({"evaluation": {"contributions": [None]}}, "evaluation.contributions.0.feature"),
+        ({"evaluation": {"contributions": [{"feature": "a"}]}}, "evaluation.contributions.0.share"),
+        (
+            {"evaluation": {"contributions": [{"feature": "a", "share": -0.1}]}},
+            "evaluation.contributions.0.share",
+        ),
+        (
+            {"evaluation": {"contributions": [{"feature": "a", "share": 1.1}]}},
+            "evaluation.contributions.0.share",
+        ),
+        (
+            {"evaluation": {"contributions": [{"feature": "a", "share": math.nan}]}},
+            "evaluation.contributions.0.share",
+        ),
+        (
+            {"evaluation": {"contributions": [{"feature": "a", "share": True}]}},
+            "evaluation.contributions.0.share",
+        ),
+        (
+            {"evaluation": {"contributions": [{"feature": " ", "share": 1}]}},
+            "evaluation.contributions.0.feature",
+        ),
         ({"created": "2025-06-01T00:00:00"}, "created"),
         ({"created": "1748779200"}, "created"),
         ({"created": 3}, "created"),
         ({"lineage": {"dirty": 1}}, "lineage.dirty"),
-        ({"lineage": {"seed": math.inf}}, "lineage.seed"),
+        ({"evaluation": {"seed": math.inf}}, "evaluation.seed"),
     ],
 )
 def test_what_is_missing_is_named(change: dict[str, object], path: str) -> None:
@@ -63,8 +72,8 @@ def test_what_is_missing_is_named(change: dict[str, object], path: str) -> None:
 
 def test_the_json_schema_says_the_same() -> None:
     """A complete document is valid; without one of its required fields it is not."""
-    schema = json_schema()
-    assert schema["title"] == EvidenceFile.__name__
+    schema = json_schema(Evidence)
+    assert schema["title"] == Evidence.__name__
     jsonschema.Draft202012Validator.check_schema(schema)
     checker = jsonschema.Draft202012Validator(schema)
     document = json.loads(json.dumps(DOCUMENT))

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ml.measures.schema import Estimate
 from policies.promotion import gate_settings
 from policies.promotion.engine import decide
-from policies.promotion.evidence import Estimate, Evidence, parse
+from policies.promotion.evidence import Evidence, parse
 from policies.promotion.gate_settings import Gates
 from tests.policies.cases import (
     DOCUMENT,
@@ -23,6 +24,7 @@ from tests.policies.cases import (
     UNITS,
     champion,
     computed,
+    evaluated,
     good,
     load_gates,
     outcomes,
@@ -49,27 +51,36 @@ SOUND = {
     ("lineage", "dirty"): [True],
     ("lineage", "evaluation_dirty"): [True],
     ("rehearsal",): [True],
-    ("lineage", "hyperparameters"): [{}],
-    ("lineage", "seed"): [-1, 1.797e308],
+    ("evaluation", "hyperparameters"): [{}],
+    ("evaluation", "seed"): [-1, 1.797e308],
 }
 # Free text: any words will do.
 TEXTS = {("lineage", name) for name in DOCUMENT["lineage"]} | {
     ("project",),
-    ("unit",),
-    ("resampled",),
-    ("slice_split",),
-    *(("fairness", "topic", "gain_at_1", name) for name in ("split", "lowest", "highest")),
-    ("explanation", "method"),
-    ("stability", "gain_at_1", "over"),
+    *(
+        ("evaluation", *path)
+        for path in (
+            ("model",),
+            ("unit",),
+            ("resampled",),
+            ("feature_set_hash",),
+            ("slice_split",),
+            *(("fairness", "topic", "gain_at_1", name) for name in ("split", "lowest", "highest")),
+            ("explanation", "method"),
+            ("stability", "gain_at_1", "over"),
+            ("predictions", "file"),
+            ("predictions", "sha256"),
+            ("identifiers",),
+            ("requests",),
+        )
+    ),
     ("cost", "training", "hardware"),
     ("cost", "thousand_predictions", "hardware"),
     ("latency", "hardware"),
     ("latency", "instance_type"),
     ("data", "faq", "asset"),
     ("data", "faq", "sha256"),
-    ("predictions", "file"),
-    ("predictions", "sha256"),
-    ("identifiers",),
+    ("serving", "prediction"),
     ("supply_chain", "lock"),
     ("supply_chain", "sbom"),
 }
@@ -170,7 +181,7 @@ def test_quality_passes_only_sound_numbers_over_the_threshold(
 ) -> None:
     """The quality gate passes exactly when 0.6 ≤ value and 0 ≤ low ≤ value ≤ high ≤ 1."""
     metrics = {"test": {"gain_at_1": Estimate(value, low, high, UNITS)}}
-    decision = decide(tightened, replace(good(), metrics=metrics), None, REQUEST)
+    decision = decide(tightened, evaluated(good(), metrics=metrics), None, REQUEST)
     sound = value >= 0.6 and 0 <= low <= value <= high <= 1
     assert (result(decision, "quality").verdict == "pass") is sound
 

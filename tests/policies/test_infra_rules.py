@@ -18,7 +18,7 @@ from pulumi_policy import (
 )
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
-from infra.program import access as grants
+from infra.settings.workflows import ROLES
 from ml.core.errors import Refused
 from policies.infra import access, limits, pack
 from policies.infra.limits import Limits
@@ -53,10 +53,13 @@ def _item(
     name: str = "it",
     ignores: Sequence[str] = (),
     protected: bool = False,
+    provider: str = "",
 ) -> Item:
     made = {key: tuple(urns) for key, urns in (uses or {}).items()}
     # YAML has `None` as a text, as Azure has it.
-    return Item(kind, name, _urn(kind, name, stack), props, made, tuple(ignores), protected)
+    return Item(
+        kind, name, _urn(kind, name, stack), props, made, tuple(ignores), protected, provider
+    )
 
 
 def _each() -> Iterator[Any]:
@@ -130,7 +133,7 @@ def test_every_check_of_the_catalogues_is_a_rule(source: str) -> None:
 
 
 def test_every_role_that_the_program_grants_may_be_granted_and_no_other() -> None:
-    assert {ident: name for name, ident in grants.ROLES.items()} == access.ROLES
+    assert {ident: name for name, ident in ROLES.items()} == access.ROLES
 
 
 def test_an_environment_without_limits_has_the_strictest() -> None:
@@ -154,7 +157,7 @@ def test_the_strictest_limits_are_the_tightest_of_each() -> None:
 
 def test_the_stacks_of_the_template_have_their_own_limits() -> None:
     """The strictest limits are for stacks that a fork adds."""
-    assert LIMITS.keys() == {"default", "dev", "prod", "staging"}
+    assert LIMITS.keys() == {"default", "dev", "prod", "shared", "staging"}
 
 
 ALL = "{max_nodes: 1, idle_minutes: 1, gpu_sizes: [], regions: [], tags: [], advice: [storage-tls]}"

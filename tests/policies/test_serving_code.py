@@ -21,7 +21,10 @@ class Command:
 
 PICKLE = pickle.dumps(Command())
 OLD = pickle.dumps(Command(), protocol=0)
-LISTED = ("numpy", "orjson", "pandas", "skops", "torch", "yaml", "ml.toolkit")
+LISTED = (
+    *("numpy", "onnxruntime", "orjson", "pandas", "safetensors", "skops", "torch", "yaml"),
+    "ml.toolkit",
+)
 CODE = {
     "an import": "import pickle\n",
     "an import under another name": "from joblib import load as read\n",
@@ -66,6 +69,11 @@ CODE = {
         "import pandas as pd\nx = pd.io.parquet\nx.import_optional_dependency('pickle')\n"
     ),
     "a template": "import pandas as pd\npd.io.formats.style.Styler.from_custom_template('x')\n",
+    "text that a library's tests run": "import numpy as np\nnp.testing.measure('f()')\n",
+    "text that a library's tests run, imported": "from numpy.testing import measure\n",
+    "templates that a library imports": (
+        "from pandas.io.formats import style_render as s\ns.jinja2.Template('x').render()\n"
+    ),
     "names of a generator": "g = (x for x in ())\ng.gi_frame.f_globals\n",
     "names by a format": "import string\nstring.Formatter().get_field('0.x', (f,), {})\n",
     "text that is a type": "import typing\ntyping.ForwardRef('f()')\n",
@@ -74,6 +82,29 @@ CODE = {
     "all that torch loads": "import torch\ntorch.load('x.pt', weights_only=False)\n",
     "all that torch loads unasked": "import torch\ntorch.load('x.pt')\n",
     "types that skops does not trust": "import skops.io\nskops.io.load('x', trusted=['a.b'])\n",
+    "code from a folder, by torch's own import": (
+        "import torch as t\nt.nn.functional.torch.hub.load('x', 'y', weights_only=True)\n"
+    ),
+    "code from a folder, by torch of another library": (
+        "import safetensors.torch as s\ns.torch.hub.load('x', 'y', source='local')\n"
+    ),
+    "torch of another library": "from safetensors.torch import torch\ntorch.hub.load('x', 'y')\n",
+    "all that torch of another library loads": (
+        "import safetensors.torch as s\ns.torch.load('x.pt')\n"
+    ),
+    "operators of a library beside the model": (
+        "import onnxruntime\ns = onnxruntime.InferenceSession('x')\n"
+        "s.get_session_options().register_custom_ops_library('x.bin')\n"
+    ),
+    "the builtin functions under another name": (
+        "import enum\ntype(len)\nenum.bltns.compile('x', 'x', 'exec')\n"
+    ),
+    "a standard module's own import": "import dataclasses\ndataclasses.types.FunctionType\n",
+    "a standard module's own import, imported": "from enum import bltns\n",
+    "a part of a standard module's own import": "import json\njson.decoder.scanner.re\n",
+    "a function by a computed name": (
+        "import sklearn as s\ns.x.inspect.getattr_static(s, 'ev' + 'al')\n"
+    ),
     "YAML with objects": "import yaml\nyaml.load('x', Loader=yaml.Loader)\n",
     "names of a function": "def f(): pass\nf.__globals__['__builtins__']\n",
     "names of a pattern": "match len:\n    case object(__self__=x):\n        pass\n",
@@ -87,9 +118,13 @@ HARMLESS = [
     "import skops.io\nskops.io.load('x.skops', trusted=None)\n",
     "import json\nimport logging\nlogging.getLogger('x').info(list(map(json.loads, ['1'])))\n",
     "try:\n    import orjson\nexcept ImportError:\n    import json\n",
-    "import torch\ntorch.load('x.pt', weights_only=True)\n",
+    "import torch\ntorch.load('x.pt', weights_only=True)\ntorch.nn.functional.relu(0)\n",
+    "from safetensors.torch import load_file\nimport safetensors.torch\nload_file('x')\n",
+    "import pandas as pd\npd.api.types.is_numeric_dtype('x')\n",
+    "import collections.abc\nimport json.decoder\nimport os.path\nos.path.join('x')\n"
+    "json.decoder.JSONDecodeError\ncollections.abc.Mapping\n",
     "class Model:\n    def __init__(self, name):\n        self.rank = getattr(self, 'rank', 1)\n",
-    "from ml.toolkit.boosting import lightgbm\n",
+    "from ml.toolkit.training.boosting import lightgbm\n",
     "TEXT = 'a text of many letters, which is in no code'\nKEY = 'deadbeefdeadbeefdeadbeef'\n",
     f"DATA = {base64.b64encode(b'some bytes that are no pickle').decode()!r}\n",
     f"NUMBERS = {pickle.dumps([1, 2, 3])!r}\n",
@@ -141,11 +176,11 @@ def test_what_a_repository_can_import_is_read(place: str, tmp_path: Path) -> Non
     and what these import; not code for training, nor what its owners review.
     """
     repository = {
-        "ml__toolkit__boosting_dot_py": "import importlib\n",
+        "ml__toolkit__training__boosting_dot_py": "import importlib\n",
         "ml__projects__train_dot_py": "import pickle\n",
         "ml__serving__scoring__model_dot_py": "",
     }
-    folder = written(tmp_path, "import ml.toolkit.boosting\n", **repository)
+    folder = written(tmp_path, "import ml.toolkit.training.boosting\n", **repository)
     assert not found(folder, root=folder)
     assert found(folder) == ["boosting.py:1"]  # a copy in another repository
     written(folder, "import json\n", **{place: "import pickle\n"})
@@ -161,6 +196,19 @@ def test_a_library_is_known_by_the_module_that_hands_it_on(tmp_path: Path) -> No
     assert found(written(tmp_path, "import b\nb.m.load('x', None, True)\n", **chain))
     assert found(written(tmp_path, "from b import m\nm.load('x', None, True)\n", **chain))
     assert not found(written(tmp_path, "from b import m\nm.load('x')\n", **chain))
+
+
+@pytest.mark.attack("a library's loader behind a function's name")
+def test_a_function_of_its_own_may_be_called_load(tmp_path: Path) -> None:
+    """It is read as well; a library's `load` under that name is none."""
+    use = "from a import load\ntable = open_table(load)\n"
+    own = "import torch\ndef load(folder):\n    return torch.load(folder, weights_only={})\n"
+    assert not found(written(tmp_path, use, a_dot_py=own.format(True)))
+    assert found(written(tmp_path, use, a_dot_py=own.format(False))) == ["a.py:3"]
+    for library in ("import numpy\nload = numpy.load\n", "from torch import load\n"):
+        assert found(written(tmp_path, use, a_dot_py=library))
+    both = "from torch import load\ndef load(folder):\n    pass\n"
+    assert found(written(tmp_path, use, a_dot_py=both))
 
 
 @pytest.mark.attack("a folder that takes a library's name")
@@ -186,3 +234,65 @@ def test_a_pickle_beside_the_code_is_found(tmp_path: Path) -> None:
         archive.writestr("archive/data.pkl", PICKLE)
     assert found(folder) == ["weights.npz:0"]
     assert is_pickle(PICKLE) and is_pickle(OLD) and not is_pickle(b"{}")
+
+
+MODEL = """
+import json
+def load(folder):
+    return json.loads(folder)
+def save(model, folder):
+    from skl2onnx import to_onnx
+    import pickle
+    export(to_onnx(model), pickle.dumps(model))
+def export(model, content):
+    import shelve
+"""
+
+
+def in_repository(folder: Path, script: str, **modules: str) -> list[str]:
+    """What is found of a scoring script and of modules of the package `ml` of a repository."""
+    package = {f"ml__{name}_dot_py": text for name, text in modules.items()}
+    return found(written(folder, script, ml__serving__scoring__model_dot_py="", **package))
+
+
+def test_what_training_alone_does_is_none_of_the_endpoint(tmp_path: Path) -> None:
+    """`save` of a model.py that exports to ONNX, and what it calls: nothing served names them."""
+    script = "from ml.a import load\ndef init():\n    load('x')\n"
+    assert not in_repository(tmp_path, script, a=MODEL)
+    assert in_repository(tmp_path, script, a=MODEL.replace("import json", "import skl2onnx"))
+
+
+CALLS = {
+    "an import": ("from ml.a import load, save\n", ""),
+    "an import under another name": ("from ml.a import save as s\n", ""),
+    "a module's attribute": ("from ml import a\na.save(1, 2)\n", ""),
+    "a constant name": ("from ml import a\ngetattr(a, 'save')(1, 2)\n", ""),
+    "a pattern": ("from ml import a\nmatch a:\n    case object(save=f):\n        f(1, 2)\n", ""),
+    "what is named calls it": ("from ml.a import load\n", "def load(f):\n    save(f, f)\n"),
+    "two steps on": ("from ml.a import f\n", "def f():\n    g()\ndef g():\n    save(1, 2)\n"),
+    "another module calls it": ("import ml.b\n", ""),
+    "a decorator": (
+        "from ml import a\n",
+        "def d(f):\n    f(1)\n@d\ndef x(y):\n    import pickle\n",
+    ),
+    "a default": ("from ml import a\n", "def x(y=__import__('pickle')):\n    pass\n"),
+    "a module's own lookup": (
+        "from ml import a\na.x\n",
+        "def __getattr__(n):\n    import pickle\n",
+    ),
+    "the server": ("from ml.a import *\n", "def run(body):\n    import pickle\n"),
+    "a method": ("from ml import a\n", "class A:\n    def x(self):\n        import pickle\n"),
+    "a function in a branch": (
+        "from ml import a\n",
+        "if 1:\n    def x():\n        import pickle\n",
+    ),
+    "an assignment": ("from ml import a\n", "x = [save]\n"),
+    "a lambda": ("from ml import a\n", "x = lambda: save(1, 2)\n"),
+}
+
+
+@pytest.mark.attack("code that training alone is said to run")
+@pytest.mark.parametrize(("script", "more"), CALLS.values(), ids=CALLS)
+def test_what_serving_can_call_is_read(script: str, more: str, tmp_path: Path) -> None:
+    """However it is named."""
+    assert in_repository(tmp_path, script, a=MODEL + more, b="from ml.a import save\nsave(1, 2)\n")

@@ -18,18 +18,11 @@ from hypothesis import strategies as st
 
 from ml.cli.render.verdicts import conclusion
 from ml.core.errors import Refused
+from ml.measures.schema import Check, Contribution, Estimate
 from ml.release import audit
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
-from policies.promotion.evidence import (
-    Contribution,
-    Estimate,
-    Evidence,
-    Latency,
-    LeakCheck,
-    LockedPackage,
-    SupplyChain,
-)
+from policies.promotion.evidence import Evidence, Latency, LockedPackage, SupplyChain
 from policies.promotion.gate_settings import FLOOR, SETTINGS, Gates, load
 from policies.waivers import NEVER, GateWaiver
 from tests.local import LOG
@@ -39,6 +32,7 @@ from tests.policies.cases import (
     REQUEST,
     UNITS,
     champion,
+    evaluated,
     good,
     load_gates,
     outcomes,
@@ -61,14 +55,14 @@ def cases(name: str) -> list[Any]:
 def _measured(value: float) -> Evidence:
     low, high = min(value, 0.5), max(value, 0.7)
     stated = {"gain_at_1": Estimate(value, low, high, UNITS)}
-    return replace(good(), metrics={"test": stated, "validation": stated})
+    return evaluated(good(), metrics={"test": stated, "validation": stated})
 
 
 _BASELINE = {"test": {"gain_at_1": Estimate(0.8, 0.7, 0.9, UNITS)}}
 _SLOW = replace(good().latency, p95_ms=300.0, p99_ms=300.0)
 _LEAKS = (
-    LeakCheck("identifiers.shared", "question", 0.0, UNITS),
-    LeakCheck("feature.auc", "balance", 0.99, UNITS),
+    Check("identifiers.shared", "question", 0.0, UNITS),
+    Check("feature.auc", "balance", 0.99, UNITS),
 )
 _DIRTY = replace(good(), lineage=replace(good().lineage, dirty=True))
 
@@ -79,10 +73,10 @@ EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
     "uncommitted code for prod": (_DIRTY, None, request(environment="prod", rehearsal=True)),
     "below the threshold": (_measured(0.55), None, REQUEST),
     "chosen on luck": (
-        replace(
+        evaluated(
             good(),
             metrics={
-                **good().metrics,
+                **good().evaluation.metrics,
                 "validation": {"gain_at_1": Estimate(0.95, 0.9, 0.99, UNITS)},
             },
         ),
@@ -95,17 +89,17 @@ EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
         REQUEST,
     ),
     "slices too far apart": (
-        replace(good(), slices={"topic": sliced({"cost": 0.5, "data": 0.9})}),
+        evaluated(good(), slices={"topic": sliced({"cost": 0.5, "data": 0.9})}),
         None,
         REQUEST,
     ),
-    "no slices": (replace(good(), slices={}), None, REQUEST),
+    "no slices": (evaluated(good(), slices={}), None, REQUEST),
     "one feature decides": (
-        replace(good(), contributions=(Contribution("words", 1.0),)),
+        evaluated(good(), contributions=(Contribution("words", 1.0),)),
         None,
         REQUEST,
     ),
-    "no contributions": (replace(good(), contributions=()), None, REQUEST),
+    "no contributions": (evaluated(good(), contributions=()), None, REQUEST),
     "two advisories and a licence": (
         replace(
             good(),
@@ -118,17 +112,17 @@ EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
         None,
         REQUEST,
     ),
-    "a leak": (replace(good(), leakage=_LEAKS), None, REQUEST),
-    "nothing looked for": (replace(good(), leakage=()), None, REQUEST),
+    "a leak": (evaluated(good(), leakage=_LEAKS), None, REQUEST),
+    "nothing looked for": (evaluated(good(), leakage=()), None, REQUEST),
     "a pickle": (replace(good(), files={"model.pkl": "pickle"}), None, REQUEST),
     "no file": (replace(good(), files={}), None, REQUEST),
     "no packages": (replace(good(), supply_chain=SupplyChain()), None, REQUEST),
     "no validation": (
-        replace(good(), metrics={"test": good().metrics["test"]}),
+        evaluated(good(), metrics={"test": good().evaluation.metrics["test"]}),
         None,
         REQUEST,
     ),
-    "as good as the baseline": (replace(good(), baseline=_BASELINE), None, REQUEST),
+    "as good as the baseline": (evaluated(good(), baseline=_BASELINE), None, REQUEST),
     "worse than the champion": (
         replace(good(), outcomes={"test": outcomes(0.7)}),
         champion(0.8),
@@ -137,9 +131,9 @@ EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
     "no latency": (replace(good(), latency=Latency()), None, REQUEST),
     "no date": (replace(good(), created=None), None, REQUEST),
     "from the future": (replace(good(), created=NOW + timedelta(days=1)), None, REQUEST),
-    "no metrics": (replace(good(), metrics={}), None, REQUEST),
+    "no metrics": (evaluated(good(), metrics={}), None, REQUEST),
     "a metric that is NaN": (_measured(math.nan), None, REQUEST),
-    "no baseline": (replace(good(), baseline={}), None, REQUEST),
+    "no baseline": (evaluated(good(), baseline={}), None, REQUEST),
     "no lineage": (replace(good(), lineage=replace(good().lineage, commit=None)), None, REQUEST),
     "a champion that was not scored": (good(), Evidence(), request(reason="because")),
 }
@@ -277,9 +271,10 @@ def test_a_waiver_only_turns_a_failure_into_waived(
     plain = {name: replace(gate, waivers=()) for name, gate in waiving.items()}
     found, against, request = EVIDENCE[evidence]
     stated = {"gain_at_1": Estimate(value, value, value, UNITS)}
-    metrics = {"test": stated, "validation": good().metrics["validation"]}
+    metrics = {"test": stated, "validation": good().evaluation.metrics["validation"]}
     latency = replace(good().latency, p95_ms=p95, p99_ms=p95)
-    found = replace(found, metrics=metrics, latency=latency, created=NOW - timedelta(days=days))
+    found = evaluated(found, metrics=metrics)
+    found = replace(found, latency=latency, created=NOW - timedelta(days=days))
     before, after = (decide(gates, found, against, request) for gates in (plain, waiving))
     for one, other in zip(before.results, after.results, strict=True):
         assert (one.found, one.required) == (other.found, other.required)

@@ -8,6 +8,7 @@ import pickle
 import shutil
 import signal
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,12 +18,15 @@ from typing import Any
 import pytest
 from azure.core.pipeline.transport import RequestsTransport
 
+from infra.settings import loader
+from infra.settings.workflows import RELEASER
 from ml.backends.azure import traffic
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.workspace import REGISTRY, VARIABLES
 from ml.backends.endpoints import Endpoints
 from ml.backends.registry import model_folder
+from ml.backends.runs import Run
 from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.canary import canary
@@ -50,7 +54,9 @@ from tests.release.canary.greens import script
 from tests.release.killing import killed
 from tests.release.promotion.test_environments import REVIEWS, commit, rehearse
 from tests.release.test_commands import ml
-from tests.stand_ins.azure.running import StandIn, register_environment
+from tests.shared import declare_endpoint
+from tests.stand_ins.azure.actions import actions
+from tests.stand_ins.azure.running import StandIn, provision, register_environment
 
 __all__ = ["azure"]
 AUTHORITY = Authority()
@@ -60,10 +66,11 @@ class World:
     """The tiny project, its data and environment registered in a workspace of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.project = tiny.make(folder)
+        self.project = tiny.make(folder, tiny.SINGLE)
         self.backend = AzureBackend()
         self.backend.verifier = AUTHORITY.verifier
         register_environment(self.backend.workspace.client, "ml-cpu", "1")
+        self.endpoint = self.backend.endpoints.name_of("tiny", "dev")
         for state in self.backend.assets.compare(folder):
             self.backend.assets.create(state)
 
@@ -76,10 +83,13 @@ class World:
 
     def train(self, skill: float) -> str:
         """A completed run of that skill; its name."""
-        spec = load(self.project.folder / "jobs" / "train.yml", {"inputs.skill": str(skill)})
-        run = self.backend.run(planning.plan(spec))
+        return self.run("train.yml", {"inputs.skill": str(skill)}).name
+
+    def run(self, job: str, changes: Mapping[str, str] | None = None) -> Run:
+        """A completed run of one of the project's jobs."""
+        run = self.backend.run(planning.plan(load(self.project.folder / "jobs" / job, changes)))
         assert run.status == "Completed", run.error
-        return run.name
+        return run
 
     def propose(self, run: str, environment: str = "dev") -> Proposal:
         """As the workflow that evaluates does it; what it declares is committed."""
@@ -95,6 +105,9 @@ class World:
 def world(azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv(REGISTRY, f"shared-{azure.enter(monkeypatch)}")
     monkeypatch.chdir(tmp_path)
+    stacks = tmp_path.parent / f"{tmp_path.name}-stacks"
+    declare_endpoint("tiny", stacks / "Pulumi.dev.yaml")
+    monkeypatch.setattr(loader, "FOLDER", stacks)
     made = World(tmp_path)
     rehearse(made.project.folder, tmp_path.parent / f"{tmp_path.name}-osv", REVIEWS)
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path.parent / f"{tmp_path.name}-osv"))
@@ -118,22 +131,30 @@ def test_the_whole_way(
     def machine() -> AzureBackend:
         return world.move(tmp_path_factory.mktemp("home"), monkeypatch)
 
-    first, second = world.train(0.8), world.train(0.95)
-    world.propose(first)
+    # A pipeline stands for its step, which calls the model otherwise.
+    first, second = world.run("single.yml").name, world.train(0.95)
+    made = world.propose(first)
+    assert made.run == f"{first}.train"
+    assert made.evidence.lineage.environment == "azureml:ml-cpu:1"
+    stops = plan(backend, "tiny", "dev").stops
+    assert stops and stops.problems[0].hint.startswith("make deploy STACK=dev")
+    with pytest.raises(Refused, match=f"no-endpoint.*{world.endpoint}"):
+        apply(backend, "tiny", "dev", "ana")
+    provision(backend.workspace.client, world.endpoint)
     steps = plan(backend, "tiny", "dev")
     assert steps.unsigned and steps.stops is None and steps.serving is None
     other = ExitStack()
-    other.enter_context(AzureBackend().endpoints.reserve("tiny-dev", waits.append))
+    other.enter_context(AzureBackend().endpoints.reserve(world.endpoint, waits.append))
 
     def leave(sentence: str) -> None:
         waits.append(sentence)
-        assert world.backend.endpoints.live("tiny-dev") is None
+        assert world.backend.endpoints.live(world.endpoint) is None
         other.close()
 
     done = apply(machine(), "tiny", "dev", "ana", progress=lines.append, waiting=leave)
     assert len(waits) == 1
     assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
-    assert ask("tiny-dev", {"question": "how?"}, backend.endpoints).version == "1"
+    assert ask(world.endpoint, {"question": "how?"}, backend.endpoints).version == "1"
 
     machine()
     score = world.project.folder / "endpoint" / "score.py"
@@ -152,14 +173,15 @@ def test_the_whole_way(
         slow.setattr(AzureEndpoints, "p95_ms", lambda *_: 999.0)
         apply(machine(), "tiny", "dev", "bo", progress=lines.append)
     assert refused.value.problems[0].code == "too-slow" and lines == []
-    assert ask("tiny-dev", {"question": "how?"}, backend.endpoints).version == "1"
+    assert ask(world.endpoint, {"question": "how?"}, backend.endpoints).version == "1"
     world.propose(second)
     done = apply(machine(), "tiny", "dev", "bo", progress=lines.append)
     assert done and (done.outcome, done.version.version) == ("applied", "2"), done.decision.blocking
     assert done.canary and done.canary.kind == "passed"
     latency = "latency on the deployment"
-    assert [line.partition(":")[0] for line in lines] == [latency, "10 %", "50 %", "100 %"]
-    assert ask("tiny-dev", {"question": "how?"}, backend.endpoints).version == "2"
+    answers = "evaluated rows asked of the deployment"
+    assert [line.partition(":")[0] for line in lines] == [latency, answers, "10 %", "50 %", "100 %"]
+    assert ask(world.endpoint, {"question": "how?"}, backend.endpoints).version == "2"
     (now,) = status(machine(), "tiny", "dev")
     assert (now.declared, now.champion, now.serving, now.signed_off) == ("2", "2", "2", "bo")
     assert now.verdict == "as declared" and now.url
@@ -168,7 +190,7 @@ def test_the_whole_way(
     commit("back")
     done = apply(machine(), "tiny", "dev", "ana")
     assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
-    words = ("invoke", "tiny-dev", '{"question": "how?"}', "--on", "azure", "--json")
+    words = ("invoke", world.endpoint, '{"question": "how?"}', "--on", "azure", "--json")
     code, out, _ = ml(capsys, *words)
     assert code == 0 and json.loads(out)["model_digest"] == done.version.digest
     words = ("release", "status", "tiny", "--env", "dev", "--on", "azure", "--json")
@@ -182,6 +204,12 @@ def test_the_whole_way(
     assert model["about"] == "model" and model["unknown"], model
     done = apply(machine(), "tiny", "dev", "ana")
     assert done and done.outcome == "unchanged"
+    served = {"endpoint": world.endpoint, "url": world.backend.endpoints.url(world.endpoint)}
+    for run, expected in ((first, [served]), (second, [])):
+        for command in ("show", "lineage"):
+            code, out, _ = ml(capsys, "runs", command, run, "--on", "azure", "--json")
+            (model,) = json.loads(out)["models"]
+            assert code == 0 and model["serving"] == expected, (run, command)
 
     machine()
     code, _, err = ml(capsys, "audit", "verify", "--on", "azure")
@@ -190,6 +218,16 @@ def test_the_whole_way(
     assert code == 0 and "no line yet" in err
     code, _, err = ml(capsys, "evidence", "verify", "tiny", "1", "--on", "azure")
     assert code == 0 and "DIFFERS" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.torture(only=True)
+def test_a_pipeline_with_a_sweep_is_proposed(world: World) -> None:
+    """By its name: the model is that of the sweep's best trial."""
+    run = world.run("pipeline.yml")
+    made = world.propose(run.name)
+    assert made.evidence.lineage.environment == "azureml:ml-cpu:1"
+    assert made.run == run.step("sweep").best
 
 
 def test_local_is_not_on_azure() -> None:
@@ -241,6 +279,7 @@ def test_the_same_files_reach_another_workspace(
     register_environment(prod.workspace.client, "ml-cpu", "1")
     (version,) = prod.registry.versions("words")
     assert version.digest == launch.digest and version.served_in(launch.serving) == ("dev",)
+    provision(prod.workspace.client, "words")
     prod.endpoints.check_launch(launch)
     assert folder_digest(launch.model_folder) == launch.digest
     with prod.endpoints.locked("words"):
@@ -364,7 +403,12 @@ def test_an_apply_that_is_killed_converges(
     backend = AzureBackend()
     register_environment(backend.workspace.client, "ml-cpu", "1")
     first, second = (released(backend, "words", tmp_path) for _ in "ab")
+    azure.requests()
     release(first)
+    # The identity that releases may send all of this.
+    needed = actions(azure.requests())
+    assert any(action.endswith("/onlineEndpoints/write") for action in needed)
+    assert needed <= {*RELEASER.actions}
     points = [2, 6]
     if every:
         changes = list[str]()

@@ -11,15 +11,27 @@ import pytest
 from azure.core.exceptions import ServiceResponseError
 from azure.core.pipeline.transport import RequestsTransport
 
-from ml.backends.azure import blobs
+from ml.backends.azure import blobs, endpoints, workspace
 from ml.backends.azure.backend import AzureBackend
 from ml.core.errors import Refused
 from ml.release import audit
 from tests.backends.conftest import azure
 from tests.release.killing import killed
-from tests.stand_ins.azure.running import StandIn
+from tests.stand_ins.azure.running import StandIn, provision
 
 __all__ = ["azure"]
+
+
+@pytest.mark.slow
+def test_a_workspace_without_the_container_of_releases(
+    azure: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was made before it: the command that makes it, and no log in another place."""
+    azure.enter(monkeypatch)
+    monkeypatch.setattr(workspace, "RELEASES", "no-such-container")
+    with pytest.raises(Refused, match="no-container") as refused:
+        audit.append(AzureBackend().audit_log, "drill", {"by": "0"})
+    assert refused.value.exit_code == 2 and "make deploy STACK=ENV" in str(refused.value)
 
 
 @pytest.mark.slow
@@ -31,7 +43,7 @@ def test_a_line_whose_answer_was_lost_is_written_once(
     """
     azure.enter(monkeypatch)
     # A machine that went away had made the blob.
-    AzureBackend().workspace.blobs.get_blob_client("releases/audit.jsonl").create_append_blob()
+    AzureBackend().workspace.release_blob("audit.jsonl").create_append_blob()
     log, sent, lost = AzureBackend().audit_log, RequestsTransport.send, []
     assert audit.verify(log) == ()
 
@@ -75,9 +87,13 @@ def test_one_machine_at_a_time_releases_to_an_endpoint(
     """
     monkeypatch.setattr(blobs, "LEASE_S", 15)  # the shortest that there is
     azure.enter(monkeypatch)
+    monkeypatch.setattr(endpoints, "_stack_of", lambda endpoint: "dev")
+    for name in ("words", "gone", "others"):
+        provision(AzureBackend().workspace.client, name)
     killed(
-        "import os, signal\nfrom ml.backends.azure import blobs\n"
+        "import os, signal\nfrom ml.backends.azure import blobs, endpoints\n"
         "from ml.backends.azure.backend import AzureBackend\nblobs.LEASE_S = 15\n"
+        "endpoints._stack_of = lambda endpoint: 'dev'\n"
         "with AzureBackend().endpoints.reserve('gone', print):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -24,6 +24,31 @@ def ml(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     return code, out, err
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "[]",
+        "{}",
+        '[{"project": "tiny"}]',
+        '[{"project": "other", "jobs": {}}]',
+        '[{"project": "tiny", "jobs": {"a": "b"}}]',
+        '[{"project": "tiny", "jobs": {"a": {"run": "b"}}}]',
+        '[{"project": "tiny", "jobs": {}}, {"project": "tiny", "jobs": {}}]',
+    ],
+)
+@pytest.mark.parametrize("command", ["collect", "propose"])
+def test_only_what_was_trained_is_collected(
+    command: str, content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "train.json"
+    if content is not None:
+        file.write_text(content)
+    words = ("--to", "dev", "--on", "azure", "--trained", str(file))
+    code, _, err = ml(capsys, "release", command, "tiny", *words)
+    assert code == 2 and "not-trained" in err and "ml train tiny --json" in err
+
+
 @pytest.mark.slow
 def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixture[str]) -> None:
     """Gate, propose, apply, status, serve and invoke, in the order in which a person types them."""

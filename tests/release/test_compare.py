@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,6 +20,7 @@ from ml.release.evidence import evidence
 from ml.reports.comment import marker
 from policies.promotion.evidence import Evidence
 from tests.local import BACKEND, LOG
+from tests.policies import cases
 from tests.release import tiny
 from tests.release.conftest import Template, World
 
@@ -72,7 +72,7 @@ def test_other_features_than_the_champions_are_noted(
     def other(backend: Backend, version: Version) -> Evidence:
         found = load(backend, version)
         features = ("f" if version.version == "1" else "e") * 64
-        return replace(found, lineage=replace(found.lineage, feature_set_hash=features))
+        return cases.evaluated(found, feature_set_hash=features)
 
     monkeypatch.setattr(evidence, "load", other)
     told = "tiny 2 reads other features than tiny 1: the same names, computed differently"
@@ -105,6 +105,7 @@ def test_a_champion_on_other_data_is_scored_again(two: World) -> None:
     from ml.release.promotion.propose import propose
 
     propose(BACKEND, "tiny", run.name, reason="new data")
+    assert BACKEND.runs.find("latest").id == run.id  # not the evaluations of the release
     found = versus(BACKEND, "tiny:3", None, "local")
     assert found.notes == ("tiny 1 was scored again on the data of tiny 3",)
     first = found.metrics[0]
@@ -141,8 +142,9 @@ def test_what_is_not_there(two: World, wanted: str, code: str) -> None:
 
 def test_a_model_of_which_nothing_is_known(world: World) -> None:
     """A training run alone: what to type next is said."""
-    with pytest.raises(Refused, match="ml release propose"):
-        versus(BACKEND, world.run(0.8), None, "local")
+    run = world.run(0.8)
+    with pytest.raises(Refused, match=rf"ml release propose tiny --run {run}"):
+        versus(BACKEND, run, None, "local")
 
 
 def test_evidence_that_was_edited_claims_nothing(two: World) -> None:

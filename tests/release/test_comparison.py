@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from ml.measures.schema import Contribution
 from ml.release.comparison import Comparison, Row, Side, compare, other_features
-from policies.promotion.evidence import Contribution, Cost, DataVersion, Evidence, Latency, Spent
+from policies.promotion.evidence import Cost, DataVersion, Evidence, Latency, Spent
 from tests.policies import cases
 
 
 def side(share: float, version: str = "7", **changes: object) -> Side:
     """A model that gets that share right, each unit that a worse one gets right too."""
-    evidence = replace(cases.good(share, version), **changes)  # type: ignore[arg-type]
+    good = cases.good(share, version)
+    stated = {name: of for name, of in changes.items() if hasattr(good.evaluation, name)}
+    other = {name: of for name, of in changes.items() if name not in stated}
+    evidence = replace(cases.evaluated(good, **stated), **other)  # type: ignore[arg-type]
     return Side(f"tiny {version}", evidence.digest or "", evidence)
 
 
@@ -47,7 +51,7 @@ def test_units_that_belong_together_are_drawn_together(tmp_path: Path):
     first = dict.fromkeys(cases.outcomes(0.8), "")
     groups = {unit: f"customer {int(unit[1:]) // 40}" for unit in first}
     ours = side(0.8, groups={"test": groups})
-    theirs = side(0.7, "6")
+    theirs = side(0.7, "6", digest="sha256:" + "6" * 64)
     made = compare(ours, theirs)
     test = row(made, "test")
     assert test.difference is not None and test.verdict == "" and test.difference.low == 0
@@ -78,15 +82,13 @@ def test_less_is_better_of_a_loss():
 
 def test_other_features_are_told():
     """By the hash of the feature set, with the names that came and went; none where it is alike."""
-    lineage = replace(cases.good().lineage, feature_set_hash="0" * 64)
     named = (Contribution("words", 0.6), Contribution("age", 0.4))
-    ours, theirs = side(0.8, lineage=lineage, contributions=named), side(0.7, "6")
+    ours, theirs = side(0.8, feature_set_hash="0" * 64, contributions=named), side(0.7, "6")
     told = "tiny 7 reads other features than tiny 6: new: age; gone: length"
     assert other_features(ours, theirs) == told
     assert other_features(side(0.8), theirs) == ""
-    assert "computed differently" in other_features(side(0.8, lineage=lineage), theirs)
-    unstated = replace(lineage, feature_set_hash=None)
-    assert other_features(side(0.8, lineage=unstated), theirs) == ""
+    assert "computed differently" in other_features(side(0.8, feature_set_hash="0" * 64), theirs)
+    assert other_features(side(0.8, feature_set_hash=None), theirs) == ""
 
 
 def test_without_a_champion():
@@ -121,6 +123,15 @@ def test_what_cannot_be_paired_is_not(changes: dict[str, object], why: str):
     )
 
 
+def test_no_number_of_other_data_stands_beside_the_candidates():
+    """Neither a metric nor a slice: what they differ by is the data's as well."""
+    other = {"faq": DataVersion("azureml:tiny:2", "e" * 64)}
+    made = compare(side(0.8), side(0.7, "6", data=other))
+    assert made.metrics and made.slices and "not measured on the same data" in made.unpaired
+    assert all(one.theirs is None for one in (*made.metrics, *made.slices))
+    assert all(one.theirs for one in compare(side(0.8), side(0.7, "6")).slices)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_unit_that_is_no_number(bad: float):
     """One NaN among the champion's units: that split is not paired."""
@@ -137,8 +148,8 @@ def test_other_units_are_no_pairs():
 
 def test_a_metric_beside_the_primary_one():
     """Its units are handed in; which way is better nobody says, so that nothing is claimed."""
-    estimates = {"mean_rank": cases.good().metrics["test"]["gain_at_1"]}
-    both = {"test": {**cases.good().metrics["test"], **estimates}}
+    estimates = {"mean_rank": cases.good().evaluation.metrics["test"]["gain_at_1"]}
+    both = {"test": {**cases.good().evaluation.metrics["test"], **estimates}}
     sides = [
         replace(
             side(share, version, metrics=both),
@@ -169,5 +180,5 @@ def test_what_they_take():
 def test_what_is_missing_is_named():
     """By the path of the field in the evidence."""
     made = compare(side(0.8, lineage=replace(cases.good().lineage, commit=None), slices={}), None)
-    assert {"lineage.commit", "slices"} <= set(made.missing)
+    assert {"lineage.commit", "evaluation.slices"} <= set(made.missing)
     assert compare(Side("empty", "", Evidence()), None).metrics == ()

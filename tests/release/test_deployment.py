@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from ml.backends.registry import Version
+from ml.core import home
 from ml.core.errors import Refused
-from ml.release.serving import changes, read
+from ml.release.serving import bring, changes, keep, read
 from tests.local import BACKEND
+from tests.stand_ins.memory import MemoryRegistry
 
 ENDPOINT = """
 $schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json
@@ -86,13 +89,30 @@ def test_an_invalid_timeout_is_refused(tmp_path: Path, found: str) -> None:
     with pytest.raises(Refused) as raised:
         read(write(tmp_path, deployment=text))
     problem = raised.value.problems[0]
-    assert problem.code == "wrong-value" and problem.place and problem.place.line > 1
+    assert problem.code == "deployment-variable" and problem.place and problem.place.line > 1
 
 
 @pytest.mark.attack("a deployment's variable names other code")
 @pytest.mark.parametrize(
     ("variable", "is_refused"),
     [
+        ("OPENSSL_CONF: data.txt", True),
+        ("OPENSSL_MODULES: data", True),
+        ("PYTHONPYCACHEPREFIX: data", True),
+        ("GLIBC_TUNABLES: glibc.rtld.optional_static_tls=1", True),
+        ("GIT_SSH_COMMAND: ./data.txt", True),
+        ("MLFLOW_TRACKING_URI: https://evil.example", True),
+        ("AZUREML_DEBUG_PORT: 5678", True),
+        ("AML_APP_INSIGHTS_KEY: 6f8d2c1e-0000-4000-8000-000000000000", True),
+        ("APP_INSIGHTS_LOG_RESPONSE_ENABLED: 'true'", True),
+        ("openssl_conf: data.txt", True),
+        ("OMP_NUM_THREADS: ./data.so", True),
+        ("OMP_NUM_THREADS: '0'", True),
+        ("WORKER_COUNT: '65'", True),
+        ("score_rate: x", True),
+        ('SCORE_RATE: "a\\e[31m"', True),
+        ("SCORE_RATE: '0.5 of all'", False),
+        ("OMP_NUM_THREADS: 8", False),
         ("PYTHONPATH: hidden", True),
         ("PYTHONHOME: hidden", True),
         ("GUNICORN_CMD_ARGS: --config file.txt", True),
@@ -100,13 +120,13 @@ def test_an_invalid_timeout_is_refused(tmp_path: Path, found: str) -> None:
         ("BASH_ENV: ./code.sh", True),
         ("AZUREML_ENTRY_SCRIPT: other.py", True),
         ("PYTHONUNBUFFERED: '1'", False),
-        ("LD_OPTIONS: x", False),
+        ("LD_OPTIONS: x", True),
     ],
 )
 def test_variables_that_run_other_code_are_refused(
     variable: str, is_refused: bool, tmp_path: Path
 ) -> None:
-    """They would run what is not in `code_configuration`, or is not read; others may be set."""
+    """Only listed ones are set: another may run what is not in `code_configuration`."""
     place = write(tmp_path, deployment=DEPLOYMENT.replace('WORKER_COUNT: "2"', variable))
     if not is_refused:
         assert variable.partition(":")[0] in read(place).environment_variables
@@ -114,7 +134,109 @@ def test_variables_that_run_other_code_are_refused(
     with pytest.raises(Refused) as raised:
         read(place)
     problem = raised.value.problems[0]
-    assert problem.code == "code-by-variable" and problem.place and problem.place.line > 1
+    assert problem.code == "deployment-variable" and problem.place and problem.place.line > 1
+
+
+@pytest.mark.attack("what was proposed with a variable that names other code is applied")
+@pytest.mark.attack("what was proposed with an environment that no digest covers is applied")
+@pytest.mark.parametrize("changed", ["variable", "mount", "environment", ""])
+def test_what_was_kept_with_such_a_variable_is_not_served(changed: str, tmp_path: Path) -> None:
+    """By an older template, or by somebody who writes to the registry's storage."""
+    serving = read(write(tmp_path))
+    serving = replace(serving, code=home.snapshots() / "code")
+    serving.code.mkdir(parents=True)
+    if changed == "variable":
+        serving = replace(serving, environment_variables={"OPENSSL_CONF": "data.txt"})
+    if changed == "mount":
+        serving = replace(serving, settings={**serving.settings, "model_mount_path": "/etc/ssl"})
+    if changed == "environment":
+        context = {"build": {"path": "https://github.com/team/x.git"}}
+        serving = replace(serving, settings={**serving.settings, "environment": context})
+    registry = MemoryRegistry()
+    keep(registry, serving)
+    if not changed:
+        assert bring(registry, "echo", serving.digest) == serving
+        return
+    code = "moving-environment" if changed == "environment" else "deployment-variable"
+    with pytest.raises(Refused, match=code):
+        bring(registry, "echo", serving.digest)
+
+
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        ('["python", "-m", "ml.serving.fast", "--port", "5001"]', "ml.serving.fast"),
+        ('["python", "-m", "os"]', ""),
+        ('["python"]', ""),
+        ("python -m ml.serving.fast", ""),
+    ],
+)
+def test_a_deployment_has_the_server_of_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, module: str
+) -> None:
+    """The module of this repository that its Dockerfile starts; with another server the digest of
+    the serving is another.
+    """
+    place = write(tmp_path, deployment=DEPLOYMENT.replace("ml-cpu", "own"))
+    (tmp_path / "Dockerfile").write_text(f"FROM python\nCMD {command}\n")
+    (tmp_path / "environment.yml").write_text(
+        "$schema: https://azuremlschemas.azureedge.net/latest/environment.schema.json\n"
+        "name: own\nversion: '1'\nbuild: {path: .}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    serving = read(place)
+    assert serving.server == module
+    assert (replace(serving, server="").digest == serving.digest) is (module == "")
+
+
+@pytest.mark.attack("a deployment's environment is built of what nobody here reviews")
+def test_an_environment_of_this_repository_is_built_of_its_files(tmp_path: Path) -> None:
+    """Its own spec says where its build context is: a folder here, or a repository elsewhere."""
+    place = write(tmp_path, deployment=DEPLOYMENT.replace("ml-cpu:1", "of-here:1"))
+    spec = tmp_path / "environment.yml"
+    schema = "$schema: https://azuremlschemas.azureedge.net/latest/environment.schema.json\n"
+    (tmp_path / "Dockerfile").touch()
+    for context, is_refused in ((".", False), ("https://github.com/team/x.git#main", True)):
+        spec.write_text(f"{schema}name: of-here\nversion: 1\nbuild: {{path: '{context}'}}\n")
+        if is_refused:
+            with pytest.raises(Refused, match="moving-environment"):
+                read(place)
+        else:
+            assert read(place).settings["environment"] == "azureml:of-here:1"
+
+
+@pytest.mark.attack("a model that is mounted over a library's files")
+def test_a_place_for_the_model_is_refused(tmp_path: Path) -> None:
+    place = write(tmp_path, deployment=f"{DEPLOYMENT}model_mount_path: /etc/ssl\n")
+    with pytest.raises(Refused, match="deployment-variable"):
+        read(place)
+
+
+@pytest.mark.attack("a file beside the code that the server reads and runs")
+@pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [
+        ("logging.json", True),
+        ("config.json", True),
+        ("endpoint/logging.json", True),
+        ("endpoint/config.json", True),
+        ("gunicorn.conf.py", True),
+        ("data/logging.json", False),
+        ("endpoint/words.json", False),
+    ],
+)
+def test_settings_of_the_server_are_refused(name: str, is_refused: bool, tmp_path: Path) -> None:
+    """Of Azure ML's inference server: a factory of logging.json is any function."""
+    place = write(tmp_path)
+    (tmp_path / "data").mkdir()
+    content = {"version": 1, "formatters": {"x": {"()": "os.system", "command": "true"}}}
+    python = 'raw_env = ["OPENSSL_CONF=data.txt"]'
+    (tmp_path / name).write_text(python if name.endswith(".py") else json.dumps(content))
+    if not is_refused:
+        assert read(place).code == tmp_path
+        return
+    with pytest.raises(Refused, match="code-from-data"):
+        read(place)
 
 
 @pytest.mark.attack("serving code that loads code from data")
@@ -187,6 +309,8 @@ def project(root: Path, name: str, score: str = "") -> Path:
     script = f"ml/projects/{name}/endpoint/score.py"
     deployment = place / "deployment.yml"
     deployment.write_text(deployment.read_text().replace("endpoint/score.py", script))
+    for file in (deployment, place / "endpoint.yml"):
+        file.write_text(re.sub(r"(name: )echo$", rf"\g<1>{name}", file.read_text(), flags=re.M))
     (place / "score.py").write_text(score)
     (folder / "train.py").write_text("RATE = 1")
     return place
@@ -196,8 +320,8 @@ def project(root: Path, name: str, score: str = "") -> Path:
 def repository(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with code that every project may import."""
     root = tmp_path / "repository"
-    (root / "ml" / "toolkit").mkdir(parents=True)
-    (root / "ml" / "toolkit" / "metrics.py").write_text("")
+    (root / "ml" / "measures").mkdir(parents=True)
+    (root / "ml" / "measures" / "metrics.py").write_text("")
     (root / "pyproject.toml").write_text("")
     (root / ".amlignore").write_text("*\n!/ml/**/*.py\n")
     monkeypatch.chdir(root)
@@ -211,7 +335,7 @@ def repository(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) 
         ("ml/projects/shared/train.py", False),
         ("ml/projects/deeper/train.py", False),
         ("ml/projects/echo/train.py", False),
-        ("ml/toolkit/metrics.py", False),
+        ("ml/measures/metrics.py", False),
     ],
 )
 def test_serving_code_is_what_the_scoring_script_can_import(

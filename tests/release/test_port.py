@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from ml.release.promotion.gate_check import check_registered
 from ml.release.promotion.propose import propose
 from ml.release.rollout.plan import plan
 from ml.release.rollout.status import status
-from ml.release.versions import descendants, find_in_use
+from ml.release.versions import Serving, descendants, find_in_use
 from ml.specs.plan import planning
 from ml.specs.sdk.load import load
 from tests.release import tiny
@@ -43,7 +44,17 @@ def test_a_release_on_a_backend_in_memory(
     assert steps.unsigned and steps.steps and steps.stops is None
     assert status(backend, "tiny", "local")[0].declared == "1"
     trained = backend.runs.find(first.run)
-    assert [d.relation for d in descendants(backend.registry, trained)] == ["made"]
+    assert [d.relation for d in descendants(backend, trained)] == ["made"]
+    # Where it serves is asked of the backend: this machine has no endpoint of that name.
+    served = SimpleNamespace(launch=SimpleNamespace(digest=first.candidate.digest), canary=None)
+    backend.endpoints = SimpleNamespace(  # type: ignore[assignment]
+        served={"tiny-dev": served}.get,
+        name_of="{}-{}".format,
+        url="https://{}.example/score".format,
+    )
+    (version,) = descendants(backend, trained)
+    assert version.serving == [Serving("tiny-dev", "https://tiny-dev.example/score")]
+    del backend.endpoints
     assert backend.registry.find("tiny", "1").folder in find_in_use(backend).paths
 
     backend.registry.promote(backend.registry.find("tiny", "1"), "local")

@@ -85,7 +85,7 @@ FAULTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "the schema drifts": {
         "refused or told with a column diff": (
-            "toolkit/test_tables.py::test_other_columns_are_told_in_one_place",
+            "toolkit/data/test_tables.py::test_other_columns_are_told_in_one_place",
             "release/evidence/test_predictions.py::test_other_columns_are_refused",
             "release/test_comparison.py::test_other_features_are_told",
             "release/test_compare.py::test_other_features_than_the_champions_are_noted",
@@ -94,10 +94,10 @@ FAULTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "the answers leak: a feature, identifiers, time": {
         "found by the evaluation, refused by the gate (policies/gates/leakage.yml)": (
-            "toolkit/test_leakage.py::test_features_that_give_a_label_away_are_told",
-            "toolkit/test_leakage.py::test_a_numeric_target_by_rank_correlation",
-            "toolkit/test_leakage.py::test_identifiers_in_both_parts_are_told",
-            "toolkit/test_leakage.py::test_a_test_in_the_past_of_training_is_told",
+            "measures/test_leakage.py::test_features_that_give_a_label_away_are_told",
+            "measures/test_leakage.py::test_a_numeric_target_by_rank_correlation",
+            "measures/test_leakage.py::test_identifiers_in_both_parts_are_told",
+            "measures/test_leakage.py::test_a_test_in_the_past_of_training_is_told",
             "policies/test_gate_cases.py::test_a_gate_refuses",
             "release/promotion/test_classification.py::test_a_test_that_was_trained_on_is_refused",
         ),

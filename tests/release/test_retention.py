@@ -36,15 +36,15 @@ def test_the_index_is_the_registry(challenged: World) -> None:
 
 def test_a_run_is_followed_to_where_it_serves(challenged: World) -> None:
     """Made, declared, champion, serving; a run of the same files; the evaluation; and none."""
-    (first,) = descendants(BACKEND.registry, challenged.runs[0.8])
+    (first,) = descendants(BACKEND, challenged.runs[0.8])
     assert (first.version, first.relation, first.champion) == ("1", "made", ["local"])
     assert [one.endpoint for one in first.serving] == ["tiny"]
     assert first.serving[0].url and first.declared == []
-    (second,) = descendants(BACKEND.registry, challenged.runs[0.95])
+    (second,) = descendants(BACKEND, challenged.runs[0.95])
     assert (second.version, second.declared, second.serving) == ("2", ["local"], [])
-    assert descendants(BACKEND.registry, challenged.runs[0.7]) == []
+    assert descendants(BACKEND, challenged.runs[0.7]) == []
     again = challenged.project.train(0.8)
-    assert [(one.version, one.relation) for one in descendants(BACKEND.registry, again)] == [
+    assert [(one.version, one.relation) for one in descendants(BACKEND, again)] == [
         ("1", "same files")
     ]
     document = json.loads(
@@ -55,11 +55,9 @@ def test_a_run_is_followed_to_where_it_serves(challenged: World) -> None:
         for entry in LocalRuns().entries()
         if entry.run.id == document["lineage"]["evaluation_run"]
     ]
-    assert [one.relation for one in descendants(BACKEND.registry, evaluation[0].run)] == [
-        "evaluated"
-    ]
+    assert [one.relation for one in descendants(BACKEND, evaluation[0].run)] == ["evaluated"]
     endpoint.stop("tiny")
-    assert descendants(BACKEND.registry, challenged.runs[0.8])[0].serving[0].url is None
+    assert descendants(BACKEND, challenged.runs[0.8])[0].serving[0].url is None
 
 
 def test_a_release_survives_the_hardest_cleaning(challenged: World) -> None:

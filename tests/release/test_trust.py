@@ -124,7 +124,11 @@ def test_an_invented_decision(declared_world: World, how: str) -> None:
     desired_state.declare("tiny", "local", replace(declared, decision=hashes[how]()))
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "decision-unknown"
     stops = plan(BACKEND, "tiny").stops
-    assert stops and stops.problems[0].code == "decision-unknown" and stops.problems[0].hint
+    assert stops and stops.problems[0].code == "decision-unknown"
+    run = BACKEND.registry.find("tiny", declared.version).run
+    assert (
+        stops.problems[0].hint == f"ml release propose tiny --run {run} --env local asks the gates"
+    )
     desired_state.declare("tiny", "local", declared)
     assert plan(BACKEND, "tiny").stops is None
 
@@ -192,6 +196,17 @@ def test_an_alias_lets_nothing_pass(declared_world: World) -> None:
     endpoint.switch("tiny", None)  # and where nothing serves, the alias is no approval
     done = apply(BACKEND, "tiny", "local")
     assert done and done.outcome == "refused"
+
+
+@pytest.mark.attack("The version that serves is removed from the registry, so that none is to beat")
+def test_what_serves_and_no_registry_knows_is_no_first_promotion(declared_world: World) -> None:
+    """The gates ask for the version that serves; a way back from it is still one."""
+    live = endpoint.live("tiny")
+    assert live is not None
+    endpoint.switch("tiny", replace(live, launch=replace(live.launch, digest=f"sha256:{'0' * 64}")))
+    assert refused(lambda: champion_of(BACKEND, "tiny", "local")) == "champion-unknown"
+    assert champion_of(BACKEND, "tiny", "local", way_back=True) is not None
+    assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "champion-unknown"
 
 
 def _other_code(document: dict[str, Any]) -> None:
@@ -334,7 +349,7 @@ def test_an_uncommitted_evaluation(
     script = world.project.folder / "evaluate.py"
     if hidden:
         git("update-index", "--skip-worktree", "ml/projects/tiny/evaluate.py")
-    script.write_text(script.read_text().replace('["skill"]', '["skill"] + 0.1'))
+    script.write_text(script.read_text() + "# Another line.\n")
     made = propose(BACKEND, "tiny", world.run(0.8), "prod")
     assert [one.gate for one in made.decision.blocking] == ["lineage"]
     assert "evaluated by commit" in made.decision.blocking[0].found
@@ -344,14 +359,16 @@ def test_an_uncommitted_evaluation(
 
 @pytest.mark.slow
 @pytest.mark.attack("An evaluation that flatters measures the candidate alone")
-def test_the_champion_is_measured_by_the_same_evaluation(promoted_world: World) -> None:
-    """A worse model is scored better by changed code: so is the champion."""
+def test_an_evaluation_that_flatters_is_not_what_the_server_answers(promoted_world: World) -> None:
+    """A worse model is scored better by changed code, the champion as before: the gate `serving`
+    finds answers that nobody would get, also where a few rows of all are scored so.
+    """
     script = promoted_world.project.folder / "evaluate.py"
     script.write_text(script.read_text().replace('["skill"]', '["skill"] + 0.2'))
     commit("an easier evaluation")
     made = propose(BACKEND, "tiny", promoted_world.run(0.7))
     assert made.decision.outcome == "refused"
-    assert {"non-inferiority", "superiority"} <= {one.gate for one in made.decision.blocking}
+    assert [one.gate for one in made.decision.blocking] == ["serving"]
 
 
 @pytest.mark.attack("The registry says that an environment served what it never declared")

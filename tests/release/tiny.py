@@ -19,6 +19,7 @@ from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.release.declaration import desired_state
 from ml.serving.scoring.manifest import write_manifest
+from ml.serving.server import Launch
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.local import BACKEND
@@ -29,7 +30,7 @@ QUESTIONS = 400
 _TRAIN = """
 import argparse, json, pathlib
 import numpy
-from ml.toolkit.boosting import lightgbm as loaded
+from ml.toolkit.training.boosting import lightgbm as loaded
 from ml.serving.scoring.manifest import write_manifest
 
 lightgbm = loaded()
@@ -56,9 +57,13 @@ _EVALUATE = """
 import argparse, csv, json, pathlib
 import numpy
 from ml.serving.scoring.manifest import verify
-from ml.toolkit.evaluation import Evaluation, Prediction, write_evaluation
-from ml.toolkit.leakage import shared
-from ml.toolkit.ranking import estimates
+from ml.measures.evaluation import Prediction, write_evaluation
+from ml.measures.leakage import shared
+from ml.measures.schema import (
+    Contribution, Disparity, Evaluation, Explanation, Fit, Stability
+)
+from ml.measures.ranking import estimates
+from ml.measures.requests import Request
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=pathlib.Path)
@@ -84,23 +89,21 @@ apart = found[high]["gain_at_1"].value - found[low]["gain_at_1"].value
 write_evaluation(
     asked.evaluation,
     Evaluation(
-        project="tiny", model="tiny", primary_metric="gain_at_1", goal="maximize",
+        model="tiny", task="ranking", primary_metric="gain_at_1", goal="maximize",
         unit="question", resampled="question",
-        data={}, feature_set_hash="f" * 64, seed=0, hyperparameters={"skill": skill},
+        feature_set_hash="f" * 64, seed=0, hyperparameters={"skill": skill},
         metrics={split: estimates(numpy.array(ranks(skill))) for split in SPLITS},
         baseline={"test": estimates(numpy.array(ranks(0.5)))},
         slice_split="test",
         slices={"side": found},
-        fairness={"side": {"gain_at_1": {
-            "split": "test", "difference": apart, "lowest": low, "highest": high, "slices": 2,
-        }}},
-        contributions=[{"feature": "words", "share": 0.75}, {"feature": "length", "share": 0.25}],
-        explanation={"method": "TreeSHAP", "rows": len(questions), "error": 0.0},
-        stability={"gain_at_1": {"over": "seeds", "values": [skill, skill], "std": 0.0}},
-        training={"seconds": 1.0, "threads": 1},
-        leakage=[
-            shared([str(row) for row in range(200)], [row["id"] for row in questions], "id")
-        ],
+        fairness={"side": {"gain_at_1": Disparity("test", apart, low, high, 2)}},
+        contributions=(Contribution("words", 0.75), Contribution("length", 0.25)),
+        explanation=Explanation("TreeSHAP", len(questions), 0.0),
+        stability={"gain_at_1": Stability("seeds", (skill, skill), 0.0)},
+        training=Fit(1.0, 1),
+        leakage=(
+            shared([str(row) for row in range(200)], [row["id"] for row in questions], "id"),
+        ),
     ),
     [
         Prediction(
@@ -111,11 +114,14 @@ write_evaluation(
         for split in SPLITS
         for row, side, rank in zip(questions, sides, ranks(skill))
     ],
+    # What is asked is how difficult it is.
+    [Request("test", row["id"], {"question": row["difficulty"]}) for row in questions],
 )
 """
 
 SCORE = """
-from ml.toolkit.boosting import lightgbm as loaded
+import json
+from ml.toolkit.training.boosting import lightgbm as loaded
 from ml.serving.scoring.messages import BadRequest, Integer, Text, parse, refusal, reply
 from ml.serving.scoring.model import open_model
 
@@ -123,8 +129,9 @@ lightgbm = loaded()
 
 
 def init():
-    global model, booster
+    global model, booster, skill
     model = open_model()
+    skill = json.loads((model.folder / "skill.json").read_text())["skill"]
     booster = lightgbm.Booster(model_file=model.folder / "model.txt")
 
 
@@ -134,13 +141,16 @@ def run(body):
     except BadRequest as error:
         return refusal(error)
     score = float(booster.predict([[len(asked.texts["question"]), 0.0]], num_threads=1)[0])
+    question = asked.texts["question"]
     entry = {"rank": 1, "score": score, "question": "q", "answer": "a"}
+    entry["entry_id"] = "a" if float(question if question[0] == "0" else 0) < skill else "b"
     return reply(model, {"answers": [entry]})
 """
 
 _FILES = {
     "pyproject.toml": "",
-    ".amlignore": "*\n!/ml/projects/*/endpoint/*.py\n!/ml/toolkit/*.py\n!/ml/serving/**/*.py\n",
+    ".amlignore": "*\n!/ml/projects/*/endpoint/*.py\n!/ml/measures/**/*.py\n!/ml/toolkit/**/*.py\n"
+    "!/ml/serving/**/*.py\n",
     # What a release writes into the project does not travel with a job.
     "ml/projects/tiny/.amlignore": "*\n!/*.py\n!/ml/**/*.py\n",
     "ml/projects/tiny/train.py": _TRAIN,
@@ -295,6 +305,32 @@ gates:
     dimensions: [side]
   non-inferiority:
     splits: [test]
+  serving: # no canary of the tests judges the drift of it
+    prediction: answers/0/entry_id
+""",
+}
+
+
+# A pipeline whose only step calls the model that it leaves `trained`.
+SINGLE = {
+    "ml/projects/tiny/jobs/single.yml": """
+$schema: https://azuremlschemas.azureedge.net/latest/pipelineJob.schema.json
+type: pipeline
+experiment_name: tiny
+inputs:
+  data: {type: uri_folder, path: "azureml:tiny:1"}
+outputs:
+  model: {type: custom_model}
+settings: {default_compute: "azureml:cpu-cluster"}
+jobs:
+  train:
+    type: command
+    code: ..
+    command: >-
+      python train.py --data ${{inputs.data}} --skill 0.8 --model ${{outputs.trained}} --log
+    environment: azureml:ml-cpu:1
+    inputs: {data: "${{parent.inputs.data}}"}
+    outputs: {trained: "${{parent.outputs.model}}"}
 """,
 }
 
@@ -324,6 +360,12 @@ class Tiny:
     def pipeline(self) -> Run:
         """A completed pipeline: the data copied, the same sweep, the best model evaluated."""
         return self._run("pipeline.yml")
+
+    def single(self) -> Run:
+        """A completed run of SINGLE."""
+        for name, text in SINGLE.items():
+            (self.root / name).write_text(text.lstrip("\n"))
+        return self._run("single.yml")
 
     def _run(self, job: str) -> Run:
         run = BACKEND.run(plan(load(self.folder / "jobs" / job)))
@@ -387,6 +429,18 @@ def resealed(version: Version, evidence: str) -> Version:
         shutil.copytree(version.evidence_folder, made.evidence_folder)
     (made.evidence_folder / EVIDENCE_FILE).write_text(evidence)
     return made
+
+
+def measured(project: object, launch: Launch, *_: object) -> tuple[list[float], dict[str, object]]:
+    """What `propose` measures of a server, without starting one."""
+    answers = {
+        "rows": QUESTIONS,
+        "differing": 0,
+        "largest": 0.0,
+        "prediction": "answers/0/entry_id",
+    }
+    times = [1.0] * 190 + [2.0] * 8 + [3.0] * 2
+    return times, {**answers, "code": launch.serving}
 
 
 def model_folder(folder: Path, skill: float = 0.8) -> Path:

@@ -18,7 +18,7 @@ ROWS = 1500
 _READ = """
 import csv, json, pathlib
 import numpy
-from ml.toolkit.boosting import lightgbm as loaded
+from ml.toolkit.training.boosting import lightgbm as loaded
 
 lightgbm = loaded()
 
@@ -60,9 +60,9 @@ write_manifest(asked.model)
 
 _EVALUATE = """
 import argparse, json, pathlib
-from ml.toolkit.boosting import lightgbm as loaded
+from ml.toolkit.training.boosting import contributions, lightgbm as loaded
 from ml.serving.scoring.manifest import verify
-from ml.toolkit.measurement import Explainer, Rows, Training, evaluate, metric_values
+from ml.measures.measurement import Features, Rows, Training, evaluate, metric_values
 from reading import FEATURES, fit, rows, table
 
 lightgbm = loaded()
@@ -82,6 +82,7 @@ def answered(split, model):
     return Rows(
         [row["id"] for row in found], [int(row["fraud"]) for row in found],
         model.predict(table(found)) if model else (), {"shop": [row["shop"] for row in found]},
+        requests=[{name: int(row[name]) for name in FEATURES} for row in found],
     )
 
 
@@ -94,13 +95,14 @@ evaluate(
     asked.evaluation,
     {split: answered(split, booster) for split in ("test", "validation")},
     Training(answered("train", None), {"skill": skill}, refits, seconds=1.0),
-    Explainer(booster, table(rows(asked.data, "test")), FEATURES),
+    Features(FEATURES, table(rows(asked.data, "test"))),
+    contributions(booster, table(rows(asked.data, "test"))),
     task="binary", primary_metric="log_loss", model="tiny", digest=digest, unit="payment",
 )
 """
 
 _SCORE = """
-from ml.toolkit.boosting import lightgbm as loaded
+from ml.toolkit.training.boosting import lightgbm as loaded
 from ml.serving.scoring.messages import BadRequest, Integer, parse, refusal, reply
 from ml.serving.scoring.model import open_model
 
@@ -135,6 +137,8 @@ gates:
     at_most: {shop.f1: 0.3}
   non-inferiority:
     splits: [test]
+  serving:
+    prediction: fraud
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "br", "wbr"}
+VOID = {"meta", "br", "img", "wbr"}
 # Stands for a place where a word may be broken.
 _JOINED = "\0"
 # What makes a browser fetch something, in any element.
@@ -63,6 +63,15 @@ class Page(HTMLParser):
             name == tag and class_ in (given.get("class") or "").split()
             for name, given in self.elements
         )
+
+    def trials(self, colour: str) -> list[str | None]:
+        """The trial of each mark and line in that colour, "" for one without a trial."""
+        paint = f"var(--{colour})"
+        return [
+            given.get("data-t", "")
+            for name, given in self.elements
+            if name in ("path", "circle") and paint in (given.get("fill"), given.get("stroke"))
+        ]
 
     def fetched(self) -> list[str]:
         """Everything that a browser would load because of an attribute."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import (
+    confusion_matrix,
     precision_recall_curve,
     precision_recall_fscore_support,
     recall_score,
@@ -15,17 +17,17 @@ from sklearn.metrics import (
     roc_curve,
 )
 
+from ml.measures.metrics import Answers
 from ml.release.promotion.propose import propose
 from ml.reports.charts.classification import (
     POINTS,
     calibration,
     class_charts,
-    class_rates,
     classifier_charts,
-    threshold_curves,
+    thresholds,
 )
+from ml.reports.formatting import number
 from ml.reports.pages import report
-from ml.toolkit.metrics import Answers
 from tests.local import BACKEND
 from tests.release import tiny_classes
 from tests.reports.html_page import Page
@@ -43,35 +45,57 @@ def answers(ones: np.ndarray, scores: np.ndarray) -> Answers:
 
 def test_the_curves_are_those_of_scikit_learn() -> None:
     """At every threshold, ties together."""
-    roc, precision_recall = threshold_curves(ONES, SCORES)
+    at = thresholds(answers(ONES, SCORES))
     false_rate, recall, _ = roc_curve(ONES, SCORES, drop_intermediate=False)
-    assert np.allclose(roc, np.stack([false_rate, recall], axis=1))
+    # scikit-learn begins at a threshold that nothing reaches.
+    assert np.allclose(at.false_rate, false_rate[1:]) and np.allclose(at.recall, recall[1:])
     precision, recall, _ = precision_recall_curve(ONES, SCORES)
-    # scikit-learn has the lowest threshold first, and a last point without a threshold.
-    expected = np.stack([recall, precision], axis=1)[:-1][::-1]
-    assert np.allclose(precision_recall, expected)
+    # Here it has the lowest threshold first, and a last point without a threshold.
+    assert np.allclose(at.precision, precision[-2::-1]) and np.allclose(at.recall, recall[-2::-1])
+    assert at.share[-1] == 1 and np.all(np.diff(at.share) > 0)
 
 
 def test_the_calibration_is_that_of_scikit_learn() -> None:
     """Ranges without a prediction are left out, and a probability of 1 is in the last."""
     # No score lies on a boundary, where the two put it in different ranges.
     scores = np.where(ONES, 0.913, 0.137) + RANDOM.random(400) / 50
-    bins = calibration(ONES, scores)
+    bins = calibration(answers(ONES, scores))
     observed, predicted = calibration_curve(ONES, scores, n_bins=10)
     assert np.allclose([row[:2] for row in bins], np.stack([predicted, observed], axis=1))
     assert sum(rows for *_, rows in bins) == 400
-    assert calibration(np.array([True]), np.array([1.0])) == [(1.0, 1.0, 1)]
+    assert calibration(answers(np.array([True]), np.array([1.0]))) == [(1.0, 1.0, 1)]
 
 
-def test_three_charts() -> None:
+def test_the_charts_of_a_binary_classifier() -> None:
     """Their areas are in the captions; a long curve is thinned."""
     page = Page("".join(classifier_charts(answers(ONES, RANDOM.random(400)))))
     assert page.problems == []
-    for words in ("ROC", "Area under the curve: 0.", "Average precision: 0.", "Calibration"):
-        assert words in page.text
-    assert page.count("circle", "ours") == 10
-    lines = [of["points"] for name, of in page.elements if of.get("class") == "line ours"]
-    assert [len((line or "").split()) for line in lines] == [POINTS, POINTS, 10]
+    words = ("ROC", "Area under the curve: 0.", "Average precision: 0.", "Calibration", "Gain")
+    for title in (*words, "In the tenth that scores highest", "Confusion"):
+        assert title in page.text
+    ours = [of for _, of in page.elements if "var(--ours)" in (of.get("fill"), of.get("stroke"))]
+    assert len([of for of in ours if "r" in of]) == 10
+    # The calibration has a dot on each of its points.
+    lines = [1 + (of.get("d") or "").count("L") for of in ours if "d" in of]
+    assert lines == [POINTS, POINTS, 10, POINTS, POINTS]
+
+
+def test_what_was_taken_for_what() -> None:
+    """Rows and the sums of a metric of the project's own in each cell; the threshold in words."""
+    taken = SCORES > 0.5
+    labels, predicted = (np.where(of, "1", "0") for of in (ONES, taken))
+    cost = np.where(ONES & ~taken, 250.0, np.where(taken & ~ONES, 5.0, 0.0))[:, None]
+    own = {"cost": cost, "per_case": np.ones((400, 2))}
+    given = Answers(labels, predicted, np.zeros(400, dtype=np.int64), SCORES, own)
+    page = Page("".join(classifier_charts(given)))
+    table = confusion_matrix(ONES, taken)
+    missed, wrong = int(table[1, 0]), int(table[0, 1])
+    assert f"1 taken for 0: {missed} rows, {missed / ONES.sum():.1%} of 1, cost" in page.text
+    assert f"cost {number(250.0 * missed)}" in page.text
+    assert f"cost {number(5.0 * wrong)}" in page.text and "per_case" not in page.text
+    assert f"from a probability of {number(SCORES[taken].min())} on" in page.text
+    turned = replace(given, predicted=np.where(taken, "0", "1"))
+    assert "no single threshold" in Page("".join(classifier_charts(turned))).text
 
 
 @pytest.mark.parametrize("ones", [[True, True], [False, False], []])
@@ -87,16 +111,15 @@ def test_each_class_against_the_rest() -> None:
     predicted[predicted == "b"] = "a"  # one class is never predicted
     given = Answers(expected, predicted, np.zeros(300, dtype=np.int64), np.full(300, 0.4))
     precision, recall, *_ = precision_recall_fscore_support(expected, predicted, zero_division=0)
-    rates = class_rates(given)
-    assert [row[0] for row in rates] == ["<c>", "a", "b"]
-    assert np.allclose([row[2] for row in rates], recall)
-    assert np.allclose([row[3] for row in rates], precision)
-    false_rates = [1 - recall_score(expected != row[0], predicted != row[0]) for row in rates]
-    assert np.allclose([row[1] for row in rates], false_rates)
     page = Page("".join(class_charts(given, {})))
     assert page.problems == []
-    assert page.count("circle", "ours") == 6
-    assert page.count("polyline", "line") == 0
+    # A dot in both charts, and no line.
+    assert len(page.trials("ours")) == 6
+    for label, its, exact in zip(("<c>", "a", "b"), recall, precision, strict=True):
+        wrong = 1 - recall_score(expected != label, predicted != label)
+        words = f"{label}: recall {number(its)}, precision {number(exact)}, false positive rate"
+        assert page.text.count(f"{words} {number(wrong)}") == 2
+    assert "<c> taken for a: " in page.text
     assert class_charts(given[expected == "a"], {}) == []
 
 
@@ -114,8 +137,8 @@ def test_the_curves_of_each_class_against_the_rest() -> None:
     area = roc_auc_score(expected == "a", table[:, 0])
     assert f"a: area {area:.4f}" in page.text
     assert f"a: {(expected == 'a').sum()} rows" in page.text
-    assert [page.count("polyline", f"class{at}") for at in (1, 6, 7)] == [3, 3, 0]
-    assert page.count("circle", "class1") > 2
+    # Three lines, and the dots of the calibration.
+    assert [len(page.trials(f"class{at}")) > 3 for at in (1, 6, 7)] == [True, True, False]
     two = {label: probabilities[label] for label in ("a", "<h>")}
     page = Page("".join(class_charts(given, two)))
     assert "Each of 2 classes against the rest." in page.text and "<h>: area" in page.text

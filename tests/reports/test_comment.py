@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+from ml.measures.schema import Estimate
 from ml.release.comparison import Comparison, Side, compare
 from ml.reports import comment as comments
 from ml.reports.comment import MAX_LENGTH, forest_rows, marker
 from ml.reports.json_values import Value
 from policies.promotion.engine import decide
-from policies.promotion.evidence import Estimate, Evidence, Lineage
+from policies.promotion.evidence import Evidence, Lineage
 from tests.policies import cases
-from tests.reports.test_markdown import HOSTILE, MENTION
+from tests.reports.test_markdown import APART, HOSTILE, MENTION
 
 RENDER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 # All that the comment is made of; `x` would be somebody else's.
@@ -57,7 +58,7 @@ def test_a_better_candidate(tmp_path: Path):
     assert text.startswith(marker("tiny", "prod") + "\n")
     assert "### tiny 7 against tiny 6 for prod" in text
     assert "**Gates: ✅ pass, approval needed**." in text
-    difference = r"in gain\\_at\\_1 on test is \+0\.1 \(\+0\.0\d+ to .* 400 units\): better"
+    difference = r"in gain\\_at\\_1 on test is \+0\.1 \(\+0\.0\d+ to .* 400 units.*\): the candid"
     assert re.search(difference, text)
     assert "├" in text and "worse ◂" in text
     assert "| gain\\_at\\_1 | test | 0.9000 (0.8600 – 0.9400) |" in text
@@ -67,6 +68,32 @@ def test_a_better_candidate(tmp_path: Path):
     assert elements(text) <= OURS
     # Every gate has its row.
     assert text.count("✅ |") == sum(one.verdict == "pass" for one in comparison.decision.results)
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"), [((0.9, 0.8), "the champion"), ((0.8, 0.9), "the candidate")]
+)
+def test_where_less_is_better_the_better_one_is_named(
+    shares: tuple[float, float], words: str, tmp_path: Path
+):
+    """One sign for a difference wherever it stands, with what the sign means beside it."""
+    ours, theirs = shares
+    comparison = compared(cases.good(ours), cases.good(theirs, "6", cases.OTHER), tmp_path)
+    less = replace(
+        comparison,
+        metrics=tuple(replace(row, sign=-1) for row in comparison.metrics),
+        slices=tuple(replace(row, sign=-1) for row in comparison.slices),
+    )
+    text = comment(less)
+    sign = "+" if ours > theirs else "−"
+    assert re.search(rf"is \{sign}0\.1 \(.*less is better\): {words} is better", text)
+    assert "candidate minus champion, less is better" in text
+    plot = next(line for line in text.splitlines() if "●" in line)
+    assert f" {sign}0.1 (" in plot
+    is_right = plot.index("┊") < plot.index("●")
+    assert is_right == (words == "the candidate")
+    mark = "better" if is_right else "worse"
+    assert re.search(rf"^\| gain.* \| \{sign}0\.1 \(.*\) {mark} \|$", text, re.M)
 
 
 def test_the_comment_states_the_confidence_of_its_intervals(tmp_path: Path):
@@ -90,7 +117,7 @@ def test_a_refused_candidate(tmp_path: Path):
     signs = [sign for sign, _ in rows]
     assert ("❌", "quality") in rows and signs == sorted(signs, key=lambda sign: sign != "❌")
     assert "0.3000 worse than the champion's" in text and "…" not in text
-    assert "▼" in text and "worse" in text
+    assert ") worse |" in text and "the champion is better" in text
 
 
 def test_without_a_champion(tmp_path: Path):
@@ -102,7 +129,7 @@ def test_without_a_champion(tmp_path: Path):
 
 def test_missing_evidence_is_named(tmp_path: Path):
     """Fields by their path; an absent number is "missing", not zero."""
-    bare = replace(cases.good(), lineage=Lineage(), slices={}, baseline={})
+    bare = replace(cases.evaluated(cases.good(), slices={}, baseline={}), lineage=Lineage())
     text = comment(compared(bare, cases.good(0.8, "6", cases.OTHER), tmp_path))
     assert "Missing from the evidence: " in text and "`lineage.commit`" in text
     assert "| commit | missing |" in text
@@ -114,24 +141,31 @@ def test_hostile_names_are_text(tmp_path: Path, hostile: str):
     """In metric, split, slice, data, hardware and run: no element, no mention."""
     of = {hostile: Estimate(0.8, 0.7, 0.9, 400)}
     lineage = replace(cases.good().lineage, run_name=hostile, commit=hostile, environment=hostile)
-    every = {
+    stated = {
         "primary_metric": hostile,
         "metrics": {hostile: of, "test": of},
         "slice_split": "test",
         "slices": {hostile: {hostile: of}},
+    }
+    every = {
         "members": {"test": {hostile: {hostile: ("q0001",)}}},
         "data": {hostile: cases.good().data["faq"]},
         "lineage": lineage,
         "latency": replace(cases.good().latency, hardware=hostile, instance_type=hostile),
     }
-    sides = [replace(cases.good(share), **every) for share in (0.9, 0.8)]  # type: ignore[arg-type]
+    sides = [
+        replace(cases.evaluated(cases.good(share), **stated), **every)  # type: ignore[arg-type]
+        for share in (0.9, 0.8)
+    ]
     comparison = compared(sides[0], replace(sides[1], digest=cases.OTHER), tmp_path, (hostile,))
     text = comment(
         replace(comparison, model=hostile), "https://github.com/o/r", links={hostile: hostile}
     )
     html = RENDER.render(text)
-    assert elements(text) <= OURS and html.count("<!--") == 1
-    assert not MENTION.search(html) and "javascript:" not in re.findall('href="([^"]*)', html)
+    assert elements(text) <= OURS and html.replace(APART, "").count("<!--") == 1
+    # GitHub finds no mention in code, nor in the words of a picture.
+    prose = re.sub(r"<pre>.*?</pre>|<code>.*?</code>", "", html, flags=re.S)
+    assert not MENTION.search(prose) and "javascript:" not in re.findall('href="([^"]*)', html)
     assert html.count("<table>") == len(re.findall(r"^\| ---", text, re.M))
     assert not re.findall(r'<a href="(?!https://github\.com/o/r/commit/)', html)
 
@@ -140,8 +174,8 @@ def test_a_comment_is_below_the_limit_of_github(tmp_path: Path):
     """A thousand slices with long names: the comment states how many rows are left out."""
     names = [f"{'x' * 3000}{number}" for number in range(1000)]
     of = {"gain_at_1": Estimate(0.8, 0.7, 0.9, 400)}
-    huge = replace(cases.good(), slices={"topic": dict.fromkeys(names, of)})
-    huge = replace(huge, metrics={**huge.metrics, **dict.fromkeys(names, of)})
+    huge = cases.evaluated(cases.good(), slices={"topic": dict.fromkeys(names, of)})
+    huge = cases.evaluated(huge, metrics={**huge.evaluation.metrics, **dict.fromkeys(names, of)})
     text = comment(compared(huge, cases.good(0.7, "6", cases.OTHER), tmp_path, tuple(names)))
     assert len(text) <= MAX_LENGTH
     assert "more rows are left out" in text or "did not fit" in text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml.reports.charts.forest import SCALE, ForestRow, forest_row, svg_file, text_plot
+from tests.conftest import ROOT
 
 SPANS = [
     ForestRow("test_known", 0.02, 0.01, 0.03),
@@ -31,6 +34,12 @@ def test_the_text_plot():
     assert second[12:].startswith("├")
 
 
+def test_the_text_plot_needs_no_packages():
+    """The comment of a pull request is made by Python alone."""
+    code = "import ml.reports.comment; from ml.reports.charts.forest import text_plot"
+    subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, check=True)
+
+
 def test_no_rows():
     assert [*text_plot([])] == []
     assert ElementTree.fromstring(svg_file([], "none")) is not None
@@ -42,8 +51,13 @@ def test_values_that_cannot_be_drawn(bad: float):
 
 
 def test_less_is_better():
-    """The sign reverses the interval."""
-    assert forest_row("loss", -0.2, -0.3, -0.1, sign=-1) == ForestRow("loss", 0.2, 0.1, 0.3)
+    """The sign says on which side the interval is; the numbers stay candidate minus champion."""
+    row = forest_row("loss", -0.2, -0.3, -0.1, sign=-1)
+    assert row == ForestRow("loss", 0.2, 0.1, 0.3, sign=-1)
+    assert str(row) == "−0.2 (−0.3 to −0.1)"
+    line = [*text_plot([row])][1]
+    assert line.index("┊") < line.index("├") and line.endswith(str(row))
+    assert str(row) in svg_file([row], "loss")
 
 
 def test_the_svg_file_has_no_references():
@@ -73,4 +87,3 @@ def test_every_scale_has_the_same_width(drawn: list[tuple[str, float, float, flo
     for line in lines:
         scale = re.search(rf"  ([ ┊├─┤●]{{{SCALE}}})  [+−∞\dNa]", line)
         assert scale and scale[1].count("●") == 1
-    ElementTree.fromstring(svg_file(spans, "t"))

@@ -11,6 +11,7 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.reports.explanation import MAX_TRIALS, MIN_TRIALS, Importance, importance
 from ml.reports.facts import gather
 from ml.reports.sweep import Sweep
+from ml.reports.views import importance_chart
 from ml.specs.plan.plan import Value
 from tests.local import BACKEND
 from tests.reports import run_records
@@ -53,6 +54,9 @@ def test_noise_is_weak(home: Path) -> None:
     result = importance(sweep(trials(40, noise=True)))
     assert result.shares
     assert result.is_weak
+    caption = str(importance_chart(result))
+    assert "R² 0." in caption and "too little to rely on the shares" in caption
+    assert "variance" not in caption and "1 predicts them, 0 guesses" in caption
 
 
 def test_a_thousand_trials_are_sampled(home: Path) -> None:

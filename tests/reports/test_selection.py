@@ -185,10 +185,10 @@ def test_the_pareto_front_in_the_report(home: Path) -> None:
     html = report(LocalRuns().find("latest"), BACKEND).html
     selected = Page(html)
     assert selected.problems == [] and "nan" not in "".join(
-        given.get("cx") or "" for _, given in selected.elements
+        given.get("transform") or "" for _, given in selected.elements
     )
-    for kind in ("score", "metric", "beaten"):
-        assert selected.count("circle", kind) == 1, kind
+    for colour, trial in (("best", "1"), ("stopped", "0"), ("q2", "2")):
+        assert trial in selected.trials(colour), colour
     assert "Trial 0 is first by score, trial 1 by the score: 1 point less score" in selected.text
     assert "Trial 3 has no score: `predict_p50_ms` is NaN" in selected.text
     assert "latency of a prediction, ms" in selected.text

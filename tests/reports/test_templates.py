@@ -12,7 +12,7 @@ import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
 
-from ml.reports.charts.svg import tag
+from ml.reports.markup import tag
 from ml.reports.pages import TEMPLATES, environment
 from tests.conftest import ROOT
 from tests.reports.html_page import Page

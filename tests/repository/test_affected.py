@@ -10,11 +10,23 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ml.core.errors import Refused
-from ml.repository.affected import Affected, affected, as_outputs, as_text
+from ml.repository.affected import (
+    Affected,
+    _affected,
+    affected,
+    as_outputs,
+    as_text,
+    of_pull_request,
+)
+from ml.repository.pull_requests.promotions import NEEDED, projects
+from ml.repository.releases import environments
+from ml.repository.stacks import stacks
 from tests.conftest import ROOT
 
 JOB = "type: command\ncode: ../../../..\ncommand: python -m ml.projects.{0}.train\n"
@@ -30,6 +42,8 @@ FILES = {
     "shared/steps/score.py": "print(1)\n",
     "unused/notes.txt": "1",
     "requirements/main.lock": "",
+    "requirements/framework.lock": "",
+    "wheels/a.whl": "",
     "requirements/infra.lock": "",
     "requirements/dev.lock": "",
     "infra/Pulumi.yaml": "name: platform",
@@ -67,6 +81,7 @@ FILES = {
     "ml/projects/one/README.md": "words",
     "ml/projects/one/gates.yml": "{}",
     "ml/projects/one/data/faq/notes.md": "data, not a document",
+    "ml/projects/one/corpus/page.md": "what a model may learn from",
     "ml/projects/one/jobs/train.yml": JOB.format("one")
     + "environment: azureml:ml-cpu:1\ninputs:\n  rows: {path: 'azureml:corpus:1'}\n",
     # two: scoring, features, a component of another folder, a path to another folder
@@ -118,6 +133,9 @@ CASES = {
     "a removed document": Case({"README.md": None}, True),
     "text that is data": Case(
         edit("ml/projects/one/data/faq/notes.md"), projects=("one",), tests=ONE
+    ),
+    "data of any folder": Case(
+        edit("ml/projects/one/corpus/page.md"), projects=("one",), tests=ONE
     ),
     "a document and code": Case(
         edit("README.md", "ml/projects/one/train.py"), projects=("one",), tests=ONE
@@ -241,7 +259,20 @@ CASES = {
         "policies/waivers.py", policies=("promotion",), rooms=("policies", "policies/promotion")
     ),
     "the lock": framework("requirements/main.lock", projects=ALL, stacks=STACKS),
-    "the packages that are asked for": framework("pyproject.toml", projects=ALL, stacks=STACKS),
+    "the packages that are asked for": framework("pyproject.toml", stacks=STACKS),
+    "the wheel": framework("requirements/framework.lock", "wheels/a.whl", stacks=STACKS),
+    "the wheel, and what a node imports": framework(
+        *("requirements/framework.lock", "wheels/a.whl", "ml/serving/scoring/model.py"),
+        projects=("two",),
+        stacks=STACKS,
+        rooms=("ml/serving",),
+    ),
+    "the wheel, and an environment": framework(
+        *("requirements/framework.lock", "ml/environments/cpu/conda.yml"),
+        projects=("one",),
+        stacks=STACKS,
+        environments=("cpu",),
+    ),
     "the lock of infra": framework("requirements/infra.lock", stacks=STACKS),
     "the lock of the tools": framework("requirements/dev.lock"),
     "the Makefile": framework("Makefile"),
@@ -309,9 +340,56 @@ def test_what_a_change_touches(name: str, repository: Path) -> None:
         case.rooms,
         case.tests,
         result.causes,
+        result.judges,
     )
     assert result == expected
-    assert {*result.causes.values()} <= {*case.files}
+    assert {*result.causes.values(), *result.judges} <= {*case.files}
+
+
+@pytest.mark.attack("A pull request brings what its own files would be read by")
+def test_the_tree_that_a_change_is_merged_into_says_no_less(origin: Path) -> None:
+    """Of each change, by its files alone: nothing that the changed files lead to is left out."""
+    for name, case in CASES.items():
+        removed = frozenset(file for file, text in case.files.items() if text is None)
+        result = _affected(origin, "", "HEAD", frozenset(case.files), removed)
+        for expected, found in (
+            (case.projects, result.projects),
+            (case.stacks, result.stacks),
+            (case.policies, result.policies),
+        ):
+            assert {*expected} <= {*found}, name
+        assert result.documents is case.documents, name
+        assert result.framework or not case.framework, name
+
+
+def test_a_program_at_the_root_is_the_frameworks(repository: Path) -> None:
+    """Though a spec of a project names it."""
+    spec = "ml/projects/two/jobs/score.yml"
+    write(repository, {spec: f"{FILES[spec]}\nx: ../../../../Makefile\n", **edit("Makefile")})
+    assert affected(repository, "HEAD").framework
+
+
+@pytest.mark.parametrize(
+    ("changed", "trained"),
+    [
+        (("requirements/framework.lock", "wheels/a.whl"), []),
+        (("requirements/main.lock", "pyproject.toml"), []),
+        (("ml/projects/one/release.yml",), []),
+        (("requirements/framework.lock", "ml/toolkit/tables.py"), ["one"]),
+        (("ml/environments/cpu/conda.yml",), ["one"]),
+    ],
+)
+def test_what_a_merge_trains(
+    changed: tuple[str, ...], trained: list[str], repository: Path
+) -> None:
+    """An update trains what its nodes would run differently, and nothing else."""
+    needed = {f"ml/projects/{name}/{file}": "" for name in ALL for file in NEEDED}
+    write(repository, {name: text for name, text in needed.items() if name not in FILES})
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "projects")
+    write(repository, edit(*changed))
+    git(repository, "commit", "-qam", "an update")
+    assert projects(repository, "HEAD^") == trained
 
 
 def test_committed_or_not(repository: Path) -> None:
@@ -391,6 +469,18 @@ def test_a_name_that_is_no_word_is_refused(name: str, repository: Path) -> None:
         affected(repository, "HEAD")
 
 
+@pytest.mark.attack("A merged folder or stack has a command in its name")
+@pytest.mark.parametrize("listed", [projects, stacks, environments])
+def test_what_a_workflow_lists_are_words(
+    listed: Callable[[Path], list[str]], repository: Path
+) -> None:
+    """Also where nothing says since when: make expands what it is given."""
+    name = "$(shell touch x)"
+    write(repository, {f"ml/projects/{name}/gates.yml": "", f"infra/Pulumi.{name}.yaml": ""})
+    with pytest.raises(Refused, match="bad-name"):
+        listed(repository)
+
+
 @pytest.mark.parametrize("name", ["a b.txt", "a\nprojects=[evil].txt", "ä.txt", "$(id).txt"])
 def test_outputs_are_one_line_each(name: str, repository: Path) -> None:
     write(repository, {f"ml/projects/one/{name}": "", f"infra/{name}": ""})
@@ -445,7 +535,45 @@ def test_this_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core reaches the stacks; every project imports the toolkit."""
     from ml.repository import affected as module
 
-    change = module._Change(ROOT, "HEAD", frozenset({"ml/toolkit/metrics.py", "ml/core/errors.py"}))
+    change = module._Change(
+        ROOT, "HEAD", frozenset({"ml/measures/metrics.py", "ml/core/errors.py"})
+    )
     result: Callable[[str], bool] = {*change.affected("HEAD", 2).causes}.__contains__
     assert all(map(result, ("stack dev", "room ml/cli", "room ml/specs", "framework")))
     assert all(result(f"project {name}") for name in change.projects)
+
+
+@pytest.mark.attack("A commit is pushed while the files of another are listed")
+def test_files_are_those_of_one_commit() -> None:
+    """Documents that are listed beside another head say nothing of either."""
+    heads = iter("aabb")
+
+    def get(path: str) -> Any:
+        return {"head": {"sha": next(heads) * 40}, "changed_files": 1}
+
+    listed = [{"filename": "A.md", "status": "added"}]
+    github: Any = SimpleNamespace(get=get, pages=lambda path: iter(listed))
+    result, commit = of_pull_request(ROOT, github, 7)
+    assert result.documents and commit == "a" * 40
+    heads = iter("abbb")
+    assert of_pull_request(ROOT, github, 7)[1] == "b" * 40
+    heads = iter("abcdef")
+    with pytest.raises(Refused, match="commit-changed"):
+        of_pull_request(ROOT, github, 7)
+
+
+@pytest.mark.attack("A tag, or a branch, has the name by which main is asked for")
+@pytest.mark.parametrize("name", ["tags/origin/main", "heads/origin/main", "tags/main"])
+def test_a_revision_is_a_branch_before_it_is_a_tag(name: str, repository: Path) -> None:
+    """Who may push, and merge nothing, would say what a change is compared with."""
+    main = git(repository, "rev-parse", "HEAD").strip()
+    git(repository, "update-ref", "refs/remotes/origin/main", main)
+    git(repository, "switch", "-qc", "change")
+    write(repository, {"ml/core/errors.py": "x = 1\n"})
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "a change")
+    git(repository, "update-ref", f"refs/{name}", "HEAD")
+    for base in ("origin/main", "origin/main~0", "refs/heads/main", "main", main):
+        assert affected(repository, base).files == 1
+    git(repository, "update-ref", "refs/tags/v1", "HEAD")
+    assert affected(repository, "v1").files == affected(repository, "HEAD").files == 0

@@ -9,35 +9,37 @@ from typing import Any
 
 import pytest
 
+from infra.settings import github, loader
+from infra.settings.github import ACTIONS, APP
 from ml.cli.app import main
+from ml.cli.commands.doctor import _stacks as stacks_of_the_repository
 from ml.repository import doctor
 from ml.repository.doctor import Answer, Check, Stack
 from tests.conftest import ROOT
 
 REPOSITORY = "team/models"
-# dev has no reviewers, as a starter.
 STACKS = [
     Stack(
         *(name, "s", "westeurope", f"rg-{name}", f"mlw-{name}", REPOSITORY),
-        {f"{name}-preview": False, f"{name}-release": name == "prod"},
+        {f"{name}-preview": False, f"{name}-release": True},
     )
     for name in ("dev", "prod")
 ]
-UNREVIEWED = {"deployment_branch_policy": {"protected_branches": True}}
-REVIEWED = {
-    "protection_rules": [{"type": "required_reviewers"}],
-    "deployment_branch_policy": {"protected_branches": True},
+UNREVIEWED = {
+    "can_admins_bypass": False,
+    "deployment_branch_policy": {"protected_branches": False, "custom_branch_policies": True},
 }
-RULES = [
-    {
-        "type": "pull_request",
-        "parameters": {"required_approving_review_count": 1, "require_code_owner_review": True},
-    },
-    {
-        "type": "required_status_checks",
-        "parameters": {"required_status_checks": [{"context": "required"}]},
-    },
-]
+REVIEWED = {
+    **UNREVIEWED,
+    "protection_rules": [
+        {"type": "required_reviewers", "prevent_self_review": True, "reviewers": [{"type": "User"}]}
+    ],
+}
+MAIN_ALONE = {"total_count": 1, "branch_policies": [{"id": 1, "name": "main", "type": "branch"}]}
+APPS = {ACTIONS: 15368, APP: 77}
+# What `infra bootstrap` makes, as GitHub answers with it.
+RULESETS = {40 + at: {"id": 40 + at, **one.body(APPS)} for at, one in enumerate(github.RULESETS)}
+RULES = [{"ruleset_id": 40, **rule} for rule in github.OF_MAIN.body(APPS)["rules"]]  # type: ignore[attr-defined]
 CORES = {"name": {"value": "TotalDedicatedCores"}, "limit": 100, "currentValue": 4}
 # The end of a question → the answer of a platform that is ready.
 READY: dict[str, Any] = {
@@ -50,14 +52,30 @@ READY: dict[str, Any] = {
         "default_workflow_permissions": "read",
         "can_approve_pull_request_reviews": False,
     },
+    "fork-pr-contributor-approval": {"approval_policy": "all_external_contributors"},
     "rules/branches/main": RULES,
     "branches/main/protection": Answer(error="gh: Branch not protected (HTTP 404)"),
-    **dict.fromkeys(("environments/dev-preview", "environments/dev-release"), UNREVIEWED),
-    **{"environments/prod-preview": UNREVIEWED, "environments/prod-release": REVIEWED},
+    **dict.fromkeys(("environments/dev-preview", "environments/prod-preview"), UNREVIEWED),
+    **dict.fromkeys(("environments/dev-release", "environments/prod-release"), REVIEWED),
     "environments/bot": UNREVIEWED,
-    "environments/bot/variables": {"variables": [{"name": "APP_ID"}]},
+    **{
+        f"environments/{name}/deployment-branch-policies": MAIN_ALONE
+        for name in ("dev-preview", "dev-release", "prod-preview", "prod-release", "bot")
+    },
+    "apps/github-actions": {"id": 15368},
+    "rulesets": [{"id": one["id"], "name": one["name"]} for one in RULESETS.values()],
+    **{f"rulesets/{id}": one for id, one in RULESETS.items()},
+    "environments/bot/variables": {"variables": [{"name": "APP_ID", "value": "77"}]},
     "environments/bot/secrets": {"secrets": [{"name": "APP_PRIVATE_KEY"}]},
+    "actions/secrets": {"secrets": [{"name": "OTHER"}]},
+    "actions/organization-secrets": {"secrets": []},
 }
+
+
+EVERYTHING = [
+    *("required check", "review", "code owners", "last push", "stale reviews", "history"),
+]
+LAST_PUSH = {"require_last_push_approval": False}
 
 
 def asking(**changes: Any) -> doctor.Ask:
@@ -82,8 +100,8 @@ def test_a_platform_that_is_ready() -> None:
     assert faults(azure) == [] and len(azure) == 5
     assert "ann@example.org" in azure[0].found
     assert azure[2].found == "96 of 100 dedicated cores are free in westeurope"
-    github = [*doctor.github(REPOSITORY, STACKS, asking())]
-    assert faults(github) == [] and len(github) == 11
+    checks = [*doctor.github(REPOSITORY, STACKS, asking())]
+    assert faults(checks) == [] and len(checks) == 18
 
 
 @pytest.mark.parametrize(
@@ -119,25 +137,66 @@ def test_faults_of_azure(question: str, answer: Any, expected: list[tuple[str, s
             ["workflows' token"],
         ),
         ("permissions/workflow", Answer(error="HTTP 403"), ["workflows' token"]),
-        ("rules/branches/main", [], ["required check", "review", "code owners"]),
+        ("fork-pr-contributor-approval", {"approval_policy": "first_time_contributors"}, ["forks"]),
+        ("fork-pr-contributor-approval", Answer(error="HTTP 403"), ["forks"]),
+        ("rules/branches/main", [], EVERYTHING),
+        ("rules/branches/main", Answer(error="HTTP 403"), EVERYTHING),
+        ("rules/branches/main", RULES[2:], ["history"]),
+        ("rules/branches/main", RULES[:3], ["required check"]),
+        ("rules/branches/main", [*RULES[:2], RULES[3]], EVERYTHING[1:5]),
         (
             "rules/branches/main",
-            Answer(error="HTTP 403"),
-            ["required check", "review", "code owners"],
+            [{**rule, "parameters": {**rule.get("parameters", {}), **LAST_PUSH}} for rule in RULES],
+            ["last push"],
         ),
-        ("rules/branches/main", RULES[:1], ["required check"]),
-        ("rules/branches/main", RULES[1:], ["review", "code owners"]),
+        (f"repos/{REPOSITORY}", {"default_branch": "trunk"}, ["default branch"]),
+        ("rulesets/40", {**RULESETS[40], "bypass_actors": [{}]}, ["bypass", *EVERYTHING]),
+        ("rulesets/40", Answer(error="HTTP 404"), ["bypass", *EVERYTHING]),
+        ("apps/github-actions", {"id": 2}, ["required check"]),
+        ("apps/github-actions", Answer(error="HTTP 404"), ["required check"]),
+        ("rulesets", [], [f"ruleset {one.name}" for one in github.RULESETS[1:]]),
+        (
+            "rulesets",
+            Answer(error="Upgrade to GitHub Pro (HTTP 403)"),
+            [f"ruleset {one.name}" for one in github.RULESETS[1:]],
+        ),
+        ("rulesets/41", {**RULESETS[41], "enforcement": "disabled"}, ["ruleset release-tags"]),
+        ("rulesets/43", Answer(error="HTTP 404"), ["ruleset proposals"]),
         ("environments/prod-release", Answer(error="HTTP 404"), ["environment prod-release"]),
         ("environments/prod-release", UNREVIEWED, ["environment prod-release"]),
+        ("environments/dev-release", UNREVIEWED, ["environment dev-release"]),
         ("environments/dev-release", {}, ["environment dev-release"]),
         (
             "environments/dev-preview",
-            {"deployment_branch_policy": {"protected_branches": False}},
+            {**UNREVIEWED, "deployment_branch_policy": {"protected_branches": True}},
             ["environment dev-preview"],
+        ),
+        (
+            "environments/dev-preview",
+            {**UNREVIEWED, "can_admins_bypass": True},
+            ["environment dev-preview"],
+        ),
+        *(
+            (
+                "environments/dev-preview/deployment-branch-policies",
+                answer,
+                ["environment dev-preview"],
+            )
+            for answer in (
+                Answer(error="HTTP 404"),
+                {"total_count": 0, "branch_policies": []},
+                {"total_count": 31, "branch_policies": MAIN_ALONE["branch_policies"]},
+                {"branch_policies": [{"name": "*", "type": "branch"}]},
+                {"branch_policies": [{"name": "main", "type": "tag"}]},
+            )
         ),
         ("environments/bot", {"deployment_branch_policy": None}, ["environment bot"]),
         ("environments/bot/secrets", {"secrets": []}, ["app"]),
-        ("environments/bot/variables", Answer(error="HTTP 404"), ["app"]),
+        (
+            "environments/bot/variables",
+            Answer(error="HTTP 404"),
+            ["ruleset proposals", "app"],
+        ),
     ],
 )
 def test_faults_of_github(question: str, answer: Any, expected: list[str]) -> None:
@@ -145,16 +204,87 @@ def test_faults_of_github(question: str, answer: Any, expected: list[str]) -> No
     assert [name for name, _ in faults(checks)] == expected
 
 
-def test_the_older_protection_of_a_branch_counts() -> None:
-    older = {
-        "required_status_checks": {"contexts": ["required"]},
-        "required_pull_request_reviews": {
-            "require_code_owner_reviews": True,
-            "required_approving_review_count": 1,
-        },
-    }
+FORKS = "fork-pr-workflows-private-repos"
+PRIVATE = {"default_branch": "main", "private": True}
+RUNS = {"run_workflows_from_fork_pull_requests": True}
+
+
+@pytest.mark.attack("a fork of a private repository gets secrets, or a token that writes")
+@pytest.mark.parametrize(
+    "setting", ["send_secrets_and_variables", "send_write_tokens_to_workflows"]
+)
+def test_a_private_fork_gets_a_token_that_reads(setting: str) -> None:
+    """Where checks of forks run at all; so GitHub is asked in a private repository."""
+
+    def github(answer: Any) -> list[tuple[str, str]]:
+        changes = {f"repos/{REPOSITORY}": PRIVATE, FORKS: answer}
+        return faults([*doctor.github(REPOSITORY, STACKS, asking(**changes))])
+
+    assert github(RUNS) == github({}) == github({setting: True}) == []
+    assert github({**RUNS, setting: True}) == [("forks", "error")]
+    assert github(Answer(error="HTTP 403")) == [("forks", "warning")]
+
+
+@pytest.mark.attack("the app's key is a secret of the repository, which every branch reads")
+@pytest.mark.parametrize("place", ["actions/secrets", "actions/organization-secrets"])
+def test_the_key_is_of_its_environment_alone(place: str) -> None:
+    def github(answer: Any) -> list[tuple[str, str]]:
+        return faults([*doctor.github(REPOSITORY, STACKS, asking(**{place: answer}))])
+
+    assert github({"secrets": [{"name": "APP_PRIVATE_KEY"}]}) == [("app", "error")]
+    assert github(Answer(error="HTTP 403")) == [("app", "warning")]
+
+
+OLDER = {
+    "required_status_checks": {"checks": [{"context": "required", "app_id": 15368}]},
+    "enforce_admins": {"enabled": True},
+    "required_pull_request_reviews": {
+        "require_code_owner_reviews": True,
+        "required_approving_review_count": 1,
+        "require_last_push_approval": True,
+        "dismiss_stale_reviews": True,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"enforce_admins": {"enabled": False}}, ["bypass", *EVERYTHING]),
+        (
+            {"required_status_checks": {"checks": [{"context": "required", "app_id": None}]}},
+            ["required check"],
+        ),
+        (
+            {"required_pull_request_reviews": {"bypass_pull_request_allowances": {"users": [{}]}}},
+            ["bypass", *EVERYTHING],
+        ),
+        ({"allow_force_pushes": {"enabled": True}}, ["history"]),
+    ],
+)
+def test_the_older_protection_of_a_branch_counts(
+    changes: dict[str, Any], expected: list[str]
+) -> None:
+    """Unless administrators or others may bypass it."""
+    older = {**OLDER, **changes}
     ask = asking(**{"rules/branches/main": [], "branches/main/protection": older})
-    assert faults([*doctor.github(REPOSITORY, STACKS, ask)]) == []
+    found = [name for name, _ in faults([*doctor.github(REPOSITORY, STACKS, ask)])]
+    assert found == expected
+
+
+def test_the_doctor_asks_for_what_the_bootstrap_makes() -> None:
+    """Every environment of every stack by its name, each with the same reviewers."""
+    from infra.live import bootstrap
+
+    stacks = stacks_of_the_repository()
+    steps = {
+        step.name.removesuffix("-environment"): step
+        for step in bootstrap.plan([loader.load(name) for name in loader.select(None)])
+        if step.name.endswith("-environment")
+    }
+    asked = {name: reviewed for stack in stacks for name, reviewed in stack.github.items()}
+    assert {**asked, "bot": False} == {name: bool(step.value) for name, step in steps.items()}
 
 
 def test_packages_that_differ_from_the_lock(

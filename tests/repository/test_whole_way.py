@@ -71,12 +71,42 @@ def test_the_page_from_a_table_to_the_next_version(fork: Path) -> None:
         typed(fork, ".venv/bin/ml serve --stop-all")
 
 
+OWN = '''"""What an error costs a room."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.metrics import Answers, OwnMetric
+
+
+def per_room(answers: Answers, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """The sum of the errors by the sum of the rooms."""
+    errors = np.abs(answers.expected.astype(float) - answers.predicted.astype(float))
+    return np.stack([errors, columns["rooms"].astype(float)], axis=1)
+
+
+METRICS = {"per_room": OwnMetric("minimize", (0, 900_000), per_room, ratio=True)}
+'''
+
+
 @pytest.mark.slow
 def test_a_table_of_another_shape_in_a_datastore(fork: Path, own_home: Path) -> None:
-    """A regression without an id: refused without a copy of the data, then served."""
-    path = tables.houses(fork / "houses.csv")
+    """A regression of 300 rows without an id: refused without a copy of the data, then served. It
+    is tested out of fold, and by a metric of its own.
+    """
+    path = tables.houses(fork / "houses.csv", 300)
     new, sweep, propose, apply, invoke = five("houses", "price")
     typed(fork, f"{new} --datastore azureml://datastores/workspaceblobstore/paths/houses/")
+    (fork / "ml/projects/houses/metrics.py").write_text(OWN)
+    gates = fork / "ml/projects/houses/gates.yml"
+    own = "at_most: {test.per_room: 20000, "
+    bounds = "    bounds: {per_room: [0, 900000], "
+    text = gates.read_text().replace("at_most: {", own, 1).replace("    bounds: {", bounds, 1)
+    gates.write_text(text)
+    typed(fork, ".venv/bin/ml check ml/projects")
     refused = typed(fork, sweep, code=33)
     assert "error[data-not-here]" in refused and "data/houses/1" in refused
     copy = own_home / "data" / "houses" / "1"
@@ -87,6 +117,11 @@ def test_a_table_of_another_shape_in_a_datastore(fork: Path, own_home: Path) -> 
             typed(fork, command)
         (price,) = json.loads(typed(fork, invoke).partition("\n")[0])["predictions"]
         assert 60_000 < price < 600_000
+        (kept,) = (own_home / "evidence/houses/1").glob("*/evidence.json")
+        evaluation = json.loads(kept.read_text())["evaluation"]
+        assert evaluation["out_of_fold"] == {"test": 5}
+        measured = evaluation["metrics"]["test"]["per_room"]
+        assert measured["count"] == 225 and measured["low"] < measured["value"] < measured["high"]
     finally:
         typed(fork, ".venv/bin/ml serve --stop-all")
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import shutil
 import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,11 +20,13 @@ import yaml
 
 from benchmarks.load import Crowd
 from benchmarks.serving import fast, fixture, request, rows
+from ml.core.errors import Refused
 from ml.serving import processes, server
 from ml.serving.server import Launch
 from ml.specs.check.check import check
 from ml.specs.sdk.load import load
 from tests.serving.servers import CRASH, launch
+from tests.shared import bring
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "ml" / "environments" / "fast"
@@ -218,6 +222,54 @@ def test_a_script_that_cannot_start_never_listens(tmp_path: Path) -> None:
     assert done.returncode == 1 and "no weights, no answer" in done.stderr
     done = subprocess.run(command[:-1], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--entry-script" in done.stderr
+
+
+OTHER = """
+from ml.serving.scoring.other import ANSWER
+
+
+def init():
+    pass
+
+
+def run(body):
+    return ANSWER
+"""
+
+
+@pytest.mark.attack("An older copy of the scoring code in an image answers for what was released")
+def test_the_code_that_answers_is_the_deployments(tmp_path: Path) -> None:
+    """Of the image the server alone is imported, and nothing else is copied into it."""
+    image, made = tmp_path / "image", launch(tmp_path)
+    scoring = image / "ml/serving/scoring"
+    scoring.mkdir(parents=True)
+    (scoring / "__init__.py").touch()
+    (scoring / "messages.py").write_text("raise ImportError('the copy in the image')")
+    shutil.copy(ROOT / "ml/serving/fast.py", image / "ml/serving/fast.py")
+    (made.code / "score.py").write_text(OTHER)
+    (made.code / "ml/serving/scoring/other.py").write_text("ANSWER = 'what was released'")
+    with fast(made, image) as port:
+        assert json.loads(call(port, "POST", "/score", b"{}")[2]) == "what was released"
+    text = (FOLDER / "Dockerfile").read_text()
+    assert re.findall(r"^COPY (\S+)", text, re.M) == ["ml/serving/fast.py"]
+
+
+@pytest.mark.slow
+def test_it_serves_a_slot_of_this_machine(tmp_path: Path) -> None:
+    """A deployment with its environment is started with it, on the loopback address; one whose
+    script fails is told by its own exception.
+    """
+    slot, made = tmp_path / "slot", replace(launch(tmp_path), server="ml.serving.fast")
+    bring(made.code, "ml/serving")
+    try:
+        started = server.start(slot, made)
+        assert server.score(started.port, {"question": "how?"}).status == 200
+        assert "listening on 127.0.0.1" in processes.log(slot).read_text()
+        (made.code / "score.py").write_text(CRASH)
+        with pytest.raises(Refused, match="RuntimeError: no weights, no answer"):
+            server.start(slot, made)
+    finally:
+        processes.stop(slot)
 
 
 @pytest.mark.slow

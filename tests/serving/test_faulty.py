@@ -56,7 +56,7 @@ def test_slow_answers_are_correct(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
     assert made.run("a") == {"said": "a"}
-    assert waited == [faulty.MIN_S]
+    assert waited == [faulty.SLOW_S]
 
 
 def test_a_constant_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,11 +77,10 @@ def test_its_environment_holds_no_secret_of_the_caller(
     assert "planted" not in processes.log(slot).read_text()
 
 
-def test_latency_is_measured_with_the_hardware(echo: Live) -> None:
-    """Percentiles are in order, and an error raises instead of counting."""
-    timing = server.measure(echo.server.port, [{"question": "how?"}, {"question": "why?"}], 50)
-    assert 0 < timing.p50_ms <= timing.p95_ms <= timing.p99_ms
-    assert timing.requests == 50 and "cores" in timing.hardware
+def test_latency_is_measured_after_a_warm_up(echo: Live) -> None:
+    """As many times as requests, and an error raises instead of counting."""
+    times = server.measure(echo.server.port, [{"question": "how?"}, {"question": "why?"}], 50)
+    assert len(times) == 50 and min(times) > 0
     with pytest.raises(ValueError, match="400"):
         server.measure(echo.server.port, [{}], 50)
 

@@ -14,6 +14,7 @@ from tests.specs.broken import (
 )
 
 _STEP = PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
+_RUN = "command: echo\n"
 _CRON = "name: s\ncreate_job: azureml:j\ntrigger: {type: cron, expression: '%s'}\n"
 
 _PARALLEL = (
@@ -84,6 +85,16 @@ ALLOWED: dict[str, list[str]] = {
         COMMAND + "name: train-1.2\nexperiment_name: My work (2)\n"
         "inputs: {a-b_1: 1}\noutputs: {y: {type: uri_folder, name: words-2, version: 1.0}}\n"
         "environment_variables: {OMP_NUM_THREADS: '1'}\n",
+    ],
+    "deployment-variable": [
+        DEPLOYMENT + "environment_variables: {SCORE_RATE: '0.5', OMP_NUM_THREADS: 4}\n",
+        COMMAND + "environment_variables: {OPENSSL_CONF: x}\n",
+    ],
+    "declared-twice": [COMPONENT.replace("name: c", "name: train").replace("'1'", "'2'") + _RUN],
+    "moving-environment": [
+        DEPLOYMENT + "environment: azureml:e:1\n",
+        DEPLOYMENT + "environment: {image: 'i:1', conda_file: conda.yml}\n",
+        COMMAND.replace("azureml:e:1", "azureml:e@latest"),
     ],
     "plaintext-secret": [
         COMMAND + f"environment_variables: {{{name}: {value}}}\n"

@@ -242,6 +242,8 @@ NUMBERS = {
     + LIMITS
     + "early_termination:\n  type: median_stopping\n"
     + "  evaluation_interval: -1  # error: number-too-small\n",
+    "timeout-of-deployment": DEPLOYMENT
+    + "environment_variables:\n  SCORING_TIMEOUT_MS: '180001'  # error: deployment-variable\n",
     "negative-in-deployment": DEPLOYMENT + "instance_count: -1  # error: number-too-small\n",
 }
 
@@ -351,6 +353,27 @@ ATTACKS = {
     "variable-with-an-equals-sign": COMMAND
     + "environment_variables:\n  A=B: c  # error: bad-name\n",
     "variable-without-a-name": COMMAND + "environment_variables:\n  '': c  # error: bad-name\n",
+    "component-of-a-name-that-is-taken": "type: command\nname: train  # error: declared-twice\n"
+    "version: '1'\nenvironment: azureml:e:1\ncommand: echo\n",
+    "deployment-with-openssl-conf": DEPLOYMENT
+    + "environment_variables:\n  OPENSSL_CONF: data.txt  # error: deployment-variable\n",
+    "deployment-with-a-library-for-a-number": DEPLOYMENT
+    + "environment_variables:\n  OMP_NUM_THREADS: ./x.so  # error: deployment-variable\n",
+    "deployment-that-mounts-its-model": DEPLOYMENT
+    + "model_mount_path: /etc/ssl  # error: deployment-variable\n",
+    "deployment-with-the-latest-environment": DEPLOYMENT
+    + "environment: azureml:e@latest  # error: moving-environment\n",
+    **{
+        f"deployment-with-{name}": DEPLOYMENT
+        + f"environment: {written}  # error: moving-environment\n"
+        for name, written in {
+            "an-environment-of-a-registry": "azureml://registries/r/environments/e/versions/1",
+            "a-git-context": "{build: {path: 'https://github.com/team/x.git#main'}}",
+        }.items()
+    },
+    "conda-file-with-variables": "command: echo\nenvironment:\n  image: i:1\n  conda_file:\n"
+    "    dependencies: [numpy]\n"
+    "    variables: {OPENSSL_CONF: x}  # error: bad-conda-file\n",
     "endpoint-with-a-path": "$schema: https://azuremlschemas.azureedge.net/latest/"
     "managedOnlineEndpoint.schema.json\nname: ../../x  # error: bad-name\nauth_mode: aad_token\n",
     "data-with-a-path": "type: uri_folder\nname: ../x  # error: bad-name\n"

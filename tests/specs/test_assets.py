@@ -151,3 +151,28 @@ def test_our_own_images_have_what_is_locked(name: str, file: str) -> None:
     locked = (ROOT / "requirements" / "main.lock").read_text()
     assert len(pins) >= 6
     assert all(re.search(rf"^{re.escape(pin)} \\", locked, re.MULTILINE) for pin in pins)
+
+
+@pytest.mark.attack("A project's own file declares the data, environment or endpoint of another")
+def test_what_another_project_declares_is_taken(repo: Path) -> None:
+    """Each file is told of the other; another version, and a copy that is no project's, are not."""
+    schema = "$schema: https://azuremlschemas.azureedge.net/latest"
+    texts = {
+        "data/a.yml": "name: faq\nversion: 7\ntype: uri_folder\npath: .\n",
+        "environment.yml": f"{schema}/environment.schema.json\nname: e\nversion: 1\nimage: i\n",
+        "endpoint/endpoint.yml": f"{schema}/managedOnlineEndpoint.schema.json\nname: faq-matching\n"
+        "auth_mode: aad_token\n",
+    }
+    files = [
+        repo / "ml/projects" / project / name for project in ("faq", "other") for name in texts
+    ]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(texts[file.relative_to(repo).as_posix().split("/", 3)[3]])
+    for file, beside in zip(files, files[3:] + files[:3], strict=True):
+        (problem,) = check(load(file))
+        assert problem.code == "declared-twice"
+        assert beside.relative_to(repo).as_posix() in problem.found
+    for file in files[3:]:
+        file.unlink()
+    assert [problem for file in files[:3] for problem in check(load(file))] == []

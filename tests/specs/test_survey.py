@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from ml.cli.app import main
 from ml.cli.commands.check import annotation
 from ml.core.errors import Place, Problem
+from ml.core.terminal import shown
 from ml.specs.check.check import survey
 from tests.specs.broken import COMMAND, LIMITS, SPACE, SWEEP
 from tests.specs.samples import SAMPLES
@@ -54,6 +56,18 @@ def test_the_repository(specs: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "error[number-too-small]: jobs/wrong.yaml:3: `instance_count` is -1" in out
     assert "warning[bayesian-early-termination]: jobs/doubtful.yml:" in out
     assert out.splitlines()[-1] == "3 specs, 1 error, 1 warning (3 other YAML files)"
+
+
+def test_names_of_files(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that git tracks, of the whole repository alone."""
+    (specs / "jobs" / "wrong.yaml").unlink()
+    (specs / "jobs" / "HEAD").write_text("ref: refs/heads/main\n")
+    for words in (("init", "-q"), ("add", "-A")):
+        subprocess.run(["git", *words], cwd=specs, check=True)
+    assert run() == 2
+    out = capsys.readouterr().out
+    assert "error[name-not-allowed]: jobs/HEAD:1: `jobs/HEAD`" in out
+    assert run("jobs/right.yml") == 0
 
 
 def test_outside_a_repository(
@@ -108,9 +122,13 @@ def test_json(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == report
 
 
-def test_github(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each problem is a workflow command with file and line."""
-    assert run("jobs/wrong.yaml", "--format", "github") == 2
+def test_github(
+    specs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each problem is a workflow command with file and line, which no other output may be."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    with shown():
+        assert run("jobs/wrong.yaml", "--format", "github") == 2
     first = capsys.readouterr().out.splitlines()[0]
     assert first == (
         "::error file=jobs/wrong.yaml,line=3,title=number-too-small"

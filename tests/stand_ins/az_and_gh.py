@@ -1,4 +1,4 @@
-"""A stand-in for `az` and `gh`: keeps what it is told to make in one JSON file.
+"""A stand-in for `az`, `gh` and `pulumi`: keeps what it is told to make in one JSON file.
 
 It knows the commands that `infra bootstrap` uses and answers as the real ones do: JSON, or an error
 on stderr in their own words. As a script it is the program that its link is named after.
@@ -6,7 +6,11 @@ on stderr in their own words. As a script it is the program that its link is nam
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +27,58 @@ def answered(state: dict[str, Any], words: list[str]) -> Answer:
     state["commands"].append(words)
     if state["fail"] and " ".join(words).startswith(state["fail"]):
         return None, state.get("error", "ERROR: (Forbidden) not yet")
+    if words[0] in ("env", "pulumi"):
+        return _pulumi(state, words)
+    if words[:2] == ["gh", "workflow"]:
+        return _workflow(state, words)
+    if words[:2] == ["gh", "api"] and "/contents/" in words[2]:
+        path = words[2].partition("/contents/")[2].partition("?")[0]
+        text = _main(state, path)
+        content = base64.encodebytes(text.encode()).decode()
+        return ({"content": content}, "") if text else (None, "gh: Not Found (HTTP 404)")
     return (_gh if words[0] == "gh" else _az)(state["things"], words)
+
+
+def _main(state: dict[str, Any], path: str) -> str:
+    """A file of main on GitHub: of a repository, else as a test says; "" without one."""
+    if "github" not in state:
+        return str(state.get("main", {}).get(path, ""))
+    show = ["git", f"--git-dir={state['github']}", "show", f"main:{path}"]
+    return subprocess.run(show, capture_output=True, text=True).stdout
+
+
+def _workflow(state: dict[str, Any], words: list[str]) -> Answer:
+    """GitHub starts only what says so: docs.github.com/rest/actions/workflows."""
+    text = _main(state, f".github/workflows/{words[3]}")
+    if "\n  workflow_dispatch:" not in text:
+        reason = f"Workflow does not have 'workflow_dispatch' trigger: {words[3]}"
+        return None, f"could not create workflow dispatch event: HTTP 422: {reason}"
+    state["things"].setdefault("started", []).append(words[3])
+    return None, ""
+
+
+def _pulumi(state: dict[str, Any], words: list[str]) -> Answer:
+    """Stacks of a state: init writes a key into the stack's file, in the form of Pulumi's."""
+    variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
+    words = words[words.index("pulumi") :]
+    backend = variables.get("PULUMI_BACKEND_URL") or os.environ["PULUMI_BACKEND_URL"]
+    there = state["things"].setdefault(f"stacks of {backend}", {})
+    if words[1:3] == ["stack", "ls"]:
+        return [{"name": f"organization/platform/{name}"} for name in there], ""
+    name = words[3] if words[2] == "init" else _option(words, "--stack")
+    if (words[2] == "init") is (name in there):
+        state_of = "already exists" if name in there else "no stack named"
+        return None, f"error: stack '{name}' {state_of}"
+    there.setdefault(name, {})
+    if state.get("ended") == "init":  # before it has written the file
+        return None, "error: killed"
+    secrets = _option(words, "--secrets-provider") or words[3]
+    file = Path(state.get("folder", ".")) / f"infra/Pulumi.{name}.yaml"
+    lines = file.read_text().splitlines(keepends=True)
+    rest = [line for line in lines if not line.startswith(("secretsprovider:", "encryptedkey:"))]
+    key = f"secretsprovider: {secrets}\nencryptedkey: a2V5IG9m{len(there)}\n"
+    file.write_text(key + "".join(rest))
+    return None, ""
 
 
 def _gh(things: dict[str, Any], words: list[str]) -> Answer:
@@ -34,6 +89,12 @@ def _gh(things: dict[str, Any], words: list[str]) -> Answer:
         if key.startswith(("orgs/", "users/")):
             missing = "nobody" in key
             return (None, "gh: Not Found (HTTP 404)") if missing else ({"id": len(key)}, "")
+        if key == "apps/github-actions":
+            return {"id": 15368, "slug": "github-actions"}, ""
+        if "/deployment-branch-policies" in key:
+            return _policies(things, words, key)
+        if "/rulesets" in key:
+            return _rulesets(things, words, key)
         if "PUT" in words:
             things[key] = _environment(key, words[5:])
         return (things[key], "") if key in things else (None, "gh: Not Found (HTTP 404)")
@@ -62,12 +123,44 @@ def _environment(name: str, words: list[str]) -> dict[str, Any]:
     protected = values.get("deployment_branch_policy[protected_branches]") == "true"
     return {
         "name": name,
+        "can_admins_bypass": values.get("can_admins_bypass") != "false",
         "protection_rules": [*rules, {"type": "branch_policy"}],
         "deployment_branch_policy": {
             "protected_branches": protected,
             "custom_branch_policies": not protected,
         },
     }
+
+
+def _policies(things: dict[str, Any], words: list[str], key: str) -> Answer:
+    """The branch policies of an environment: docs.github.com/rest/deployments/branch-policies."""
+    environment, _, rest = key.partition("/deployment-branch-policies")
+    if environment not in things:
+        return None, "gh: Not Found (HTTP 404)"
+    there = things.setdefault(f"{environment} policies", [])
+    if "POST" in words:
+        fields = dict(word.split("=", 1) for word in words[5:] if word != "-f")
+        there.append({"id": 1 + len(things) + len(there), **fields})
+        return there[-1], ""
+    if "DELETE" in words:
+        left = [policy for policy in there if str(policy["id"]) != rest.removeprefix("/")]
+        assert len(left) == len(there) - 1
+        things[f"{environment} policies"] = left
+        return None, ""
+    return {"total_count": len(there), "branch_policies": there[:30]}, ""
+
+
+def _rulesets(things: dict[str, Any], words: list[str], key: str) -> Answer:
+    """docs.github.com/rest/repos/rules: the list tells names, each by its number tells rules."""
+    there = things.setdefault("rulesets", {})
+    number = key.partition("?")[0].partition("/rulesets")[2].removeprefix("/")
+    if "--input" in words:
+        body = json.loads(words[-1] if words[-2] == "-" else sys.stdin.read())
+        number = number or str(len(there) + 40)
+        there[number] = {"id": int(number), **body}
+    elif not number:
+        return [{"id": one["id"], "name": one["name"]} for one in there.values()], ""
+    return (there[number], "") if number in there else (None, "gh: Not Found (HTTP 404)")
 
 
 def _subject(things: dict[str, Any], key: str) -> Answer:
@@ -86,6 +179,54 @@ def _rest(things: dict[str, Any], words: list[str]) -> Answer:
     return None, 'ERROR: Not Found({"error":{"code":"ResourceNotFound","message":"no key"}})'
 
 
+# Parts of a workspace with what may be done to each, as `az provider operation show` lists them.
+# Older ones, such as `metadata/codes`, are not among them.
+_PARTS = {
+    "": "read write delete listKeys/action",
+    **dict.fromkeys(("computes", "datastores", "schedules", "outboundRules"), "read write delete"),
+    **dict.fromkeys(("codes", "components", "data", "environments", "models"), "read write delete"),
+    **dict.fromkeys(
+        ("codes/versions", "components/versions", "data/versions", "environments/versions"),
+        "read write delete startPendingUpload/action",
+    ),
+    "models/versions": "read write delete package/action",
+    "jobs": "read write delete cancel/action",
+    "experiments": "read write delete",
+    "experiments/runs": "read write submit/action",
+    "environments ": "build/action readSecrets/action",
+    "metadata/artifacts": "read write delete",
+    "metadata/secrets": "read",
+    "onlineEndpoints": "read write delete score/action listKeys/action",
+    "onlineEndpoints/deployments": "read write delete getLogs/action",
+    "batchEndpoints": "read write delete",
+}
+
+
+def _operations() -> dict[str, Any]:
+    namespace = "Microsoft.MachineLearningServices"
+    kinds = [
+        {
+            "name": f"workspaces/{part}".strip(" /"),
+            "operations": [
+                {"name": "/".join(filter(None, (namespace, "workspaces", part.strip(), verb)))}
+                for verb in verbs.split()
+            ],
+        }
+        for part, verbs in _PARTS.items()
+    ]
+    kinds += [
+        {
+            "name": "registries/assets",
+            "operations": [
+                {"name": f"{namespace}/registries/{action}"}
+                for action in ("read", "write", "assets/read", "assets/write", "assets/delete")
+            ],
+        }
+    ]
+    register = [{"name": f"{namespace}/register/action"}]
+    return {"name": namespace, "operations": register, "resourceTypes": kinds}
+
+
 def _az(things: dict[str, Any], words: list[str]) -> Answer:
     if words[1:3] == ["account", "show"]:
         return {"id": SUBSCRIPTION, "tenantId": TENANT}, ""
@@ -93,14 +234,34 @@ def _az(things: dict[str, Any], words: list[str]) -> Answer:
         return {"id": "person"}, ""
     if words[1] == "rest":
         return _rest(things, words)
+    if words[1:3] == ["provider", "operation"]:
+        return _operations(), ""
+    if words[1] == "provider":
+        there = things.setdefault(f"providers {_option(words, '--subscription')}", {})
+        if words[2] == "register":
+            there[_option(words, "--namespace")] = "Registering"
+            return None, ""
+        states = {"Microsoft.Storage": "NotRegistered", **there}
+        return [{"namespace": name, "registrationState": states[name]} for name in states], ""
     if words[1:3] == ["role", "assignment"]:
         who = _option(words, "--assignee") or _option(words, "--assignee-object-id")
         key = f"role {who} {_option(words, '--role')} {_option(words, '--scope')}"
         if words[3] == "create":
             things[key] = {"id": key, "condition": _option(words, "--condition")}
             return things[key], ""
+        if words[3] == "delete":
+            things.pop(_option(words, "--ids"))
+            return None, ""
         return ([things[key]] if key in things else []), ""
-    verb = next(at for at, word in enumerate(words) if word in ("show", "create", "update"))
+    deleted = things.setdefault("deleted vaults", [])
+    if words[1:3] == ["keyvault", "list-deleted"]:
+        return [{"name": name} for name in deleted], ""
+    if words[1:3] == ["keyvault", "create"] and _option(words, "--name") in deleted:
+        return None, "ERROR: (ConflictError) A vault with the same name already exists"
+    if words[1:3] == ["keyvault", "recover"]:
+        deleted.remove(_option(words, "--name"))
+    verbs = ("show", "create", "update", "recover")
+    verb = next(at for at, word in enumerate(words) if word in verbs)
     name = _option(words, "--name") or _option(words, "--account-name")
     owners = ("--identity-name", "--vault-name", "--storage-account")
     owner = next((found for one in owners if (found := _option(words, one))), "")
@@ -113,6 +274,8 @@ def _az(things: dict[str, Any], words: list[str]) -> Answer:
             "clientId": f"client-{name}",
             "subject": _option(words, "--subject"),
             "isVersioningEnabled": _option(words, "--enable-versioning") == "true",
+            "allowSharedKeyAccess": _option(words, "--allow-shared-key-access") != "false",
+            "allowBlobPublicAccess": _option(words, "--allow-blob-public-access") != "false",
         }
     if key in things:
         return things[key], ""
@@ -124,7 +287,7 @@ def _option(words: list[str], name: str) -> str:
 
 
 class Cloud:
-    """The state behind both programs; `bin` is the folder that a PATH needs to find them."""
+    """The state behind the programs; `bin` is the folder that a PATH needs to find them."""
 
     def __init__(self, folder: Path) -> None:
         self.state: dict[str, Any] = {"things": {}, "commands": [], "fail": ""}
@@ -143,9 +306,9 @@ class Cloud:
         return commands
 
     def programs(self) -> Path:
-        """A folder with both programs, which begin with this state and keep a copy of their own."""
+        """A folder with the programs, which begin with this state and keep a copy of their own."""
         (self._folder / "state.json").write_text(json.dumps(self.state))
-        for name in ("az", "gh"):
+        for name in ("az", "gh", "pulumi"):
             path = self._folder / name
             path.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {__file__} {name} "$@"\n')
             path.chmod(0o755)
@@ -157,8 +320,6 @@ class Cloud:
 
 
 if __name__ == "__main__":
-    import os
-
     file = Path(os.environ["PATH"].split(":")[0]) / "state.json"
     kept = json.loads(file.read_text())
     said, wrong = answered(kept, sys.argv[1:])

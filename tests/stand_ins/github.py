@@ -18,12 +18,14 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 BOT, APP = "github-actions[bot]", "the-teams-app[bot]"
-PAGE = 2
+# Items of a page, and the most files of a pull request that are listed.
+PAGE, LISTED = 2, 3000
 
 
 @dataclass
@@ -38,7 +40,8 @@ class State:
     artifacts: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     files: dict[int, bytes] = field(default_factory=dict)
     pulls: list[dict[str, Any]] = field(default_factory=list)
-    changed: dict[int, list[str]] = field(default_factory=dict)
+    # Pull request → the files that it changes, by name, or as GitHub answers.
+    changed: dict[int, list[str] | list[dict[str, str]]] = field(default_factory=dict)
     comments: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     issues: list[dict[str, Any]] = field(default_factory=list)
     # Who approved which GitHub environment of a run.
@@ -56,7 +59,9 @@ class State:
         """An artifact of a run."""
         number = 1 + len(self.files)
         self.files[number] = content
-        self.artifacts.setdefault(run, []).append({"id": number, "name": name, "expired": False})
+        made = {"created_at": now(), "workflow_run": {"id": run}}
+        artifact = {"id": number, "name": name, "expired": False, **made}
+        self.artifacts.setdefault(run, []).append(artifact)
 
     def comment(self, pull: int, body: str, login: str | None = BOT) -> None:
         """A comment that is there already; of a deleted account without a login."""
@@ -67,6 +72,11 @@ class State:
     def bodies(self, pull: int) -> list[str]:
         """The comments of a pull request, in order."""
         return [comment["body"] for comment in self.comments.get(pull, [])]
+
+
+def now() -> str:
+    """The time as GitHub writes it, to the second."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 class Refusal(Exception):
@@ -94,7 +104,8 @@ def _answer(
             run
             for run in reversed(state.runs.values())
             if (run["path"], run["head_branch"]) == (path, query["branch"])
-            and (run["event"], run["conclusion"]) == (query["event"], query["status"])
+            and run["event"] == query["event"]
+            and run["conclusion"] == query.get("status", run["conclusion"])
         ]
         return "actions:read", ("workflow_runs", runs)
     if found := match("GET", r"actions/runs/(\d+)"):
@@ -125,10 +136,16 @@ def _answer(
         return "contents:read", {"permission": permission}
     if found := match("GET", r"pulls/(\d+)"):
         pulls = {pull["number"]: pull for pull in state.pulls}
-        return "pull-requests:read", _known(pulls, found[1])
+        count = len(state.changed.get(int(found[1]), []))
+        return "pull-requests:read", {"changed_files": count, **_known(pulls, found[1])}
     if found := match("GET", r"pulls/(\d+)/files"):
-        names = state.changed.get(int(found[1]), [])
-        return "pull-requests:read", ("", [{"filename": name} for name in names])
+        files = [
+            {"filename": file, "status": "modified"} if isinstance(file, str) else file
+            for file in state.changed.get(int(found[1]), [])
+        ]
+        return "pull-requests:read", ("", files[:LISTED])
+    if found := match("GET", r"pulls/(\d+)/commits"):
+        return "pull-requests:read", ("", _commits(state, int(found[1])))
     if match("GET", "issues"):
         shown = [
             issue
@@ -190,6 +207,22 @@ def _pull(state: State, body: Any, login: str) -> dict[str, Any]:
     return {"number": number, "state": "open", "user": {"login": login}, "head": head, **fields}
 
 
+def _commits(state: State, number: int) -> list[dict[str, Any]]:
+    """Of a pull request on main. An account has the address NAME@users of its commits; what the
+    API made is its token's. Of one that git does not have, none is known.
+    """
+    head = next(pull["head"] for pull in state.pulls if pull["number"] == number)
+    if "sha" not in head:
+        return []
+    words = ("log", "--format=%ae %ce", f"refs/heads/main..refs/heads/{head['ref']}")
+    own, commits = {"app@example.org": APP}, []
+    for line in filter(None, _git(state, *words).splitlines()):
+        logins = (own.get(email, email.removesuffix("@users")) for email in line.split())
+        users = [None if "@" in login else {"login": login} for login in logins]
+        commits.append(dict(zip(("author", "committer"), users, strict=True)))
+    return commits
+
+
 def _of_git(state: State, method: str, path: str, body: Any) -> Any:
     """Refs, commits and trees of the repository: docs.github.com/rest/git."""
     kind, _, name = path.partition("/")
@@ -200,8 +233,11 @@ def _of_git(state: State, method: str, path: str, body: Any) -> Any:
         refs = [line.split() for line in lines.splitlines()]
         return "contents:read", [{"ref": ref, "object": {"sha": sha}} for ref, sha in refs]
     if (method, kind) == ("GET", "commits"):
-        tree, message = _git(state, "log", "-1", "--format=%T%n%B", name).split("\n", 1)
-        return "contents:read", {"tree": {"sha": tree}, "message": message.strip()}
+        words = ("log", "-1", "--format=%T%n%P%n%B", name)
+        tree, above, message = _git(state, *words, strip=False).split("\n", 2)
+        parents = [{"sha": parent} for parent in above.split()]
+        commit = {"tree": {"sha": tree}, "parents": parents, "message": message.strip()}
+        return "contents:read", commit
     if (method, path) == ("POST", "blobs"):
         assert body["encoding"] == "base64"
         return "contents:write", lambda: {"sha": _blob(state, base64.b64decode(body["content"]))}

@@ -37,6 +37,7 @@ from ml.backends.runs import (
     Sample,
     Status,
     Watch,
+    latest,
     unwatched,
 )
 from ml.backends.storage import Cleaning, Needed, Usage
@@ -44,7 +45,7 @@ from ml.core import home, trees
 from ml.core.errors import Problem, Refused
 from ml.serving import endpoint
 from ml.specs.expressions import resolve_command
-from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, Value
 from ml.sweeps.objective import leader, score
 from ml.sweeps.samplers import sampler_for
 
@@ -64,14 +65,18 @@ class MemoryRuns:
     poll_s = 0.2
     kept: dict[str, Entry] = field(default_factory=dict)
 
+    def patience_s(self, refused: Refused) -> float:
+        return 0.0
+
     def document(self, run: Run) -> dict[str, Any]:
         return {"name": run.name, "id": run.id, "status": run.status, "metrics": dict(run.metrics)}
 
     def find(self, name: str, experiment: str | None = None) -> Run:
-        entries = [e for e in self.entries() if experiment in (None, e.run.experiment)]
-        for entry in entries:
+        if name == "latest" and (run := latest(self.entries(), experiment)):
+            return run
+        for entry in self.entries():
             for run in (entry.run, *entry.run.below()):
-                if name in ("latest", run.name, run.id):
+                if name in (run.name, run.id):
                     return run
         raise Refused(Problem("no-such-run", f"there is no run `{name}`"))
 
@@ -96,8 +101,14 @@ class MemoryRuns:
     def original(self, run: Run) -> Run | None:
         return run
 
+    def writer(self, pipeline: Run, output: str) -> Run:
+        return pipeline
+
     def metrics(self, run: Run) -> Mapping[str, float]:
         return {name: curve[-1][1] for name, curve in self.all_curves(run).items()}
+
+    def parameters(self, run: Run) -> Mapping[str, Value]:
+        return run.parameters
 
     def curves(self, runs: Sequence[Run], metric: str) -> Mapping[str, Curve]:
         curves = {run.id: self.all_curves(run).get(metric) for run in runs}
@@ -234,7 +245,7 @@ class MemoryRegistry:
     def keep_folder(self, model: str, folder: Path) -> None:
         """It is here."""
 
-    def bring_folder(self, model: str, folder: Path) -> None:
+    def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
         """It is here."""
 
     def _set(self, version: Version, **changes: Any) -> Version:
@@ -459,6 +470,7 @@ class MemoryBackend:
         return {
             "spec": str(plan.place),
             "display_name": plan.display_name,
+            "tags": dict(plan.tags),
             "code": {
                 "commit": _commit(command.code),
                 "dirty": True,

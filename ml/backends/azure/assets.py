@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,19 @@ class AzureAssets:
         return [self._compare(spec) for spec in specs]
 
     def create(self, state: AssetState) -> None:
-        """Upload what the spec names and register the version with its digest."""
+        """Upload what the spec names and register the version with its digest.
+
+        A folder is uploaded as the snapshot of it: azure-ai-ml would match
+        every file below it, those of `.venv` included, several times.
+        """
         spec = state.spec
+        snapshots = {
+            field: str(taken.folder)
+            for field, path in _local(spec)
+            if field != "path" and path.is_dir() and (taken := snapshot.take(path)) is not None
+        }
         with load.quiet():
-            entity = load.from_document(spec.document, spec.file, {}).entity
+            entity = load.load(spec.file, snapshots).entity
         entity.version = spec.version
         entity.tags = {**(entity.tags or {}), CONTENT: state.digest}
         with as_refusals(), self._workspace.quiet():
@@ -63,11 +72,17 @@ class AzureAssets:
 def _digest(spec: AssetSpec) -> str:
     """Of the spec's fields and of the files and folders that they name."""
     parts = [repr(sorted(spec.document.data.items(), key=str))]
-    build = spec.get("build", "path")
-    for written in (spec.get("conda_file"), spec.get("path"), build, spec.get("code")):
+    for _, path in _local(spec):
+        # As azure-ai-ml uploads it: without what the folder's ignore file leaves out.
+        taken = snapshot.take(path) if path.is_dir() else None
+        parts.append(taken.digest if taken else assets.digest(path))
+    return sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _local(spec: AssetSpec) -> Iterator[tuple[str, Path]]:
+    """The fields that name a file or folder of this machine, with what they name."""
+    for field in ("conda_file", "path", "build.path", "code"):
+        written = spec.get(*field.split("."))
         path = assets.local(written, spec.file.parent) if isinstance(written, str) else None
         if path is not None and path.exists():
-            # As azure-ai-ml uploads it: without what the folder's ignore file leaves out.
-            taken = snapshot.take(path.resolve()) if path.is_dir() else None
-            parts.append(taken.digest if taken else assets.digest(path))
-    return sha256("\n".join(parts).encode()).hexdigest()
+            yield field, path.resolve()

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from ml.backends import snapshot
@@ -24,18 +25,23 @@ from ml.backends.azure.runs import AzureRuns
 from ml.backends.azure.storage import AzureStorage
 from ml.backends.azure.submission import Submission
 from ml.backends.azure.workspace import Workspace, configured
-from ml.backends.base import EnvironmentComparison, Options
+from ml.backends.base import EnvironmentComparison, Options, WorkflowRun
 from ml.backends.runs import LOG_FOLLOWS, OPEN, Event, Run, Watch, unwatched
 from ml.core import faults
 from ml.core.errors import Problem, Refused
+from ml.core.imports import ROOT
+from ml.specs.assets import assets
+from ml.specs.check import workflow_jobs
 from ml.specs.plan.plan import AutoMLPlan, PipelinePlan, Plan, SweepPlan, sweeps
+from ml.specs.sdk.errors import translate
 
 
 class AzureBackend:
     """Runs jobs of every kind in a workspace (see `Backend`) with azure-ai-ml.
 
     A job's name is made of its commit and its spec, so that the same pair is run once: running it
-    again follows the job that there is, and `again` starts another.
+    again follows the job that there is, and `again` starts another. Such a name can be foreseen and
+    taken: jobs of a workflow have one that cannot.
     """
 
     name = "azure"
@@ -110,6 +116,14 @@ class AzureBackend:
                 "--on local",
                 "leave --evict-after out, and name a low-priority cluster in `compute:`",
             )
+        if (workflow := self._options.workflow) is not None:
+            yield from workflow_jobs.problems(plan.spec, workflow.clusters, ROOT)
+            return
+        for name in plan.spec.mapping("properties") if plan.spec else ():
+            if name.startswith(workflow_jobs.RESERVED):
+                found, expected = f"`properties: {name}`", "a property of your own"
+                place = plan.spec.place("properties", name)
+                yield Problem("reserved-property", found, expected, "leave it out", place)
 
     def differences(self, plan: Plan) -> tuple[str, ...]:
         workspace = self.workspace
@@ -122,35 +136,43 @@ class AzureBackend:
         return tuple(lines)
 
     def requests(self, plan: Plan) -> tuple[str, ...]:
-        return tuple(submission.requests(self.workspace, self._submission(plan)))
+        from azure.ai.ml.exceptions import MlException
+
+        spec = plan.spec
+        try:
+            return tuple(submission.requests(self.workspace, self._submission(plan)))
+        except MlException as error:
+            # azure-ai-ml's converter looks at what its loader has let through.
+            raise Refused(*translate(error, spec.kind, spec.document, spec.file)) from error
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         """Submit the plan and follow it to its end; Ctrl-C ends the following, not the job."""
-        wanted = self._submission(plan)
-        job = self._started(wanted)
+        wanted, workflow = self._submission(plan), self._options.workflow
+        job = self._of_workflow(wanted, workflow) if workflow else self._started(wanted)
         self._options.say(f"azure: {job.name}, {studio(job)}")
-        run = self._explained(self._follow(job, watch), plan)
+        run = self._explained(self._follow(job.name, watch), plan)
         if run.status == "Completed":
             self.runs.outputs(run)
+            if workflow:
+                _hold_outputs(run, workflow.jobs[wanted.name])
         watch(Event("ended", run))
         return run
 
-    def _follow(self, job: Any, watch: Watch) -> Run:
+    def _follow(self, job: str, watch: Watch) -> Run:
         follower = Follower(self.runs, self._options.echo, self._options.say)
         try:
             return follower.follow(job, watch)
         except KeyboardInterrupt:
             self._options.say(
-                f"{job.name} goes on; follow it: ml runs logs --follow {job.name} --on azure, "
-                f"end it: ml runs cancel {job.name} --on azure"
+                f"{job} goes on; follow it: ml runs logs --follow {job} --on azure, "
+                f"end it: ml runs cancel {job} --on azure"
             )
             raise
 
     def _followed(self, name: str, watch: Watch) -> Run:
         """A job that a batch endpoint started, followed to its end, with its outputs."""
-        job = self.runs.job(name)
-        self._options.say(f"azure: {name}, {studio(job)}")
-        run = self._follow(job, watch)
+        self._options.say(f"azure: {name}")
+        run = self._follow(name, watch)
         if run.status == "Completed":
             self.runs.outputs(run)
         return run
@@ -172,7 +194,23 @@ class AzureBackend:
                 "--again starts another run"
             )
             return existing
-        return self._submit(wanted.again(number) if number > 1 else wanted)
+        return self._submit(wanted.named(f"{wanted.name}-{number}") if number > 1 else wanted)
+
+    def _of_workflow(self, wanted: Submission, workflow: WorkflowRun) -> Any:
+        """The job that this run of the workflow submitted for it, else a new one."""
+        submitted = workflow.jobs.get(wanted.name)
+        if submitted and (job := self.runs.job(submitted["run"])) is not None:
+            return job
+        if workflow.final:
+            found = f"this run of the workflow has not submitted `{wanted.name}`"
+            hint = "start all jobs of the workflow again, so that it is run and reviewed"
+            raise Refused(Problem("not-reviewed", found, ", ".join(workflow.jobs), hint))
+        if wanted.job.type == "pipeline":  # no step of a job that somebody else submitted
+            wanted.job.settings.force_rerun = True
+        words = wanted.name.rpartition("-")[0]
+        job = self._submit(wanted.named(f"{words}-{token_hex(8)}"))
+        workflow.jobs[wanted.name] = {"run": job.name, "outputs": {}}
+        return job
 
     def _submit(self, wanted: Submission) -> Any:
         from azure.core.exceptions import AzureError
@@ -194,7 +232,7 @@ class AzureBackend:
         command = plan.trial if isinstance(plan, SweepPlan) else plan
         place = command.places.get("command", plan.place)
         if run.error is not None and run.error.code == "image-build-failed":
-            end = log_end(self.runs.logs(run).get("image_build"))
+            end = log_end(self._log(run, "image_build"))
             place = command.places.get("environment", plan.place)
             return replace(run, error=replace(run.error, place=place, found=run.error.found + end))
         if run.error is not None and run.error.code == "script-failed":
@@ -209,7 +247,15 @@ class AzureBackend:
     def _cause(self, run: Run) -> str:
         """What Azure says of a failed script, and the end of its log."""
         assert run.error is not None
-        return describe_failure(run.error.found, self.runs.logs(run).get("0"))
+        return describe_failure(run.error.found, self._log(run, "0"))
+
+    def _log(self, run: Run, rank: str) -> Path | None:
+        """The log, if there is one that can be read: a failure is explained without it too."""
+        try:
+            return self.runs.logs(run).get(rank)
+        except Refused as refused:
+            self._options.say(str(refused))
+            return None
 
     def cached(self, plan: Plan, output: str) -> Run | None:
         return None
@@ -251,6 +297,17 @@ class AzureBackend:
 
     def was_stopped(self, run: Run) -> bool:
         return False
+
+
+def _hold_outputs(run: Run, job: dict[str, Any]) -> None:
+    """Note what the outputs hold, or refuse them where they are not what was noted before."""
+    digests = {name: f"sha256:{assets.digest(path)}" for name, path in run.outputs.items()}
+    for name, digest in job["outputs"].items():
+        if digests.get(name) != digest:
+            found = f"the output `{name}` of {run.name} is {digests.get(name)}"
+            hint = "somebody wrote to the workspace's storage; train again"
+            raise Refused(Problem("output-changed", found, f"{digest}, as was reviewed", hint))
+    job["outputs"] = digests
 
 
 def describe_failure(message: str, log: Path | None) -> str:

@@ -1,28 +1,33 @@
 """Managed online endpoints, as the port `Endpoints` offers them.
 
-The service keeps the state: an endpoint's traffic, and tags that say which deployment is live and
-which are a canary's. One request changes both, so a killed release leaves no half of a switch.
+`infra` makes them; the stack files have their names. The service keeps the state: an endpoint's
+traffic, and tags that say which deployment is live and which are a canary's. One request changes
+both, so a killed release leaves no half of a switch. What a release wrote last is in the
+workspace's storage too: before each change the endpoint is compared with it, and where somebody
+else changed it, nothing is overwritten.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
-from ml.backends.azure.blobs import Lease
+from infra.settings import loader
+from ml.backends.azure.blobs import Lease, Record, Routes, Written
 from ml.backends.azure.collected import collected
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import UNKNOWN, as_refusals, explain
 from ml.backends.azure.registry import AzureRegistry
 from ml.backends.azure.traffic import AzureRouter
 from ml.backends.azure.workspace import Workspace
+from ml.backends.endpoints import CHANGED
 from ml.backends.registry import model_folder
 from ml.core import documents, files
 from ml.core.errors import Exit, Problem, Refused
@@ -34,9 +39,11 @@ from ml.serving.server import Answer, Launch, Server
 from ml.specs.sdk import load
 
 # Tags of an endpoint, each with the name of a deployment.
-LIVE, CANARY = "live", "canary"
+LIVE: Final = "live"
+CANARY: Final = "canary"
 # Tags of a deployment.
 MODEL, VERSION, DIGEST, SERVING, COLLECT = "model", "version", "digest", "serving", "collect"
+_OWN = frozenset(f"tags.{tag}" for tag in (MODEL, VERSION, DIGEST, SERVING, COLLECT))
 # The error of a deployment whose container does not start: learn.microsoft.com/azure/
 # machine-learning/how-to-troubleshoot-online-endpoints#error-resourcenotready
 _NOT_READY = "ResourceNotReady"
@@ -45,7 +52,21 @@ _TIMEOUT = "SCORING_TIMEOUT_MS"
 _LOG_LINES = 15
 # For how long a deployment that ran is taken to run.
 _STATUS_S = 10.0
-_UP = "Succeeded"
+# Values of `provisioningState` that pass, or say nothing of the answers: a scaling or an update
+# leaves a deployment running, and one that is deleted is gone by the next look.
+_PASSING = ("Creating", "Updating", "Scaling", "Deleting", "Canceled")
+_UP = frozenset({"Succeeded", *_PASSING})
+# "If the value is other than these, the operation is still running": learn.microsoft.com/azure/
+# azure-resource-manager/management/async-operations#provisioningstate-values
+_ENDED = frozenset({"Succeeded", "Failed", "Canceled"})
+# How long another operation on the endpoint is waited for, and how often it is asked; how often an
+# operation is begun again that failed by the service's own fault, or by a conflict that no state
+# shows.
+BUSY_S, BUSY_POLL_S, _FAULTS = 1800.0, 15.0, 3
+# Of a deployment, what changes by itself or says nothing of what it is.
+_VOLATILE = frozenset(
+    {"provisioning_state", "creation_context", "properties", "instance_count", "scale_settings"}
+)
 # Of a deployment: learn.microsoft.com/azure/azure-monitor/reference/supported-metrics/
 # microsoft-machinelearningservices-workspaces-onlineendpoints-deployments-metrics
 _MEMORY, _LATENCY = "CpuMemoryUtilizationPercentage", "RequestLatency_P95"
@@ -61,35 +82,51 @@ class AzureEndpoints:
         self._routers: dict[str, AzureRouter] = {}
         self._seen_up: dict[Path, float] = {}
         self._leases: dict[str, Lease] = {}
+        self._say: Callable[[str], None] = lambda _: None
         self._metrics: dict[tuple[Server, str], tuple[float, list[tuple[float, float]]]] = {}
         self._sizes: dict[str, float] = {}
 
+    def name_of(self, model: str, environment: str) -> str:
+        """As the environment's stack names it; of one without a stack there is none on Azure."""
+        if environment not in loader.environments(loader.FOLDER):
+            return f"{model}-{environment}"
+        return loader.declared(environment, loader.FOLDER).names.regional(model)
+
     def live(self, endpoint: str) -> Live | None:
-        """By the endpoint's tags; of an endpoint without them, what has the most traffic."""
+        """By the endpoint's tags. Refused where somebody changed what a release left."""
+        if self._endpoint(endpoint) is None:
+            return None
+        return self._state(endpoint, *self._check(endpoint))
+
+    def served(self, endpoint: str) -> Live | None:
         resource = self._endpoint(endpoint)
         if resource is None:
             return None
-        deployments = self._deployments(endpoint)
-        traffic = resource.traffic or {}
-        tags = resource.tags or {}
-        name = tags.get(LIVE) or max(traffic, key=lambda each: traffic[each], default="")
-        if name not in deployments or not (tags.get(LIVE) or traffic[name]):
+        return self._state(endpoint, resource, self._deployments(endpoint))
+
+    def _state(self, endpoint: str, resource: Any, deployments: Mapping[str, Any]) -> Live | None:
+        routes = _routes(resource)
+        traffic, name = routes["traffic"], routes[LIVE]
+        if not name:
             return None
+        if name not in deployments:
+            raise _changed(endpoint, [f"the deployment {name} is gone"], routes)
         state = Live(_server(endpoint, name), _launch(endpoint, deployments[name]))
-        if (green := deployments.get(tags.get(CANARY, ""))) is None:
+        if (green := deployments.get(routes[CANARY])) is None:
             return state
         canary = Canary(
             _server(endpoint, green.name),
             _launch(endpoint, green),
             traffic.get(green.name, 0),
-            (resource.mirror_traffic or {}).get(green.name, 0),
+            routes["mirror"].get(green.name, 0),
             _server(endpoint, BASELINE) if BASELINE in deployments else None,
         )
         return replace(state, canary=canary)
 
     def url(self, endpoint: str) -> str | None:
         resource = self._endpoint(endpoint)
-        return str(resource.scoring_uri) if resource is not None and resource.traffic else None
+        serves = resource is not None and _routes(resource)["traffic"]
+        return str(resource.scoring_uri) if serves else None
 
     @contextmanager
     def locked(self, endpoint: str) -> Iterator[None]:
@@ -103,15 +140,24 @@ class AzureEndpoints:
 
     @contextmanager
     def reserve(self, endpoint: str, waiting: Callable[[str], None]) -> Iterator[None]:
+        """`waiting` is told too what this machine waits for meanwhile.
+
+        Refused where no stack declares the endpoint, where Azure has none, and where somebody
+        changed it.
+        """
+        if _stack_of(endpoint) is None:
+            raise self._no_endpoint(endpoint)
         with Lease(self._workspace, endpoint).hold(waiting) as lease:
-            self._leases[endpoint] = lease
+            self._leases[endpoint], self._say = lease, waiting
             try:
+                self._check(endpoint)
                 yield
             finally:
                 del self._leases[endpoint]
 
     def check_launch(self, launch: Launch) -> None:
-        """Nothing is checked of what is deployed already: the service keeps it as it was."""
+        """Of what is deployed already, whether somebody changed it."""
+        self._check(launch.endpoint)
         if launch.settings:
             self._registry.bring(self._registry.find(launch.model, launch.version))
             local.check_launch(launch)
@@ -128,7 +174,7 @@ class AzureEndpoints:
             if resource is None:
                 return None
             self._routers[endpoint] = AzureRouter(self._workspace, endpoint, resource.scoring_uri)
-            if (state := self.live(endpoint)) is not None:
+            if (state := self.served(endpoint)) is not None:
                 self._routers[endpoint].follow(state)
         return self._routers[endpoint]
 
@@ -146,11 +192,17 @@ class AzureEndpoints:
     def begin(self, slot: Path, launch: Launch) -> Callable[[], Server]:
         """A second deployment of what is deployed is a copy of the first."""
         self._check_lease(launch.endpoint)
-        deployment = self._deployment(slot, launch)
-        self._make_endpoint(launch.endpoint)
-        with as_refusals(), self._workspace.quiet():
-            poller = self._client.online_deployments.begin_create_or_update(deployment)
-        return lambda: self._wait(poller, slot)
+        _, deployments = self._check(launch.endpoint)
+        deployment = self._deployment(slot, launch, deployments.values())
+        self._note(launch.endpoint, {slot.name: None})
+
+        def put() -> Any:
+            self._check(launch.endpoint)
+            return self._client.online_deployments.begin_create_or_update(deployment)
+
+        with as_refusals():
+            wait = self._begun(launch.endpoint, put)
+        return lambda: self._wait(wait, slot)
 
     def switch(self, endpoint: str, to: Live | None) -> None:
         """With the same shares as on this machine, but a mirror for green alone.
@@ -159,21 +211,32 @@ class AzureEndpoints:
         mirror traffic to only one deployment".
         """
         self._check_lease(endpoint)
-        resource = self._endpoint(endpoint)
-        if resource is None:
-            return
-        traffic: dict[str, int] = {}
-        mirror: dict[str, int] = {}
-        tags = {key: of for key, of in (resource.tags or {}).items() if key not in (LIVE, CANARY)}
+        before = _routes(self._check(endpoint)[0])
+        after: Routes = {"traffic": {}, "mirror": {}, LIVE: "", CANARY: ""}
         if to is not None:
-            traffic = {name: of for name, of in local.routes(to)["traffic"].items() if of}
-            tags[LIVE] = to.server.slot.name
+            after["traffic"] = {name: of for name, of in local.routes(to)["traffic"].items() if of}
+            after[LIVE] = to.server.slot.name
         if to is not None and to.canary is not None:
-            tags[CANARY] = to.canary.server.slot.name
-            mirror = {tags[CANARY]: to.canary.mirror} if to.canary.mirror else {}
-        resource.traffic, resource.mirror_traffic, resource.tags = traffic, mirror, tags
-        with as_refusals(), self._workspace.quiet():
-            self._client.online_endpoints.begin_create_or_update(resource).result()
+            after[CANARY] = to.canary.server.slot.name
+            after["mirror"] = {after[CANARY]: to.canary.mirror} if to.canary.mirror else {}
+
+        def put() -> Any:
+            resource, _ = self._check(endpoint)
+            resource.traffic, resource.mirror_traffic = after["traffic"], after["mirror"]
+            others = {
+                key: of for key, of in (resource.tags or {}).items() if key not in (LIVE, CANARY)
+            }
+            own = {LIVE: after[LIVE], CANARY: after[CANARY]}
+            resource.tags = others | {key: of for key, of in own.items() if of}
+            return self._client.online_endpoints.begin_create_or_update(resource)
+
+        if after != before:
+            # A release that is killed in between leaves either.
+            self._note(endpoint, routes=[before, after])
+            with as_refusals():
+                self._begun(endpoint, put)()
+            self._await_routes(endpoint, before, after)
+            self._note(endpoint, routes=[after])
         if to is not None and endpoint in self._routers:
             self._routers[endpoint].follow(to)
 
@@ -184,29 +247,40 @@ class AzureEndpoints:
 
     def stop_idle(self, endpoint: str) -> None:
         self._check_lease(endpoint)
-        for name in self._idle(endpoint):
-            with as_refusals(), self._workspace.quiet():
-                self._client.online_deployments.begin_delete(name, endpoint).result()
+        self._check(endpoint)
+        idle = self._idle(endpoint)
+        self._note(endpoint, dict.fromkeys(idle))
+        for name in idle:
+            self._delete(endpoint, name)
 
     def is_up(self, server: Server) -> bool:
         """As it was at most ten seconds ago."""
         now = time.monotonic()
         if now - self._seen_up.get(server.slot, -_STATUS_S) >= _STATUS_S:
-            deployment = self._deployments(server.slot.parent.name).get(server.slot.name)
-            if deployment is None or deployment.provisioning_state != _UP:
+            endpoint = server.slot.parent.name
+            deployment = self._deployments(endpoint).get(server.slot.name)
+            if deployment is None or deployment.provisioning_state not in _UP:
                 self._seen_up.pop(server.slot, None)
+                self._check(endpoint)  # what somebody deleted is no fault of the version
                 return False
             self._seen_up[server.slot] = now
         return True
 
     def score(self, server: Server, body: Mapping[str, object]) -> Answer:
-        router = self.start_router(server.slot.parent.name)
-        return router.post(json.dumps(body), server.slot.name)
+        """Refused (no-answer) where the service answers in the model's place, or nobody does."""
+        slot = server.slot
+        try:
+            answer = self.start_router(slot.parent.name).post(json.dumps(body), slot.name)
+        except OSError as error:
+            raise self._unanswered(slot, str(error)) from None
+        if not answer.by_model:
+            raise self._unanswered(slot, f"the service answers {answer.status}, {answer.excerpt}")
+        return answer
 
     def ask(self, endpoint: str, body: Mapping[str, object]) -> Answer:
         """The answer's digest tells which deployment it was."""
         answer = self.start_router(endpoint).post(json.dumps(body))
-        state = self.live(endpoint)
+        state = self.served(endpoint)
         digest = answer.body.get("model_digest") if isinstance(answer.body, dict) else None
         if state and state.canary and digest == state.canary.launch.digest != state.launch.digest:
             return replace(answer, deployment=state.canary.server.slot.name)
@@ -253,6 +327,11 @@ class AzureEndpoints:
         hint = f"{hint}; its log: {command}" if hint else f"its log: {command}"
         problem = Problem(code, f"{what}; its log ends:\n{end}", expected, hint)
         return Refused(problem, exit_code=Exit.RUN_FAILED)
+
+    def _unanswered(self, slot: Path, why: str) -> Refused:
+        what = f"the deployment `{slot.name}` of `{slot.parent.name}` gave no answer: {why}"
+        expected = "an answer of its model, which alone says something of the version"
+        return self.failure(slot, "no-answer", what, expected, "apply again: nothing was switched")
 
     @property
     def _client(self) -> Any:
@@ -326,19 +405,130 @@ class AzureEndpoints:
             if name in (*SLOTS, BASELINE) and name not in named
         }
 
-    def _make_endpoint(self, name: str) -> None:
-        from azure.ai.ml.entities import ManagedOnlineEndpoint
+    def _check(self, endpoint: str) -> tuple[Any, dict[str, Any]]:
+        """The endpoint and its deployments, as a release left them; Refused where they are not."""
+        while True:
+            resource, record = self._recorded(endpoint)
+            deployments = self._deployments(endpoint)
+            changes = list(_changes(record, _routes(resource), deployments))
+            if not changes:
+                return resource, deployments
+            if self._recorded(endpoint)[1] == record:  # else another machine releases meanwhile
+                raise _changed(endpoint, changes, record["routes"][-1])
 
-        if self._endpoint(name) is None:
-            resource = ManagedOnlineEndpoint(name=name, auth_mode="aad_token")
-            with as_refusals(), self._workspace.quiet():
-                self._client.online_endpoints.begin_create_or_update(resource).result()
+    def _recorded(self, endpoint: str) -> tuple[Any, Written]:
+        """The endpoint, and what releases wrote last of it: of this one, and not of one of that
+        name before it.
+        """
+        record = Record(self._workspace, endpoint).read()
+        resource = self._endpoint(endpoint)
+        if resource is None:
+            raise self._no_endpoint(endpoint)
+        created = str((resource.properties or {}).get("createdAt"))
+        if record is None or record["created"] != created:
+            record = {"created": created, "routes": [_NOTHING], "deployments": {}}
+        return resource, record
 
-    def _deployment(self, slot: Path, launch: Launch) -> Any:
+    def _note(
+        self,
+        endpoint: str,
+        deployments: Mapping[str, dict[str, str] | None] | None = None,
+        routes: list[Routes] | None = None,
+    ) -> None:
+        """Write down what a release is about to make of the endpoint, or has made.
+
+        A deployment that is None is being made or deleted: it may be there or not.
+        """
+        if routes is None and not deployments:
+            return
+        _, record = self._recorded(endpoint)
+        record["routes"] = routes or record["routes"]
+        record["deployments"] |= deployments or {}
+        Record(self._workspace, endpoint).write(record)
+
+    def _delete(self, endpoint: str, name: str) -> None:
+        def delete() -> Any:
+            self._check(endpoint)
+            return self._client.online_deployments.begin_delete(name, endpoint)
+
+        with as_refusals():
+            self._begun(endpoint, delete)()
+        _, record = self._recorded(endpoint)
+        record["deployments"].pop(name, None)
+        Record(self._workspace, endpoint).write(record)
+
+    def _begun(self, endpoint: str, begin: Callable[[], Any]) -> Callable[[], Any]:
+        """Begin an operation on the endpoint; the returned function waits for its end.
+
+        Where Azure tells a conflict, another operation there is waited for. What failed by a
+        conflict without one, or by the service's own fault, is begun again some times. `begin`
+        compares the endpoint with the record: the other operation may be somebody's change.
+        """
+        from azure.core.exceptions import HttpResponseError
+
+        deadline, faults = time.monotonic() + BUSY_S, 0
+
+        def persist(act: Callable[[], Any]) -> Any:
+            nonlocal faults
+            while True:
+                try:
+                    with self._workspace.quiet():
+                        return act()
+                except HttpResponseError as error:
+                    is_conflict = error.status_code == 409
+                    is_busy = is_conflict and self._is_changing(endpoint)
+                    is_unknown = is_conflict and explain(error)[0].code == UNKNOWN
+                    is_fault = getattr(error.error, "code", "") == "InternalServerError"
+                    passes = is_busy or is_unknown or is_fault
+                    if not passes or time.monotonic() > deadline:
+                        raise
+                    faults += not is_busy
+                    if faults > _FAULTS:
+                        raise
+                    why = str(error.message).splitlines()[0]
+                self._check_lease(endpoint)
+                self._say(f"{endpoint}: {why}; waiting")
+                time.sleep(BUSY_POLL_S)
+
+        pollers = [persist(begin)]
+        return lambda: persist(lambda: (pollers.pop() if pollers else begin()).result())
+
+    def _is_changing(self, endpoint: str) -> bool:
+        """Whether an operation on the endpoint, or on a deployment of it, has not ended."""
+        every = [self._endpoint(endpoint), *self._deployments(endpoint).values()]
+        return any(each is not None and each.provisioning_state not in _ENDED for each in every)
+
+    def _await_routes(self, endpoint: str, before: Routes, after: Routes) -> None:
+        """Until the service tells what it was given: Azure/azure-dev#3881."""
+        deadline = time.monotonic() + BUSY_S
+        while (now := _routes(self._recorded(endpoint)[0])) != after:
+            if now != before or time.monotonic() > deadline:
+                wanted: Written = {"created": "", "routes": [after], "deployments": {}}
+                changes = list(_changes(wanted, now, {}))
+                raise _changed(endpoint, changes, after)
+            time.sleep(BUSY_POLL_S)
+
+    def _no_endpoint(self, name: str) -> Refused:
+        stack = _stack_of(name)
+        declare = "" if stack else "name it under `platform:endpoints` in infra/Pulumi.ENV.yaml; "
+        return Refused(
+            Problem(
+                "no-endpoint",
+                f"there is no endpoint `{name}` in the workspace {self._workspace.name}"
+                if stack
+                else f"no stack declares the endpoint `{name}`",
+                "the endpoint that infra makes, with its identity, diagnostics and alerts",
+                f"{declare}make deploy STACK={stack or 'ENV'}, as infra.yml does after a merge",
+            )
+        )
+
+    def _deployment(self, slot: Path, launch: Launch, deployments: Iterable[Any]) -> Any:
         from azure.ai.ml.entities import CodeConfiguration
 
         if not launch.settings:
-            for deployed in self._deployments(launch.endpoint).values():
+            for deployed in deployments:
+                if deployed.name not in (*SLOTS, BASELINE):
+                    continue  # somebody else's, whatever its tags say
                 tags = deployed.tags or {}
                 if (tags.get(DIGEST), tags.get(SERVING)) == (launch.digest, launch.serving):
                     deployed.name = slot.name
@@ -359,27 +549,34 @@ class AzureEndpoints:
         variables.pop(_TIMEOUT, None)
         deployment.environment_variables = variables
         deployment.tags = {
+            **(deployment.tags or {}),
             **{MODEL: launch.model, VERSION: launch.version, DIGEST: launch.digest},
             **{SERVING: launch.serving, COLLECT: str(launch.collect)},
         }
         return deployment
 
-    def _wait(self, poller: Any, slot: Path) -> Server:
+    def _wait(self, wait: Callable[[], Any], slot: Path) -> Server:
         from azure.core.exceptions import HttpResponseError
 
+        endpoint = slot.parent.name
         try:
             with as_refusals():
                 try:
-                    poller.result()
+                    wait()
                 except HttpResponseError as error:
                     if _NOT_READY not in str(error):
                         raise
                     what = f"the deployment did not start: {error.message.splitlines()[0]}"
                     raise self.failure(slot, "server-crashed", what) from None
         except BaseException:
-            with suppress(Refused), as_refusals():
-                self._client.online_deployments.begin_delete(slot.name, slot.parent.name).result()
+            with suppress(Refused):
+                self._delete(endpoint, slot.name)
             raise
+        made = self._deployments(endpoint).get(slot.name)
+        if made is None:
+            gone = [f"the deployment {slot.name} is gone"]
+            raise _changed(endpoint, gone, self._recorded(endpoint)[1]["routes"][-1])
+        self._note(endpoint, {slot.name: _content(made)})
         return Server(slot, 0, 0)
 
 
@@ -387,8 +584,123 @@ def _server(endpoint: str, name: str) -> Server:
     return Server(Path(endpoint) / name, 0, 0)
 
 
+# An endpoint before its first release.
+_NOTHING: Routes = {"traffic": {}, "mirror": {}, "live": "", "canary": ""}
+
+
+def _routes(resource: Any) -> Routes:
+    """What a release sets of an endpoint: who gets which requests, and its own two tags."""
+    shares = (resource.traffic, resource.mirror_traffic)
+    traffic, mirror = ({name: of for name, of in (each or {}).items() if of} for each in shares)
+    tags = resource.tags or {}
+    names = (tags.get(LIVE) or "", tags.get(CANARY) or "")
+    return {"traffic": traffic, "mirror": mirror, LIVE: names[0], CANARY: names[1]}
+
+
+def _content(deployment: Any) -> dict[str, str]:
+    """What a deployment is, by the names of its fields: `environment_variables.X`."""
+    fields = json.loads(json.dumps(deployment._to_dict(), default=str))
+    return dict(_flat({key: of for key, of in fields.items() if key not in _VOLATILE}))
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in fields.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value)
+
+
+def _changes(record: Written, routes: Routes, deployments: Mapping[str, Any]) -> Iterator[str]:
+    """What differs from what releases wrote, a phrase each. Deployments of other names are not
+    ours, as long as they get no traffic.
+    """
+    if routes not in record["routes"]:
+        now_of = dict(routes)
+        for key, was in record["routes"][-1].items():
+            if now_of[key] != was:
+                kind = "the tag " if key in (LIVE, CANARY) else ""
+                yield f"{kind}{key} is {_shown(now_of[key])}, and was {_shown(was)}"
+    for name, fields in record["deployments"].items():
+        if fields is None:
+            continue
+        if name not in deployments:
+            yield f"the deployment {name} is gone"
+            continue
+        now = _content(deployments[name])
+        for key in sorted(fields.keys() | now.keys()):
+            if key.startswith("tags.") and key not in _OWN:
+                continue  # a policy's, or a person's
+            if _comparable(fields.get(key)) != _comparable(now.get(key)):
+                is_now, before = (_told(key, of.get(key)) for of in (now, fields))
+                yield f"{key} of {name} is {is_now}, and was {before}"
+    for name in sorted(deployments.keys() & {*SLOTS, BASELINE} - record["deployments"].keys()):
+        yield f"the deployment {name} is of no release"
+
+
+def _comparable(value: str | None) -> str | None:
+    """An ARM id has upper case in one answer and lower case in another: "resource names are case
+    insensitive", learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules.
+    """
+    return value.lower() if value and "/subscriptions/" in value else value
+
+
+def _told(key: str, value: str | None) -> str:
+    """A value of a deployment's field; not of a variable, where somebody may put a secret."""
+    if value is None:
+        return "nothing"
+    return "(hidden)" if key.startswith("environment_variables.") else value
+
+
+def _changed(endpoint: str, changes: Iterable[str], routes: Routes) -> Refused:
+    """The error for an endpoint that somebody else changed; `routes` are those of the release."""
+    update = f"az ml online-endpoint update --name {endpoint}"
+    back = f'{update} --traffic "{_shares(routes["traffic"])}"'
+    back += f' --mirror-traffic "{_shares(routes["mirror"])}"' if routes["mirror"] else ""
+    tags = {LIVE: routes[LIVE], CANARY: routes[CANARY]}
+    back += "".join(f" --set tags.{key}={name}" for key, name in tags.items() if name)
+    return Refused(
+        Problem(
+            CHANGED,
+            f"somebody changed `{endpoint}` since a release wrote it: {'; '.join(changes)}",
+            "what the release left there; nothing was overwritten",
+            f"find out who and why; set it back ({back}; a deployment: az ml online-deployment "
+            f"update --endpoint-name {endpoint} --name NAME --set FIELD=VALUE) and apply again, or "
+            f"begin anew: az ml online-endpoint delete --name {endpoint}, then "
+            f"make deploy STACK={_stack_of(endpoint) or 'ENV'}",
+        ),
+        exit_code=Exit.RUN_FAILED,
+    )
+
+
+def _shares(shares: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={share}" for name, share in shares.items())
+
+
+def _shown(value: object) -> str:
+    return (_shares(value) if isinstance(value, dict) else str(value)) or "nothing"
+
+
+def _stack_of(endpoint: str) -> str | None:
+    """The stack that declares the endpoint, by its name on Azure."""
+    for stack in loader.environments(loader.FOLDER):
+        with suppress(Refused):  # a stack that cannot be read is not the one
+            settings = loader.declared(stack, loader.FOLDER)
+            if endpoint in [settings.names.regional(each.name) for each in settings.endpoints]:
+                return stack
+    return None
+
+
 def _timeout_ms(deployment: Any) -> float:
     return float(getattr(deployment.request_settings, "request_timeout_ms", None) or TIMEOUT_MS)
+
+
+def _share(text: str | None) -> float:
+    """The share in a tag; 0 where somebody wrote something else."""
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0
 
 
 def _launch(endpoint: str, deployment: Any) -> Launch:
@@ -404,6 +716,6 @@ def _launch(endpoint: str, deployment: Any) -> Launch:
         scoring_script="",
         model_folder=model_folder(digest),
         environment_variables=deployment.environment_variables or {},
-        collect=float(tags.get(COLLECT, 0)),
+        collect=_share(tags.get(COLLECT)),
         serving=tags.get(SERVING, ""),
     )

@@ -5,16 +5,23 @@ The service's own answer is kept unchanged in a log.
 
 from __future__ import annotations
 
+import json
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from json import JSONDecodeError
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.repository import shown
+
+if TYPE_CHECKING:
+    from azure.core.exceptions import HttpResponseError
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,8 @@ KNOWN = (
     Known(
         "quota",
         0,
-        "quota",
+        # Not in a name: every message has that of the endpoint, the job or the asset.
+        r"(?<![/-])quota(?!\w*-)",
         "the quota does not suffice: {message}",
         "az ml compute list-usage --location REGION, then ask for more in the portal",
     ),
@@ -113,6 +121,13 @@ KNOWN = (
         "az ml compute list; infra/Pulumi.ENV.yaml declares the clusters",
     ),
     Known(
+        "no-container",
+        404,
+        "ContainerNotFound",
+        "the workspace's storage has no container for what releases note: {message}",
+        "make deploy STACK=ENV makes it",
+    ),
+    Known(
         "no-asset",
         404,
         r"(data|environments?|models?|components?) .*not found",
@@ -131,11 +146,11 @@ KNOWN = (
         429,
         "",
         "Azure asks for fewer requests: {message}",
-        "wait some minutes and run this again: it starts nothing twice",
+        "wait some minutes and run this again: `ml run` follows a job that was submitted",
         Exit.RUN_FAILED,
     ),
 )
-_AGAIN = "run this again: a job that was submitted is followed, not started twice"
+_AGAIN = "run this again: `ml run` follows a job that was submitted"
 _LOST = Known(
     "no-connection",
     0,
@@ -147,31 +162,54 @@ _LOST = Known(
 _FAILED = Known(
     "azure-failed", 500, "", "Azure's service failed: {message}", _AGAIN, Exit.RUN_FAILED
 )
-_REFUSED = Known(
-    "azure-refused", 0, "", "Azure refuses this: {message}", "the answer in full: tail LOG"
+_CANCELED = Known(
+    "azure-canceled",
+    200,
+    "",
+    "the operation was canceled before it ended{message}",
+    "az monitor activity-log list -g GROUP --offset 1h names who; then run this again",
+    Exit.RUN_FAILED,
 )
-# What is asked last: no answer, the service's own failure (any status from 500 on), all else.
-OTHERWISE = (_LOST, _FAILED, _REFUSED)
+UNKNOWN = "azure-refused"
+_REFUSED = Known(UNKNOWN, 0, "", "Azure refuses this: {message}", "the answer in full: tail LOG")
+# What azure-ai-ml raises on an answer of another shape than it takes for granted.
+_UNCHECKED = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
+# What is asked last: no answer, the service's own failure (any status from 500 on), an operation's
+# status Canceled, all else.
+OTHERWISE = (_LOST, _FAILED, _CANCELED, _REFUSED)
 
 
 @contextmanager
 def as_refusals() -> Iterator[None]:
-    """Raises every error of Azure's clients as Refused."""
+    """Raises every error of Azure's clients as Refused, also what they fail of on an answer."""
     from azure.ai.ml.exceptions import MlException
     from azure.core.exceptions import AzureError
 
     try:
         yield
-    except (AzureError, MlException) as error:
+    except (AzureError, MlException, JSONDecodeError, *_UNCHECKED) as error:
+        is_known = isinstance(error, AzureError | MlException | JSONDecodeError)
+        if not is_known and not _is_of_client(error):
+            raise
         _record(error)
         problem, exit_code = explain(error)
         raise Refused(problem, exit_code=exit_code) from error
+
+
+def _is_of_client(error: BaseException) -> bool:
+    """Whether Azure's clients raised it, and no code of ours that they called."""
+    names = [
+        str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    ours = max(at for at, name in enumerate(names) if name.startswith("ml."))
+    return any(name.startswith("azure.") for name in names[ours:])
 
 
 def explain(error: Exception) -> tuple[Problem, Exit]:
     """The problem behind an error of Azure's clients, and the exit code that it has."""
     from azure.core.exceptions import (
         ClientAuthenticationError,
+        DecodeError,
         HttpResponseError,
         ServiceRequestError,
         ServiceResponseError,
@@ -180,6 +218,8 @@ def explain(error: Exception) -> tuple[Problem, Exit]:
     message = _message(error)
     if isinstance(error, ServiceRequestError | ServiceResponseError):
         return _LOST.problem(message), Exit.RUN_FAILED
+    if isinstance(error, (DecodeError, JSONDecodeError, *_UNCHECKED)):
+        return _FAILED.problem(f"its answer cannot be read, {message}"), Exit.RUN_FAILED
     status = error.status_code or 0 if isinstance(error, HttpResponseError) else 0
     if isinstance(error, ClientAuthenticationError):
         status = 401
@@ -188,9 +228,23 @@ def explain(error: Exception) -> tuple[Problem, Exit]:
             return known.problem(message), known.exit_code
     if status >= 500:
         return _FAILED.problem(f"{status}, {message}"), Exit.RUN_FAILED
+    if isinstance(error, HttpResponseError) and _status_of_operation(error) == "canceled":
+        # Without an error of the service, azure-core says that "OK" is an invalid status.
+        reason = f": {message}" if error.error is not None else ""
+        return _CANCELED.problem(reason), _CANCELED.exit_code
     refused = _REFUSED.problem(message)
     hint = refused.hint.replace("LOG", shown(log()))
     return replace(refused, hint=hint), Exit.WRONG_CALL
+
+
+def _status_of_operation(error: HttpResponseError) -> str:
+    """What the operation ended as that failed; "" for another error."""
+    from azure.core.polling.base_polling import OperationFailed
+
+    if error.response is None or not isinstance(error.inner_exception, OperationFailed):
+        return ""
+    body = json.loads(error.response.text())
+    return str(body.get("status") or body["properties"]["provisioningState"]).lower()
 
 
 def explain_job(message: str) -> Problem | None:
@@ -201,12 +255,6 @@ def explain_job(message: str) -> Problem | None:
     return None
 
 
-def is_passing(error: Exception) -> bool:
-    """Whether the same request may succeed later: no connection, throttled, the service's fault."""
-    _, exit_code = explain(error)
-    return exit_code == Exit.RUN_FAILED
-
-
 def log() -> Path:
     """The file with every answer that became a problem, as Azure gave it."""
     return home.home() / "azure" / "errors.log"
@@ -215,12 +263,18 @@ def log() -> Path:
 def _record(error: Exception) -> None:
     log().parent.mkdir(parents=True, exist_ok=True)
     with log().open("a") as file:
-        file.write(f"{datetime.now().isoformat(timespec='seconds')} {error!r}\n{error}\n\n")
+        text = _without_signature(f"{error!r}\n{error}")
+        file.write(f"{datetime.now().isoformat(timespec='seconds')} {text}\n\n")
 
 
 def _message(error: Exception) -> str:
     """The service's message without its codes and additional information, on one line."""
     inner = getattr(error, "error", None)
     text = str(getattr(inner, "message", None) or getattr(error, "message", None) or error)
-    text = re.split(r"\nCode: |\nAdditional Information|\nInner Exception", text)[0]
-    return " ".join(text.split())
+    text = re.split(r"\nCode: |\nContent: |\nAdditional Information|\nInner Exception", text)[0]
+    return _without_signature(" ".join(text.split()))
+
+
+def _without_signature(text: str) -> str:
+    """The text with the signature of each SAS hidden: whoever reads it could read the blob."""
+    return re.sub(r"\b(sig=)[^&\s'\")]+", r"\1(hidden)", text)

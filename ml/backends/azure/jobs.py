@@ -11,7 +11,9 @@ from typing import Any
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import Workspace
 from ml.backends.runs import Entry, Run, Status
+from ml.core.errors import Refused
 from ml.specs.plan import automl
+from ml.specs.plan.bindings import promoted_to
 from ml.specs.plan.plan import Value
 
 # Azure ML's statuses (azure-ai-ml's JobStatus) by what they are here.
@@ -30,9 +32,10 @@ PARENT = "mlflow.parentRunId"
 # The tag of an AutoML job's own run that names its best trial (azureml-examples, "Retrieve the best
 # trial": automl-standalone-jobs), and the property of a sweep that does (azure-ai-ml).
 _BEST_FOUND, _BEST_SWEPT = "automl_best_child_run_id", "best_child_run_id"
-# Properties of a job that this template sets, and those that azure-ai-ml takes from git.
+# Properties of a job that this template sets, those of git by the names of azure-ai-ml.
 SPEC, CODE = "gitops.spec", "gitops.code"
-_COMMIT, _BRANCH, _DIRTY = (
+REPOSITORY, COMMIT, BRANCH, DIRTY = (
+    "mlflow.source.git.repoURL",
     "mlflow.source.git.commit",
     "mlflow.source.git.branch",
     "azureml.git.dirty",
@@ -86,10 +89,15 @@ class Outputs(Mapping[str, Path]):
     def _download(self, name: str, target: Path) -> None:
         """Into a folder beside it first: what is cut off is not taken for an output."""
         unfinished = self._folder / "unfinished"
-        with as_refusals(), self._workspace.quiet():
-            self._workspace.client.jobs.download(
-                self._job, download_path=unfinished, output_name=name
-            )
+        try:
+            with as_refusals(), self._workspace.quiet():
+                self._workspace.client.jobs.download(
+                    self._job, download_path=unfinished, output_name=name
+                )
+        except Refused as refused:
+            problem = refused.problems[0]
+            found = f"the output {name} of {self._job} cannot be brought here: {problem.found}"
+            raise Refused(replace(problem, found=found), exit_code=refused.exit_code) from refused
         target.parent.mkdir(parents=True, exist_ok=True)
         content = unfinished / "named-outputs" / name
         if content.is_dir() and self._types[name] == "uri_file":
@@ -227,9 +235,9 @@ class JobReader:
             "tags": dict(job.tags or {}),
             "spec": properties.get(SPEC, ""),
             "code": {
-                "commit": properties.get(_COMMIT, ""),
-                "branch": properties.get(_BRANCH, ""),
-                "dirty": properties.get(_DIRTY) == "True" or not properties.get(_COMMIT),
+                "commit": properties.get(COMMIT, ""),
+                "branch": properties.get(BRANCH, ""),
+                "dirty": properties.get(DIRTY) == "True" or not properties.get(COMMIT),
                 "digest": properties.get(CODE, ""),
             },
             "data": {
@@ -238,7 +246,7 @@ class JobReader:
                 if not isinstance(data, str | int | float)
             },
             "compute": job.compute or "",
-            "environment": _short(str(getattr(task, "environment", "") or "")),
+            "environment": short(str(getattr(task, "environment", "") or "")),
             "environment_digest": "",
             "studio": studio(job),
             "parent": None,
@@ -253,7 +261,22 @@ def studio(job: Any) -> str:
     return str(getattr(job, "studio_url", "") or "")
 
 
-def _short(environment: str) -> str:
+def task_of(step: Any) -> Any:
+    """The component that a step of a pipeline runs, or a reference to it; None for AutoML."""
+    # By the type: a node of azure-ai-ml has any attribute that one asks for.
+    if step.type == "automl":
+        return None
+    return step.trial if step.type == "sweep" else step.component
+
+
+def promoted(step: Any) -> set[str]:
+    """The outputs of the pipeline that a step's outputs are."""
+    outputs = (step.outputs or {}).values() if step is not None else ()
+    written = [getattr(output, "_data", None) for output in outputs]
+    return {promoted_to(getattr(each, "path", each)) for each in written}
+
+
+def short(environment: str) -> str:
     """`azureml:name:version` of an ARM id; another reference as it is."""
     return re.sub(r"^/subscriptions/.*/environments/([^/]+)/versions/", r"azureml:\1:", environment)
 

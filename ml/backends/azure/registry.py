@@ -5,18 +5,21 @@ They are in the registry that environments share, or in the workspace where none
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from infra.settings import loader
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import REGISTRY, Workspace
 from ml.backends.registry import (
     Version,
+    is_evidence,
     kept_tag,
     marks,
     model_folder,
@@ -24,18 +27,25 @@ from ml.backends.registry import (
     withdrawn,
 )
 from ml.core import home
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
+from ml.serving.scoring.manifest import ManifestError, folder_digest
 
 # The tags of a version; `champion.ENV` is the alias of an environment, which Azure ML lacks.
 DIGEST, PROJECT, RUN, EVIDENCE = "digest", "project", "run", "evidence"
+# Whose version it is: teams that share a registry may have projects and models of one name.
+REPOSITORY = "repository"
 _CHAMPION = "champion."
 _YES = "true"
-# Between a model's name and what is kept beside its versions.
+# Between a model's name and the folder of the home that is kept beside its versions.
 _BESIDE = "--"
+_KEPT = tuple(_BESIDE + folder for folder in ("evidence", "servings", "snapshots"))
+# Whoever writes to the registry sets the tags: only a digest names a folder on this machine.
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class AzureRegistry:
-    """Implements `ml.backends.registry.Registry`."""
+    """Implements `ml.backends.registry.Registry` with the versions of this repository alone."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -58,63 +68,93 @@ class AzureRegistry:
             )
 
     def bring(self, version: Version) -> None:
-        self._bring(version.model, version.version, version.folder)
+        if not version.digest:
+            raise _other_files(version.model, [version.version], "a digest, in the tag `digest`")
+        self._bring(version.model, [version.version], version.folder, _is_model(version.digest))
         if version.evidence:
-            self.bring_folder(version.model, version.evidence_folder)
+            self.bring_folder(version.model, version.evidence_folder, is_evidence(version.evidence))
 
     def keep_folder(self, model: str, folder: Path) -> None:
         """As a model too: the SDK downloads no data assets of a registry."""
-        from azure.ai.ml.entities import Model
-        from azure.core.exceptions import ResourceNotFoundError
+        self._add(_beside(model, folder), folder.name, folder, {})
 
+    def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
+        """Other files that somebody tagged with the digest are passed over."""
         name = _beside(model, folder)
-        with as_refusals(), self._workspace.quiet():
-            try:
-                self._models.get(name, folder.name)
-            except ResourceNotFoundError:
-                asset = Model(name=name, version=folder.name, path=folder, type="custom_model")
-                self._models.create_or_update(asset)
+        self._bring(name, self._tagged(name, folder.name), folder, is_content)
 
-    def bring_folder(self, model: str, folder: Path) -> None:
-        self._bring(_beside(model, folder), folder.name, folder)
+    def _add(
+        self, name: str, digest: str, folder: Path, tags: Mapping[str, str], about: str = ""
+    ) -> Any:
+        """The version with that digest; made of the folder if there is none.
 
-    def _bring(self, name: str, version: str, into: Path) -> None:
-        """Download a model that was uploaded from a folder of this name, whole or not at all."""
-        from azure.core.exceptions import ResourceNotFoundError
+        Versions of models are positive integers (Azure/azureml-examples#2725), so the digest is a
+        tag. Where another machine takes the number meanwhile, azure-ai-ml fails, or returns what
+        that one registered: what has the number by then says whether it is this content.
+        """
+        from azure.ai.ml.entities import Model
 
+        number = 0
+        own = {DIGEST: digest}
+        own |= {tag: tags[tag] for tag in (PROJECT, REPOSITORY) if tag in tags}
+        while True:
+            listed = self._versions_of(name)
+            # Another's under the name of this one is not this one's, whatever its content.
+            if same := [each for each in listed if own.items() <= (each.tags or {}).items()]:
+                return same[0]
+            number = max([number, *(_order(str(each.version))[0] for each in listed)]) + 1
+            asset = Model(
+                name=name,
+                version=str(number),
+                path=folder,
+                type="custom_model",
+                description=about or None,
+                tags={DIGEST: digest, **tags},
+            )
+            with as_refusals(), self._workspace.quiet():
+                try:
+                    made = self._models.create_or_update(asset)
+                except Exception:
+                    if (made := self._get(name, str(number))) is None:
+                        raise
+            if own.items() <= (made.tags or {}).items():
+                return made
+
+    def _tagged(self, name: str, digest: str) -> list[str]:
+        listed = self._versions_of(name)
+        return [str(each.version) for each in listed if (each.tags or {}).get(DIGEST) == digest]
+
+    def _bring(
+        self, name: str, versions: Sequence[str], into: Path, is_content: Callable[[Path], bool]
+    ) -> None:
+        """Download the first version with that content, which was uploaded from a folder of this
+        name: whole or not at all.
+        """
         if into.is_dir():
             return
         into.parent.mkdir(parents=True, exist_ok=True)
-        with as_refusals(), self._workspace.quiet(), TemporaryDirectory(dir=into.parent) as folder:
-            with suppress(ResourceNotFoundError):
-                self._models.download(name, version, download_path=folder)
-            found = (path for path in Path(folder).rglob(into.name) if path.is_dir())
-            if (top := min(found, key=lambda path: len(path.parts), default=None)) is not None:
-                top.rename(into)
+        for version in versions:
+            with (
+                as_refusals(),
+                self._workspace.quiet(),
+                TemporaryDirectory(dir=into.parent) as there,
+            ):
+                self._models.download(name, version, download_path=there)
+                folders = (path for path in Path(there).rglob(into.name) if path.is_dir())
+                top = min(folders, key=lambda path: len(path.parts), default=None)
+                if top is not None and is_content(top):
+                    top.rename(into)
+                    return
+        if versions:
+            raise _other_files(name, versions, f"files with the digest {into.name}")
 
     def exists(self) -> bool:
         return True
 
     def register(self, model: str, project: str, digest: str, run: str) -> Version:
-        from azure.ai.ml.entities import Model
-
-        registered = [version for version in self.versions(model) if version.digest == digest]
-        if registered:
-            return registered[-1]
-        number = max((int(each.version) for each in self.versions(model)), default=0) + 1
-        tags = {DIGEST: digest, PROJECT: project, RUN: run}
-        with as_refusals(), self._workspace.quiet():
-            made = self._models.create_or_update(
-                Model(
-                    name=model,
-                    version=str(number),
-                    path=model_folder(digest),
-                    type="custom_model",
-                    description=f"registered from the run {run}",
-                    tags=tags,
-                )
-            )
-        return _version(made)
+        tags = {PROJECT: project, RUN: run, REPOSITORY: self._repository}
+        about = f"registered from the run {run}"
+        return _version(self._add(model, digest, model_folder(digest), tags, about))
 
     def versions(self, model: str | None = None) -> Sequence[Version]:
         return [_version(each) for each in self._registered(model)]
@@ -170,30 +210,60 @@ class AzureRegistry:
     def _models(self) -> Any:
         return self._workspace.models
 
+    @cached_property
+    def _repository(self) -> str:
+        """As the stack files name it; "" without one."""
+        named = (
+            loader.declared(stack, loader.FOLDER).github for stack in loader.stacks(loader.FOLDER)
+        )
+        return next(named, "").lower()
+
+    def _is_ours(self, model: Any) -> bool:
+        return bool((model.tags or {}).get(REPOSITORY, "") == self._repository)
+
     def _registered(self, model: str | None) -> list[Any]:
-        """The versions of a model, or of every one, oldest first: 10 comes after 9."""
+        """Ours of a model, or of every one, oldest first: 10 comes after 9."""
         with as_refusals():
             names = [each.name for each in self._models.list()]
-            listed = [
-                each
-                for name in names
-                if model in (None, name) and _BESIDE not in name
-                for each in self._models.list(name=name)
-            ]
+        listed = [
+            each
+            for name in names
+            if model in (None, name) and not name.endswith(_KEPT)
+            for each in self._versions_of(name)
+            if self._is_ours(each)
+        ]
         return sorted(listed, key=lambda each: (each.name, _order(str(each.version))))
 
-    def _find(self, model: str, version: str) -> Any:
+    def _versions_of(self, name: str) -> list[Any]:
+        """The versions of what has this name, the oldest first; none of what is not there."""
         from azure.core.exceptions import ResourceNotFoundError
 
         with as_refusals():
             try:
-                return self._models.get(model, version)
+                return sorted(
+                    self._models.list(name=name), key=lambda each: _order(str(each.version))
+                )
             except ResourceNotFoundError:
-                names = ", ".join(str(each.version) for each in self._registered(model))
+                return []
+
+    def _get(self, name: str, version: str) -> Any:
+        from azure.core.exceptions import ResourceNotFoundError
+
+        with as_refusals():
+            try:
+                return self._models.get(name, version)
+            except ResourceNotFoundError:
+                return None
+
+    def _find(self, model: str, version: str) -> Any:
+        if (known := self._get(model, version)) is not None and self._is_ours(known):
+            return known
+        names = ", ".join(str(each.version) for each in self._registered(model))
         raise Refused(
             Problem(
                 "no-such-version",
-                f"there is no version {version} of `{model}` in the workspace",
+                f"there is no version {version} of `{model}` that {self._repository or 'nobody'} "
+                "registered",
                 f"one of: {names}" if names else "a registered model: this one has no version",
                 "ml release propose PROJECT registers the best run",
             )
@@ -210,12 +280,39 @@ def _beside(model: str, folder: Path) -> str:
     return model + _BESIDE + folder.relative_to(home.home()).parts[0]
 
 
+def _other_files(name: str, versions: Sequence[str], expected: str) -> Refused:
+    return Refused(
+        Problem(
+            "registry-content",
+            f"the registry's files of {name} {', '.join(versions)} are not those of its digest",
+            expected,
+            "find out who registered them; propose the version again where its run is",
+        ),
+        exit_code=Exit.GATE_SAID_NO,
+    )
+
+
+def _is_model(digest: str) -> Callable[[Path], bool]:
+    """Whether a folder has the files of the model with that digest."""
+
+    def check(folder: Path) -> bool:
+        try:
+            return folder_digest(folder) == digest
+        except ManifestError:
+            return False
+
+    return check
+
+
 def _order(version: str) -> tuple[int, str]:
     return (int(version) if version.isdigit() else 0, version)
 
 
 def _version(model: Any) -> Version:
+    """Of a version that somebody else registered or tagged, what is no digest is ""."""
     tags = model.tags or {}
     values: Iterator[str] = (tags.get(key, "") for key in (DIGEST, PROJECT, RUN, EVIDENCE))
     digest, project, run, evidence = values
+    digest = digest if _DIGEST.fullmatch(digest) else ""
+    evidence = evidence if _SHA256.fullmatch(evidence) else ""
     return Version(model.name, str(model.version), digest, project, run, evidence, **marks(tags))

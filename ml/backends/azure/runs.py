@@ -28,19 +28,25 @@ from ml.backends.azure.jobs import (
     metrics_of,
     number_of,
     objective_of,
+    promoted,
+    short,
     studio,
     tags_of,
+    task_of,
 )
 from ml.backends.azure.workspace import Workspace
-from ml.backends.runs import OPEN, Curve, Entry, LineageNode, Run, TrackingUnavailable
+from ml.backends.runs import OPEN, Curve, Entry, LineageNode, Run, TrackingUnavailable, latest
 from ml.core import home
-from ml.core.errors import Problem, Refused
-from ml.specs.plan.plan import Sample
+from ml.core.errors import Exit, Problem, Refused
+from ml.specs.plan.plan import Sample, Value
 
 _LOGS = "logs"
 _BUILD = "image_build"
 # A data asset, as azure-ai-ml shortens it or by its ARM id.
 _DATA = re.compile(r"(?:^(?:azureml:)?|/data/)([\w.-]+)(?::|/versions/)([\w.-]+)$")
+_COMPONENT = re.compile(
+    r"^(?:(?:azureml:)?|/subscriptions/.*/components/)([\w.-]+)(?::|/versions/)([\w.-]+)$"
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,10 @@ class AzureRuns:
 
     # As often as azure-ai-ml's `stream` looks at first (RunHistoryConstants).
     poll_s: ClassVar[float] = 2.0
+    # What the service calls a failure of its own may last; a sign-in is renewed within a minute,
+    # and a replica that does not know a run yet has it by then.
+    LONG_S: ClassVar[float] = 1800.0
+    SHORT_S: ClassVar[float] = 120.0
     workspace: Workspace
     # Jobs that have ended, by name, and the names of the jobs that other runs are parts of.
     _ended: dict[str, Owner] = field(default_factory=dict)
@@ -80,11 +90,13 @@ class AzureRuns:
             "error": str(run.error) if run.error else None,
         }
 
+    def patience_s(self, refused: Refused) -> float:
+        return self.LONG_S if refused.exit_code == Exit.RUN_FAILED else self.SHORT_S
+
     def find(self, name: str, experiment: str | None = None) -> Run:
         if name == "latest":
-            for entry in self.entries():
-                if experiment in (None, entry.run.experiment):
-                    return entry.run
+            if run := latest(self.entries(), experiment):
+                return run
             raise Refused(_no_such_run(name, self.workspace))
         owner = self._owner(name)
         for part in (owner.run, *owner.run.below()) if owner else ():
@@ -113,15 +125,34 @@ class AzureRuns:
                 self._roots[part.name] = self._roots[part.id] = root
         return owner
 
+    def history(self, name: str) -> dict[str, Any]:
+        """Run history's details of a run; {} of one that it does not know."""
+        with as_refusals():
+            return self.workspace.history(name)
+
+    def look(self, name: str) -> Owner:
+        """The job of that name as it is now. Raises Refused where a part of Azure lacks it."""
+        job = self.job(name)
+        if job is None:
+            raise Refused(_no_such_run(name, self.workspace))
+        run = self.read(job)
+        if run.status == "Completed":
+            with as_refusals():
+                is_tracked = self._tracked(name) is not None
+            if not is_tracked:
+                raise Refused(_untracked(name))
+        return Owner(job, run)
+
     def job(self, name: str) -> Any:
-        """azure-ai-ml's job of that name; None when there is none."""
+        """azure-ai-ml's job of that name; None when there is none, and of a pipeline's step."""
         from azure.core.exceptions import ResourceNotFoundError
 
         with as_refusals():
             try:
-                return self.workspace.client.jobs.get(name)
+                job = self.workspace.client.jobs.get(name)
             except ResourceNotFoundError:
                 return None
+        return None if kind_of(job) == "base" else job
 
     def read(self, job: Any) -> Run:
         """The run of a job as it is now, with its trials."""
@@ -130,7 +161,8 @@ class AzureRuns:
             children: Children = {}
             if tracked and kind_of(job) in COMPOSED:
                 children = self._children(job, tracked["info"]["experiment_id"])
-            run = self.reader.run(job, tracked, children)
+            with _legible(job.name):
+                run = self.reader.run(job, tracked, children)
             if run.status == "Failed":
                 run = replace(run, error=self._error(job))
         return run
@@ -141,13 +173,15 @@ class AzureRuns:
             tracked: dict[str, Any] = {}
             children: Children = defaultdict(list)
             for each in self.workspace.tracked_runs("", self._experiment_ids()):
-                tracked[each["info"]["run_id"]] = each
-                if parent := tags_of(each).get(PARENT):
-                    children[parent].append(each)
-        entries = [
-            self.reader.entry(job, self.reader.run(job, tracked.get(job.name), children))
-            for job in jobs
-        ]
+                with _legible("a run"):
+                    tracked[each["info"]["run_id"]] = each
+                    if parent := tags_of(each).get(PARENT):
+                        children[parent].append(each)
+            entries = []
+            for job in jobs:
+                with _legible(job.name):
+                    run = self.reader.run(job, tracked.get(job.name), children)
+                entries.append(self.reader.entry(job, run))
         return sorted(entries, key=lambda entry: (-entry.run.started, entry.run.name))
 
     def _children(self, job: Any, experiment: str) -> Children:
@@ -182,9 +216,31 @@ class AzureRuns:
         lineage = {**lineage, "parent": parent.id if parent else None}
         lineage.pop("objective", None)
         node = owner.node(run)
+        step = node or (owner.node(parent) if parent else None)
+        if step is not None:
+            with as_refusals():
+                environments = sorted(set(self._environments(step)))
+            lineage["environment"] = ", ".join(environments)
         if node is not None and kind_of(node) in SEARCHES:
             lineage["objective"] = objective_of(node)
         return Entry(run, "sweep" if run.trials else "command", lineage)
+
+    def _environments(self, step: Any) -> Iterator[str]:
+        """Those of the component that a step runs, if it is in the workspace (AutoML has none)."""
+        from azure.core.exceptions import ResourceNotFoundError
+
+        component = _COMPONENT.search(str(task_of(step) or ""))
+        if component is None:
+            return
+        try:
+            entity = self.workspace.client.components.get(component[1], component[2])
+        except ResourceNotFoundError:
+            return
+        if entity.type == "pipeline":
+            for inner in entity.jobs.values():
+                yield from self._environments(inner)
+        elif entity.environment:
+            yield short(str(entity.environment))
 
     def _with_digest(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """The data of a run with the digest that its asset was registered with, if it is one."""
@@ -211,10 +267,20 @@ class AzureRuns:
     def original(self, run: Run) -> Run | None:
         return run
 
+    def writer(self, pipeline: Run, output: str) -> Run:
+        owner = self._demand(pipeline)
+        for step in pipeline.steps:
+            if output in promoted(owner.node(step)):
+                return step
+        return pipeline
+
     def metrics(self, run: Run) -> Mapping[str, float]:
         with _available():
             tracked = self._tracked(run.id)
         return metrics_of(tracked) if tracked else {}
+
+    def parameters(self, run: Run) -> Mapping[str, Value]:
+        return run.parameters
 
     def curves(self, runs: Sequence[Run], metric: str) -> Mapping[str, Curve]:
         with _available():
@@ -246,35 +312,48 @@ class AzureRuns:
 
     def logs(self, run: Run) -> Mapping[str, Path]:
         folder = self.reader.folder(run.id) / _LOGS
-        with as_refusals():
-            self.fetch_logs(run.id, self.workspace.history(run.id))
+        for _ in self.fetch_logs(run.id, self.history(run.id)):
+            pass
         files = sorted(folder.glob("*.txt"))
         ranks = {path: path.stem.removeprefix("rank_") for path in files}
         return {"0" if rank == "std_log" else rank: path for path, rank in ranks.items()}
 
-    def fetch_logs(self, job: str, details: Mapping[str, Any]) -> str:
+    def fetch_logs(self, job: str, details: Mapping[str, Any]) -> Iterator[str]:
         """Bring the logs of a job here as far as they are written; what rank 0 wrote since.
 
-        Before it the environment's image may be built: that log counts as rank 0's too.
+        Before it the environment's image may be built: that log counts as rank 0's too. Raises
+        Refused for one that cannot be read.
         """
-        news = b""
-        for name, url in (details.get("logFiles") or {}).items():
+        with as_refusals(), _legible(job):
+            listed = dict(details.get("logFiles") or {})
+        for name, url in listed.items():
             rank = _rank(name)
             if rank is None:
                 continue
             file = {"0": "std_log.txt", _BUILD: f"{_BUILD}.txt"}.get(rank, f"rank_{rank}.txt")
             path = self.reader.folder(job) / _LOGS / file
             path.parent.mkdir(parents=True, exist_ok=True)
-            content = self.workspace.read_from(url, path.stat().st_size if path.exists() else 0)
+            start = path.stat().st_size if path.exists() else 0
+            try:
+                with as_refusals():
+                    content = self.workspace.read_from(url, start)
+            except Refused as refused:
+                problem = refused.problems[0]
+                found = f"the log {name} of {job} cannot be read: {problem.found}"
+                unread = replace(problem, found=found)
+                raise Refused(unread, exit_code=refused.exit_code) from refused
             with path.open("ab") as log:
                 log.write(content)
-            news += content if rank in ("0", _BUILD) else b""
-        return news.decode(errors="replace")
+            if content and rank in ("0", _BUILD):
+                yield content.decode(errors="replace")
 
     @property
     def reader(self) -> JobReader:
         """What makes runs of jobs."""
         return JobReader(self.workspace)
+
+    def artifacts(self, run: Run) -> Path | None:
+        return None
 
     def outputs(self, run: Run) -> Mapping[str, Path]:
         return {name: run.outputs[name] for name in run.outputs}
@@ -292,10 +371,10 @@ class AzureRuns:
         from azure.core.exceptions import ResourceNotFoundError
 
         try:
-            tracked: dict[str, Any] = self.workspace.tracking("runs/get", run_id=run)["run"]
+            tracked = self.workspace.tracking("runs/get", run_id=run)["run"]
         except ResourceNotFoundError:
             return None
-        return tracked
+        return tracked if isinstance(tracked, dict) and tracked.get("info") else None
 
     def _experiment_ids(self) -> list[str]:
         answer = self.workspace.tracking("experiments/search", max_results=1000)
@@ -326,13 +405,28 @@ def _rank(file: str) -> str | None:
 
 
 @contextmanager
-def _available() -> Iterator[None]:
-    from azure.core.exceptions import AzureError
+def _legible(what: str) -> Iterator[None]:
+    """Within it an answer is read: of another shape than a run's it is an error of the service."""
+    from azure.core.exceptions import DecodeError
 
     try:
         yield
-    except AzureError as error:
-        raise TrackingUnavailable(str(error)) from error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DecodeError(f"what it tells of {what} is no run: {error!r}") from error
+
+
+@contextmanager
+def _available() -> Iterator[None]:
+    try:
+        with as_refusals():
+            yield
+    except Refused as refused:
+        raise TrackingUnavailable(refused.problems[0].found) from refused
+
+
+def _untracked(name: str) -> Problem:
+    found = f"MLflow tracking does not know {name}, which has completed"
+    return Problem("not-tracked", found, "its metrics", f"ml runs show {name} --on azure")
 
 
 def _no_such_run(name: str, workspace: Workspace) -> Problem:

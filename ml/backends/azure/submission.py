@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends import snapshot
-from ml.backends.azure.jobs import CODE, SPEC
+from ml.backends.azure.jobs import BRANCH, CODE, COMMIT, DIRTY, REPOSITORY, SPEC, task_of
 from ml.backends.azure.workspace import Workspace
-from ml.core import repository, trees
+from ml.core import git, repository
 from ml.specs.assets import assets
-from ml.specs.plan.automl import DATA
 from ml.specs.plan.plan import Plan, supplied_inputs
 from ml.specs.sdk import load
 
@@ -35,9 +34,8 @@ class Submission:
     job: Any
     code: Mapping[Path, str]
 
-    def again(self, number: int) -> Submission:
-        """The same job under another name, as its `number`-th run."""
-        name = f"{self.name}-{number}"
+    def named(self, name: str) -> Submission:
+        """The same job under another name."""
         self.job.name = name
         return Submission(name, self.job, self.code)
 
@@ -56,16 +54,33 @@ def prepare(plan: Plan) -> Submission:
         job = load.from_document(spec.document, spec.file, {}).entity
     code = freeze(job)
     if job.type == "automl":  # azure-ai-ml looks for its data in the working directory
-        for key in DATA:
-            data = getattr(job, key, None)
-            if data is not None and (path := assets.local(str(data.path), plan.spec.folder)):
-                data.path = str(path.resolve())
+        for key, data in plan.inputs.items():  # as it is written: the entity has no `azureml:`
+            if path := assets.local(data.source or "", plan.spec.folder):
+                getattr(job, key).path = str(path.resolve())
     digests = [*code.values()]
     name = str(job.name or "") or _name(plan, _digest(plan, spec.document.copy(), digests))
     job.name, job.display_name, job.experiment_name = name, plan.display_name, plan.experiment
+    job.tags = dict(plan.tags)
     digest = digests[0] if len(digests) == 1 else hashed(digests) if digests else ""
-    job.properties = {**(job.properties or {}), SPEC: str(plan.place), CODE: digest}
+    own = {**_source(spec.file.parent), SPEC: str(plan.place), CODE: digest}
+    job.properties = {**(job.properties or {}), **own}
     return Submission(name, job, code)
+
+
+def _source(folder: Path) -> dict[str, str]:
+    """The commit that the spec is of, as properties; an address with a sign-in is left out.
+
+    azure-ai-ml would let git look for a repository in the working directory (`Workspace.client`).
+    """
+    status = git.ask(folder, "status", "--porcelain", "--untracked-files=normal")
+    address = git.ask(folder, "remote", "get-url", "origin") or ""
+    source = {
+        REPOSITORY: "" if re.match(r"https?://[^/]*@", address) else address,
+        BRANCH: git.ask(folder, "symbolic-ref", "--short", "HEAD") or "",
+        COMMIT: git.ask(folder, "rev-parse", "HEAD") or "",
+        DIRTY: str(status != ""),
+    }
+    return {name: value for name, value in source.items() if value}
 
 
 def freeze(job: Any) -> dict[Path, str]:
@@ -82,18 +97,15 @@ def freeze(job: Any) -> dict[Path, str]:
 
 def _tasks(job: Any) -> Iterator[Any]:
     """What has code in a job: the job itself, a sweep's trial, the components of steps."""
-    # By the type: a node of azure-ai-ml has any attribute that one asks for.
     if job.type == "automl":
         return
     if job.type != "pipeline":
         yield job.trial if job.type == "sweep" else job
         return
-    for node in job.jobs.values():
-        if node.type == "automl":
-            continue
-        component = node.trial if node.type == "sweep" else node.component
-        if not isinstance(component, str):  # one that is registered brings its own code
-            yield from _tasks(component)
+    for step in job.jobs.values():
+        component = task_of(step)
+        if component is not None and not isinstance(component, str):
+            yield from _tasks(component)  # one that is registered brings its own code
 
 
 def _code(task: Any, base: str) -> Path | None:
@@ -131,7 +143,7 @@ def _digest(plan: Plan, document: Any, code: list[str]) -> str:
         elif name in owner:
             owner[name] = ""
     return hashed(
-        [trees.git(plan.spec.file.parent, "rev-parse", "HEAD"), document, code, data]
+        [git.ask(plan.spec.file.parent, "rev-parse", "HEAD"), document, code, data]
     ).partition(":")[2]
 
 
@@ -151,7 +163,7 @@ def requests(workspace: Workspace, submission: Submission) -> list[str]:
 
     References are as in the spec: azure-ai-ml resolves them to ARM ids when it submits.
     """
-    from azure.ai.ml._restclient.arm_ml_service._utils.model_base import SdkJSONEncoder
+    from azure.ai.ml.constants._component import ComponentSource
     from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
 
     job = submission.job
@@ -165,9 +177,48 @@ def requests(workspace: Workspace, submission: Submission) -> list[str]:
     if hasattr(job, "_to_job"):  # a command is a node, which becomes a job when it is submitted
         job = job._to_job()
     with load.quiet():
-        body = json.loads(json.dumps(to_rest_job_object(job), cls=SdkJSONEncoder))
-    lines.append(f"PUT https://management.azure.com{workspace.id}/jobs/{submission.name}")
-    return [*lines, json.dumps(_without_null(body), indent=2)]
+        if job.type == "pipeline":
+            # What runs a component file is registered too (azure-ai-ml's JobOperations).
+            is_file = job.component._source == ComponentSource.YAML_COMPONENT
+            lines += _register(job, "component") if is_file else _register_steps(job)
+        body = _body(to_rest_job_object(job))
+    return [
+        *lines,
+        f"PUT https://management.azure.com{workspace.id}/jobs/{submission.name}",
+        body,
+    ]
+
+
+def _register_steps(pipeline: Any) -> Iterator[str]:
+    """The requests for the components of the steps, each of which then names its own."""
+    for step in pipeline.jobs.values():
+        if task_of(step) is not None:
+            yield from _register(step, "_component")
+
+
+def _register(owner: Any, key: str) -> Iterator[str]:
+    """The requests for the component at `key`, whose name takes its place.
+
+    azure-ai-ml registers the inner ones first, and takes a digest of each as its version: here of
+    what is not resolved yet.
+    """
+    component = getattr(owner, key)
+    if isinstance(component, str):
+        return
+    if component.type == "pipeline":
+        yield from _register_steps(component)
+    component._is_anonymous = True
+    name, version = component._get_rest_name_version()
+    yield f"PUT …/components/{name}/versions/{version}, from"
+    yield _body(component._to_rest_object())
+    setattr(owner, key, f"azureml:{name}:{version}")
+
+
+def _body(request: Any) -> str:
+    from azure.ai.ml._restclient.arm_ml_service._utils.model_base import SdkJSONEncoder
+
+    body = json.loads(json.dumps(request, cls=SdkJSONEncoder))
+    return json.dumps(_without_null(body), indent=2)
 
 
 def _without_null(value: Any) -> Any:

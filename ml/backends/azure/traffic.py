@@ -96,11 +96,11 @@ class AzureRouter:
         headers = {CLIENT_ID: f"{self._mark}-{uuid4()}"}
         if deployment:
             headers |= {DEPLOYMENT_HEADER: deployment, REQUEST_ID: headers[CLIENT_ID]}
-        status, text = self._workspace.score(self.url, body, headers)
+        status, text, by_model = self._workspace.score(self.url, body, headers)
         try:
-            return Answer(status, json.loads(text), deployment)
+            return Answer(status, json.loads(text), deployment, by_model)
         except ValueError:
-            return Answer(status, text, deployment)
+            return Answer(status, text, deployment, by_model)
 
     def _read_log(self) -> None:
         """Count what the log has got since the last time."""

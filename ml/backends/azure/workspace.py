@@ -6,14 +6,15 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from http.client import HTTPException
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 from ml.backends.azure.errors import as_refusals
@@ -31,6 +32,9 @@ VARIABLES = {
 REGISTRY = "AZUREML_REGISTRY_NAME"
 # Where every workspace keeps its files.
 DATASTORE = "workspaceblobstore"
+# What releases note lies in a container of its own in the same account, a folder for each
+# workspace: jobs may not write there (infra/program/storage.py).
+RELEASES = "releases"
 # Where a job of GitHub's gets tokens that say which it is, for the audience of Azure's sign-in:
 # docs.github.com/actions/reference/security/oidc, "Methods for requesting the OIDC token".
 WORKFLOW_URL, WORKFLOW_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
@@ -38,8 +42,13 @@ WORKFLOW_AUDIENCE = "api://AzureADTokenExchange"
 # "If your model container returns a non-200 response, Azure returns a 424": learn.microsoft.com/
 # azure/machine-learning/how-to-troubleshoot-online-endpoints#http-status-codes
 MODEL_ERROR = 424
+# 408: "The model execution took longer than the timeout"; all others are the service's own.
+BY_MODEL = frozenset({200, 408, MODEL_ERROR})
 # MLflow's REST API: "runs/search … max_results: the maximum number of runs desired".
 PAGE = 1000
+# What an answer's Retry-After is cut to, in seconds: azure-core would sleep for as long as it says,
+# and who follows a run or waits for an operation has bounds of their own.
+LONGEST_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -70,16 +79,32 @@ class Workspace:
 
         It shows progress, and `quiet` hides it: told to show none, azure-ai-ml 1.35 does not look
         at the result of an upload and waits for ever when a file has failed (`upload_directory`).
+        It starts no git, which could be one of a stranger's settings: a submission has its commit.
+        A list leaves out the jobs that it does not read, as those of data labelling: azure-ai-ml
+        1.35 would end the whole list with an error.
         """
         from azure.ai.ml import MLClient
+        from azure.ai.ml.exceptions import JobException
+        from azure.ai.ml.operations import _job_operations
 
-        return MLClient(
+        _job_operations.get_git_properties = dict
+
+        client = MLClient(
             self._credential,
             self.subscription,
             self.group,
             self.name,
             enable_telemetry=False,
+            transport=_transport(),
         )
+        read = client.jobs._handle_rest_errors
+
+        def read_listed(job: Any) -> Any:
+            with suppress(JobException):
+                return read(job)
+
+        client.jobs._handle_rest_errors = read_listed
+        return client
 
     @cached_property
     def models(self) -> Any:
@@ -90,7 +115,10 @@ class Workspace:
 
         with as_refusals():
             return MLClient(
-                self._credential, registry_name=self.registry, enable_telemetry=False
+                self._credential,
+                registry_name=self.registry,
+                enable_telemetry=False,
+                transport=_transport(),
             ).models
 
     @cached_property
@@ -100,16 +128,29 @@ class Workspace:
         azure-ai-ml signs it in as it does for uploads: as this client, or by a SAS where the
         datastore has credentials.
         """
+        return self._storage_account.get_container_client(self._datastore["container_name"])
+
+    def release_blob(self, name: str) -> Any:
+        """azure-storage-blob's client of what releases of this workspace note under a name."""
+        return self._storage_account.get_blob_client(RELEASES, f"{self.name}/{name}")
+
+    @cached_property
+    def _datastore(self) -> Any:
         from azure.ai.ml._artifacts._artifact_utilities import get_datastore_info
-        from azure.storage.blob import BlobServiceClient
 
         with as_refusals(), self.quiet():
-            found = get_datastore_info(self.client.datastores, DATASTORE)
+            return get_datastore_info(self.client.datastores, DATASTORE)
+
+    @cached_property
+    def _storage_account(self) -> Any:
+        from azure.storage.blob import BlobServiceClient
+
         # It would wait 15 seconds before it repeats a request.
-        service = BlobServiceClient(
-            found["account_url"], credential=found["credential"], initial_backoff=1
+        return BlobServiceClient(
+            self._datastore["account_url"],
+            credential=self._datastore["credential"],
+            initial_backoff=1,
         )
-        return service.get_container_client(found["container_name"])
 
     @cached_property
     def _credential(self) -> Any:
@@ -129,8 +170,12 @@ class Workspace:
     def _data_plane(self) -> Any:
         """An HTTP client with Azure's retries that signs in as the MLClient does."""
         from azure.ai.ml._azure_environments import _get_base_url_from_metadata
+        from azure.core.exceptions import DecodeError
 
-        host = self._resource.mlflow_tracking_uri.partition("/mlflow/")[0]
+        uri = self._resource.mlflow_tracking_uri
+        if not uri:
+            raise DecodeError(f"the workspace {self.name} was answered without its tracking URI")
+        host = uri.partition("/mlflow/")[0]
         return self._signed_in(_get_base_url_from_metadata(), host.replace("azureml:", "https:"))
 
     def _signed_in(self, audience: str, host: str = "", retries: bool = True) -> Any:
@@ -148,7 +193,7 @@ class Workspace:
         configuration.authentication_policy = policies.BearerTokenCredentialPolicy(
             self._credential, f"{audience}/.default"
         )
-        return PipelineClient(host or audience, config=configuration)
+        return PipelineClient(host or audience, config=configuration, transport=_transport())
 
     @cached_property
     def _storage(self) -> Any:
@@ -159,7 +204,7 @@ class Workspace:
 
         configuration = Configuration()
         configuration.retry_policy = policies.RetryPolicy()
-        return PipelineClient("https://storage", config=configuration)
+        return PipelineClient("https://storage", config=configuration, transport=_transport())
 
     @cached_property
     def _endpoints(self) -> Any:
@@ -200,13 +245,20 @@ class Workspace:
             yield
 
     def history(self, run: str) -> dict[str, Any]:
-        """Run history's details of a run: status, log files, error."""
-        return self._call("GET", f"/history/v1.0{self.id}/runs/{run}/details")
+        """Run history's details of a run: status, log files, error; {} of one unknown to it."""
+        from azure.core.exceptions import ResourceNotFoundError
+
+        try:
+            return self._call("GET", f"/history/v1.0{self.id}/runs/{run}/details", "status")
+        except ResourceNotFoundError:
+            return {}
 
     def tracking(self, call: str, **values: Any) -> dict[str, Any]:
         """One call of MLflow's REST API (`runs/get`, `runs/search` …)."""
         method = "POST" if call.endswith("search") else "GET"
-        return self._call(method, f"/mlflow/v2.0{self.id}/api/2.0/mlflow/{call}", **values)
+        demanded = "run" if call == "runs/get" else ""
+        path = f"/mlflow/v2.0{self.id}/api/2.0/mlflow/{call}"
+        return self._call(method, path, demanded, **values)
 
     def tracked_runs(self, condition: str, experiments: list[str]) -> Iterator[dict[str, Any]]:
         """The runs of experiments (ids) that MLflow's filter selects, page by page."""
@@ -229,12 +281,12 @@ class Workspace:
         response = self._storage.send_request(request)
         if response.status_code == 416:  # Range Not Satisfiable
             return b""
-        response.raise_for_status()
-        content: bytes = response.content
+        content: bytes = _checked(response).content
         return content if response.status_code == 206 else content[offset:]
 
-    def score(self, url: str, body: str, headers: Mapping[str, str]) -> tuple[int, str]:
-        """Post a request to an endpoint: the model's status and the body of its answer.
+    def score(self, url: str, body: str, headers: Mapping[str, str]) -> tuple[int, str, bool]:
+        """Post a request to an endpoint: the status, the body, and whether the model answered or
+        was too slow to, and not the service in its place.
 
         Raises OSError without an answer, and Refused where the endpoint refuses the caller.
         """
@@ -261,9 +313,10 @@ class Workspace:
                     f"--scope {self.id}",
                 )
             )
+        by_model = status in BY_MODEL
         if status == MODEL_ERROR:
             status = response.headers.get("ms-azureml-model-error-statuscode") or status
-        return int(status), str(response.text())
+        return int(status), str(response.text()), by_model
 
     def logs(self, query: str) -> list[dict[str, Any]]:
         """The rows that a query finds in the logs of the workspace, each by column."""
@@ -271,8 +324,7 @@ class Workspace:
 
         url = f"{self._log_host}/v1{self.id}/query"
         response = self._logs.send_request(HttpRequest("POST", url, json={"query": query}))
-        response.raise_for_status()
-        (table,) = response.json()["tables"]
+        (table,) = _document(response, "tables")["tables"]
         columns = [column["name"] for column in table["columns"]]
         return [dict(zip(columns, row, strict=True)) for row in table["rows"]]
 
@@ -289,7 +341,7 @@ class Workspace:
         values = {"metricnames": name, "timespan": span, "interval": "PT1M"}
         path = f"{self.id}/{resource}/providers/microsoft.insights/metrics"
         answer = self._send(
-            *(self._resource_manager, "GET", path),
+            *(self._resource_manager, "GET", path, "value"),
             **{"api-version": "2018-01-01", "aggregation": "Average", **values},
         )
         return [
@@ -300,17 +352,58 @@ class Workspace:
             if "average" in point
         ]
 
-    def _call(self, method: str, path: str, **values: Any) -> dict[str, Any]:
-        return self._send(self._data_plane, method, path, **values)
+    def _call(self, method: str, path: str, demanded: str, **values: Any) -> dict[str, Any]:
+        return self._send(self._data_plane, method, path, demanded, **values)
 
-    def _send(self, client: Any, method: str, path: str, **values: Any) -> dict[str, Any]:
+    def _send(
+        self, client: Any, method: str, path: str, demanded: str, **values: Any
+    ) -> dict[str, Any]:
         from azure.core.rest import HttpRequest
 
         body = {"params": values} if method == "GET" else {"json": values}
         response = client.send_request(HttpRequest(method, client.format_url(path), **body))
-        response.raise_for_status()
-        answer: dict[str, Any] = response.json()
-        return answer
+        return _document(response, demanded)
+
+
+def _transport() -> Any:
+    """An HTTP transport that waits no longer than `LONGEST_S` at a time.
+
+    azure-core asks the transport to sleep, between attempts and between looks at an operation.
+    """
+    from azure.core.pipeline.transport import RequestsTransport
+
+    transport = RequestsTransport()
+    wait = transport.sleep
+    transport.sleep = lambda duration: wait(min(duration, LONGEST_S))
+    return transport
+
+
+def _checked(response: Any) -> Any:
+    """The response, or its error in the class in which azure-ai-ml's clients raise it.
+
+    azure-core's own `raise_for_status` has one class for every status.
+    """
+    from azure.core.exceptions import ClientAuthenticationError, ResourceNotFoundError, map_error
+
+    classes = {401: ClientAuthenticationError, 404: ResourceNotFoundError}
+    map_error(response.status_code, response, classes)
+    response.raise_for_status()
+    return response
+
+
+def _document(response: Any, demanded: str = "") -> dict[str, Any]:
+    """The JSON object in a response, with that field; a gateway may answer with a page."""
+    from azure.core.exceptions import DecodeError
+
+    try:
+        answer = _checked(response).json()
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or (demanded and demanded not in answer):
+        what = f"an object with `{demanded}`" if demanded else "an object"
+        path = urlsplit(str(response.request.url)).path
+        raise DecodeError(f"{path} was not answered by JSON, {what}", response=response)
+    return answer
 
 
 def configured(environment: Mapping[str, str] | None = None) -> Workspace:
@@ -335,9 +428,17 @@ def configured(environment: Mapping[str, str] | None = None) -> Workspace:
 
 
 def _workflow_token() -> str:
-    """A new token of the workflow's job, which Azure exchanges for one of its identity."""
+    """A new token of the workflow's job, which Azure exchanges for one of its identity.
+
+    Raises ClientAuthenticationError, as a sign-in does, when GitHub gives none.
+    """
+    from azure.core.exceptions import ClientAuthenticationError
+
     query = urlencode({"audience": WORKFLOW_AUDIENCE})
     request = Request(f"{os.environ[WORKFLOW_URL]}&{query}")
     request.add_header("Authorization", f"Bearer {os.environ[WORKFLOW_TOKEN]}")
-    with urlopen(request, timeout=30) as response:
-        return str(json.load(response)["value"])
+    try:
+        with urlopen(request, timeout=30) as response:
+            return str(json.load(response)["value"])
+    except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
+        raise ClientAuthenticationError(f"GitHub gives this job no token: {error}") from error

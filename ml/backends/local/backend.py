@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
+from ml.automl import lowering
 from ml.backends import snapshot
 from ml.backends.audit_log import LocalAuditLog
 from ml.backends.base import DATA_NOT_HERE, EnvironmentComparison, Options
@@ -40,7 +41,6 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.serving import endpoint
 from ml.specs.assets import assets
 from ml.specs.plan.plan import (
-    AutoMLPlan,
     CommandPlan,
     Environment,
     InputPlan,
@@ -105,7 +105,7 @@ class LocalBackend:
                     for difference in requirements.differences(environment)
                 ),
             )
-            for environment in building.environments(plan)
+            for environment in building.environments(lowering.lower(plan))
         )
 
     def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
@@ -116,9 +116,11 @@ class LocalBackend:
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """What this machine cannot honour: launchers that it lacks, data that is not here."""
-        problems = list(building.refusals(plan)) if self._isolated else []
-        problems += [_searching(search) for search in searches(plan)]
-        for command in commands(plan):
+        if problems := [of for search in searches(plan) for of in lowering.refusals(search)]:
+            return tuple(dict.fromkeys(problems))
+        steps = lowering.lower(plan)
+        problems = list(building.refusals(steps)) if self._isolated else []
+        for command in commands(steps):
             problems += _launching(command, self._isolated)
             problems += parallel.refusals(command)
         problems += [
@@ -137,6 +139,7 @@ class LocalBackend:
     def differences(self, plan: Plan) -> tuple[str, ...]:
         """What a person should know before the run, one line each."""
         lines: list[str] = []
+        plan = lowering.lower(plan)
         for command in commands(plan):
             lines.append(
                 f"local: compute `{command.compute or 'none'}` → this machine, {_cores(cores())}"
@@ -150,7 +153,7 @@ class LocalBackend:
                     f"local: {sweep.max_concurrent_trials} trials at once → {concurrency(sweep)}, "
                     "one a core"
                 )
-            if sweep.hints:
+            if sweep.hints.file:
                 lines.append(f"local: {_hinted(sweep)}; Azure ML does not read them")
         for command in commands(plan):
             lines += [
@@ -188,6 +191,7 @@ class LocalBackend:
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         """Carry the plan out; see the protocol. Raises Refused when the disk or the store fails."""
         _demand_inputs(plan)
+        plan = lowering.lower(plan)
         with ExitStack() as stack:
             stack.enter_context(faults.as_refusals())
             reaper = stack.enter_context(closing(Reaper()))
@@ -196,7 +200,7 @@ class LocalBackend:
                 ready = building.build_all(plan, reaper, self._say)
                 interpreters = stack.enter_context(ready)
             interruption = stack.enter_context(Interruption())
-            snapshots = {each.code: snapshot.take(each.code) for each in commands(plan)}
+            snapshots = snapshot.of_plan(plan)
             tracking = stack.enter_context(closing(Tracking()))
             lifecycle.close_abandoned(tracking)
             pool = stack.enter_context(pool_of_a_run(reaper))
@@ -204,7 +208,6 @@ class LocalBackend:
             preparation.evictions = self._evictions
             if isinstance(plan, SweepPlan) and plan.seed is None:
                 plan = replace(plan, seed=secrets.randbelow(2**32))
-            assert not isinstance(plan, AutoMLPlan)  # the caller asks for refusals first
             with jobs.new() as folder:
                 if not isinstance(plan, CommandPlan):
                     preparation.keep(folder, plan)
@@ -215,19 +218,8 @@ class LocalBackend:
 
     def cached(self, plan: Plan, output: str) -> Run | None:
         """Trials are never reused: None for a sweep."""
-        if isinstance(plan, SweepPlan | AutoMLPlan):
-            return None
-        return reuse.find_job(plan, output)
-
-
-def _searching(search: AutoMLPlan) -> Problem:
-    return Problem(
-        "automl",
-        f"`{search.display_name}` is an AutoML job, which Azure runs and this machine does not",
-        "command, sweep, pipeline and parallel jobs",
-        "ml run SPEC --on azure",
-        search.places.get("type", search.place),
-    )
+        job = lowering.lower(plan)
+        return None if isinstance(job, SweepPlan) else reuse.find_job(job, output)
 
 
 def _launching(command: CommandPlan, is_isolated: bool) -> Iterator[Problem]:

@@ -30,7 +30,6 @@ from ml.specs.plan.plan import (
     OutputPlan,
     PipelinePlan,
     Plan,
-    outputs_of,
     supplied_inputs,
 )
 
@@ -105,7 +104,7 @@ def differences(plan: Plan) -> Iterator[str]:
 
 
 def _outputs(plan: Plan) -> Iterator[tuple[str, OutputPlan]]:
-    yield from outputs_of(plan).items()
+    yield from plan.outputs.items()
     if isinstance(plan, PipelinePlan):
         for step in plan.steps.values():
             yield from _outputs(step.plan)

@@ -5,7 +5,7 @@ It imports MLflow only to write; what it returns comes from `ml.backends.local.t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,12 +65,13 @@ class LocalRegistry:
             if registered.version == version:
                 return registered
         names = ", ".join(registered.version for registered in versions)
+        project = versions[-1].project if versions else "PROJECT"
         raise Refused(
             Problem(
                 "no-such-version",
                 f"there is no version {version} of `{model}` in the registry",
                 f"one of: {names}" if names else "a registered model: this one has no version",
-                "ml release propose PROJECT registers the best run",
+                f"ml release propose {project} registers the best run",
             )
         )
 
@@ -119,7 +120,7 @@ class LocalRegistry:
     def keep_folder(self, model: str, folder: Path) -> None:
         """It is here."""
 
-    def bring_folder(self, model: str, folder: Path) -> None:
+    def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
         """It is here."""
 
 

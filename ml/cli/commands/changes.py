@@ -1,4 +1,6 @@
-"""`ml affected`, `ml smoke`, `ml train`: what a change touches, and training of these projects."""
+"""`ml affected`, `ml comment`, `ml smoke`, `ml train`: what a change touches, what its pull request
+would say, and training of these projects.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +42,26 @@ def affected(base: Base, as_json: AsJson = False) -> None:
         typer.echo(as_text(result))
 
 
+def comment(
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Print it; `make comment` posts it, in a workflow.")
+    ] = False,
+    base: Base = "origin/main",
+) -> None:
+    """Print the comment that a pull request of this work tree would get, as Markdown.
+
+    Of what `make lint`, `smoke`, `preview`, `train` and the tests left in .local/check; what is
+    missing is listed, with the command that it comes by.
+    """
+    from ml.repository.pull_requests.posting import preview as of
+
+    if not preview:
+        found = "`ml comment` posts nothing"
+        expected, hint = "a preview, or the comment of a run", "ml comment --preview"
+        raise Refused(Problem("no-preview", found, expected, hint))
+    typer.echo(of(repository.root(), base, repository.root() / ".local/check"))
+
+
 def smoke(
     projects: Projects = None,
     base: Since = "",
@@ -66,7 +88,8 @@ def train(
 ) -> None:
     """Train each project's jobs/train.yml, evaluate the model and compare it with the champion.
 
-    Nothing is registered. Exit 1 when a training or an evaluation fails.
+    Nothing is registered. On Azure the jobs are new ones, and may ask for what a workflow's may.
+    Exit 1 when a training or an evaluation fails.
     """
     results = [_train(name, to, on) for name in _projects("train", projects, base)]
     if as_json:
@@ -86,15 +109,17 @@ def _projects(command: str, projects: list[str] | None, base: str) -> Sequence[s
 
 def _train(project: str, environment: str, on: str) -> dict[str, Any]:
     """The outcome of one project; `error` is "" unless it failed."""
-    from ml.backends.base import Options
+    from ml.backends.base import Options, WorkflowRun
     from ml.backends.choice import open_backend
+    from ml.cli import clusters
     from ml.release.promotion.candidate import try_out
 
     def say(line: str) -> None:
         sys.stderr.write(f"{project}: {line}\n")
 
+    workflow = WorkflowRun(clusters.names())
     try:
-        backend = open_backend(on, Options(say=say))
+        backend = open_backend(on, Options(say=say, workflow=workflow))
         trained = try_out(backend, project, environment, say)
     except Refused as refused:
         sys.stderr.write(f"{refused}\n")
@@ -104,6 +129,7 @@ def _train(project: str, environment: str, on: str) -> dict[str, Any]:
         "run": trained.run.name,
         "error": "",
         "comparison": trained.comparison.to_json(),
+        "jobs": workflow.jobs,
     }
 
 

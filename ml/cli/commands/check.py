@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,7 +12,9 @@ import typer
 
 from ml.cli.options import AsJson
 from ml.cli.render.output import write_json
+from ml.core import repository
 from ml.core.errors import Exit, Problem, Refused
+from ml.core.terminal import readable, unfiltered
 
 
 def check(
@@ -31,18 +34,26 @@ def check(
 
     That is a project's gates.yml, select.yml, watch.yml and release.yml, the metrics in its gates,
     sweeps, evaluate.py and the schema of its table, and the floors in policies/promotion. Ends with
-    exit code 2 when there is an error, 0 when there is none or only warnings.
+    exit code 2 when there is an error, 0 when there is none or only warnings. Of the repository the
+    names of its files are checked too: at its root and of git's own.
     """
     from ml.cli import clusters
+    from ml.repository import layout
     from ml.specs.check.check import survey
 
     form = "json" if as_json else form
     report = survey(paths or [], release_files(), clusters.declared())
+    if not paths:
+        names = layout.tracked_problems(repository.root())
+        report = replace(report, problems=(*names, *report.problems))
     if form == "json":
         write_json(report.as_json())
     else:
         for problem in report.problems:
-            print(annotation(problem) if form == "github" else problem)
+            if form == "github":  # commands of the runner, which no other output may be
+                print(readable(annotation(problem)), file=unfiltered(sys.stdout))
+            else:
+                print(problem)
     print(report.summary(), file=sys.stderr if form == "json" else sys.stdout)
     raise typer.Exit(Exit.WRONG_CALL if report.errors else Exit.DONE)
 
@@ -75,6 +86,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         "ml/projects/*/gates.yml": lambda path: [
             *thresholds(path),
             *project_metrics.evaluation_problems(path.parent / "evaluate.py"),
+            *project_metrics.metric_problems(path.parent / project_metrics.METRICS),
             *project_metrics.gate_problems(path),
         ],
         "ml/projects/*/jobs/*.yml": lambda path: [*project_metrics.sweep_problems(path)],

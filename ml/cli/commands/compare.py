@@ -16,8 +16,8 @@ from ml.reports.formatting import amount, number, signed
 
 if TYPE_CHECKING:
     from ml.backends.runs import Event
+    from ml.measures.schema import Estimate
     from ml.release.comparison import Amount, Comparison, Row
-    from policies.promotion.evidence import Estimate
 
 
 def compare(
@@ -39,6 +39,10 @@ def compare(
         str,
         typer.Option(help="The address of that picture; md embeds it in place of a text chart."),
     ] = "",
+    page: Annotated[
+        Path | None,
+        typer.Option(help="Write a page there with the charts of the project's charts.py of both."),
+    ] = None,
     report_url: Annotated[str, typer.Option(help="The run's report, to link in md.")] = "",
     repository: Annotated[
         str, typer.Option(help="https://…/OWNER/NAME, to link commits in md.")
@@ -49,14 +53,19 @@ def compare(
     from ml.core import files
     from ml.release.comparison import versus
     from ml.reports.charts.forest import svg_file
-    from ml.reports.comment import comment, forest_rows
+    from ml.reports.comment import comment, difference_title, forest_rows
     from ml.reports.json_values import Value
 
-    comparison = versus(open_backend(on), candidate, champion, to, _watch)
+    backend = open_backend(on)
+    comparison = versus(backend, candidate, champion, to, _watch)
     document = comparison.to_json()
     if chart is not None:
-        title = f"{comparison.primary}: candidate minus champion"
-        files.replace(chart, svg_file(forest_rows(Value(document)), title))
+        compared = Value(document)
+        files.replace(chart, svg_file(forest_rows(compared), difference_title(compared)))
+    if page is not None:
+        from ml.reports.pages import comparison_page
+
+        files.replace(page, comparison_page(comparison, backend))
     if form == "json":
         write_json(document)
     elif form == "md":
@@ -69,14 +78,15 @@ def compare(
 def _print_comparison(comparison: Comparison) -> None:
     from ml.cli.render import verdicts
     from ml.reports.charts.forest import text_plot
-    from ml.reports.comment import forest_rows
+    from ml.reports.comment import difference_title, forest_rows
     from ml.reports.json_values import Value
 
     names = [side.name for side in (comparison.candidate, comparison.champion) if side]
     head = ["metric", "on", *names, *(["difference"] if comparison.champion else [])]
     write_table(head, [_row(row)[: len(head)] for row in comparison.metrics])
-    if plot_rows := forest_rows(Value(comparison.to_json())):
-        typer.echo(f"\n{printable(comparison.primary)}, candidate minus champion")
+    compared = Value(comparison.to_json())
+    if plot_rows := forest_rows(compared):
+        typer.echo(f"\n{printable(difference_title(compared))}")
         for line in text_plot(plot_rows):
             typer.echo(line)
     typer.echo("")

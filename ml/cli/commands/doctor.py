@@ -62,14 +62,14 @@ def _checks(parts: Sequence[str]) -> Iterator[Check]:
         yield doctor.Check("stack files", "error", found, "infra settings")
         return
     if "azure" in parts:
-        yield from doctor.azure(stacks)
+        yield from doctor.azure([stack for stack in stacks if stack.workspace])
     if "github" in parts and stacks:
         yield from doctor.github(stacks[0].repository, stacks)
 
 
 def _stacks() -> list[Stack]:
     from infra.settings import loader
-    from infra.settings.workflows import PURPOSES, REVIEWED, github_environment
+    from infra.settings.workflows import REVIEWED, github_environment, purposes
     from ml.repository.doctor import Stack
 
     every = [loader.load(name) for name in loader.select(None)]
@@ -79,12 +79,11 @@ def _stacks() -> list[Stack]:
             subscription=settings.subscription,
             location=settings.location,
             group=settings.names.group,
-            workspace=settings.names.local("mlw"),
+            workspace="" if settings.makes_registry else settings.names.local("mlw"),
             repository=settings.github,
             github={
                 github_environment(settings, purpose): purpose in REVIEWED
-                and settings.exposure != "starter"
-                for purpose in PURPOSES
+                for purpose in purposes(settings)
             },
         )
         for settings in every

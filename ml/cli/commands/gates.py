@@ -80,9 +80,10 @@ def verify_evidence(
 @evidence.command("schema")
 def evidence_schema() -> None:
     """Print the JSON Schema of evidence.json."""
-    from policies.promotion.evidence import json_schema
+    from ml.measures.schema import json_schema
+    from policies.promotion.evidence import Evidence
 
-    write_json(json_schema())
+    write_json(json_schema(Evidence))
 
 
 @audit.callback()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,20 +13,23 @@ import typer
 from ml.backends.choice import open_backend
 from ml.cli.options import AsJson, Environment, EveryGate, Port, moment, repeated_on
 from ml.cli.render.output import as_text, write_json
+from ml.cli.render.release_text import (
+    named,
+    next_text,
+    rival_text,
+    rollout_text,
+    show_canary,
+    show_drill,
+    status_text,
+)
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.terminal import printable
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend
-    from ml.backends.registry import Version
     from ml.backends.runs import Event
-    from ml.release.audit import Attempt
     from ml.release.declaration.release_file import Declared
-    from ml.release.promotion.propose import Proposal
     from ml.release.rollout.apply import Applied, Change
-    from ml.release.rollout.drill import Drilled
-    from ml.release.rollout.plan import Plan
-    from ml.release.rollout.status import Status
 
 app = typer.Typer()
 
@@ -34,7 +38,13 @@ On = Annotated[
     Literal["local", "azure"] | None,
     typer.Option(help="azure, or `local`: rehearse an environment of release.yml here."),
 ]
-SHORT = 19  # characters of a digest, `sha256:` among them
+Trained = Annotated[
+    Path | None,
+    typer.Option(
+        help="What `ml train --json` wrote: its jobs are followed, with the outputs that they had, "
+        "and none is submitted."
+    ),
+]
 
 
 @app.command()
@@ -56,6 +66,7 @@ def propose(
         Path | None,
         typer.Option(help="The attestation of what `ml release collect` made here; names the run."),
     ] = None,
+    trained: Trained = None,
     save: Annotated[
         Path | None, typer.Option(help="Write what a promotion pull request needs there, as JSON.")
     ] = None,
@@ -71,7 +82,7 @@ def propose(
     from ml.release.promotion.propose import propose as go
 
     prices = costs.of_instance(to)
-    backend = open_backend(desired_state.place_of(to, on or "local"))
+    backend = _open(desired_state.place_of(to, on or "local"), project, trained)
     proposal = go(
         backend,
         project,
@@ -101,17 +112,17 @@ def propose(
         }
         write_json(document)
     else:
-        name = _named(version.model, version.version, version.digest)
+        name = named(version.model, version.version, version.digest)
         typer.echo(f"{proposal.run} is {name}", err=True)
         verdicts.show(proposal.decision, rival.version if rival else "", every)
         if rival:
-            typer.echo(_rival_text(proposal, rival), err=True)
+            typer.echo(rival_text(proposal, rival), err=True)
         elif proposal.unapplied:
             typer.echo(f"version {proposal.unapplied} was declared and never applied", err=True)
         for path in proposal.written:
             typer.echo(f"written: {shown(path)}", err=True)
         if proposal.written:
-            typer.echo(_next(project, to, on), err=True)
+            typer.echo(next_text(project, to, on), err=True)
     if proposal.decision.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
@@ -124,6 +135,7 @@ def collect(
     ] = None,
     to: Environment = "local",
     on: On = None,
+    trained: Trained = None,
     save: Annotated[
         Path, typer.Option(help="Where the statement goes, for what attests it.")
     ] = Path(".local/check"),
@@ -138,14 +150,14 @@ def collect(
     from ml.release.evidence.evidence import statement
     from ml.release.promotion.propose import collect as go
 
-    backend = open_backend(desired_state.place_of(to, on or "local"))
+    backend = _open(desired_state.place_of(to, on or "local"), project, trained)
     prices = costs.of_instance(to)
     version = go(backend, project, run, to, watch=watch_evaluation, prices=prices)
     stated = statement(version).to_json()
     subjects = [f"{each['digest']['sha256']}  {each['name']}\n" for each in stated["subject"]]
     files.replace(save / "subjects.txt", "".join(subjects))
     files.replace(save / "predicate.json", as_text(stated["predicate"]))
-    typer.echo(f"{_named(version.model, version.version, version.digest)}: its evidence is here")
+    typer.echo(f"{named(version.model, version.version, version.digest)}: its evidence is here")
 
 
 @app.command()
@@ -161,18 +173,18 @@ def plan(
     from ml.release.declaration import desired_state
     from ml.release.rollout.plan import plan as look
 
-    backend = open_backend(desired_state.place_of(to, on))
+    backend = _open(desired_state.place_of(to, on))
     rollout = look(backend, project, to, watch=watch_evaluation)
     if as_json:
         write_json(rollout.to_json())
     else:
         if rollout.decision:
             verdicts.show(rollout.decision, every=every)
-        typer.echo(_plan_text(rollout))
+        typer.echo(rollout_text(rollout))
         if rollout.change:
             _show_project_changes(backend, rollout.change, rollout.project_changes)
         if rollout.unsigned:
-            typer.echo(_next(project, to, on), err=True)
+            typer.echo(next_text(project, to, on), err=True)
     if rollout.stops:
         if not as_json:
             typer.echo(str(rollout.stops), err=True)
@@ -198,7 +210,7 @@ def apply(
     from ml.release.declaration import desired_state
     from ml.release.rollout.apply import project_changes
 
-    backend = open_backend(desired_state.place_of(to, on))
+    backend = _open(desired_state.place_of(to, on))
     if project is None:
         _apply_all(backend, to, approved_by, every, as_json)
         return
@@ -251,6 +263,10 @@ def rollback(
     to: Environment = "local",
     on: On = None,
     why: Annotated[str, typer.Option(help="What is wrong with the version that serves.")] = "",
+    version: Annotated[
+        str | None,
+        typer.Option(help="An earlier one than the version before: 2, or 2@SERVING."),
+    ] = None,
     approved_by: Annotated[
         str, typer.Option(help="The person who signs off: the earlier version serves at once.")
     ] = "",
@@ -259,7 +275,10 @@ def rollback(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Declare the version before, as `git revert` would; with --approved-by, serve it at once."""
+    """Declare the version before, as `git revert` would; with --approved-by, serve it at once.
+
+    Repeated, it does not go back further; --version does.
+    """
     from ml.core.repository import shown
     from ml.release.declaration import desired_state
     from ml.release.rollout.rollback import roll_back
@@ -274,9 +293,23 @@ def rollback(
             )
         )
     backend = open_backend(desired_state.place_of(to, on or ("local" if not approved_by else None)))
-    result = roll_back(backend, project, to, why)
+    result = roll_back(backend, project, to, why, version)
     back, was = result.declared, result.replaced
-    if not as_json:
+    live = backend.endpoints.live(backend.endpoints.name_of(back.model, to))
+    serves = live is not None and (live.launch.digest, live.launch.serving) == (
+        back.digest,
+        back.serving or live.launch.serving,
+    )
+    if not result.written:
+        typer.echo(
+            f"{back.model} {back.version} is declared already, by a rollback, and "
+            f"{'serves' if serves else 'waits for apply'}",
+            err=True,
+        )
+        if result.further:
+            further = f"ml release rollback {project}{_env(to)} --version {result.further[0]}"
+            typer.echo(f"further back: {further}", err=True)
+    elif not as_json:
         typer.echo(f"{back.model} {back.version} is declared in place of {was.version}", err=True)
         for path in result.written:
             typer.echo(f"written: {shown(path)}", err=True)
@@ -296,8 +329,8 @@ def rollback(
         )
     elif promotion:
         _show(backend, project, to, promotion)
-    else:
-        typer.echo(_next(project, to, on), err=True)
+    elif result.written or not serves:
+        typer.echo(next_text(project, to, on), err=True)
     if promotion is not None and promotion.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
@@ -324,7 +357,9 @@ def status(
     for state in states:
         typer.echo(status_text(state), err=state.declared is None)
     if not any(state.declared for state in states):
-        typer.echo("nothing is declared; next: ml release propose PROJECT", err=True)
+        names = {state.project for state in states}
+        name = names.pop() if len(names) == 1 else "PROJECT"
+        typer.echo(f"nothing is declared; next: ml release propose {name}", err=True)
 
 
 @app.command()
@@ -363,6 +398,31 @@ def schema() -> None:
     from ml.release.declaration.release_file import schema as of
 
     write_json(of())
+
+
+def _open(place: str, project: str = "", trained: Path | None = None) -> Backend:
+    """The backend, whose evaluations for the gates follow no job that somebody else may have named.
+
+    With `trained` it follows the jobs of that file alone. Raises Refused for another file.
+    """
+    from ml.backends.base import Options, WorkflowRun
+    from ml.cli import clusters
+
+    if place == "local":
+        return open_backend(place)
+    names = clusters.names()
+    if trained is None:
+        return open_backend(place, Options(workflow=WorkflowRun(names)))
+    try:
+        results = json.loads(trained.read_text(encoding="utf-8"))
+        (jobs,) = (each["jobs"] for each in results if each["project"] == project)
+        jobs = {
+            name: {"run": job["run"], "outputs": dict(job["outputs"])} for name, job in jobs.items()
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        expected, hint = f"the jobs that trained {project}", f"ml train {project} --json > FILE"
+        raise Refused(Problem("not-trained", f"{trained}: {error}", expected, hint)) from None
+    return open_backend(place, Options(workflow=WorkflowRun(names, jobs, final=True)))
 
 
 def watch_evaluation(event: Event) -> None:
@@ -480,7 +540,7 @@ def _show(
         command = example(promotion.change.launch.endpoint, version.model)
         typer.echo(f"next: {command}{repeated_on(backend.name)}", err=True)
     elif [result.gate for result in promotion.decision.blocking] == ["sign-off"]:
-        typer.echo(_next(project, to, backend.name), err=True)
+        typer.echo(next_text(project, to, backend.name), err=True)
 
 
 def _show_project_changes(backend: Backend, change: Change, changes: Sequence[str]) -> None:
@@ -500,91 +560,3 @@ def _show_project_changes(backend: Backend, change: Change, changes: Sequence[st
         f"{repeated_on(backend.name)}",
         err=True,
     )
-
-
-def _next(project: str, environment: str, on: str | None) -> str:
-    """The commands that bring about what was just declared."""
-    if environment == "local":
-        return f"next: ml release apply {project} --approved-by NAME"
-    if on == "azure":
-        return (
-            "next: a pull request with the change that declares it; its merge is the sign-off, "
-            f"and its workflow runs: ml release apply {project} --env {environment} --on azure "
-            "--approved-by NAME"
-        )
-    return (
-        "next: a pull request with the change that declares it; its merge is the sign-off. "
-        f"To rehearse it here: ml release apply {project} --env {environment} --on local "
-        "--approved-by NAME"
-    )
-
-
-def show_canary(sentence: str) -> None:
-    """Print what a canary found."""
-    typer.echo(f"canary: {sentence}", err=True)
-
-
-def status_text(state: Status) -> str:
-    """A few lines; one for an environment that nothing is declared for."""
-    head = f"{state.project} in {state.environment}: {state.verdict}"
-    if state.declared is None and state.last_attempt is None:
-        return head
-    version = _named(state.model, state.declared, state.digest) if state.declared else "nothing"
-    by = f", signed off by {state.signed_off}" if state.serving and state.signed_off else ""
-    at = f" at {state.url}" if state.url else ""
-    lines = [head, f"  declared  {version}", f"  champion  {state.champion or 'none yet'}"]
-    lines.append(f"  serving   {state.serving or 'nothing'}{at}{by}")
-    if state.beside:
-        lines.append(f"  beside    {state.beside}")
-    if state.last_attempt:
-        lines.append(f"  last      {_attempt(state.last_attempt)}")
-    lines += [f"  refused   {_attempt(refused)}" for refused in state.refused]
-    return "\n".join([*lines, *([f"  audit     {state.audit}"] if state.audit else [])])
-
-
-def _plan_text(rollout: Plan) -> str:
-    """What is declared, what serves, and what apply would do."""
-    declared, serving = rollout.declared, rollout.serving
-    version = _named(declared.model, declared.version, declared.digest) if declared else "nothing"
-    serves = "nothing"
-    if serving:
-        serves = _named("version", serving.version, serving.digest)
-        serves += "" if serving.url else ", stopped"
-    lines = [f"{rollout.project} in {rollout.environment}: {rollout.verdict}"]
-    lines += [f"  declared  {version}", f"  serving   {serves}"]
-    lines += [f"  {number}. {step}" for number, step in enumerate(rollout.steps, 1)]
-    return "\n".join(lines)
-
-
-def _rival_text(proposal: Proposal, rival: Version) -> str:
-    """The sentence on a declared version that was never applied and had to be beaten too."""
-    text = f"version {rival.version} is declared and was never applied: it had to be beaten too"
-    if proposal.written:
-        return f"{text}, and is no longer declared"
-    if proposal.decision.request.environment == "local":
-        return f"{text}; ml release rollback {rival.project} undoes the declaration"
-    return f"{text}; git revert undoes a declaration by mistake"
-
-
-def _named(model: str, version: str, digest: str) -> str:
-    return f"{model} {version} ({digest[:SHORT]})"
-
-
-def _attempt(attempt: Attempt) -> str:
-    why = f": {attempt.why}" if attempt.why else ""
-    by = f", for {attempt.by}" if attempt.by else ""
-    at = attempt.at[:16].replace("T", " ")
-    return f"version {attempt.version} {attempt.outcome} on {at}{by}{why}"
-
-
-def show_drill(drill: Drilled) -> None:
-    """Print how the drill ended: the fate of the faulty version, and of the requests."""
-    outcome = drill.outcome
-    if outcome.kind == "rolled-back":
-        took = f"{outcome.seconds:.0f} s"
-        typer.echo(f"rolled back at {outcome.step} % after {took}: {outcome.why}", err=True)
-    else:
-        typer.echo("the canary did not notice the fault; green was removed anyway", err=True)
-    failed = f"{drill.failed} of its requests failed" if drill.failed else "none of its failed"
-    total = f"{sum(outcome.requests.values()):,} requests in all"
-    typer.echo(f"version {drill.version} served throughout, {total}: {failed}", err=True)

@@ -17,10 +17,14 @@ def report(
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's report, a page that opens without a network, and print where it is."""
+    """Write a run's report, a page that opens without a network, and print where it is.
+
+    The charts of its project's charts.py are on it, and on this machine among the run's artifacts.
+    """
     from ml.backends.choice import open_backend
     from ml.cli.render.output import write_json
     from ml.core import faults, files
+    from ml.reports.figures import keep
     from ml.reports.pages import default_path
     from ml.reports.pages import report as report_of
 
@@ -29,6 +33,8 @@ def report(
     path = (out or default_path(page.run.name)).absolute()
     with faults.as_refusals():
         files.replace(path, page.html)
+        if page.figures and (artifacts := backend.runs.artifacts(page.run)):
+            keep(page.figures, artifacts)
     if as_json:
         write_json(
             {

@@ -101,7 +101,7 @@ def show(
 
     backend = open_backend(on)
     entry = _entry(backend.runs, run, experiment)
-    versions = descendants(backend.registry, entry.run)
+    versions = descendants(backend, entry.run)
     parent = backend.runs.parent(entry.run)
     if as_json:
         write_json(
@@ -133,7 +133,7 @@ def lineage(run: RunName = "latest", on: On = "local", as_json: AsJson = False) 
 
     backend = open_backend(on)
     selected = backend.runs.find(run)
-    links, versions = backend.runs.lineage(selected), descendants(backend.registry, selected)
+    links, versions = backend.runs.lineage(selected), descendants(backend, selected)
     if as_json:
         write_json(runs_text.lineage_json(links, versions))
         return
@@ -160,7 +160,7 @@ def logs(
     from ml.cli.render.logs import write
 
     store = open_backend(on).runs
-    if not write(store, store.find(run), tail, follow, rank):
+    if not write(store, store.find(run), tail, follow, rank, repeated_on(on)):
         typer.echo("it printed nothing", err=True)
 
 
@@ -359,11 +359,13 @@ def _filtered(
 
 
 def _entry(store: RunStore, wanted: str, experiment: str | None = None) -> Entry:
-    """The run, with its latest metrics when it has not ended."""
+    """The run, with what its code logged: parameters, and metrics when it has not ended."""
     from ml.backends.runs import OPEN, TrackingUnavailable
 
     run = store.find(wanted, experiment)
     if run.status in OPEN:
         with suppress(TrackingUnavailable):
             run = replace(run, metrics=store.metrics(run))
+    with suppress(TrackingUnavailable):
+        run = replace(run, parameters=store.parameters(run))
     return store.entry(run)

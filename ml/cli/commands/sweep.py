@@ -1,4 +1,4 @@
-"""`ml sweep explain` and `ml select`: where a sweep's trials came from, and which one to take."""
+"""`ml sweep` and `ml select`: where trials came from, what AutoML tried, and which one to take."""
 
 from __future__ import annotations
 
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 # The terms that a selection weighs besides quality, each with the unit of its column.
 UNITS = {"latency": "latency ms", "cost": "cost s", "stability": "spread"}
-
-
-@app.callback()
-def _group() -> None:
-    # Keeps `ml sweep` a group while it has one command.
-    pass
 
 
 @app.command()
@@ -63,6 +57,45 @@ def explain(
         _show_sweep(explained)
         one_trial = f"ml sweep explain {sweep.name} --trial N{repeated_on(on)}"
         typer.echo(f"one trial in full: {one_trial}", err=True)
+
+
+@app.command()
+def leaderboard(
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="A run of an AutoML job; `latest`.")
+    ] = "latest",
+    on: On = "local",
+    as_json: AsJson = False,
+) -> None:
+    """Show what an AutoML job tried, at what cost, and what its guardrails say of the table."""
+    from ml.reports import explanation
+    from ml.reports.leaderboard import leaderboard as leaderboard_of
+
+    store = open_backend(on).runs
+    search, _ = _sweep(store, run)
+    board = leaderboard_of(search, explanation.explain(search, store).sweep)
+    if as_json:
+        rows = [{**vars(each), "trial": each.trial.run.name} for each in board.entries]
+        write_json({"metric": board.metric, "trials": rows, "search": board.facts})
+        return
+    typer.echo(f"{search.name}: {board.metric}")
+    write_table(
+        ("", "trial", "family", board.metric, "±", "seconds", "ms a row", "from"),
+        [
+            [
+                f"{rank}.",
+                str(each.trial.sample_number),
+                each.family,
+                four_digits(each.value),
+                *("–" if of is None else f"{of:.2g}" for of in (each.spread, each.seconds)),
+                "–" if each.row_ms is None else f"{each.row_ms:.2g}",
+                each.origin,
+            ]
+            for rank, each in enumerate(board.entries, 1)
+        ],
+    )
+    for sentence in board.sentences():
+        typer.echo(printable(sentence), err=True)
 
 
 def _sweep(store: RunStore, name: str) -> tuple[Run, int | None]:
@@ -164,10 +197,12 @@ def _importance(explained: Explanation) -> Iterator[str]:
         yield f"what mattered: nothing can be said, {importance.reason}"
         return
     shares = ", ".join(f"{name} {share:.0%}" for name, share in importance.shares)
-    accuracy = f"{max(0.0, importance.explained):.0%} of the variance of trials it has not seen"
-    yield f"what mattered (fANOVA): {shares}"
-    doubt = ": too little to rely on the order" if importance.is_weak else ""
-    yield f"  a random forest on {importance.trials} trials predicts {accuracy}{doubt}"
+    yield f"what mattered, as shares of the influence (fANOVA): {shares}"
+    doubt = ": too little to rely on the shares" if importance.is_weak else ""
+    yield (
+        f"  from {importance.trials} trials; R² {max(0.0, importance.explained):.2f} on trials "
+        f"left out (1 predicts them, 0 guesses){doubt}"
+    )
 
 
 def _value_text(value: object) -> str:

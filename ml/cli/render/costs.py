@@ -90,7 +90,7 @@ def of(plan: Plan) -> list[Cost]:
     """The cost of the plan by cluster; empty where no stack file names its cluster."""
     try:
         price_list = prices.read()
-        environments = [loader.load(stack) for stack in loader.stacks()]
+        environments = [loader.load(stack) for stack in loader.environments()]
     except Refused:
         return []  # `infra settings` and `infra cost` report what is wrong with them
     bounds: dict[str, Bound] = {}
@@ -111,7 +111,7 @@ def of_instance(environment: str) -> Prices:
     the first stack.
     """
     try:
-        price_list, stacks = prices.read(), loader.stacks()
+        price_list, stacks = prices.read(), loader.environments()
         stack = environment if environment in stacks else next(iter(stacks), None)
         settings = loader.load(stack) if stack else None
     except Refused:
@@ -195,7 +195,7 @@ def _costs_on(
         dedicated = price_list.find(f"vm/{size}", region)
         spot = price_list.find(f"vm/{size}", region, "spot") if has_spot else None
         price = spot or dedicated
-        notes = (f"{price.source}, {price.as_of}", price.note) if price else ()
+        notes = (f"prices from {price.source} ({price.as_of})", price.note) if price else ()
         yield Cost(
             compute=compute,
             size=size,

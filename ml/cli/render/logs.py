@@ -11,30 +11,48 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+from ml.backends.patience import Patience
 from ml.backends.runs import OPEN, Run, RunStore
 from ml.core.errors import Problem, Refused
 
 BLOCK_BYTES = 1 << 16
 
 
-def write(store: RunStore, run: Run, tail: int | None, follow: bool, rank: str = "0") -> bool:
+def write(
+    store: RunStore,
+    run: Run,
+    tail: int | None,
+    follow: bool,
+    rank: str = "0",
+    on: str = "",
+) -> bool:
     """Write what the run and its parts printed to stdout; False when they printed nothing.
 
     `tail` is the number of lines of each log to begin with, None for all; with `follow` a run that
     has not ended is followed until it has. `rank` is the process of a distributed job whose log is
-    written (Refused when no part has one).
+    written (Refused when no part has one). `on` is how a command repeats the backend.
     """
     printer = LogPrinter(sys.stdout)
+    again = f"ml runs logs --follow {run.name}{on}"
+    patience = Patience(store, run.name, again, lambda line: print(line, file=sys.stderr))
     while True:
-        printer.headed = printer.headed or bool(run.steps or run.trials)
-        for part, log in _logs(store, run, rank):
-            printer.write(part.name, log, tail)
-        if not follow or run.status not in OPEN:
-            if not printer.last:
-                _check_rank(store, run, rank)
-            return printer.last != ""
-        time.sleep(store.poll_s)
-        run = store.find(run.id)
+        try:
+            printer.headed = printer.headed or bool(run.steps or run.trials)
+            for part, log in _logs(store, run, rank):
+                printer.write(part.name, log, tail)
+            if not follow or run.status not in OPEN:
+                break
+            time.sleep(store.poll_s)
+            run = store.find(run.id)
+            patience.seen()
+        except Refused as refused:
+            if not follow:
+                raise
+            patience.endure(refused)
+            time.sleep(store.poll_s)
+    if not printer.last:
+        _check_rank(store, run, rank)
+    return printer.last != ""
 
 
 def _logs(store: RunStore, run: Run, rank: str) -> Iterator[tuple[Run, Path]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +110,8 @@ def _sweep(plan: SweepPlan) -> Iterator[tuple[str, str]]:
         policy = plan.early_termination
         every = f"every {policy.evaluation_interval} from {policy.delay_evaluation}"
         yield "early termination", f"{policy.type}, {every}"
-    for what, seconds in (("timeout", plan.timeout_s), ("trial timeout", plan.trial_timeout_s)):
-        if seconds is not None:
-            yield what, f"{seconds:g} s"
-    yield from list(_command(plan.trial))[2:]
+    yield from _timeouts(plan.timeout_s, plan.trial_timeout_s or plan.trial.timeout_s)
+    yield from list(_command(replace(plan.trial, timeout_s=None)))[2:]
 
 
 def _search(plan: AutoMLPlan) -> Iterator[tuple[str, str]]:
@@ -124,14 +122,18 @@ def _search(plan: AutoMLPlan) -> Iterator[tuple[str, str]]:
     yield "objective", f"{plan.goal} {plan.primary_metric}"
     yield "algorithms", ", ".join(plan.algorithms) or "all of the task"
     yield "trials", f"{plan.max_total_trials}, {plan.max_concurrent_trials} at once"
-    for what, seconds in (("timeout", plan.timeout_s), ("trial timeout", plan.trial_timeout_s)):
-        if seconds is not None:
-            yield what, f"{seconds:g} s"
+    yield from _timeouts(plan.timeout_s, plan.trial_timeout_s)
     yield "compute", plan.compute or "none"
     for name, data in plan.inputs.items():
         yield f"input {name}", _input(data)
     for name, output in plan.outputs.items():
         yield f"output {name}", output.type
+
+
+def _timeouts(search_s: float | None, trial_s: float | None) -> Iterator[tuple[str, str]]:
+    limits = ((search_s, "for all trials together"), (trial_s, "for each trial"))
+    if texts := [f"{seconds:g} s {what}" for seconds, what in limits if seconds is not None]:
+        yield "timeout", ", ".join(texts)
 
 
 def _hints(hints: Hints) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ml.backends.base import Backend
 from ml.backends.runs import Entry, LineageNode, Run
 from ml.cli.options import repeated_on
+from ml.core.errors import Refused
 from ml.core.repository import shown
 from ml.reports.formatting import ago, duration, size
 
@@ -144,8 +145,11 @@ def run_lines(
     if backend.storage.is_kept(run):
         undo = f"ml runs keep --undo {run.name}{repeated_on(backend.name)}"
         yield "kept", f"never removed to make room ({undo})"
-    if log := backend.runs.logs(run).get("0"):
-        yield "log", shown(log)
+    try:
+        if log := backend.runs.logs(run).get("0"):
+            yield "log", shown(log)
+    except Refused as refused:
+        yield "log", refused.problems[0].found
     for count, moment in enumerate(run.restarts, 1):
         yield f"restart {count}", f"{ago(moment)}, after an eviction"
     for name, value in run.parameters.items():

@@ -11,22 +11,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ml.measures.measurement import Rows, Training, evaluate
+from ml.measures.schema import Metrics
 from ml.projects.faq_matching import measure, recipe
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.prepare import (
     WRONG_CALL,
     add_data_arguments,
-    asset_of,
     prepare,
 )
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import Split
 from ml.serving.scoring.manifest import ManifestError, verify
-from ml.toolkit.boosting import threads
-from ml.toolkit.evaluation import Metrics
-from ml.toolkit.measurement import Rows, Training, evaluate
-from ml.toolkit.tracking import tracking
+from ml.toolkit.training.boosting import threads
+from ml.toolkit.training.tracking import tracking
 
 PRIMARY = "gain_at_1"
 
@@ -54,7 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tracking() as tracker:
         settings = Hyperparameters.of(model.settings)
         gains, seconds = measure.stability(faq, split, settings, seed, options.folds, threads())
-        rows = {"entries": len(faq.entries), "questions": len(faq.questions)}
         evaluation = evaluate(
             options.evaluation,
             measure.answers(model, faq, split),
@@ -68,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 threads=threads(),
                 feature_set_hash=str(model.settings["feature_set_hash"]),
             ),
-            measure.explainer(model, faq, split),
+            *measure.explained(model, faq, split),
             task="ranking",
             primary_metric=PRIMARY,
             model="faq-matching",
@@ -78,7 +76,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             identified_by="question",
             baseline=baseline,
             baseline_from="the reference recipe on the same split" if baseline else "",
-            data={"faq": {"asset": asset_of(options.faq), "sha256": faq.sha256, "rows": rows}},
         )
         measure.write_seen(options.evaluation, digest, model, faq, split)
         recipes = evaluation.values("baseline")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ml.measures.ranking import gain_at, mean_rank, ranks
 from ml.projects.faq_matching.features import NAMES, Memory, Spaces
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel, answer_text, catalogue_of, feature_set_hash
@@ -17,8 +18,7 @@ from ml.projects.faq_matching.pairs import sample_pairs, training_features
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import Split
 from ml.projects.faq_matching.vectors import Array, Index
-from ml.toolkit.boosting import lightgbm
-from ml.toolkit.ranking import gain_at, mean_rank, ranks
+from ml.toolkit.training.boosting import lightgbm
 
 # step (trees so far), metrics of the validation questions
 Report = Callable[[int, dict[str, float]], None]

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ml.projects.faq_matching.text import clean
-from ml.toolkit.tables import DataRefused, Finding, Table, TableSchema, dangling, read_table
+from ml.toolkit.data.tables import DataRefused, Finding, Table, TableSchema, dangling, read_table
 
 SCHEMAS = Path(__file__).parent / "data"
 DEFAULT_SCHEMA = SCHEMAS / "faq.schema.yml"

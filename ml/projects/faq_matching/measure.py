@@ -7,6 +7,10 @@ from statistics import median
 
 import numpy as np
 
+from ml.measures.contributions import Contributions
+from ml.measures.measurement import Features, Rows
+from ml.measures.ranking import gain_at, ranks
+from ml.measures.reference import write_reference
 from ml.projects.faq_matching.features import NAMES
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
 from ml.projects.faq_matching.loading import Faq
@@ -23,11 +27,11 @@ from ml.projects.faq_matching.splits import (
     Split,
     folds,
 )
-from ml.toolkit.measurement import Explainer, Rows
-from ml.toolkit.ranking import gain_at, ranks
-from ml.toolkit.reference import write_reference
+from ml.toolkit.training.boosting import contributions
 
 EVALUATED = (VALIDATION, TEST_KNOWN, TEST_UNSEEN)
+# TreeSHAP takes time for each row; the shares of so many rows hardly change with more.
+EXPLAINED = 500
 # What slices the questions.
 TOPIC = "topic"
 
@@ -49,6 +53,7 @@ def answers(model: FaqModel, faq: Faq, split: Split) -> dict[str, Rows]:
             model.scores(texts),
             {TOPIC: [entry.topic for entry in entries]},
             identifiers=texts,
+            requests=[{"question": text} for text in texts],
         )
     return rows_of
 
@@ -74,11 +79,13 @@ def write_seen(folder: Path, digest: str, model: FaqModel, faq: Faq, split: Spli
     )
 
 
-def explainer(model: FaqModel, faq: Faq, split: Split) -> Explainer:
-    """The features of the right entries of the questions whose topics are compared."""
+def explained(model: FaqModel, faq: Faq, split: Split) -> tuple[Features, Contributions]:
+    """The features of the right entries of the questions whose topics are compared, and what each
+    adds to the scores.
+    """
     rows = split.rows(TEST_KNOWN)
     chosen = model.features(texts_of(faq, rows))[np.arange(len(rows)), entries_of(faq, rows)]
-    return Explainer(model.booster, chosen, NAMES)
+    return Features(NAMES, chosen), contributions(model.booster, chosen[:EXPLAINED])
 
 
 def stability(

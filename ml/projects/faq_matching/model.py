@@ -17,7 +17,7 @@ from ml.projects.faq_matching.loading import Entry
 from ml.projects.faq_matching.text import clean
 from ml.projects.faq_matching.vectors import Array, Index, Vectoriser
 from ml.serving.scoring.manifest import write_manifest
-from ml.toolkit.boosting import lightgbm
+from ml.toolkit.training.boosting import lightgbm
 
 BLOCK = 512
 TREES, ARRAYS, ENTRIES, QUESTIONS, SETTINGS = (

@@ -15,11 +15,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from ml.projects.faq_matching.loading import DEFAULT_SCHEMA, SCHEMAS, Faq, read
 from ml.projects.faq_matching.splits import Split, split
-from ml.toolkit.tables import DataRefused
+from ml.toolkit.data.tables import DataRefused
 
 WRONG_CALL = 2
 
@@ -44,13 +42,6 @@ def prepare(folder: Path, schema: Path = DEFAULT_SCHEMA, seed: int = 0) -> tuple
         print(refused, file=sys.stderr)
         raise SystemExit(WRONG_CALL) from None
     return faq, split(faq, seed)
-
-
-def asset_of(folder: Path) -> str:
-    """The data asset as specs name it; the folder's name when it is not this project's asset."""
-    declared = yaml.safe_load((SCHEMAS / "faq.yml").read_text(encoding="utf-8"))
-    name, version = declared["name"], declared["version"]
-    return f"azureml:{name}:{version}" if folder.name == declared["path"] else folder.name
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

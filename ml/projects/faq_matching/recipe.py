@@ -25,6 +25,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from ml.measures import schema
+from ml.measures.ranking import estimates, ranks
+from ml.measures.schema import Estimate, Metrics
 from ml.projects.faq_matching.fitting import entries_of, texts_of
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.measure import EVALUATED
@@ -33,16 +36,13 @@ from ml.projects.faq_matching.prepare import add_data_arguments, prepare
 from ml.projects.faq_matching.splits import NAMES as SPLITS
 from ml.projects.faq_matching.splits import TRAIN, Split
 from ml.projects.faq_matching.vectors import Array, Index
-from ml.toolkit.boosting import lightgbm, threads
-from ml.toolkit.bootstrap import Estimate
-from ml.toolkit.evaluation import Metrics
-from ml.toolkit.ranking import estimates, ranks
+from ml.toolkit.training.boosting import lightgbm, threads
 
 FILE = "baseline.json"
 MATCHES = 40
 BLOCK = 256
 # What lightgbm.LGBMClassifier passes to lightgbm.train; a test holds the two against each other.
-# The class needs LightGBM's wrappers of scikit-learn, which `ml.toolkit.boosting` leaves out.
+# The class needs LightGBM's wrappers of scikit-learn, which the toolkit leaves out.
 CLASSIFIER = {
     "objective": "binary",
     "min_child_samples": 20,
@@ -105,10 +105,19 @@ def read(folder: Path, faq: Faq, split: Split) -> Metrics:
     for name, value in _questions(faq, split).items():
         if document[name] != value:
             raise OtherQuestions(f"{folder / FILE} has the {name} {document[name]}, not {value}")
-    return {
-        name: {key: Estimate(**of) for key, of in row.items()}
+    metrics = {
+        name: {key: schema.read(Estimate, of) for key, of in row.items()}
         for name, row in document["metrics"].items()
     }
+    lacking = [
+        path
+        for name, row in metrics.items()
+        for key, of in row.items()
+        for path in schema.missing(of, f"{name}.{key}.")
+    ]
+    if lacking:
+        raise ValueError(f"{', '.join(lacking)} is missing")
+    return metrics
 
 
 def _questions(faq: Faq, split: Split) -> dict[str, str | int]:

@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import stdev
 
+from ml.measures.ranking import gain_at, ranks
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of, validation_metrics
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.prepare import add_data_arguments, prepare
 from ml.projects.faq_matching.settings import Hyperparameters, add_arguments, boolean
 from ml.projects.faq_matching.splits import TRAIN, VALIDATION, Split, shuffled
-from ml.toolkit.boosting import threads
-from ml.toolkit.ranking import gain_at, ranks
-from ml.toolkit.timing import latency
-from ml.toolkit.tracking import tracking
+from ml.toolkit.training.boosting import threads
+from ml.toolkit.training.timing import latency
+from ml.toolkit.training.tracking import tracking
 
 # Validation questions that the time of one prediction is measured on, one thread as when served.
 TIMED = 40

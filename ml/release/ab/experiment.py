@@ -17,7 +17,7 @@ from ml.backends.registry import Version
 from ml.core import faults, files, home, names
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
-from ml.release.declaration.desired_state import endpoint_of
+from ml.serving import endpoint
 from ml.serving.router.routes import at, position, ticket
 
 Arm = Literal["A", "B"]
@@ -134,7 +134,7 @@ def declare(
         name=name,
         project=a.project,
         model=a.model,
-        endpoint=endpoint_of(a.model, environment),
+        endpoint=endpoint.name_of(a.model, environment),
         environment=environment,
         a=Side(a.version, a.digest),
         b=Side(b.version, b.digest),
@@ -164,7 +164,7 @@ def find(name: str) -> Experiment:
             "no-such-experiment",
             f"there is no experiment `{name}`",
             f"one of: {', '.join(every())}" if every() else "a started experiment",
-            "ml ab start NAME PROJECT --b VERSION …",
+            f"ml ab start {name} PROJECT --b VERSION …",
         )
     path = folder(name) / "experiment.json"
     try:

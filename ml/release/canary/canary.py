@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
-from ml.backends.endpoints import Endpoints, Router
+from ml.backends.endpoints import CHANGED, Endpoints, Router
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.canary.statistics import KINDS, Signal, Verdict, decide, object_to
 from ml.release.canary.traffic import (
@@ -26,9 +27,10 @@ from ml.release.canary.traffic import (
     Traffic,
 )
 from ml.release.declaration.release_file import Strategy
+from ml.release.evidence.served import Examination
 from ml.serving import endpoint
 from ml.serving.endpoint import Canary, Live
-from ml.serving.server import Launch, Server
+from ml.serving.server import Answer, Launch, Server
 
 LOOK_S = 0.1
 # Requests by which green's latency is measured where it runs: so many of each sample that the first
@@ -86,15 +88,17 @@ def lead(
     strategy: Strategy,
     samples: Samples,
     *,
+    new_fields: Sequence[str] = (),
     superseded: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Run green through the strategy's stages; the endpoint is not locked meanwhile.
 
-    `trial` must have a baseline (ValueError). On "passed" green has all the traffic and blue still
-    runs. Otherwise, also when this raises, blue has all of it again; green and the baseline still
-    run. Raises Refused, which is not a verdict on green: router-silent, baseline-failed, or
-    canary-interrupted when another command removed the canary.
+    `trial` must have a baseline (ValueError). `new_fields` of answers are none of green's faults,
+    where the old version's answers have none of them. On "passed" green has all the traffic and
+    blue still runs. Otherwise, also when this raises, blue has all of it again; green and the
+    baseline still run. Raises Refused, which is not a verdict on green: router-silent,
+    baseline-failed, or canary-interrupted when another command removed the canary.
     """
     state = endpoints.live(name)
     router = endpoints.router(name)
@@ -102,7 +106,10 @@ def lead(
         raise endpoints.nothing_served(name)
     if trial.baseline is None:
         raise ValueError("a canary is compared with a baseline")
-    watch = _Watch(endpoints, name, state.server, trial, trial.baseline, router, strategy, samples)
+    watch = _Watch(
+        *(endpoints, name, state.server, trial, trial.baseline, router),
+        *(strategy, samples, new_fields),
+    )
     passed = False
     try:
         with watch.replay:
@@ -135,6 +142,7 @@ class _Watch:
         router: Router,
         strategy: Strategy,
         samples: Samples,
+        new_fields: Sequence[str],
     ) -> None:
         self.endpoints, self.name, self.trial, self.router = endpoints, name, trial, router
         self.green, self.baseline = trial.server, baseline
@@ -142,7 +150,7 @@ class _Watch:
         self.replay = Replay(router, samples)
         self.names = (blue.slot.name, baseline.slot.name, self.green.slot.name)
         self.samples, self.callers = (
-            Comparison(kind, strategy.prediction, *self.names) for kind in KINDS
+            Comparison(kind, strategy.prediction, *self.names, new_fields) for kind in KINDS
         )
         self.last = 0
         self.memory = ResidentMemory(endpoints, self.green, baseline)
@@ -183,6 +191,7 @@ class _Watch:
                 if verdict.action == "go-on":
                     break
                 if time.monotonic() - began > self.strategy.step_s:
+                    self.replay.check()
                     why = f"undecided after {self.strategy.step_s:g} s: {verdict.why}"
                     return self._outcome("rolled-back", why, percent, verdict.signals, first)
             progress(f"{stage}: {verdict.why}")
@@ -302,14 +311,17 @@ def smoke_test(endpoints: Endpoints, green: Server, launch: Launch, samples: Sam
             answer = endpoints.score(green, sample)
         except (OSError, http.client.HTTPException) as error:
             raise _smoke_failed(endpoints, green, f"no answer to {sample}: {error}") from None
-        if answer.status != 200 or not isinstance(answer.body, dict):
-            raise _smoke_failed(
-                endpoints, green, f"status {answer.status} to {sample}: {answer.excerpt}"
-            )
-        if answer.body.get("model_digest") != launch.digest:
-            raise _smoke_failed(
-                endpoints, green, f"no answer of the declared model to {sample}: {answer.excerpt}"
-            )
+        if fault := smoke_fault(answer, launch, sample):
+            raise _smoke_failed(endpoints, green, fault)
+
+
+def smoke_fault(answer: Answer, launch: Launch, sample: Mapping[str, object]) -> str:
+    """Why an answer to a sample request is none of the launched model, or ""."""
+    if answer.status != 200 or not isinstance(answer.body, dict):
+        return f"status {answer.status} to {sample}: {answer.excerpt}"
+    if answer.body.get("model_digest") != launch.digest:
+        return f"no answer of the declared model to {sample}: {answer.excerpt}"
+    return ""
 
 
 def check_latency(
@@ -347,6 +359,22 @@ def check_latency(
             "nothing was switched",
         )
     return p95
+
+
+def check_answers(endpoints: Endpoints, green: Server, asks: Examination, tolerance: float) -> int:
+    """Send green evaluated rows; how many those are.
+
+    Raises Refused: not-as-evaluated where an answer lies further from the evaluated one than the
+    tolerance, and answers-unknown where nothing can be asked, which is not a verdict on green.
+    """
+    expected = f"the answers that were evaluated, within {tolerance:g}"
+    if asks.reason:
+        raise endpoints.failure(green.slot, "answers-unknown", asks.reason, expected)
+    answers = asks.of(partial(endpoints.score, green))
+    largest, example = answers["largest"], answers["example"]
+    if not isinstance(largest, float) or not largest <= tolerance:
+        raise endpoints.failure(green.slot, "not-as-evaluated", str(example), expected)
+    return len(asks.rows)
 
 
 def remove_leftovers(endpoints: Endpoints, name: str) -> None:
@@ -411,6 +439,8 @@ def _as_baseline_failed(blue: Live) -> Iterator[None]:
     try:
         yield
     except Refused as error:
+        if error.problems[0].code == CHANGED:
+            raise
         raise Refused(
             Problem(
                 "baseline-failed",

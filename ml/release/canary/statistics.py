@@ -9,9 +9,10 @@ spinnaker.io/docs/guides/user/canary/best-practices advises ("compare canary aga
 against production").
 
 Only requests that the router assigns at random are judged, so a slow machine slows both servers
-alike. The project's samples decide whether green goes on. Callers may send what they like as often
-as they like, so their requests are compared by themselves and can only speak against green: they
-neither hide its faults among their own nor stand in for samples.
+alike. An answer within `latency_ms` is never slow, whatever the baseline's latency is: 20 ms of an
+allowed 200 harm nobody. The project's samples decide whether green goes on. Callers may send what
+they like as often as they like, so their requests are compared by themselves and can only speak
+against green: they neither hide its faults among their own nor stand in for samples.
 
 A process that shares its core for a moment is slow alone: tens of requests are late together, which
 the test would count as independent. So latency rolls back only if it still would with any one
@@ -40,7 +41,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, xlog1py, xlogy
 
 from ml.release.declaration.release_file import Strategy
-from ml.serving.router.records import BUCKETS, PER_OCTAVE
+from ml.serving.router.records import BUCKETS, PER_OCTAVE, bucket
 
 Action = Literal["go-on", "hold", "roll-back"]
 # The signals with a sequential test, for the requests of each kind; each has an equal share of the
@@ -187,12 +188,18 @@ def limit(strategy: Strategy) -> float:
     return math.log(len(TESTED) * len(KINDS) * len(strategy.stages) / strategy.false_alarms)
 
 
-def latency_evidence(green: Sequence[int], baseline: Sequence[int], factor: float) -> float:
-    """log E against "green's latency is at most `factor` times the baseline's"."""
+def latency_evidence(
+    green: Sequence[int], baseline: Sequence[int], factor: float, lenient_ms: float = 0.0
+) -> float:
+    """log E against "green's latency is at most `factor` times the baseline's".
+
+    Answers of green within `lenient_ms` are never too slow.
+    """
     counts_g, counts_b = _sound(green, BUCKETS), _sound(baseline, BUCKETS)
     edges = np.arange(1, BUCKETS, _EVERY)
     shift = math.ceil(math.log2(factor) * PER_OCTAVE - 1e-9)
-    edges = edges[edges + shift < BUCKETS]
+    # Bucket k holds the times from the bound of bucket k - 1 on.
+    edges = edges[(edges + shift < BUCKETS) & (edges + shift > bucket(lenient_ms / 1000))]
     later_g = counts_g[::-1].cumsum()[::-1]  # [k]: in bucket k or later
     later_b = counts_b[::-1].cumsum()[::-1]
     return averaged(
@@ -233,12 +240,13 @@ def _is_lasting(
     strategy: Strategy,
 ) -> bool:
     """Whether green's latency alarms also without any single interval."""
-    factor = strategy.tolerances.latency
+    limits = strategy.tolerances
     return all(
         latency_evidence(
             np.subtract(green.latency, without[0]).tolist(),
             np.subtract(baseline.latency, without[1]).tolist(),
-            factor,
+            limits.latency,
+            limits.latency_ms,
         )
         >= limit(strategy)
         for without in intervals
@@ -275,8 +283,11 @@ def _signals(
         text = f"{name}: {_share(g, n)} of green's, {_share(b, m)} of the old version's"
         signals.append(Signal(name, log_e, at, text))
     if baseline is not None:
-        log_e = latency_evidence(green.latency, baseline.latency, limits.latency)
-        text = f"latency: more than {limits.latency:g} times the baseline's"
+        log_e = latency_evidence(green.latency, baseline.latency, limits.latency, limits.latency_ms)
+        text = (
+            f"latency: more than {limits.latency:g} times the baseline's, and over"
+            f" {limits.latency_ms:g} ms"
+        )
         signals.append(Signal("latency", log_e, at, text))
     if strategy.prediction and green.predictions and old.predictions:
         log_e = drift_evidence(green.predictions, old.predictions, limits.drift)

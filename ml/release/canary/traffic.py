@@ -14,6 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ml.backends.endpoints import Endpoints, Router
+from ml.core.errors import Refused
 from ml.release.canary.statistics import KINDS, Latencies, Memory, Side
 from ml.serving.server import Server
 
@@ -50,6 +52,18 @@ def shape(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return json.dumps(value) if value is None else "bool"
     return "number" if isinstance(value, int | float) else "text"
+
+
+def without(value: Any, field: str) -> Any:
+    """An answer without a field such as `predictions/0/interval`, of every item of a list."""
+    part, _, below = field.partition("/")
+    if isinstance(value, list):
+        return [without(item, below) for item in value] if part.isdecimal() and below else value
+    if not isinstance(value, dict) or part not in value:
+        return value
+    if not below:
+        return {key: of for key, of in value.items() if key != part}
+    return {**value, part: without(value[part], below)}
 
 
 def prediction(answer: Any, pointer: str) -> float | str | None:
@@ -88,11 +102,15 @@ def edges(numbers: Sequence[float]) -> list[float]:
 class Answers:
     """Counts answers; the first ones of the `old` deployments define the bins and shapes.
 
-    Those are not counted: the data that defines the bins must not be tested with them.
+    Those are not counted: the data that defines the bins must not be tested with them. A shape is
+    known as well if it is without `new_fields`; of these an answer of the old ones has none.
     """
 
-    def __init__(self, pointer: str, old: Sequence[str], green: str) -> None:
+    def __init__(
+        self, pointer: str, old: Sequence[str], green: str, new_fields: Sequence[str] = ()
+    ) -> None:
         self._pointer = pointer
+        self._new_fields = new_fields
         self._old = old
         self._names = (*old, green)
         self._reference: list[Any] = []
@@ -121,6 +139,10 @@ class Answers:
             structure = "too long" if body is None else shape(answer)
         except (ValueError, RecursionError):
             answer, structure = None, "no JSON"
+        if deployment in self._old:
+            self._new_fields = [
+                field for field in self._new_fields if without(answer, field) == answer
+            ]
         if len(self._reference) < REFERENCE:
             if deployment in self._old:
                 self._reference.append(prediction(answer, self._pointer))
@@ -129,6 +151,8 @@ class Answers:
                     self._fix()
             return
         self._read[deployment] += 1
+        if structure not in self._shapes and isinstance(answer, dict | list):
+            structure = shape(reduce(without, self._new_fields, answer))
         self._strange[deployment] += structure not in self._shapes
         if self._reads and body is not None:
             self._bins[deployment][self._bin(prediction(answer, self._pointer))] += 1
@@ -174,11 +198,19 @@ class Answers:
 class Comparison:
     """Green beside the old version during a step, by the requests of one kind."""
 
-    def __init__(self, kind: str, pointer: str, blue: str, baseline: str, green: str) -> None:
+    def __init__(
+        self,
+        kind: str,
+        pointer: str,
+        blue: str,
+        baseline: str,
+        green: str,
+        new_fields: Sequence[str] = (),
+    ) -> None:
         self.kind = kind
         self._green, self._baseline = green, baseline
         self._old = (blue, baseline)
-        self._answers = Answers(pointer, self._old, green)
+        self._answers = Answers(pointer, self._old, green, new_fields)
         self._since: Mapping[str, Any] = {}
         self._last: Side | None = None
 
@@ -269,13 +301,15 @@ class ResidentMemory:
 class Replay:
     """Sends requests to the router until the block ends; one at a time, so that none waits.
 
-    `sent` counts the answers of any kind.
+    `sent` counts the answers of any kind; `refused` is why the last request had none, where the
+    endpoint refused it.
     """
 
     def __init__(
         self, router: Router, samples: Sequence[Mapping[str, object]], seed: int = 0
     ) -> None:
         self.sent = 0
+        self.refused: Refused | None = None
         self._router = router
         self._bodies = [json.dumps(sample) for sample in samples]
         self._draw = random.Random(seed)
@@ -309,14 +343,21 @@ class Replay:
         """Whether it sends requests now."""
         return self._going.is_set()
 
+    def check(self) -> None:
+        """Raises Refused where the endpoint refuses the requests, which is no verdict on green."""
+        if self.refused is not None:
+            raise self.refused
+
     def _run(self) -> None:
         with self._router.sampling() as send:
             while self._going.wait() and not self._stop.is_set():
                 try:
                     send(self._draw.choice(self._bodies))
-                    self.sent += 1
-                except (OSError, http.client.HTTPException):
-                    self._stop.wait(0.05)  # the router is gone; the canary reports it
+                    self.sent, self.refused = self.sent + 1, None
+                except (Refused, OSError, http.client.HTTPException) as error:
+                    # Or the router is gone, which the canary reports.
+                    self.refused = error if isinstance(error, Refused) else None
+                    self._stop.wait(0.05)
 
 
 class Traffic:

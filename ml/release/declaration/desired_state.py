@@ -1,6 +1,6 @@
 """The desired state: the model version that each environment should serve, declared in a file.
 
-The environments of `Environments` are declared in the project's release.yml, which git tracks.
+The environments of TRACKED are declared in the project's release.yml, which git tracks.
 `local` is declared in `.local/release/<project>.yml`, which has the same form, so that trials leave
 the repository clean.
 """
@@ -10,26 +10,26 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
 
 from ml.backends.base import Backend
-from ml.core import documents, files, home, repository, trees
+from ml.core import documents, files, git, home, repository
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.declaration import edit, release_file
 from ml.release.declaration.release_file import (
     SCHEMA_VERSION,
     Declared,
-    Environments,
     Local,
     Strategy,
     Tracked,
 )
 
 LOCAL = "local"
-TRACKED = tuple(field.name for field in fields(Environments))
+TRACKED = release_file.TRACKED
 ENVIRONMENTS = (LOCAL, *TRACKED)
 FILE = "release.yml"
 # Of release.yml that are looked at for the versions before.
@@ -86,8 +86,8 @@ def on_branch(project: str, environment: str) -> Sequence[Declared]:
     file = path(project, environment)
     log = ("log", "--first-parent", f"--max-count={COMMITS}", "--format=%H", "--", file.name)
     every = []
-    for commit in reversed((trees.git(file.parent, *log) or "").split()):
-        text = trees.git(file.parent, "show", f"{commit}:./{file.name}")
+    for commit in reversed((git.ask(file.parent, *log) or "").split()):
+        text = git.ask(file.parent, "show", f"{commit}:./{file.name}")
         with suppress(Refused):
             shown = f"{repository.shown(file)} at {commit[:12]}"
             declared = release_file.parse(documents.parse(text or "", shown)).declared(environment)
@@ -144,7 +144,7 @@ def _is_of(backend: Backend, environment: str, declared: Declared) -> bool:
     versions = backend.registry.versions(declared.model)
     if not any(each.kept_at(declared.evidence) for each in versions):
         return False
-    name = endpoint_of(declared.model, environment)
+    name = backend.endpoints.name_of(declared.model, environment)
     return backend.rehearsal or backend.endpoints.live(name) is not None
 
 
@@ -159,8 +159,17 @@ def strategy(project: str, environment: str) -> Strategy:
 
     Raises Refused when release.yml cannot be read.
     """
-    file = path(project, TRACKED[0])
+    file = path(project, "")
     return release_file.read(file).strategy(environment) if file.is_file() else Strategy()
+
+
+def new_fields(project: str) -> tuple[Sequence[str], Sequence[str]]:
+    """The fields that release.yml lets a canary find in answers of other serving code, and why each
+    other one that it lists does not count today.
+    """
+    file = path(project, "")
+    today = datetime.now(UTC).date()
+    return release_file.new_fields(file, today) if file.is_file() else ((), ())
 
 
 def place(project: str, environment: str, field: str = "") -> Place:
@@ -249,11 +258,6 @@ def place_of(environment: str, on: str | None) -> str:
             exit_code=Exit.CANNOT_HONOUR,
         )
     return chosen
-
-
-def endpoint_of(model: str, environment: str) -> str:
-    """The endpoint of an environment; `local` uses the name in endpoint.yml."""
-    return model if environment == LOCAL else f"{model}-{environment}"
 
 
 def projects() -> Sequence[str]:

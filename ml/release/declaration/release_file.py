@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSchema
 from pydantic.config import JsonDict
@@ -19,11 +20,13 @@ from pydantic.config import JsonDict
 from ml.core import documents, repository, settings
 from ml.core.documents import Document
 from ml.core.errors import Place, Problem, Refused
+from ml.core.imports import ROOT
 from ml.core.names import not_words
 from ml.core.settings import CLOSED, SchemaVersion
 from ml.release.declaration.projects import Project
 from ml.serving.router.routes import MAX_MIRRORED
 from policies.promotion import floor
+from policies.waivers import Waiver, located
 
 SCHEMA = Path(__file__).with_name("release.schema.json")
 SCHEMA_VERSION = 1
@@ -73,6 +76,14 @@ class Tolerances:
             "distribution.",
         ),
     ] = 1.4
+    latency_ms: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="Answers within so many milliseconds are never too slow, or within half of "
+            "the gate `latency`'s limit where that is less.",
+        ),
+    ] = 100.0
     drift: Annotated[Share, Field(description="Share of predictions that may lie elsewhere.")] = (
         0.25
     )
@@ -168,6 +179,11 @@ class Strategy:
         Tolerances, Field(description="By how much green may be worse before it counts as worse.")
     ] = field(default_factory=Tolerances)
 
+    def within(self, p95_ms: float) -> Strategy:
+        """The same, for a project whose gate `latency` allows so many milliseconds."""
+        lenient = min(self.tolerances.latency_ms, p95_ms / 2)
+        return replace(self, tolerances=replace(self.tolerances, latency_ms=lenient))
+
     @property
     def stages(self) -> tuple[Stage, ...]:
         """Everything that green goes through, in order."""
@@ -260,15 +276,42 @@ class Entry(Declared):
     ] = field(default_factory=Strategy)
 
 
-@dataclass(frozen=True)
-class Environments:
-    """The environments that git declares."""
+@dataclass(frozen=True, kw_only=True)
+class NewField(Waiver):
+    """A field that answers will have and those of the version that serves have not.
+
+    A canary takes an answer with it for one without. It says nothing of a version whose serving
+    code is the one that serves, and nothing where the old version's answers have the field: it
+    hides no change of what callers know, and is spent once it serves.
+    """
 
     __pydantic_config__ = CLOSED
+    NAME = "new field"
+    LONGEST = timedelta(days=90)
 
-    dev: Entry | None = None
-    staging: Entry | None = None
-    prod: Entry | None = None
+    field: Annotated[
+        str,
+        Field(
+            pattern="^[^/]+(/[^/]+)*$",
+            description="Where an answer holds it, as `predictions/0/interval`; a number stands "
+            "for every item of a list.",
+        ),
+    ]
+
+    @property
+    def subject(self) -> tuple[str]:
+        """The field."""
+        return (self.field,)
+
+
+# The environments that git declares: those of the gate `order` in the repository's own gates.yml.
+TRACKED = repository.environments(ROOT)
+if TYPE_CHECKING:
+    Environments = Mapping[str, Entry | None]
+    LocalEnvironments = Mapping[str, Entry | None]
+else:
+    Environments = settings.mapping(dict.fromkeys(TRACKED, Entry | None), required=False)
+    LocalEnvironments = settings.mapping({"local": Entry | None}, required=False)
 
 
 @dataclass(frozen=True)
@@ -278,19 +321,14 @@ class Tracked:
     __pydantic_config__ = CLOSED
 
     schema_version: SchemaVersion
-    environments: Environments
+    environments: Annotated[Environments, Field(description="The environments that git declares.")]
     traffic: Annotated[
         Strategy, Field(description="How a canary is led, unless an environment says otherwise.")
     ] = field(default_factory=Strategy)
-
-
-@dataclass(frozen=True)
-class LocalEnvironments:
-    """The one environment that git does not declare."""
-
-    __pydantic_config__ = CLOSED
-
-    local: Entry | None = None
+    new_fields: Annotated[
+        tuple[NewField, ...],
+        Field(description="What the next serving code adds to the answers, at most 90 days."),
+    ] = ()
 
 
 @dataclass(frozen=True)
@@ -313,6 +351,7 @@ class ReleaseFile:
     document: Document
     entries: Mapping[str, Entry]
     strategies: Mapping[str, Strategy]
+    new_fields: tuple[NewField, ...] = ()
 
     def declared(self, environment: str) -> Declared | None:
         """What the environment is to serve; None where nothing is declared."""
@@ -322,8 +361,16 @@ class ReleaseFile:
         return Declared(**{each.name: getattr(entry, each.name) for each in fields(Declared)})
 
     def strategy(self, environment: str) -> Strategy:
-        """The canary strategy there; the project's own where the environment states none."""
-        return self.strategies.get(environment, self.strategies[""])
+        """The canary strategy there; the project's own where the environment states none.
+
+        Raises Refused where it is looser than the floor of such an environment.
+        """
+        strategy = self.strategies.get(environment, self.strategies[""])
+        if environment in TRACKED and (
+            problems := [*_below_floor(strategy, environment, self.document)]
+        ):
+            raise Refused(*problems)
+        return strategy
 
 
 def read(path: Path, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
@@ -334,7 +381,7 @@ def read(path: Path, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
 def parse(document: Document, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
     """The file in a document; raises as `read`."""
     release = settings.read(kind, document)
-    entries = {name: entry for name, entry in vars(release.environments).items() if entry}
+    entries = {name: entry for name, entry in release.environments.items() if entry}
     problems = [
         problem for name, entry in entries.items() for problem in _gaps(name, entry, document)
     ]
@@ -351,7 +398,20 @@ def parse(document: Document, kind: type[Tracked | Local] = Tracked) -> ReleaseF
             problems += _below_floor(strategies[name], name, document)
     if problems:
         raise Refused(*problems)
-    return ReleaseFile(document, entries, strategies)
+    new_fields = release.new_fields if isinstance(release, Tracked) else ()
+    return ReleaseFile(document, entries, strategies, new_fields)
+
+
+def new_fields(path: Path, today: date) -> tuple[Sequence[str], Sequence[str]]:
+    """The new fields that the file at `path` declares today, and why each other one does not count.
+
+    Raises as `read`.
+    """
+    release = read(path)
+    declared = located(release.new_fields, release.document, path, "new_fields")
+    reasons = {each.field: each.expired(today) for each in declared}
+    counting = [name for name, reason in reasons.items() if not reason]
+    return counting, [f"{name}: {reason}" for name, reason in reasons.items() if reason]
 
 
 def check(path: Path) -> Sequence[Problem]:
@@ -461,11 +521,14 @@ def _gaps(name: str, entry: Entry, document: Document) -> Iterator[Problem]:
     """A declaration has all of its fields or none."""
     missing = [part for part in REQUIRED if not getattr(entry, part)]
     if missing and (len(missing) < len(REQUIRED) or entry.reason):
+        # ml/projects/NAME/release.yml, and of the environment local NAME.yml.
+        path = Path(document.shown)
+        project = path.parent.name if path.name == "release.yml" else path.stem
         yield Problem(
             "half-declared",
             f"`{name}` has no {', no '.join(f'`{part}`' for part in missing)}",
             ", ".join(REQUIRED),
-            f"`ml release propose PROJECT --env {name}` writes them",
+            f"`ml release propose {project} --env {name}` writes them",
             document.place("environments", name),
         )
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ml.backends.runs import Run
-from ml.serving.server import Timing
+from policies.promotion.evidence import Latency
 
 PREDICTIONS = 1000
 # The prefix of a cluster in a job's `compute`.
@@ -40,8 +40,7 @@ def unknown(instance_type: str) -> Price | None:
 
 def of(
     trained: Run,
-    timing: Timing,
-    instance_type: str,
+    latency: Latency,
     prices: Prices = unknown,
     lineage: Mapping[str, Any] = MappingProxyType({}),
 ) -> Mapping[str, object]:
@@ -52,6 +51,7 @@ def of(
     asks for, for the time that it took on this machine; those nodes may be faster or slower.
     """
     compute = str(lineage.get("compute") or "")
+    hardware, instance_type = latency.hardware or "", latency.instance_type or ""
     node = prices(compute) if compute.startswith(CLUSTER) else None
     price = prices(instance_type)
     why = (
@@ -60,14 +60,12 @@ def of(
         else f"it ran on this machine; the price of {compute or 'its compute'} is unknown here"
     )
     type_of = node.instance_type if node else ""
-    training = _spent(
-        trained.active_s, timing.hardware, type_of, node, lineage.get("nodes") or 1, why
-    )
+    training = _spent(trained.active_s, hardware, type_of, node, lineage.get("nodes") or 1, why)
     why = "" if price else f"the price of {instance_type or 'its instance'} is unknown here"
-    asking = PREDICTIONS * timing.mean_ms / 1000
+    asking = PREDICTIONS * latency.mean_ms / 1000
     stated: dict[str, object] = {
         "training": training,
-        "thousand_predictions": _spent(asking, timing.hardware, instance_type, price, 1, why),
+        "thousand_predictions": _spent(asking, hardware, instance_type, price, 1, why),
     }
     if source := price or node:
         stated |= {"currency": source.currency, "source": source.source, "as_of": source.as_of}

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,12 @@ from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.core import faults, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused
+from ml.measures import reference, schema
+from ml.measures.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
+from ml.measures.leakage import IDENTIFIERS
+from ml.measures.reference import REFERENCE
+from ml.measures.requests import REQUESTS
+from ml.measures.schema import Evaluation
 from ml.release.evidence.recomputation import (
     disagreements,
     overlap_disagreements,
@@ -36,12 +42,7 @@ from ml.release.evidence.recomputation import (
 from ml.release.versions import EVALUATION, MODEL
 from ml.serving import server
 from ml.serving.scoring.manifest import ManifestError, verify
-from ml.serving.server import Timing
-from ml.toolkit import reference
-from ml.toolkit.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
-from ml.toolkit.leakage import IDENTIFIERS
-from ml.toolkit.reference import REFERENCE
-from policies.promotion.evidence import SCHEMA_VERSION, Evidence, EvidenceFile, parse, uri
+from policies.promotion.evidence import SCHEMA_VERSION, Evidence, Latency, parse, uri
 from policies.supply_chain import packages
 from policies.supply_chain.advisories import Advisories, AdvisoriesError, read
 from policies.supply_chain.formats import formats
@@ -51,8 +52,8 @@ from policies.supply_chain.packages import Package
 _COMPARED = (MODEL, "baseline")
 # What an evaluation measures.
 _MEASURED = (
-    *("task", "primary_metric", "goal", "data", "metrics", "disagreements"),
-    *("outcomes", "statistics", "groups", "members"),
+    *("evaluation", "data", "disagreements"),
+    *("outcomes", "labels", "statistics", "groups", "members", "range"),
 )
 # The field of evidence.json with the sha256 of the reference.
 REFERENCE_FIELD = "reference"
@@ -63,13 +64,13 @@ VARIABLE = "MLOPS_ADVISORIES"
 SBOM = "sbom.json"
 
 
-def evaluation_of(run: Run) -> Mapping[str, Any]:
+def evaluation_of(run: Run) -> Evaluation:
     """The evaluation.json of an evaluation run; raises Refused when it is missing or invalid."""
     folder = run.outputs.get(EVALUATION, run.folder)
     try:
         return read_evaluation(folder)
     except EvaluationRefused as error:
-        problem = Problem("no-evaluation", str(error), "what ml.toolkit.evaluation writes")
+        problem = Problem("no-evaluation", str(error), "what ml.measures.evaluation writes")
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
 
 
@@ -78,17 +79,18 @@ def keep(
     version: Version,
     trained: Run,
     evaluated: Run,
-    timing: Timing,
-    instance_type: str,
+    latency: Latency,
+    served: Mapping[str, object],
     cost: Mapping[str, object],
     attestor: Attestor | None = None,
 ) -> Version:
     """Assemble the evidence and keep it with the version; returns the version with its hash.
 
+    `served` is what a server of it answered, as `ml.release.evidence.served` compares it.
     Without an `attestor` it is of a rehearsal. Raises Refused when the disk is full or the
     advisories cannot be read; a version without evidence passes no gate.
     """
-    measured = (version, trained, evaluated, timing, instance_type, cost)
+    measured = (version, trained, evaluated, latency, served, cost)
     collected = collect(backend, *measured, rehearsal=attestor is None, attestor=attestor)
     return backend.registry.keep_evidence(version, collected.evidence)
 
@@ -98,8 +100,8 @@ def collect(
     version: Version,
     trained: Run,
     evaluated: Run,
-    timing: Timing,
-    instance_type: str,
+    latency: Latency,
+    served: Mapping[str, object],
     cost: Mapping[str, object],
     rehearsal: bool,
     attestor: Attestor | None = None,
@@ -111,7 +113,6 @@ def collect(
     )
     stated, bill = supply_chain()
     document: dict[str, Any] = {
-        **{each.name: evaluation.get(each.name) for each in fields(EvidenceFile)},
         "schema_version": SCHEMA_VERSION,
         "created": datetime.now(UTC).isoformat(),
         "project": version.project,
@@ -120,7 +121,8 @@ def collect(
         "digest": version.digest,
         "uri": uri(version.model, version.version),
         "rehearsal": rehearsal,
-        "data": _data(trained_lineage, scored_lineage),
+        "evaluation": schema.stated(evaluation),
+        "data": _assets(trained_lineage, scored_lineage),
         "lineage": {
             "run": trained.id,
             "run_name": trained.name,
@@ -132,19 +134,22 @@ def collect(
             "dirty": trained_lineage["code"]["dirty"],
             "environment": trained_lineage["environment"],
             "environment_digest": trained_lineage["environment_digest"],
-            "feature_set_hash": evaluation.get("feature_set_hash"),
-            "hyperparameters": evaluation.get("hyperparameters"),
-            "seed": evaluation.get("seed"),
         },
-        "latency": {**asdict(timing), "instance_type": instance_type},
+        "latency": schema.stated(latency),
+        "serving": served,
         "cost": cost,
         "supply_chain": stated,
     }
     with faults.as_refusals(), _unfinished(version) as folder:
         document[REFERENCE_FIELD] = keep_reference(evaluated.outputs[EVALUATION], folder)
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
-        for file in (PREDICTIONS, *([IDENTIFIERS] if evaluation.get("identifiers") else [])):
-            shutil.copyfile(evaluated.outputs[EVALUATION] / file, folder / file)
+        for file, digest in (
+            (IDENTIFIERS, evaluation.identifiers),
+            (REQUESTS, evaluation.requests),
+        ):
+            if digest:
+                shutil.copyfile(evaluated.outputs[EVALUATION] / file, folder / file)
+        shutil.copyfile(evaluated.outputs[EVALUATION] / PREDICTIONS, folder / PREDICTIONS)
         files.replace(folder / SBOM, bill)
         files.replace(folder / EVIDENCE_FILE, text)
         if attestor is not None:
@@ -162,8 +167,8 @@ def statement(version: Version) -> Statement:
     return _statement(content, parse(json.loads(content)))
 
 
-def keep_attested(backend: Backend, model: str, attestation: bytes) -> Version:
-    """Keep collected evidence with the attestation that was made of it; the version.
+def keep_attested(backend: Backend, project: str, model: str, attestation: bytes) -> Version:
+    """Keep collected evidence of a project's model with the attestation of it; the version.
 
     Who signed is not checked here: each decision does. Raises Refused where the evidence or the
     version that it names is not here.
@@ -180,7 +185,7 @@ def keep_attested(backend: Backend, model: str, attestation: bytes) -> Version:
     versions = [each for each in backend.registry.versions(model) if each.digest == digest]
     collected = replace(versions[-1], evidence=sha256) if versions else None
     if collected is None or not (collected.evidence_folder / EVIDENCE_FILE).is_file():
-        hint = "ml release collect PROJECT, on this machine"
+        hint = f"ml release collect {project}, on this machine"
         found = f"no evidence {sha256[:12]} of a {model} {digest[:19]} is here"
         raise Refused(Problem("no-evidence", found, "the evidence that is attested", hint))
     if not collected.kept_at(sha256):
@@ -233,7 +238,7 @@ def load(backend: Backend, version: Version) -> Evidence:
         mismatch = f"{EVIDENCE_FILE} is of schema {evidence.schema_version:g}, not {SCHEMA_VERSION}"
         return replace(nothing, schema_version=evidence.schema_version, disagreements=(mismatch,))
     try:
-        rows = read_predictions(version.evidence_folder / PREDICTIONS, evidence.task)
+        rows = read_predictions(version.evidence_folder / PREDICTIONS, evidence.evaluation)
     except OSError as error:
         return replace(nothing, disagreements=(str(error),))
     try:
@@ -244,8 +249,8 @@ def load(backend: Backend, version: Version) -> Evidence:
     return replace(
         with_predictions(evidence, rows),
         disagreements=(
-            *disagreements(evidence, rows),
-            *overlap_disagreements(evidence, version.evidence_folder),
+            *disagreements(evidence.evaluation, rows),
+            *overlap_disagreements(evidence.evaluation, version.evidence_folder),
         ),
         files=formats(version.folder),
     )
@@ -314,6 +319,21 @@ def _is_dirty(stated: bool | None, snapshot: str | None, commit: str | None) -> 
     return not (known and trees.is_content(folder, digest) and known.has_folder(folder))
 
 
+def by_metric_of(own: Evidence, other: Evidence, folder: Path) -> Evidence:
+    """The evidence of another version with the primary metric of `own`, by its predictions in the
+    folder; as it is where the metric is the project's own and the version was measured by another.
+    """
+    ours, theirs = own.evaluation, other.evaluation
+    name = ours.primary_metric or ""
+    if (name, ours.goal) == (theirs.primary_metric, theirs.goal):
+        return other
+    if ours.own_metrics.get(name) != theirs.own_metrics.get(name):
+        return other
+    rows = read_predictions(folder / PREDICTIONS, theirs)
+    judged = replace(theirs, primary_metric=ours.primary_metric, goal=ours.goal)
+    return with_predictions(replace(other, evaluation=judged), rows)
+
+
 def rescore(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
     """The champion's evidence with its quality measured anew by an evaluation run."""
     again = measured(backend, evaluated)
@@ -325,14 +345,17 @@ def rescore(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
 def measured(backend: Backend, evaluated: Run) -> Evidence:
     """What an evaluation run measured, recomputed from its predictions; all else is empty."""
     scored = backend.runs.entry(evaluated).lineage
-    own = parse({**evaluation_of(evaluated), "data": _data(scored, scored)})
-    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.task)
-    lineage = replace(own.lineage, evaluation_snapshot=scored["code"]["digest"])
-    wrong = disagreements(own, rows)
-    return replace(with_predictions(own, rows), lineage=lineage, disagreements=wrong)
+    stated = {
+        "evaluation": schema.stated(evaluation_of(evaluated)),
+        "data": _assets(scored, scored),
+        "lineage": {"evaluation_snapshot": scored["code"]["digest"]},
+    }
+    own = parse(stated)
+    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.evaluation)
+    return replace(with_predictions(own, rows), disagreements=disagreements(own.evaluation, rows))
 
 
-def _data(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:
+def _assets(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:
     """The data assets of the evaluation, with their digests; a baseline follows from them.
 
     Data that the model was trained on in another version than it was scored on has no sha256 here,
@@ -450,7 +473,7 @@ def load_reference(version: Version) -> Mapping[str, Any]:
             Problem(
                 "no-reference",
                 f"no {REFERENCE} is kept with {name}",
-                "the project's evaluation writes one (ml.toolkit.reference)",
+                "the project's evaluation writes one (ml.measures.reference)",
                 "propose the version's run again once it does",
             )
         ) from None

@@ -9,59 +9,54 @@ import csv
 import hashlib
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from ml.toolkit import leakage
-from ml.toolkit.bootstrap import Estimate as ToolkitEstimate
-from ml.toolkit.bootstrap import Values, enough_groups
-from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, PROBABILITY, SLICE, wrong_primary
-from ml.toolkit.fairness import FEWEST
-from ml.toolkit.leakage import IDENTIFIERS, SHARED, TEST, TRAINING
-from ml.toolkit.metrics import (
-    METRICS,
-    TASKS,
-    Answers,
-    Draws,
-    Task,
-    estimates_of,
-    fault,
-    probabilities_fault,
+from ml.measures import leakage
+from ml.measures.bootstrap import Values, enough_groups
+from ml.measures.evaluation import (
+    COLUMNS,
+    PREDICTIONS,
+    PROBABILITY,
+    SLICE,
+    Prediction,
+    own_columns,
+    own_metrics,
+    task_of,
+    wrong_primary,
 )
-from policies.promotion.evidence import Disparity, Estimate, Evidence, Statistic
+from ml.measures.fairness import FEWEST
+from ml.measures.leakage import IDENTIFIERS, SHARED, TEST, TRAINING
+from ml.measures.metrics import Answers, Draws, Metric, OwnMetric, estimates, value
+from ml.measures.schema import Disparity, Estimate, Evaluation
+from ml.measures.tasks import KINDS, Task, fault, metrics_of, probabilities_fault
+from policies.promotion.evidence import Evidence, Statistic
 
 # Sums of the same numbers in another order differ by less than this.
 TOLERANCE = 1e-9
-# Evidence without a task is of a ranking.
-_KNOWN = (None, *TASKS)
-
-
-@dataclass(frozen=True)
-class Row:
-    """The answer to one unit, its bootstrap group ("" without one), its slices, and the
-    probabilities of the classes where the file has them.
-    """
-
-    expected: str
-    predicted: str
-    rank: int
-    score: float
-    group: str
-    slices: Mapping[str, str]
-    probabilities: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The rows of a `task` by split and unit; `faults` are the reasons why the file is unfit."""
+    """The rows of a `task` by split and unit; `faults` are the reasons why the file is unfit. `own`
+    are the metrics of the project's own, whose values the rows have.
+    """
 
-    rows: Mapping[str, Mapping[str, Row]]
+    rows: Mapping[str, Mapping[str, Prediction]]
     sha256: str
     faults: tuple[str, ...]
     task: Task = "ranking"
+    own: Mapping[str, OwnMetric] = field(default_factory=dict)
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Metric]:
+        """Every metric that can be computed from the rows."""
+        return metrics_of(self.task, self.own)
 
     def answers(self, split: str) -> Answers:
         """The answers of a split, in the order of the file."""
@@ -82,7 +77,7 @@ class Predictions:
 
     def outcomes(self, metric: str) -> Mapping[str, Mapping[str, float]]:
         """Split → unit → value of the metric, NaN for a metric of whole splits."""
-        definition = METRICS[self.task].get(metric)
+        definition = self.metrics.get(metric)
         if definition is None:
             return {}
         if definition.of_units is None:
@@ -96,7 +91,7 @@ class Predictions:
         """Metric → split → unit → value, of the metrics that units have."""
         return {
             name: self.outcomes(name)
-            for name, definition in METRICS[self.task].items()
+            for name, definition in self.metrics.items()
             if definition.of_units is not None
         }
 
@@ -104,7 +99,7 @@ class Predictions:
         """Split → a metric of the whole split, computed on draws of its units; empty for another
         metric.
         """
-        definition = METRICS[self.task].get(metric)
+        definition = self.metrics.get(metric)
         if definition is None or definition.of_all is None:
             return {}
         return {split: self._statistic(split, definition.of_all) for split in self.rows}
@@ -144,6 +139,24 @@ class Predictions:
             for split, dimensions in members.items()
         }
 
+    def undefined(self, split: str) -> Mapping[str, Mapping[str, str]]:
+        """`DIMENSION SLICE` → metric → what the rows of the slice lack for it to be defined."""
+        answers = self.answers(split)
+        at = {unit: number for number, unit in enumerate(self.rows.get(split, {}))}
+        lacking: dict[str, dict[str, str]] = {}
+        for dimension, slices in self.members().get(split, {}).items():
+            for name, units in slices.items():
+                of_slice = answers[[at[unit] for unit in units]]
+                labels = Counter(of_slice.expected.tolist())
+                counts = ", ".join(f"{labels[label]} of {label}" for label in ("0", "1"))
+                words = f"of its {len(units)} rows {counts}, at least 1 of each is needed"
+                for metric, definition in metrics_of(self.task).items():
+                    try:
+                        value(definition, of_slice)
+                    except ValueError:
+                        lacking.setdefault(f"{dimension} {name}", {})[metric] = words
+        return lacking
+
 
 def sha256(path: Path) -> str:
     """The file's sha256, in hex; raises OSError when it cannot be read."""
@@ -151,14 +164,22 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def read_predictions(path: Path, task: object = None) -> Predictions:
-    """The predictions of an evaluation of that task, by default a ranking.
+def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
+    """The predictions of an evaluation, which says of which task they are and which metrics of the
+    project's own they have values of.
 
     Raises OSError when the file cannot be opened.
     """
-    known_task: Task = next((name for name in TASKS if name == task), "ranking")
-    splits: dict[str, dict[str, Row]] = {}
-    faults = [f"the task {task!r} is not one of {', '.join(TASKS)}"] if task not in _KNOWN else []
+    splits: dict[str, dict[str, Prediction]] = {}
+    faults = []
+    task: Task = "ranking"
+    own: Mapping[str, OwnMetric] = {}
+    try:
+        task, stated = task_of(evaluation), own_metrics(evaluation.own_metrics)
+        metrics_of(task, stated)
+        own = stated
+    except ValueError as error:
+        faults.append(str(error))
     with path.open(newline="", encoding="utf-8", errors="replace") as stream:
         rows = csv.DictReader(stream)
         names = tuple(rows.fieldnames or ())
@@ -166,21 +187,27 @@ def read_predictions(path: Path, task: object = None) -> Predictions:
             [name for name in names[len(COLUMNS) :] if name.startswith(prefix)]
             for prefix in (SLICE, PROBABILITY)
         )
-        if names != (*COLUMNS, *slices, *classes) or len(set(names)) != len(names):
-            problem = f"{PREDICTIONS} does not have the columns {COLUMNS}, of slices and of classes"
-            return Predictions({}, sha256(path), (problem,), known_task)
+        expected = (*COLUMNS, *slices, *classes, *own_columns(own))
+        if names != expected or len(set(names)) != len(names):
+            problem = (
+                f"{PREDICTIONS} does not have the columns {COLUMNS}, of slices, of classes and of "
+                "the project's own metrics"
+            )
+            return Predictions({}, sha256(path), (*faults, problem), task)
         for line, row in enumerate(rows, start=2):
             units = splits.setdefault(row["split"], {})
             if None in row or None in row.values():
                 wrong = f"{len(names)} columns are expected"
             else:
-                wrong = _row_fault(row, known_task, classes)
+                wrong = _row_fault(row, task, classes, own)
                 if not wrong and row["unit"] in units:
                     wrong = f"{row['unit']} twice in {row['split']}"
             if wrong:
                 faults.append(f"{PREDICTIONS}:{line}: {wrong}")
                 continue
-            units[row["unit"]] = Row(
+            units[row["unit"]] = Prediction(
+                unit=row["unit"],
+                split=row["split"],
                 expected=row["expected"],
                 predicted=row["predicted"],
                 rank=int(row["rank"]),
@@ -190,67 +217,82 @@ def read_predictions(path: Path, task: object = None) -> Predictions:
                 probabilities={
                     name.removeprefix(PROBABILITY): float(row[name]) for name in classes
                 },
+                own={
+                    name: tuple(float(row[column]) for column in own_columns({name: metric}))
+                    for name, metric in own.items()
+                },
             )
-    return Predictions(splits, sha256(path), tuple(faults), known_task)
+    return Predictions(splits, sha256(path), tuple(faults), task, own)
 
 
 def with_predictions(evidence: Evidence, rows: Predictions) -> Evidence:
-    """The evidence with the primary metric of every unit, and the units' groups and slices."""
-    metric = evidence.primary_metric or ""
+    """The evidence with each unit's primary metric and right answer, its group and slices."""
+    evaluation = evidence.evaluation
+    metric = evaluation.primary_metric or ""
+    framework = KINDS[rows.task].metrics.get(metric)
     return replace(
         evidence,
         outcomes=rows.outcomes(metric),
+        labels={
+            split: {unit: row.expected for unit, row in units.items()}
+            for split, units in rows.rows.items()
+        },
         statistics=rows.statistics(metric),
         groups=rows.groups(),
         members=rows.members(),
+        range=framework.range if framework else None,
+        undefined=rows.undefined(evaluation.slice_split or ""),
     )
 
 
-def _row_fault(row: Mapping[str, str], task: Task, classes: Sequence[str]) -> str:
+def _row_fault(
+    row: Mapping[str, str], task: Task, classes: Sequence[str], own: Mapping[str, OwnMetric]
+) -> str:
     if not row["rank"].isdecimal():
         return f"rank {row['rank']!r}"
-    numbers = []
-    for name in ("score", *classes):
+    numbers = {}
+    for name in ("score", *classes, *own_columns(own)):
         try:
-            numbers.append(float(row[name]))
+            numbers[name] = float(row[name])
         except ValueError:
             return f"{name} {row[name]!r}"
-    score, *of_classes = numbers
+    score = numbers["score"]
     expected, predicted = row["expected"], row["predicted"]
     if wrong := fault(task, expected, predicted, int(row["rank"]), score):
         return wrong
+    for name, metric in own.items():
+        if wrong := metric.fault([numbers[column] for column in own_columns({name: metric})]):
+            return f"the metric {name} gives {wrong}"
     if not classes:
         return ""
-    if task != "multiclass":
-        return f"probabilities of classes, where the task is {task}"
-    names = [name.removeprefix(PROBABILITY) for name in classes]
-    probabilities = dict(zip(names, of_classes, strict=True))
-    return probabilities_fault(expected, predicted, score, probabilities)
+    probabilities = {name.removeprefix(PROBABILITY): numbers[name] for name in classes}
+    return probabilities_fault(task, expected, predicted, score, probabilities)
 
 
-def disagreements(evidence: Evidence, predictions: Predictions) -> tuple[str, ...]:
+def disagreements(evaluation: Evaluation, predictions: Predictions) -> tuple[str, ...]:
     """The statements that do not follow from the predictions; () when all do."""
     wrong = list(predictions.faults)
-    if predictions.sha256 != evidence.predictions.sha256:
+    if predictions.sha256 != evaluation.predictions.sha256:
         wrong.append(f"{PREDICTIONS} is not the file whose sha256 the evidence states")
-    if not evidence.metrics:
+    if not evaluation.metrics:
         wrong.append("the evidence states no metric")
-    if (evidence.resampled != evidence.unit) is not bool(predictions.groups()):
-        wrong.append(f"{PREDICTIONS} does not group {evidence.unit}s as the evidence states")
-    for split, metrics in evidence.metrics.items():
+    if (evaluation.resampled != evaluation.unit) is not bool(predictions.groups()):
+        wrong.append(f"{PREDICTIONS} does not group {evaluation.unit}s as the evidence states")
+    for split, metrics in evaluation.metrics.items():
         answers, labels = predictions.answers(split), predictions.group_labels(split)
-        wrong += _metric_disagreements(split, metrics, predictions.task, answers, labels)
-    if problem := wrong_primary(predictions.task, evidence.primary_metric, evidence.goal):
+        wrong += _metric_disagreements(split, metrics, predictions, answers, labels)
+    own = (predictions.task, evaluation.primary_metric, evaluation.goal, predictions.own)
+    if problem := wrong_primary(*own):
         wrong.append(problem)
-    return (*wrong, *_slice_disagreements(evidence, predictions))
+    return (*wrong, *_slice_disagreements(evaluation, predictions))
 
 
-def _slice_disagreements(evidence: Evidence, predictions: Predictions) -> Iterator[str]:
-    split = evidence.slice_split or ""
+def _slice_disagreements(evaluation: Evaluation, predictions: Predictions) -> Iterator[str]:
+    split = evaluation.slice_split or ""
     members = predictions.members().get(split, {})
     answers, groups = predictions.answers(split), predictions.group_labels(split)
     row_of = {unit: number for number, unit in enumerate(predictions.rows.get(split, {}))}
-    for dimension, slices in evidence.slices.items():
+    for dimension, slices in evaluation.slices.items():
         # The evaluation leaves out a slice with too few groups.
         units = {
             name: slice_units
@@ -268,11 +310,11 @@ def _slice_disagreements(evidence: Evidence, predictions: Predictions) -> Iterat
             rows = [row_of[unit] for unit in units[name]]
             labels = [groups[row] for row in rows] if groups else None
             yield from _metric_disagreements(
-                f"{dimension} {name}", slices[name], predictions.task, answers[rows], labels
+                f"{dimension} {name}", slices[name], predictions, answers[rows], labels
             )
-    for dimension, metrics in evidence.fairness.items():
+    for dimension, metrics in evaluation.fairness.items():
         for metric, stated in metrics.items():
-            slices = evidence.slices.get(dimension, {})
+            slices = evaluation.slices.get(dimension, {})
             yield from _disparity_disagreements(dimension, metric, stated, split, slices)
 
 
@@ -308,17 +350,17 @@ def _disparity_disagreements(
 def _metric_disagreements(
     place: str,
     metrics: Mapping[str, Estimate],
-    task: Task,
+    predictions: Predictions,
     answers: Answers,
     groups: Sequence[str] | None,
 ) -> Iterator[str]:
-    defined = METRICS[task]
-    again: Mapping[str, ToolkitEstimate] = {}
+    task, defined = predictions.task, predictions.metrics
+    again: Mapping[str, Estimate] = {}
     why = "it is not defined on these units"
     try:
         # In the order of the file, so that the seeded bootstrap draws the same samples.
         stated_metrics = {name: defined[name] for name in metrics if name in defined}
-        again = estimates_of(stated_metrics, answers, groups=groups)
+        again = estimates(stated_metrics, answers, groups=groups)
     except ValueError as error:
         why = str(error)
     for metric, stated in metrics.items():
@@ -333,7 +375,7 @@ def _metric_disagreements(
             yield from _estimate_disagreements(name, stated, again[metric])
 
 
-def _estimate_disagreements(name: str, stated: Estimate, again: ToolkitEstimate) -> Iterator[str]:
+def _estimate_disagreements(name: str, stated: Estimate, again: Estimate) -> Iterator[str]:
     """The parts of an estimate, its interval included, that are not what was computed again."""
     pairs = {
         "": (stated.value, again.value),
@@ -352,23 +394,23 @@ def _close(claimed: float | None, recomputed: float | None) -> bool:
     return math.isclose(claimed, recomputed, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def overlap_disagreements(evidence: Evidence, folder: Path) -> tuple[str, ...]:
+def overlap_disagreements(evaluation: Evaluation, folder: Path) -> tuple[str, ...]:
     """The stated overlaps of training and test that the identifiers in the folder contradict.
 
     () when all follow, and for evidence without identifiers, which the gate `leakage` refuses.
     """
-    if evidence.identifiers is None:
+    if evaluation.identifiers is None:
         return ()
     try:
         content = (folder / IDENTIFIERS).read_bytes()
     except OSError as error:
         return (str(error),)
-    if hashlib.sha256(content).hexdigest() != evidence.identifiers:
+    if hashlib.sha256(content).hexdigest() != evaluation.identifiers:
         return (f"{IDENTIFIERS} is not the file whose sha256 the evidence states",)
-    return tuple(_overlaps(evidence, content.decode(errors="replace")))
+    return tuple(_overlaps(evaluation, content.decode(errors="replace")))
 
 
-def _overlaps(evidence: Evidence, text: str) -> Iterator[str]:
+def _overlaps(evaluation: Evaluation, text: str) -> Iterator[str]:
     rows = csv.reader(io.StringIO(text))
     if tuple(next(rows, ())) != leakage.COLUMNS:
         yield f"{IDENTIFIERS} does not have the columns {leakage.COLUMNS}"
@@ -383,7 +425,11 @@ def _overlaps(evidence: Evidence, text: str) -> Iterator[str]:
                 test.setdefault(name, []).append(hashed)
             case _:
                 yield f"{IDENTIFIERS}:{number}: {row} is not an identifier"
-    for check in evidence.leakage:
+    if evaluation.out_of_fold:
+        counted = Counter(hashed for of in test.values() for hashed in {*of})
+        if twice := sum(times > 1 for times in counted.values()):
+            yield f"{IDENTIFIERS}: {twice} rows are in the test of two folds"
+    for check in evaluation.leakage:
         if check.check != SHARED:
             continue
         name = check.of or ""

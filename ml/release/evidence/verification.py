@@ -9,6 +9,11 @@ from pathlib import Path
 
 from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.core.errors import Refused
+from ml.measures.evaluation import PREDICTIONS
+from ml.measures.leakage import IDENTIFIERS
+from ml.measures.reference import REFERENCE
+from ml.measures.requests import REQUESTS
+from ml.measures.schema import Evaluation
 from ml.release.evidence.evidence import REFERENCE_FIELD, SBOM, load_reference
 from ml.release.evidence.recomputation import (
     disagreements,
@@ -16,10 +21,8 @@ from ml.release.evidence.recomputation import (
     read_predictions,
     sha256,
 )
+from ml.release.evidence.served import examination
 from ml.serving.scoring.manifest import ManifestError, verify
-from ml.toolkit.evaluation import PREDICTIONS
-from ml.toolkit.leakage import IDENTIFIERS
-from ml.toolkit.reference import REFERENCE
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
 
 
@@ -44,15 +47,18 @@ def checks(version: Version) -> tuple[Check, ...]:
     """
     folder, document = version.evidence_folder, _document(version)
     evidence = parse(document)
+    evaluation = evidence.evaluation
     results = [
         _check(EVIDENCE_FILE, lambda: _hash_differences(version)),
         _check("schema", lambda: _schema_differences(version, evidence)),
         _check("identity", lambda: _identity_differences(version, evidence)),
         _check("model", lambda: _model_differences(version)),
-        *_prediction_checks(folder, evidence),
+        *_prediction_checks(folder, evaluation),
     ]
-    if evidence.identifiers is not None:  # else the gate `leakage` refuses it
-        results.append(_check(IDENTIFIERS, lambda: overlap_disagreements(evidence, folder)))
+    if evaluation.identifiers is not None:  # else the gate `leakage` refuses it
+        results.append(_check(IDENTIFIERS, lambda: overlap_disagreements(evaluation, folder)))
+    if evaluation.requests is not None:  # else the gate `serving` refuses it
+        results.append(_check(REQUESTS, lambda: _requests_differences(folder, evaluation)))
     results.append(_check(SBOM, lambda: _sbom_differences(folder, evidence)))
     if document.get(REFERENCE_FIELD):  # a project may have no reference
         results.append(_check(REFERENCE, lambda: _reference_differences(version)))
@@ -122,13 +128,19 @@ def _sbom_differences(folder: Path, evidence: Evidence) -> Iterator[str]:
         yield f"its sha256 is {actual}, the evidence states {stated}"
 
 
-def _prediction_checks(folder: Path, evidence: Evidence) -> tuple[Check, Check]:
+def _requests_differences(folder: Path, evaluation: Evaluation) -> Iterator[str]:
+    # Where an answer holds the prediction is no question of the file.
+    if reason := examination(folder, evaluation, REQUESTS).reason:
+        yield reason
+
+
+def _prediction_checks(folder: Path, evaluation: Evaluation) -> tuple[Check, Check]:
     try:
-        rows = read_predictions(folder / PREDICTIONS, evidence.task)
+        rows = read_predictions(folder / PREDICTIONS, evaluation)
     except OSError as error:
         unknown = Check("metrics", ("not recomputed: no predictions",))
         return Check(PREDICTIONS, (str(error),)), unknown
-    wrong = disagreements(evidence, rows)
+    wrong = disagreements(evaluation, rows)
     of_the_file = tuple(each for each in wrong if each.startswith(PREDICTIONS))
     metrics = tuple(each for each in wrong if each not in of_the_file)
     return Check(PREDICTIONS, of_the_file), Check("metrics", metrics)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from ml.backends.base import Backend
 from ml.backends.runs import Run
-from ml.core import documents
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.comparison import Comparison, versus_champion
 from ml.release.declaration import desired_state, projects
@@ -41,19 +39,13 @@ def try_out(
     desired_state.check_environment(environment)
     target = projects.find(project)
     run = train(backend, target)
-    demand_cluster(target.evaluate)
     say(f"{run.name} is trained; evaluating its model")
     evaluated = evaluate(backend, target, run.outputs[MODEL])
     return Candidate(run, versus_champion(backend, target, run, evaluated, environment))
 
 
 def train(backend: Backend, project: Project) -> Run:
-    """A completed run of the project's training job; raises Refused with exit code 1 otherwise.
-
-    It runs as its cluster: a job that takes the identity of who submits it is refused, since that
-    is a workflow's, and the code may be a pull request's.
-    """
-    demand_cluster(project.folder / JOB)
+    """A completed run of the project's training job; raises Refused with exit code 1 otherwise."""
     job = plan(load(project.folder / JOB))
     if refused := backend.refusals(job):
         raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
@@ -65,21 +57,3 @@ def train(backend: Backend, project: Project) -> Run:
         expected = "an output `model` of the job"
         raise Refused(Problem("no-model", f"{run.name} has no model", expected, place=job.place))
     return run
-
-
-def demand_cluster(spec: Path, seen: set[Path] | None = None) -> None:
-    """Refuse a job that runs as who submits it (`identity: {type: user_identity}`).
-
-    The specs that it names are read too: a step of a pipeline has an identity of its own.
-    """
-    seen = {spec} if seen is None else seen
-    document = documents.read(spec)
-    for keys, text in documents.strings(document.data):
-        if "identity" in keys and text.lower().startswith("user"):
-            found, expected = f"`{text}`: it runs as who submits it", "the identity of its cluster"
-            hint = "leave `identity` out"
-            problem = Problem("submitters-identity", found, expected, hint, document.place(*keys))
-            raise Refused(problem)
-        named = (spec.parent / text.removeprefix("file:")).resolve()
-        if named.suffix in (".yml", ".yaml") and named not in seen and named.is_file():
-            demand_cluster(named, seen | {named})

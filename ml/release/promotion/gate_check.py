@@ -5,24 +5,27 @@ A champion that was measured on other data or by other code is evaluated again a
 
 from __future__ import annotations
 
+import http.client
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from ml.backends.base import Backend
 from ml.backends.registry import Version
-from ml.backends.runs import Run, Watch, unwatched
+from ml.backends.runs import LOG_FOLLOWS, STARTED_BY, Run, Watch, unwatched
 from ml.core import home, trees
 from ml.core.errors import Exit, Problem, Refused
-from ml.release import audit
+from ml.release import audit, serving
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
-from ml.release.evidence import evidence
+from ml.release.evidence import evidence, served
 from ml.release.versions import EVALUATION, MODEL
 from ml.specs.plan.plan import AutoMLPlan, CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load as load_spec
-from policies.promotion.decision import Decision, Request, Step
+from policies.promotion.decision import VALIDATION, Decision, Request, Step, real
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence
 from policies.promotion.gate_settings import Gates, load
@@ -80,6 +83,7 @@ def request(
         served_before=served_before,
         serving_changes=serving_changes,
         rehearsal=backend.rehearsal,
+        serving=serving,
         served_in=tuple(
             place
             for place in version.served_in(serving)
@@ -103,19 +107,22 @@ def check_gates(
     """Decide about a version; with `record` the decision is appended to the audit log.
 
     The version is compared with the champion, or with `rival` in its place. That one is scored
-    again by the candidate's evaluation when it was measured by other code or on other data.
+    again by the candidate's evaluation when it was measured on other data or rows.
     Advisories are looked up again, because new ones may exist. A candidate that served there before
     skips both: it is a way back. Raises Refused for a gates.yml that is wrong or looser than the
     floor.
     """
     gates = load_gates(project)
     own = evidence.load(backend, version)
-    champion = rival or champion_of(backend, version.model, request.environment)
+    way_back = request.served_before
+    champion = rival or champion_of(backend, version.model, request.environment, way_back)
     if request.served_before:
         against = evidence.load(backend, champion) if champion else None
     else:
         own = evidence.with_advisories(own)
-        against = champion_evidence(backend, project, own, champion, version.digest, watch)
+        against = champion_evidence(
+            backend, project, own, version.evidence_folder, champion, version.digest, watch
+        )
     decision = decide(gates, own, against, request)
     line = {"project": project.name, "decision": decision.to_json()}
     audited = audit.append(backend.audit_log, "decision", line) if record else ""
@@ -131,12 +138,20 @@ def champion_evidence(
     backend: Backend,
     project: Project,
     own: Evidence,
+    rows: Path,
     champion: Version | None,
     digest: str,
     watch: Watch,
 ) -> Evidence | None:
-    """The champion's evidence on the candidate's data, by the same evaluation code; empty when it
-    cannot be measured. `digest` is that of the candidate, whose evidence is `own`.
+    """The champion's evidence on the candidate's data; empty when it cannot be measured.
+
+    Where the champion's predictions are of the same data, rows and right answers they are compared
+    as they are kept, whatever made either model. Else its model is evaluated on the candidate's
+    data by the code that evaluated it, which knows its library and columns; where that fails its
+    own serving is asked for the candidate's rows, and at last the candidate's evaluation takes it.
+    One of other `folds` may have learnt from these rows, and cannot be measured.
+    `digest` is that of the candidate, whose evidence is `own`, with the evaluation's files in the
+    folder `rows`.
     """
     if champion is None:
         return None
@@ -145,14 +160,84 @@ def champion_evidence(
         return theirs
     believed = backend.rehearsal or bool(theirs.attested)
     if believed and _measured_by(theirs) == _measured_by(own):
-        return theirs
-    try:
-        code = own.lineage.evaluation_snapshot or ""
-        evaluated = evaluate(backend, project, champion.folder, watch, code)
-        return evidence.rescore(backend, theirs, evaluated)
-    except (Refused, OSError) as error:
-        # The comparing gate fails with this reason.
-        return Evidence(version=champion.version, disagreements=(str(error),))
+        return evidence.by_metric_of(own, theirs, champion.evidence_folder)
+    version = f"version {champion.version}"
+    if theirs.evaluation.out_of_fold != own.evaluation.out_of_fold:
+        # It may have learnt from the rows that it would be asked.
+        was, now = (
+            max(map(real, of.evaluation.out_of_fold.values()), default=0) for of in (theirs, own)
+        )
+        wrong = (
+            f"{version} was measured with `folds: {was:g}` and this one with `folds: {now:g}`: set "
+            "it in the schema as it was, or begin a project of another name"
+        )
+        return Evidence(version=champion.version, disagreements=(wrong,))
+    own_code, their_code = (each.lineage.evaluation_snapshot or "" for each in (own, theirs))
+    is_kept = believed and their_code != "" and _snapshot(their_code).is_dir()
+    scored = partial(_scored_again, backend, project, own, champion, theirs, watch)
+    ways = [partial(scored, their_code)] if is_kept else []
+    ways += [partial(_asked_again, backend, own, rows, champion, theirs)] if believed else []
+    ways += [] if is_kept and their_code == own_code else [partial(scored, own_code)]
+    faults = []
+    for measured in ways:
+        try:
+            again = measured()
+            if again.labels and _tested(again) == _tested(own):
+                return again
+            faults.append("it has other rows or other right answers")
+        except (Refused, ValueError, OSError, http.client.HTTPException) as error:
+            fault = error.problems[0].found if isinstance(error, Refused) else str(error)
+            faults.append(_on_one_line(fault))
+    # The comparing gate fails with this reason.
+    data = ", ".join(str(each.asset) for each in theirs.data.values()) or "its data"
+    wrong = (
+        f"{version} was measured on other data or other rows, and cannot be on "
+        f"these ({'; '.join(dict.fromkeys(faults))}): propose the change of the model on {data} "
+        "first, where kept predictions are compared, and the other data after it"
+    )
+    return Evidence(version=champion.version, disagreements=(wrong,))
+
+
+def _on_one_line(fault: str) -> str:
+    """A fault without the log that follows it, but for the error in it."""
+    head, _, log = fault.partition(LOG_FOLLOWS)
+    lines = [line.strip(" |") for line in log.splitlines() if line.strip(" |")]
+    error = next((line for line in lines if line.startswith("error[")), "".join(lines[-1:]))
+    return ": ".join(filter(None, [head.partition("\n")[0], error]))
+
+
+def _tested(of: Evidence) -> Mapping[str, Mapping[str, str]]:
+    """The right answers of the splits that a model is promoted on."""
+    return {split: labels for split, labels in of.labels.items() if split != VALIDATION}
+
+
+def _scored_again(
+    backend: Backend,
+    project: Project,
+    own: Evidence,
+    champion: Version,
+    theirs: Evidence,
+    watch: Watch,
+    code: str,
+) -> Evidence:
+    """The champion's evidence, its model evaluated by the project's evaluation in that snapshot."""
+    evaluated = evaluate(backend, project, champion.folder, watch, code)
+    again = evidence.rescore(backend, theirs, evaluated)
+    return evidence.by_metric_of(own, again, evaluated.outputs[EVALUATION])
+
+
+def _asked_again(
+    backend: Backend, own: Evidence, rows: Path, champion: Version, theirs: Evidence
+) -> Evidence:
+    """The champion's evidence, the candidate's rows answered by the serving that it came with."""
+    digest = theirs.serving.code or ""
+    if not digest or (serves := serving.bring(backend.registry, champion.model, digest)) is None:
+        raise ValueError("the serving code that it was measured with is not kept")
+    return served.champion_on(own, rows, champion, theirs, serves)
+
+
+def _snapshot(code: str) -> Path:
+    return home.snapshots() / code.removeprefix(trees.DIGEST_PREFIX)
 
 
 def evaluate(
@@ -163,12 +248,13 @@ def evaluate(
     A command runs with the snapshot of code that has the digest `code`, where that is kept.
     """
     evaluation = evaluation_plan(project, model)
-    snapshot = home.snapshots() / code.removeprefix(trees.DIGEST_PREFIX)
-    if code and snapshot.is_dir() and isinstance(evaluation, CommandPlan):
-        evaluation = replace(evaluation, code=snapshot)
+    if code and _snapshot(code).is_dir() and isinstance(evaluation, CommandPlan):
+        evaluation = replace(evaluation, code=_snapshot(code))
     if refused := backend.refusals(evaluation):
         raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
-    run = backend.run(replace(evaluation, display_name=f"evaluate {project.name}"), watch)
+    tags = {**evaluation.tags, STARTED_BY: "release"}
+    evaluation = replace(evaluation, display_name=f"evaluate {project.name}", tags=tags)
+    run = backend.run(evaluation, watch)
     if run.status != "Completed":
         why = run.error or Problem("evaluation-failed", f"{run.name} is {run.status}")
         hint = f"its log: {run.folder / 'logs' / 'std_log.txt'}"
@@ -201,34 +287,43 @@ def evaluation_plan(project: Project, model: Path) -> CommandPlan | PipelinePlan
 
 
 def writer_of(backend: Backend, pipeline: Run, output: str) -> Run:
-    """The step (the trial, of a sweep) that wrote the pipeline's output; the first to do so."""
-    wrote = pipeline.outputs[output].resolve()
-    for run in pipeline.below():
-        if output in run.outputs and run.outputs[output].resolve() == wrote and not run.steps:
-            if not run.reused_from:
-                return run
-            try:
-                return backend.runs.find(run.reused_from)
-            except Refused:  # cleaned away since: the step that took it over has all that it had
-                return run
-    return pipeline
+    """The step that wrote the pipeline's output, which it has by the name in the pipeline."""
+    writer = backend.runs.writer(pipeline, output)
+    if writer.trials and writer.best is not None:
+        writer = writer.trial(writer.best)
+    return replace(writer, outputs={output: pipeline.outputs[output]})
 
 
-def champion_of(backend: Backend, model: str, environment: str) -> Version | None:
+def champion_of(
+    backend: Backend, model: str, environment: str, way_back: bool = False
+) -> Version | None:
     """The version to beat: the one that serves by the endpoint's own state, else the alias's.
 
-    An alias may be moved by anybody who writes to the registry.
+    An alias may be moved by anybody who writes to the registry, and a version removed: Refused
+    where it lacks the one that serves, unless a `way_back` from it is asked for.
     """
-    live = backend.endpoints.live(desired_state.endpoint_of(model, environment))
+    name = backend.endpoints.name_of(model, environment)
+    live = backend.endpoints.live(name)
     if live is not None:
         versions = backend.registry.versions(model)
         served = [each for each in versions if each.digest == live.launch.digest]
         if served:
             return served[-1]
+        if not way_back:
+            raise Refused(
+                Problem(
+                    "champion-unknown",
+                    f"`{name}` serves {live.launch.digest[:19]}, which no version of `{model}` in "
+                    "the registry has",
+                    "the version that serves, which a new one is compared with",
+                    "find out who removed it or changed its tags, and register it again; or "
+                    "`ml release rollback`",
+                ),
+                exit_code=Exit.GATE_SAID_NO,
+            )
     return backend.registry.champion(model, environment)
 
 
 def _measured_by(of: Evidence) -> tuple[object, ...]:
-    """The data, the units and the evaluation code that evidence was measured by."""
-    units = {split: set(units) for split, units in of.outcomes.items()}
-    return of.data, units, of.lineage.evaluation_snapshot
+    """The task, the data, the rows and their right answers that evidence was measured by."""
+    return of.evaluation.task, {name: each.sha256 for name, each in of.data.items()}, of.labels

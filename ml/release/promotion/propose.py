@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ from ml.backends.attestation import Attestor
 from ml.backends.base import Backend
 from ml.backends.registry import EVIDENCE_FILE, Registry, Version
 from ml.backends.runs import Filter, Run, Watch, unwatched
-from ml.core import documents, faults, files, repository, trees
+from ml.core import documents, faults, files, git, repository
 from ml.core.errors import Problem, Refused
 from ml.release import audit, serving
+from ml.release.canary.canary import smoke_fault
 from ml.release.comparison import versus
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.declaration.release_file import Declared, evidence_path
-from ml.release.evidence import cost, evidence
+from ml.release.evidence import cost, evidence, served
 from ml.release.evidence.evidence import ATTESTATION
 from ml.release.promotion.candidate import train
 from ml.release.promotion.gate_check import (
@@ -32,13 +34,16 @@ from ml.release.promotion.gate_check import (
     writer_of,
 )
 from ml.release.serving import Serving
-from ml.release.versions import MODEL, store
+from ml.release.versions import EVALUATION, MODEL, parts, store
 from ml.serving import endpoint, processes, server
-from ml.serving.server import Launch, Timing
+from ml.serving.server import Launch
 from ml.specs.sdk.load import load
+from policies.promotion.evidence import Latency
 
 # Requests that the latency percentiles are measured on; p99 is then the second slowest.
 REQUESTS = 200
+# Of the times of these requests.
+PERCENTILES = (0.50, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
@@ -83,12 +88,17 @@ def propose(
     """
     desired_state.check_environment(environment)
     target = projects.find(project)
-    load_gates(target)  # report a wrong gates.yml before anything runs
+    # What apply would refuse is reported before anything runs.
+    load_gates(target)
+    desired_state.strategy(target.name, environment)
+    samples = target.samples()
     if environment in desired_state.TRACKED[1:]:  # models are made in the first
         backend.registry.demand_shared(environment)
     files = target.serving()
     attested = (
-        evidence.keep_attested(backend, target.endpoint(), attestation) if attestation else None
+        evidence.keep_attested(backend, target.name, target.endpoint(), attestation)
+        if attestation
+        else None
     )
     before = None if run or attested else _attested_before(backend, target, environment)
     # The run may be in the workspace of another environment; its model is in the registry.
@@ -97,23 +107,22 @@ def propose(
         digest = before.digest if before else store(chosen.outputs[MODEL]) if chosen else ""
         registry = backend.registry
         serves = files.snapshot(backend)
-        version = _champion(registry, serves.endpoint, environment, digest) or attested or before
+        version = attested or _champion(registry, serves.endpoint, environment, digest) or before
         if version is None and attestor is None and environment != desired_state.LOCAL:
             version = _attested(backend, serves.endpoint, digest)
-        if version is None:
+        if version is None or (chosen and not _answers_by(backend, version, serves)):
             assert chosen is not None
             version = _registered(
                 backend, target, environment, serves, chosen, digest, watch, prices, attestor
             )
         declared = desired_state.read(target.name, environment)
+        launch = serves.launch(version, backend.endpoints.name_of(version.model, environment))
         wanted = request(
             backend,
             version,
             environment,
             reason=reason,
-            serving_changes=declared is not None
-            and declared.digest == digest
-            and declared.serving != serves.digest,
+            serving_changes=_serving_changes(backend, declared, launch),
             serving=serves.digest,
         )
         check = check_gates(backend, target, version, wanted, watch=watch)
@@ -135,8 +144,10 @@ def propose(
                 reason=reason,
                 serving=serves.digest,
             )
+            registry.bring(version)
+            endpoint.check_launch(launch)
             with faults.as_refusals():
-                serving.keep(registry, serves)
+                serving.keep(registry, serves, samples)
                 written.append(desired_state.declare(target.name, environment, declares))
                 if environment != desired_state.LOCAL:
                     written += attach(written[0], environment, version)
@@ -177,7 +188,7 @@ def collect(
         serves = files.snapshot(backend)
         known = _attested(backend, serves.endpoint, digest)
         if known is not None and known.run == chosen.id:
-            commit = trees.git(repository.root(), "rev-parse", "HEAD")
+            commit = git.ask(repository.root(), "rev-parse", "HEAD")
             if evidence.statement(known).commit == commit:
                 return known
         measured = _measure(backend, target, environment, serves, chosen, digest, watch, prices)
@@ -222,6 +233,14 @@ def _attested_before(backend: Backend, project: Project, environment: str) -> Ve
     return version if evidence.load(backend, version).attested else None
 
 
+def _answers_by(backend: Backend, version: Version, serves: Serving) -> bool:
+    """Whether the version needs no new measurement to be served so: its evidence is of that serving
+    code, or says something that only the gates or a workflow can answer.
+    """
+    own = evidence.load(backend, version)
+    return bool(own.attested or own.disagreements) or own.serving.code == serves.digest
+
+
 def _rival(backend: Backend, declared: Declared | None, environment: str) -> Version | None:
     """What is declared and not champion yet; None when it cannot be, or its canary refused it.
 
@@ -232,13 +251,27 @@ def _rival(backend: Backend, declared: Declared | None, environment: str) -> Ver
     champion = backend.registry.champion(declared.model, environment)
     if champion is not None and champion.digest == declared.digest:
         return None
-    name = desired_state.endpoint_of(declared.model, environment)
+    name = backend.endpoints.name_of(declared.model, environment)
     if audit.history(backend.audit_log, name).refusal(declared) is not None:
         return None
     try:
         return backend.registry.find(declared.model, declared.version)
     except Refused:
         return None
+
+
+def _serving_changes(backend: Backend, declared: Declared | None, launch: Launch) -> bool:
+    """Whether the model is declared or live by other code or settings, or was refused by these.
+
+    Not where it is declared by these and waits to be applied: nothing would change.
+    """
+    live = backend.endpoints.live(launch.endpoint)
+    state = (declared, live.launch if live else None)
+    same = [each for each in state if each and each.digest == launch.digest]
+    if declared in same and declared.serving == launch.serving:
+        history = audit.history(backend.audit_log, launch.endpoint)
+        return history.refusal(declared) is not None
+    return any(each.serving != launch.serving for each in same)
 
 
 def _champion(registry: Registry, model: str, environment: str, digest: str) -> Version | None:
@@ -272,8 +305,9 @@ def _measure(
     digest: str,
     watch: Watch,
     prices: cost.Prices,
-) -> tuple[Version, Run, Run, Timing, str, Mapping[str, object]]:
-    """The registered version and what evidence is made of: runs, timing, instance type, cost.
+) -> tuple[Version, Run, Run, Latency, Mapping[str, object], Mapping[str, object]]:
+    """The registered version and what evidence is made of: runs, latency, how it answered evaluated
+    rows, cost.
 
     Beyond `local` only an evaluation that runs now counts.
     """
@@ -283,7 +317,7 @@ def _measure(
     if environment == desired_state.LOCAL:
         evaluated = find_evaluation(backend, project, chosen.outputs[MODEL])
     evaluated = evaluated or evaluate(backend, project, unregistered.folder, watch)
-    stated = evidence.evaluation_of(evaluated).get("model")
+    stated = evidence.evaluation_of(evaluated).model
     if stated != model:
         raise Refused(
             Problem(
@@ -292,12 +326,25 @@ def _measure(
                 f"`{model}`, the endpoint that serves the project's model",
             )
         )
-    timing = _measured(project, serves.launch(unregistered, model))
-    version = backend.registry.register(model, project.name, digest, chosen.id)
-    priced = cost.of(
-        chosen, timing, serves.instance_type, prices, backend.runs.entry(chosen).lineage
+    gate = load_gates(project)["serving"]
+    pointer = (
+        gate.text("prediction") or desired_state.strategy(project.name, environment).prediction
     )
-    return version, chosen, evaluated, timing, serves.instance_type, priced
+    times, answers = _measured(project, serves.launch(unregistered, model), evaluated, pointer)
+    version = backend.registry.register(model, project.name, digest, chosen.id)
+    latency = _latency(times, serves.instance_type)
+    priced = cost.of(chosen, latency, prices, backend.runs.entry(chosen).lineage)
+    return version, chosen, evaluated, latency, answers, priced
+
+
+def _latency(times: Sequence[float], instance_type: str) -> Latency:
+    """Of the milliseconds of requests, one after another, on this machine."""
+    slower = sorted(times)
+    percentiles = (slower[min(int(len(slower) * of), len(slower) - 1)] for of in PERCENTILES)
+    p50, p95, p99 = percentiles
+    mean = sum(slower) / len(slower)
+    about = (len(slower), server.WARM_UP, server.hardware(), instance_type)
+    return Latency(p50, p95, p99, mean, *about)
 
 
 def attach(release: Path, environment: str, version: Version) -> list[Path]:
@@ -318,20 +365,32 @@ def attach(release: Path, environment: str, version: Version) -> list[Path]:
     return written
 
 
-def _measured(project: Project, launch: Launch) -> Timing:
-    """The latency of the candidate, served only to measure it."""
+def _measured(
+    project: Project, launch: Launch, evaluated: Run, pointer: str
+) -> tuple[list[float], Mapping[str, object]]:
+    """The milliseconds of requests to the candidate, served to be measured, and how it answers
+    evaluated rows.
+    """
     slot = endpoint.folder(launch.endpoint) / "candidate"
     samples = project.samples()
+    of = evidence.evaluation_of(evaluated)
+    examination = served.examination(evaluated.outputs[EVALUATION], of, pointer)
     with endpoint.locked(launch.endpoint):
         started = server.start(slot, launch)
         try:
-            return server.measure(started.port, samples, REQUESTS)
+            for sample in samples:
+                answer = server.score(started.port, sample)
+                if fault := smoke_fault(answer, launch, sample):
+                    raise ValueError(fault)
+            times = server.measure(started.port, samples, REQUESTS)
+            answers = examination.of(partial(server.score, started.port))
+            return times, {**answers, "code": launch.serving}
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise processes.failure(
                 slot,
                 "candidate-fails",
                 f"the served candidate does not answer: {error}",
-                "status 200 to every sample request",
+                "an answer of this model to every sample request",
                 f"the requests: {project.requests}",
             ) from None
         finally:
@@ -359,12 +418,24 @@ def choose(backend: Backend, project: Project, reference: str | None) -> Run:
         raise _unfit(run, "has no completed trial")
     if run.steps and run.status == "Completed" and MODEL in run.outputs:
         run = writer_of(backend, run, MODEL)
-    if run.trials and run.best is not None:
+    elif run.best is not None:
         run = run.trial(run.best)
     if run.status != "Completed":
         raise _unfit(run, f"is {run.status}")
+    run = _named_by_pipeline(backend, run)
     if MODEL not in run.outputs:
         raise _unfit(run, "has no output `model`")
+    return run
+
+
+def _named_by_pipeline(backend: Backend, run: Run) -> Run:
+    """The run; a step that calls its model otherwise has it by the name in its pipeline."""
+    above = backend.runs.parent(run) if MODEL not in run.outputs else None
+    while above is not None:
+        if above.steps and MODEL in above.outputs:
+            writer = writer_of(backend, above, MODEL)
+            return writer if writer.id == run.id else run
+        above = backend.runs.parent(above)
     return run
 
 
@@ -384,19 +455,18 @@ def _latest(backend: Backend, project: Project) -> Run:
                 f"no sweep or pipeline of the experiment `{experiment}` has completed on this "
                 "machine",
                 "a completed one, or a run named with --run",
-                f"ml run {_sweep_of(project)}",
+                f"ml run {_sweep_of(project, experiment)}",
             )
         )
     return max(candidates, key=lambda run: run.started)
 
 
-def _sweep_of(project: Project) -> str:
-    """The path of a sweep or pipeline job of the project, for a hint."""
+def _sweep_of(project: Project, experiment: str) -> str:
+    """The path of a sweep or pipeline job of that experiment, for a hint."""
     for path in repository.yaml_files(project.folder / "jobs"):
-        if path != project.evaluate and documents.read(path).get("type") in (
-            "sweep",
-            "pipeline",
-        ):
+        job = documents.read(path)
+        is_kind = path != project.evaluate and job.get("type") in ("sweep", "pipeline")
+        if is_kind and job.get("experiment_name") == experiment:
             return repository.shown(path)
     return repository.shown(project.folder / "jobs") + "/SWEEP.yml"
 
@@ -407,6 +477,8 @@ def _unfit(run: Run, why: str) -> Refused:
             "unfit-run",
             f"the run `{run.name}` {why}",
             "a completed run with the output `model`",
-            "name another with --run",
+            # A step's model that the pipeline does not pass on.
+            "".join(f"--run {part.name}; " for part in parts(run, MODEL) if part != run)
+            + "name another with --run",
         )
     )

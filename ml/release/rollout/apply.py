@@ -32,14 +32,17 @@ from ml.release.declaration.release_file import (
     evidence_problem,
     other_project,
 )
+from ml.release.evidence import served
+from ml.release.evidence.served import Examination
 from ml.release.promotion.gate_check import GateCheck, check_gates, load_gates, request
 from ml.release.serving import Serving
 from ml.serving.endpoint import Live
 from ml.serving.server import Launch, Server
 from policies.promotion.decision import Decision, Request, Step
+from policies.promotion.measurements import by_precision
 
 # Faults of green itself: the version is not tried again. Other faults are this machine's.
-_FAULTS_OF_GREEN = ("server-crashed", "smoke-failed", "too-slow")
+FAULTS_OF_GREEN = ("server-crashed", "smoke-failed", "too-slow", "not-as-evaluated")
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,10 @@ class Change:
     `check` is what the gates say, `history` what the audit log says of the endpoint, and `live`
     what serves there; `approved_by` is the person who signs off. It `returns` when it served there
     before. `latency_limit`: requests and ms of the gate `latency`, where that has not seen the
-    latency of the deployment.
+    latency of the deployment. `new_fields` of its answers are declared; those `spent` do not
+    count, each with the reason. `examination`: the evaluated rows that the
+    deployment is asked for, and how far an answer may lie from the evaluated one, where no server
+    like it was asked.
     """
 
     project: str
@@ -69,6 +75,9 @@ class Change:
     live: Live | None
     returns: bool
     latency_limit: tuple[int, float] | None
+    new_fields: Sequence[str]
+    spent: Sequence[str]
+    examination: tuple[Examination, float] | None
 
     @property
     def differences(self) -> Sequence[str]:
@@ -159,7 +168,7 @@ def apply(
     desired_state.check_environment(environment)
     target = projects.find(project)
     approved = approved or desired_state.read(target.name, environment)
-    name = desired_state.endpoint_of(target.model() or target.name, environment)
+    name = backend.endpoints.name_of(target.model() or target.name, environment)
     here = partial(waiting, f"another apply to {environment} is running; waiting")
     with (
         desired_state.rollout_lock(target.name, environment, here),
@@ -206,13 +215,13 @@ def find_change(
     if declared is None:
         return None
     version = _declared_version(backend.registry, project, environment, declared)
-    name = desired_state.endpoint_of(version.model, environment)
-    served = _declared_serving(backend, project, environment, declared)
-    launch = served.launch(version, name)
+    name = backend.endpoints.name_of(version.model, environment)
+    serves = _declared_serving(backend, project, environment, declared)
+    launch = serves.launch(version, name)
     live = backend.endpoints.live(name)
     history = audit.history(backend.audit_log, name)
     if not history.has_decided(declared, environment):
-        raise _decision_unknown(project, environment, declared)
+        raise _decision_unknown(project, environment, declared, version.run or "RUN")
     # The registry says that it served; that it was merged before, git does.
     returns = environment in version.served_in(launch.serving) and (
         environment == desired_state.LOCAL
@@ -230,15 +239,21 @@ def find_change(
         serving=launch.serving,
     )
     check = check_gates(backend, project, version, wanted, record=record, watch=watch)
+    # Answers of the same serving code have the same fields.
+    is_other = live is None or live.launch.serving != launch.serving
+    new_fields, spent = desired_state.new_fields(project.name) if is_other else ((), ())
     return Change(
         project=project.name,
         environment=environment,
         declared=declared,
         version=version,
-        serving=served,
+        serving=serves,
         launch=launch,
-        samples=project.samples(),
-        strategy=desired_state.strategy(project.name, environment),
+        # The project's requests may be others by now than those that an earlier version takes.
+        samples=(returns and serving.samples(launch.serving)) or project.samples(),
+        strategy=desired_state.strategy(project.name, environment).within(
+            load_gates(project)["latency"].number("p95_ms")
+        ),
         approved_by=approved_by,
         check=check,
         registry=backend.registry,
@@ -248,7 +263,23 @@ def find_change(
         live=live,
         returns=returns,
         latency_limit=_latency_limit(project, wanted, check),
+        new_fields=new_fields,
+        spent=spent,
+        examination=_examination(project, wanted, check),
     )
+
+
+def _examination(
+    project: Project, wanted: Request, check: GateCheck
+) -> tuple[Examination, float] | None:
+    """The evaluated rows to ask the deployment for, and the tolerance; None in a rehearsal, whose
+    server is the one that was asked, and for a way back.
+    """
+    if wanted.rehearsal or wanted.served_before:
+        return None
+    pointer = check.evidence.serving.prediction or ""
+    asks = served.examination(check.candidate.evidence_folder, check.evidence.evaluation, pointer)
+    return asks, by_precision(check.evidence, load_gates(project)["serving"], "tolerance")
 
 
 def _latency_limit(project: Project, wanted: Request, check: GateCheck) -> tuple[int, float] | None:
@@ -334,14 +365,14 @@ def _declared_version(
     return version
 
 
-def _decision_unknown(project: Project, environment: str, declared: Declared) -> Refused:
+def _decision_unknown(project: Project, environment: str, declared: Declared, run: str) -> Refused:
     return Refused(
         Problem(
             "decision-unknown",
             f"the audit log has no decision {declared.decision[:12]}… on version "
             f"{declared.version} for {environment}",
             "a decision of the gates on this model and environment",
-            f"ml release propose {project.name} --run RUN --env {environment} asks the gates",
+            f"ml release propose {project.name} --run {run} --env {environment} asks the gates",
             desired_state.place(project.name, environment, "decision"),
         ),
         exit_code=Exit.GATE_SAID_NO,
@@ -399,8 +430,9 @@ def _roll_out(
 
     Returns None, with nothing changed, when another version was declared meanwhile. `compares`:
     green is tried in a canary first. Raises Refused when green fails; blue then keeps all the
-    traffic. server-crashed, smoke-failed, too-slow and rolled-back are recorded, so that the
-    version is not tried again; baseline-failed and latency-unknown are not.
+    traffic. server-crashed, smoke-failed, too-slow, not-as-evaluated and rolled-back are recorded,
+    so that the version is not tried again; baseline-failed, latency-unknown and answers-unknown
+    are not.
     """
     launch, name, samples = change.launch, change.launch.endpoint, change.samples
     endpoints = change.endpoints
@@ -414,8 +446,11 @@ def _roll_out(
                 if limit := change.latency_limit:
                     p95 = canary.check_latency(endpoints, trial.server, samples, *limit)
                     progress(f"latency on the deployment: p95 {p95:.4g} ms, at most {limit[1]:g}")
+                if change.examination:
+                    rows = canary.check_answers(endpoints, trial.server, *change.examination)
+                    progress(f"evaluated rows asked of the deployment: {rows}, all as evaluated")
             except Refused as error:
-                if error.problems[0].code in _FAULTS_OF_GREEN:
+                if error.problems[0].code in FAULTS_OF_GREEN:
                     record(change, ROLLED_BACK, None, why=_why(error))
                 raise
         outcome = None
@@ -426,6 +461,7 @@ def _roll_out(
                 trial,
                 change.strategy,
                 samples,
+                new_fields=change.new_fields,
                 superseded=lambda: not change.is_current(),
                 progress=progress,
             )
@@ -531,6 +567,10 @@ def record(change: Change, event: str, outcome: Outcome | None, **more: object) 
 
 
 def _rolled_back(change: Change, outcome: Outcome, blue: Live) -> Refused:
+    hint = f"version {blue.launch.version} serves; propose this one again to retry it"
+    if any(signal.name == "answers" and signal.alarmed for signal in outcome.signals):
+        hint += "; a field that its answers are to have is declared in `new_fields` of release.yml"
+        hint += "".join(f"; {reason}" for reason in change.spent)
     requests = ", ".join(f"{count} to {name}" for name, count in outcome.requests.items())
     return Refused(
         Problem(
@@ -538,7 +578,7 @@ def _rolled_back(change: Change, outcome: Outcome, blue: Live) -> Refused:
             f"version {change.version.version} was rolled back at {outcome.step} % of the "
             f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
             f"no worse than version {blue.launch.version} beyond what is tolerated",
-            f"version {blue.launch.version} serves; propose this one again to retry it",
+            hint,
         ),
         exit_code=Exit.GATE_SAID_NO,
     )

@@ -18,6 +18,7 @@ from ml.release import audit
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome, clear_canary, start_trial
 from ml.release.declaration import desired_state, projects
+from ml.release.promotion.gate_check import load_gates
 from ml.serving import endpoint, faulty
 from ml.serving.server import Launch
 
@@ -49,7 +50,7 @@ def drill(project: str, fault: str, progress: Callable[[str], None] = lambda _: 
         raise Refused(Problem("no-such-fault", f"there is no fault `{fault}`", faults))
     target = projects.find(project)
     samples = target.samples()
-    name = desired_state.endpoint_of(target.endpoint(), desired_state.LOCAL)
+    name = endpoint.name_of(target.endpoint(), desired_state.LOCAL)
     waiting = partial(progress, "another apply is running; waiting")
     with desired_state.rollout_lock(target.name, desired_state.LOCAL, waiting), ExitStack() as undo:
         live, _ = endpoint.ensure(name)
@@ -68,7 +69,9 @@ def drill(project: str, fault: str, progress: Callable[[str], None] = lambda _: 
             trial = start_trial(
                 endpoint, name, blue, bad, samples, undo, baseline=True, smoke=False
             )
-        strategy = desired_state.strategy(target.name, desired_state.LOCAL)
+        strategy = desired_state.strategy(target.name, desired_state.LOCAL).within(
+            load_gates(target)["latency"].number("p95_ms")
+        )
         outcome = canary.lead(endpoint, name, trial, strategy, samples, progress=progress)
     green = trial.server.slot.name
     failed = sum(count for slot, count in outcome.errors.items() if slot != green)

@@ -93,7 +93,7 @@ def _result(
     report: Callable[..., Result],
     apply: Callable[[str], Applied | None],
 ) -> Result:
-    name = desired_state.endpoint_of(declared.model, environment)
+    name = backend.endpoints.name_of(declared.model, environment)
     outcome: str
     gates: Sequence[Mapping[str, str]] = ()
     problems: Sequence[Problem] = ()

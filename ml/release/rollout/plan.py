@@ -92,7 +92,7 @@ def plan(
     desired_state.check_environment(environment)
     target = projects.find(project)
     declared = desired_state.read(target.name, environment)
-    name = desired_state.endpoint_of(target.endpoint(), environment)
+    name = backend.endpoints.name_of(target.endpoint(), environment)
     live = backend.endpoints.live(name)
     serving = None
     if live is not None:
@@ -189,6 +189,9 @@ def _steps(change: Change, serving: LiveVersion | None) -> Iterator[str]:
     elif back:
         yield "no canary: this version served here before"
     else:
+        if change.new_fields:
+            yield f"its answers may have new fields: {', '.join(change.new_fields)} (release.yml)"
+        yield from (f"a new field does not count: {reason}" for reason in change.spent)
         for stage in change.strategy.stages:
             yield (
                 f"{stage} of the requests until {stage.requests} are answered, against version "

@@ -1,11 +1,13 @@
 """Rollback: declare the version before again, as `git revert` of its successor would.
 
 It is taken from the history of release.yml on the branch; where the declaration is not committed,
-as that of `local` never is, from the audit log.
+as that of `local` never is, from the audit log. One rollback goes back once: repeated, it finds
+that the version before is declared already. Further back goes who names the version.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -20,25 +22,40 @@ from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
 from ml.release.promotion.propose import attach
 
+# Characters of a serving's digest that tell two of one version apart.
+_SHORT = 8
+
 
 @dataclass(frozen=True)
 class RolledBack:
-    """The declared version, the one it replaces, and the files written."""
+    """The declared version, the one it replaces, and the files written.
+
+    None are written, and `replaced` is what is declared, where a rollback declared it already;
+    `further` then names the versions before, as `roll_back` takes them.
+    """
 
     project: str
     environment: str
     declared: Declared
     replaced: Declared
     written: tuple[Path, ...]
+    further: tuple[str, ...] = ()
 
 
 def roll_back(
-    backend: Backend, project: str, environment: str = desired_state.LOCAL, why: str = ""
+    backend: Backend,
+    project: str,
+    environment: str = desired_state.LOCAL,
+    why: str = "",
+    to: str | None = None,
 ) -> RolledBack:
-    """Declare the version before the declared one; `ml release apply` rolls it out.
+    """Declare the version before the declared one, or the earlier one `to` (`2`, or `2@` and the
+    beginning of its serving's digest); `ml release apply` rolls it out.
 
     Versions that were refused or rolled back are passed over: where the declared one is, the live
-    one is declared. Raises Refused when nothing is declared, or nothing good was before.
+    one is declared. Nothing changes where a rollback led to what is declared, unless a version is
+    named or that one failed since. Raises Refused when nothing is declared, when nothing good was
+    before, and when the version that is named is none of those.
     """
     desired_state.check_environment(environment)
     target = projects.find(project)
@@ -46,10 +63,18 @@ def roll_back(
         now = desired_state.read(target.name, environment)
         if now is None:
             raise _nowhere(target.name, environment, "nothing is declared")
-        log = audit.history(backend.audit_log, desired_state.endpoint_of(now.model, environment))
-        back = _on_branch(target.name, environment, now, log) or _served(backend.registry, now, log)
+        name = backend.endpoints.name_of(now.model, environment)
+        log = audit.history(backend.audit_log, name)
+        branch = desired_state.on_branch(target.name, environment)
+        is_back = log.went_back_to(now, target.name, environment) or _is_return(branch, now)
+        before = _before(backend.registry, now, log, branch)
+        if to in (None, now.version) and is_back and log.refusal(now) is None:
+            return RolledBack(target.name, environment, now, now, (), tuple(map(_name, before)))
+        back = next((each for each in before if to is None or _is_named(each, to)), None)
         if back is None:
-            raise _nowhere(target.name, environment, f"nothing served before version {now.version}")
+            which = "nothing served" if to is None else f"version {to} did not serve"
+            state = f"{which} before version {now.version}"
+            raise _nowhere(target.name, environment, state, before)
         version = replace(backend.registry.find(back.model, back.version), evidence=back.evidence)
         backend.registry.bring(version)
         beside: list[Path] = []
@@ -58,9 +83,9 @@ def roll_back(
             if environment != desired_state.LOCAL:
                 beside.extend(attach(file, environment, version))
             details = {"project": target.name, "environment": environment, "why": why}
-            audit.append(
-                backend.audit_log, "rollback", {**details, "from": now.version, "to": back.version}
-            )
+            declared = {name: getattr(back, name) for name in ("digest", "serving", "decision")}
+            numbers = {"from": now.version, "to": back.version}
+            audit.append(backend.audit_log, "rollback", {**details, **declared, **numbers})
 
         # A rollback that was killed before the declaration is simply repeated.
         with faults.as_refusals():
@@ -68,40 +93,70 @@ def roll_back(
     return RolledBack(target.name, environment, back, now, (written, *beside))
 
 
-def _on_branch(project: str, environment: str, now: Declared, log: History) -> Declared | None:
-    """The last good version that the branch declared before; None where `now` is not committed."""
-    declared = desired_state.on_branch(project, environment)
-    if not declared or declared[-1] != now:
-        return None
-    *before, _ = audit.returnable(declared, lambda each: (each.digest, each.serving))
-    return next((each for each in reversed(before) if log.is_good(each)), None)
+def _is_return(branch: Sequence[Declared], now: Declared) -> bool:
+    """Whether the branch declared the same before what it replaces, by the same decision: a
+    rollback that is committed, or one that is not yet. A rollback that was reverted is none.
+    """
+    decided = [(each.digest, each.serving, each.decision) for each in branch]
+    again = (now.digest, now.serving, now.decision)
+    while decided and decided[-1] == again:
+        decided.pop()
+    return again in decided and decided.index(again) < decided.index(decided[-1])
 
 
-def _served(registry: Registry, now: Declared, log: History) -> Declared | None:
-    """The version that served before, by the audit log."""
-    before = list(takewhile(lambda line: not audit.is_declared(line, now), log.served))
-    if not before:
-        return None
-    last = before[-1]
-    version = registry.find(str(last["model"]), str(last["version"]))
-    decision = str(last["decision"])
-    return Declared(
-        model=version.model,
-        version=version.version,
-        digest=str(last["digest"]),
-        evidence=version.evidence,
-        decision=decision,
-        reason=log.reason(decision),
-        serving=str(last.get("serving", "")),
-    )
+def _before(
+    registry: Registry, now: Declared, log: History, branch: Sequence[Declared]
+) -> Sequence[Declared]:
+    """The good versions before what is declared, the last one first: those of the branch where it
+    is committed, else those of the audit log.
+    """
+    is_committed = branch and branch[-1] == now
+    of_branch = [*_on_branch(branch, log)] if is_committed else []
+    return of_branch or [*_served(registry, now, log)]
 
 
-def _nowhere(project: str, environment: str, state: str) -> Refused:
+def _is_named(declared: Declared, to: str) -> bool:
+    version, _, serving = to.partition("@")
+    return declared.version == version and declared.serving.startswith(serving)
+
+
+def _on_branch(branch: Sequence[Declared], log: History) -> Iterator[Declared]:
+    """The good versions that the branch declared before, the last one first."""
+    *before, _ = audit.returnable(branch, lambda each: (each.digest, each.serving))
+    return (each for each in reversed(before) if log.is_good(each))
+
+
+def _served(registry: Registry, now: Declared, log: History) -> Iterator[Declared]:
+    """The versions that served before, by the audit log, the last one first."""
+    for line in reversed([*takewhile(lambda line: not audit.is_declared(line, now), log.served)]):
+        version = registry.find(str(line["model"]), str(line["version"]))
+        decision = str(line["decision"])
+        yield Declared(
+            model=version.model,
+            version=version.version,
+            digest=str(line["digest"]),
+            evidence=version.evidence,
+            decision=decision,
+            reason=log.reason(decision),
+            serving=str(line.get("serving", "")),
+        )
+
+
+def _nowhere(
+    project: str, environment: str, state: str, before: Sequence[Declared] = ()
+) -> Refused:
+    names = ", ".join(map(_name, before))
     return Refused(
         Problem(
             "nothing-before",
             f"{state} in `{environment}` on this machine",
-            "a version that served before the one that is declared",
+            f"one of: {names}"
+            if names
+            else "a version that served before the one that is declared",
             f"ml release status {project}",
         )
     )
+
+
+def _name(declared: Declared) -> str:
+    return f"{declared.version}@{declared.serving[:_SHORT]}".removesuffix("@")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ml.backends.base import Backend
+from ml.backends.endpoints import CHANGED
 from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.audit import Attempt, History, Line
@@ -76,9 +77,15 @@ def _of(
     log: Sequence[Line],
 ) -> Status:
     model = declared.model if declared else _model(project)
-    name = desired_state.endpoint_of(model, environment)
+    name = backend.endpoints.name_of(model, environment)
     history = History(name, log)
-    live, url = backend.endpoints.live(name), backend.endpoints.url(name)
+    live, url, changed = None, None, ""
+    try:
+        live, url = backend.endpoints.live(name), backend.endpoints.url(name)
+    except Refused as refused:
+        if refused.problems[0].code != CHANGED:
+            raise
+        changed = f"{refused.problems[0].found}; {refused.problems[0].hint}"
     champion = backend.registry.champion(model, environment) if declared else None
     logged = declared is not None and declared.decision in [line["hash"] for line in log]
     serving = live.launch.version if live and url else None
@@ -109,8 +116,8 @@ def _of(
         last_attempt=history.last_attempt(project, environment),
         refused=history.refused(),
         audit=_audit(declared, logged),
-        verdict=verdict,
-        as_declared=declared is None or (is_applied and bool(url)),
+        verdict=changed or verdict,
+        as_declared=not changed and (declared is None or (is_applied and bool(url))),
     )
 
 

@@ -34,20 +34,19 @@ def sentences(selection: Selection) -> Iterator[str]:
 
 
 def formula(selection: Selection) -> str:
-    """The formula of the score, without terms of weight 0 and terms that no trial logged."""
+    """What each term adds to the score, without those of weight 0 or that no trial logged."""
     weights, goal = selection.weights, selection.goal
     parts = []
     for term in TERMS:
         of = weights.of(term)
         if not of.weight or term in selection.left_out:
             continue
-        sign = "" if term == "quality" and goal == "maximize" else "− "
-        name = "spread" if term == "stability" else term
-        weight = "" if of.weight == 1 else f"{of.weight:g} · "
-        scale = "" if of.reference == 1 else f" ÷ {of.reference:g}"
-        parts.append(f"{sign}{weight}{name}{scale}{_UNITS.get(term, '')}")
-    text = " + ".join(parts).replace("+ − ", "− ")
-    return f"score = {text}"
+        sign = "+" if term == "quality" and goal == "maximize" else "−"
+        name = {"quality": selection.metric, "stability": "spread"}.get(term, term)
+        unit = _UNITS.get(term)
+        amount = f"{of.reference:g} {unit}" if unit else _plain(selection, of.reference)
+        parts.append(f"{sign}{of.weight:g} for each {amount} of {name}")
+    return f"score: {', '.join(parts)}"
 
 
 def scale(selection: Selection) -> str:
@@ -57,7 +56,7 @@ def scale(selection: Selection) -> str:
     return f"behind = the best score − the trial's; 1 is worth {worth} of {selection.metric}"
 
 
-_UNITS = {"latency": " ms", "cost": " s"}
+_UNITS = {"latency": "ms", "cost": "s"}
 
 
 def logged_as(term: str, metric: str, weights: Weights) -> str:

@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.measures.reference import MEASURES, clean, measures, words
 from ml.release.watch.limits import Limits
-from ml.toolkit.reference import MEASURES, clean, measures, words
 
 # The expected rows in each group of categories (Cochran 1954: at least 5).
 _EXPECTED = 5.0
-_NAMED = 5
+# Categories, or words, that are named; letters that are shown of each.
+_NAMED, _LETTERS = 5, 80
 Side = Literal["two-sided", "greater"]
 
 
@@ -48,6 +49,11 @@ class Finding:
     def is_breach(self) -> bool:
         """Whether it is significant and large; NaN is a breach."""
         return not (self.p > self.alpha or self.size < self.limit)
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether nothing differs, or fewer values are missing than were."""
+        return not self.is_breach and self.test != "loss" and self.size <= 0
 
 
 def compare(
@@ -149,11 +155,26 @@ def _categorical(
     text = f"categories: {len(counts):,} then, {len(seen):,} now"
     if unseen:
         rows = sum(seen[value] for value in unseen)
-        named = ", ".join(f"`{value[:40]}`" for value in unseen[:_NAMED])
+        named = ", ".join(f"`{_excerpt(value, counts)}`" for value in unseen[:_NAMED])
         more = f" and {len(unseen) - _NAMED} more" if len(unseen) > _NAMED else ""
         counted = "1 row" if rows == 1 else f"{rows:,} rows"
         text += f"; never seen before, in {counted}: {named}{more}"
     return Finding(name, "PSI", psi(then, now), limits.psi, p, text, limits.alpha)
+
+
+def _excerpt(value: str, known: Iterable[str]) -> str:
+    """At most _LETTERS of a value, of a longer one from where it differs from every known one."""
+    alike = max((_alike(value, other) for other in known), default=0)
+    first = alike - _LETTERS // 4 if alike >= _LETTERS // 2 else 0
+    first = max(0, min(first, len(value) - _LETTERS))
+    end = first + _LETTERS
+    return "…" * (first > 0) + value[first:end] + "…" * (end < len(value))
+
+
+def _alike(value: str, other: str) -> int:
+    """The number of letters with which both begin."""
+    pairs = enumerate(zip(value, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(value), len(other)))
 
 
 def psi(then: NDArray[np.float64], now: NDArray[np.float64]) -> float:
@@ -201,7 +222,7 @@ def _missing(
     table = np.array([[then, of - then], [missing, rows - missing]])
     p = fisher_exact(table, alternative="less").pvalue
     share = missing / rows if rows else math.nan
-    text = f"{then / of:.1%} → {share:.1%} of the rows without a value that can be read"
+    text = f"{then:,} of {of:,} rows had no value that can be read, {missing:,} of {rows:,} now"
     return Finding(
         *(name, "missing", share - then / of, limits.missing, float(p)), text, limits.alpha
     )

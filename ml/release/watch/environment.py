@@ -14,7 +14,7 @@ from ml.release.watch.report import watch
 
 @dataclass(frozen=True)
 class Drift:
-    """The differences of one project.
+    """The differences of one project, and of its `model`.
 
     `about`: the `release` (what serves is not what is declared) or the `model` (requests and
     answers differ from those of its evaluation). `differences` have `what`, `expected` and
@@ -27,6 +27,7 @@ class Drift:
     words: str
     differences: Sequence[Mapping[str, str]] = ()
     unknown: bool = False
+    model: str = ""
 
     def to_json(self) -> Mapping[str, object]:
         """As JSON takes it."""
@@ -56,7 +57,9 @@ def _release(state: Status) -> Drift:
         for what, actual in pairs.items()
         if not state.as_declared
     ]
-    return Drift("release", state.project, state.environment, state.verdict, rows)
+    return Drift(
+        "release", state.project, state.environment, state.verdict, rows, model=state.model
+    )
 
 
 def _model(backend: Backend, state: Status, since: float | None) -> Drift:
@@ -66,7 +69,7 @@ def _model(backend: Backend, state: Status, since: float | None) -> Drift:
         if refused.exit_code != Exit.WRONG_CALL:
             raise
         words = refused.problems[0].found
-        return Drift("model", state.project, state.environment, words, unknown=True)
+        return Drift("model", state.project, state.environment, words, (), True, state.model)
     rows = [
         {
             "what": finding.column,
@@ -77,4 +80,6 @@ def _model(backend: Backend, state: Status, since: float | None) -> Drift:
         if finding.is_breach
     ]
     is_unknown = report.outcome == "too-few"
-    return Drift("model", state.project, state.environment, report.said, rows, is_unknown)
+    return Drift(
+        "model", state.project, state.environment, report.said, rows, is_unknown, state.model
+    )

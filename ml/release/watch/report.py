@@ -13,7 +13,7 @@ from ml.backends.endpoints import Endpoints
 from ml.backends.registry import Version
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import projects
-from ml.release.declaration.desired_state import LOCAL, endpoint_of
+from ml.release.declaration.desired_state import LOCAL
 from ml.release.evidence.evidence import load_reference
 from ml.release.watch import drift, requests
 from ml.release.watch import limits as watch_limits
@@ -196,19 +196,20 @@ def _version(
     if version:
         return registry.find(model, version)
     if not from_file:
-        name = endpoint_of(model, environment)
+        name = backend.endpoints.name_of(model, environment)
         state = backend.endpoints.live(name)
         if state is None:
             raise backend.endpoints.nothing_served(name)
         return registry.find(model, state.launch.version)
     champion = registry.champion(model, environment)
     if champion is None:
+        versions = registry.versions(model)
         raise Refused(
             Problem(
                 "no-champion",
                 f"`{model}` has no champion in {environment}",
                 "a version that was promoted, or one that is named",
-                "--version N",
+                f"--version {versions[-1].version}" if versions else "--version N",
             )
         )
     return champion
@@ -217,7 +218,7 @@ def _version(
 def _collected(
     endpoints: Endpoints, model: str, environment: str, version: Version, since: float | None
 ) -> Seen:
-    name = endpoint_of(model, environment)
+    name = endpoints.name_of(model, environment)
     seen = requests.read_collected(endpoints.collected(name, since), version.digest, since)
     if seen.rows or seen.earlier:
         return seen

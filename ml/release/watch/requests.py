@@ -12,8 +12,8 @@ from typing import Any
 
 from ml.core import files
 from ml.core.errors import Problem, Refused
+from ml.measures.reference import Kind, clean
 from ml.release.canary.traffic import prediction
-from ml.toolkit.reference import Kind, clean
 
 # The name of the prediction for a row of a table.
 PREDICTION = "prediction"

@@ -1,223 +1,277 @@
-"""Charts of a classifier, from its predictions: ROC, precision and recall, calibration."""
+"""Charts of a classifier, from its predictions: curves over its thresholds, calibration, errors."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from itertools import product
 
+import altair as alt
 import numpy as np
 from markupsafe import Markup
 
+from ml.measures.bootstrap import Values
+from ml.measures.metrics import BINARY, Answers, Draws, value
 from ml.reports.charts import svg
-from ml.reports.charts.scales import Linear
-from ml.reports.formatting import number
-from ml.toolkit.bootstrap import Values
-from ml.toolkit.metrics import METRICS, Answers, value
+from ml.reports.charts.scales import axis, short_names
+from ml.reports.formatting import count, number
 
-# A square chart, and the most points of a curve.
-LEFT, RIGHT, TOP, BOTTOM, HEIGHT, POINTS = 50.0, 430.0, 34.0, 334.0, 380.0, 200
+# The most points of a curve.
+POINTS = 200
 # Predictions are grouped into so many ranges of probability of equal width.
 BINS = 10
 # The share of "1" among fewer predictions is chance.
 FEWEST = 10
 # The most classes with curves of their own: page.css has as many colours.
 CURVES = 6
-Points = Sequence[tuple[float, float]]
-_ROC = ("ROC", ("false positive rate", "true positive rate"))
-_PRECISION_RECALL = ("Precision and recall", ("recall", "precision"))
+# The most classes in the table of errors, and the most own metrics in a cell of it.
+CONFUSED, SUMS = 12, 2
 _DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
+_ROC = "ROC", "false positive rate", "true positive rate"
+_PRECISION = "Precision and recall", "recall", "precision"
 _BINS = f"Predictions in {BINS} ranges of equal width; those with fewer than {FEWEST} are left out."
+Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points from 0 to 1 on both axes in the colour of their class of marks: a line, with a dot for
-    each of the `tooltips`.
+    """Points in one colour: a line, with a dot for each of the `tooltips`.
+
+    The legend has its `meaning`.
     """
 
-    kind: str
+    colour: str
     points: Points
     tooltips: Sequence[str] = ()
     is_line: bool = True
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Of binary answers, in which both labels occur, at each distinct score, the highest first:
+    the shares of "1" that are found, of "0" taken for it, of "1" in what is taken for it, and of
+    all rows taken for it.
+    """
+
+    recall: Values
+    false_rate: Values
+    precision: Values
+    share: Values
+
+
+def thresholds(answers: Answers) -> Thresholds:
+    """The rates of the answers at every threshold."""
+    ((ones,), (every,)) = Draws(answers, np.ones((1, len(answers)))).from_the_top
+    zeros = every - ones
+    return Thresholds(ones / ones[-1], zeros / zeros[-1], ones / every, every / every[-1])
 
 
 def classifier_charts(answers: Answers) -> list[Markup]:
     """The charts of binary answers; none where only one label occurs."""
-    ones = answers.expected == "1"
-    if not 0 < ones.sum() < len(ones):
+    if len({*answers.expected.tolist()}) < 2:
         return []
-    share = float(ones.mean())
-    auc, precision = (
-        number(value(METRICS["binary"][name], answers)) for name in ("auc", "average_precision")
+    at, share = thresholds(answers), float(answers.ones.mean())
+    auc, precision, lift = (
+        number(value(BINARY[name], answers)) for name in ("auc", "average_precision", "lift_at_10")
     )
-    roc, precision_recall = threshold_curves(ones, answers.score)
+    lifts, best = at.precision / share, "share of rows, highest score first"
     return [
         _chart(
             *_ROC,
-            [Series("ours", roc)],
+            [Series("ours", _points(at.false_rate, at.recall, start=True))],
             _DIAGONAL,
             f"Area under the curve: {auc}. Grey: a random order.",
         ),
         _chart(
-            *_PRECISION_RECALL,
-            [Series("ours", precision_recall)],
+            *_PRECISION,
+            [Series("ours", _points(at.recall, at.precision))],
             [(0.0, share), (1.0, share)],
             f"Average precision: {precision}. Grey: a random order, {share:.1%} of label 1.",
         ),
         _chart(
-            "Calibration",
-            ("mean predicted probability", "share of label 1"),
-            [_calibration_series("ours", ones, answers.score)],
+            *("Calibration", "mean predicted probability", "share of label 1"),
+            [_calibration_series("ours", answers)],
             _DIAGONAL,
             f"{_BINS} Grey: perfect calibration.",
         ),
+        _chart(
+            *("Gain", best, "share of label 1 that is found"),
+            [Series("ours", _points(at.share, at.recall, start=True))],
+            _DIAGONAL,
+            "Grey: a random order.",
+        ),
+        _chart(
+            *("Lift", best, "label 1 in multiples of a random order"),
+            [Series("ours", _points(at.share, lifts))],
+            [(0.0, 1.0), (1.0, 1.0)],
+            f"In the tenth that scores highest {lift} times. Grey: a random order.",
+            most=float(lifts.max()),
+        ),
+        confusion(answers, _threshold(answers)),
     ]
 
 
 def class_charts(answers: Answers, probabilities: Mapping[str, Values]) -> list[Markup]:
     """Each class of multiclass answers against the rest: curves of the most frequent classes where
-    predictions.csv has the probability of each, else a dot a class at the predicted labels. None
-    where only one label occurs.
+    predictions.csv has the probability of each, else a dot a class at the predicted labels; then
+    which class was taken for which. None where only one label occurs.
     """
-    rates = class_rates(answers)
-    if not rates:
+    if len({*answers.expected.tolist()}) < 2:
         return []
     counts = Counter(label for label in answers.expected.tolist() if label in probabilities)
     if len(counts) < 2:
-        return _class_dots(rates)
-    meanings: tuple[dict[str, str], ...] = ({}, {}, {})
-    curves: tuple[list[Series], ...] = ([], [], [])
-    for at, (label, count) in enumerate(counts.most_common(CURVES), 1):
-        ones, score, kind = answers.expected == label, probabilities[label], f"class{at}"
-        against_rest = replace(answers, expected=np.where(ones, "1", "0"), score=score)
-        auc, precision = (
-            number(value(METRICS["binary"][name], against_rest))
-            for name in ("auc", "average_precision")
-        )
-        meanings[0][kind] = f"{label}: area {auc}"
-        meanings[1][kind] = f"{label}: average precision {precision}"
-        meanings[2][kind] = f"{label}: {count:,} rows"
-        roc, precision_recall = threshold_curves(ones, score)
-        curves[0].append(Series(kind, roc))
-        curves[1].append(Series(kind, precision_recall))
-        curves[2].append(_calibration_series(kind, ones, score))
+        return [*_class_dots(answers), confusion(answers)]
     note = f"Each of {len(counts)} classes against the rest."
     if len(counts) > CURVES:
         note = f"The {CURVES} most frequent of {len(counts)} classes, each against the rest."
+    roc, precisions, calibrations = [], [], []
+    for place, (label, rows) in enumerate(counts.most_common(CURVES), 1):
+        expected = np.where(answers.expected == label, "1", "0")
+        against_rest = replace(answers, expected=expected, score=probabilities[label])
+        at, colour = thresholds(against_rest), f"class{place}"
+        auc, precision = (
+            number(value(BINARY[name], against_rest)) for name in ("auc", "average_precision")
+        )
+        curve = _points(at.false_rate, at.recall, start=True)
+        roc.append(Series(colour, curve, meaning=f"{label}: area {auc}"))
+        meaning = f"{label}: average precision {precision}"
+        precisions.append(Series(colour, _points(at.recall, at.precision), meaning=meaning))
+        calibrations.append(_calibration_series(colour, against_rest, f"{label}: {rows:,} rows"))
+    axes = "Calibration", "mean predicted probability", "share of the class"
     return [
-        _chart(*_ROC, curves[0], _DIAGONAL, f"{note} Grey: a random order.", meanings[0]),
-        _chart(*_PRECISION_RECALL, curves[1], None, note, meanings[1]),
-        _chart(
-            "Calibration",
-            ("mean predicted probability", "share of the class"),
-            curves[2],
-            _DIAGONAL,
-            f"{note} {_BINS} Grey: perfect calibration.",
-            meanings[2],
-        ),
+        _chart(*_ROC, roc, _DIAGONAL, f"{note} Grey: a random order."),
+        _chart(*_PRECISION, precisions, [], note),
+        _chart(*axes, calibrations, _DIAGONAL, f"{note} {_BINS} Grey: perfect calibration."),
+        confusion(answers),
     ]
 
 
-def _class_dots(rates: Sequence[tuple[str, float, float, float]]) -> list[Markup]:
+def _class_dots(answers: Answers) -> list[Markup]:
+    from sklearn.metrics import multilabel_confusion_matrix
+
+    labels = np.unique(answers.expected)
+    tables = multilabel_confusion_matrix(answers.expected, answers.predicted, labels=labels)
+    right_no, false, missed, hits = tables.reshape(-1, 4).T
+    false_rate, recall = false / (false + right_no), hits / (hits + missed)
+    # The precision of a class that is never predicted is 0.
+    precision = hits / np.maximum(1, hits + false)
     words = [
-        f"{label}: recall {number(recall)}, precision {number(precision)}, false positive rate "
-        f"{number(false_rate)}"
-        for label, false_rate, recall, precision in rates
+        f"{label}: recall {number(its)}, precision {number(exact)}, false positive rate "
+        f"{number(wrong)}"
+        for label, its, exact, wrong in zip(labels, recall, precision, false_rate, strict=True)
     ]
-    note = f"A dot for each of {len(rates)} classes against the rest, at the predicted labels."
-    roc = [(false_rate, recall) for _, false_rate, recall, _ in rates]
-    precision_recall = [(recall, precision) for _, _, recall, precision in rates]
+    note = f"A dot for each of {len(labels)} classes against the rest, at the predicted labels."
+    roc = Series("ours", _points(false_rate, recall), words, is_line=False)
+    dots = Series("ours", _points(recall, precision), words, is_line=False)
     return [
-        _chart(
-            *_ROC,
-            [Series("ours", roc, words, is_line=False)],
-            _DIAGONAL,
-            f"{note} Grey: a random order.",
-        ),
-        _chart(
-            *_PRECISION_RECALL, [Series("ours", precision_recall, words, is_line=False)], None, note
-        ),
+        _chart(*_ROC, [roc], _DIAGONAL, f"{note} Grey: a random order."),
+        _chart(*_PRECISION, [dots], [], note),
     ]
 
 
-def class_rates(answers: Answers) -> list[tuple[str, float, float, float]]:
-    """(class, false positive rate, recall, precision) of each class that some units have; the
-    precision of a class that is never predicted is 0.
+def confusion(answers: Answers, note: str = "") -> Markup:
+    """How many rows of each class were taken for which, and what the project's own metrics come to
+    there: a cost in each cell where a metric of its own is one.
     """
-    rates = []
-    labels = [str(label) for label in np.unique(answers.expected)]
-    for label in labels if len(labels) > 1 else []:
-        right, predicted = answers.expected == label, answers.predicted == label
-        hits = float((right & predicted).sum())
-        false_rate = float((predicted & ~right).sum() / (~right).sum())
-        precision = hits / max(1.0, float(predicted.sum()))
-        rates.append((label, false_rate, hits / float(right.sum()), precision))
-    return rates
+    every = Counter([*answers.expected.tolist(), *answers.predicted.tolist()])
+    labels = sorted(label for label, _ in every.most_common(CONFUSED))
+    sums = [name for name, values in answers.own.items() if values.shape[1] == 1][:SUMS]
+    names = short_names(labels, 12)
+    cells = []
+    for (up, label), (across, taken) in product(enumerate(labels), repeat=2):
+        of_label = answers.expected == label
+        inside = of_label & (answers.predicted == taken)
+        rows, costs = (
+            int(inside.sum()),
+            [f"{name} {number(float(answers.own[name][inside].sum()))}" for name in sums],
+        )
+        share = rows / max(1, int(of_label.sum()))
+        words = [f"{label} taken for {taken}: {count(rows, 'row')}", f"{share:.1%} of {label}"]
+        cells.append(
+            {
+                "x": names[across],
+                "y": names[up],
+                "share": share,
+                "text": [f"{rows:,}", *costs],
+                "words": ", ".join([*words, *costs]),
+            }
+        )
+    table_of = svg.rows(cells).encode(
+        alt.X("x:N", title="taken for", sort=names, axis=alt.Axis(labelAngle=0)),
+        alt.Y("y:N", title="label", sort=names),
+    )
+    squares = table_of.mark_rect(color="var(--accent)", stroke="var(--line)").encode(
+        alt.Opacity("share:Q", legend=None, scale=alt.Scale(domain=[0, 1], range=[0, 0.6])),
+    )
+    chart = alt.layer(
+        svg.pointed(squares), table_of.mark_text(color="var(--ink)").encode(text="text:N")
+    )
+    caption = "Rows by their label and what they were taken for."
+    if len(every) > len(labels):
+        caption += f" The {len(labels)} most frequent of {len(every)} classes."
+    return svg.figure("Confusion", chart, 450, 380, f"{caption} {note}".rstrip())
 
 
-def threshold_curves(ones: Values, score: Values) -> tuple[Points, Points]:
-    """(false positive rate, recall) and (recall, precision) at each distinct score, the highest
-    first. Both labels must occur.
-    """
-    order = np.argsort(-score, kind="stable")
-    last_of_score = np.flatnonzero(np.diff(score[order], append=-1.0))
-    hits = np.cumsum(ones[order])[last_of_score]
-    recall = hits / ones.sum()
-    false_rate = (last_of_score + 1 - hits) / (len(ones) - ones.sum())
-    roc = [(0.0, 0.0), *zip(false_rate.tolist(), recall.tolist(), strict=True)]
-    precision = hits / (last_of_score + 1)
-    return roc, list(zip(recall.tolist(), precision.tolist(), strict=True))
+def _threshold(answers: Answers) -> str:
+    """From which probability on label 1 was predicted, in a sentence."""
+    ones = answers.predicted == "1"
+    lowest = answers.score[ones].min(initial=np.inf)
+    if answers.score[~ones].max(initial=-np.inf) >= lowest:
+        return "The labels follow from no single threshold."
+    return f"Label 1 is predicted from a probability of {number(float(lowest))} on."
 
 
-def calibration(ones: Values, score: Values) -> list[tuple[float, float, int]]:
+def _points(x: Values, y: Values, start: bool = False) -> Points:
+    """The points of a curve, thinned; from 0 on both axes where it starts there."""
+    chosen = svg.evenly(range(len(x)), POINTS - start)
+    return [*_DIAGONAL[:start], *zip(x[chosen].tolist(), y[chosen].tolist(), strict=True)]
+
+
+def calibration(answers: Answers) -> list[tuple[float, float, int]]:
     """(mean predicted probability, share of label 1, predictions) of each range that has some."""
-    of_bin = np.minimum((score * BINS).astype(int), BINS - 1)
-    inside = [of_bin == number_of_bin for number_of_bin in range(BINS)]
+    of_bin = np.minimum((answers.score * BINS).astype(int), BINS - 1)
     return [
-        (float(score[rows].mean()), float(ones[rows].mean()), int(rows.sum()))
-        for rows in inside
-        if rows.any()
+        (float(answers.score[rows].mean()), float(answers.ones[rows].mean()), int(rows.sum()))
+        for rows in (of_bin == place for place in np.unique(of_bin))
     ]
 
 
-def _calibration_series(kind: str, ones: Values, score: Values) -> Series:
-    bins = [each for each in calibration(ones, score) if each[2] >= FEWEST]
+def _calibration_series(colour: str, answers: Answers, meaning: str = "") -> Series:
+    bins = [each for each in calibration(answers) if each[2] >= FEWEST]
     words = [f"{number(observed)} of {rows:,} predictions" for _, observed, rows in bins]
-    return Series(kind, [(predicted, observed) for predicted, observed, _ in bins], words)
+    points = [(predicted, observed) for predicted, observed, _ in bins]
+    return Series(colour, points, words, meaning=meaning)
 
 
 def _chart(
     title: str,
-    axes: tuple[str, str],
+    across: str,
+    up: str,
     series: Sequence[Series],
-    reference: Points | None,
+    reference: Points,
     caption: str,
-    meanings: Mapping[str, str] = MappingProxyType({}),
+    most: float = 1.0,
 ) -> Markup:
-    """The series, from 0 to 1 on both axes; `meanings` of their classes of marks are the legend."""
-    x, y = Linear(0.0, 1.0, LEFT, RIGHT), Linear(0.0, 1.0, BOTTOM, TOP)
-    lines = [(reference, "span baseline")] if reference else []
+    """The series over a grey reference, from 0 to 1 and to `most`."""
+    x = alt.X("x:Q", title=across, **axis(0, 1))
+    y = alt.Y("y:Q", title=up, **axis(0, most))
+    layers = [_line(reference, "baseline").encode(x, y)]
     for each in series:
         if each.is_line:
-            thinned = [each.points[at] for at in svg.evenly(range(len(each.points)), POINTS)]
-            lines.append((thinned, f"line {each.kind}"))
-    marks = [
-        svg.left_axis(y, LEFT, RIGHT, axes[1], TOP),
-        svg.bottom_axis(x, BOTTOM, axes[0], RIGHT),
-        *(svg.polyline([(x(across), y(up)) for across, up in of], kind) for of, kind in lines),
-        *(
-            svg.tag(
-                "circle",
-                svg.tooltip(words),
-                cx=x(across),
-                cy=y(up),
-                r=4.0,
-                class_=f"dot {each.kind}",
-            )
-            for each in series
-            for (across, up), words in zip(each.points, each.tooltips, strict=False)
-        ),
-    ]
-    return svg.figure(title, RIGHT + 20, HEIGHT, marks, caption, meanings, meanings)
+            layers.append(_line(each.points, each.colour).encode(x, y))
+        dots = svg.rows(
+            {"x": x, "y": y, "words": words}
+            for (x, y), words in zip(each.points, each.tooltips, strict=False)
+        )
+        marks = dots.mark_point(size=50, color=f"var(--{each.colour})")
+        layers.append(svg.pointed(marks.encode(x, y)))
+    meanings = {each.colour: (each.colour, each.meaning) for each in series if each.meaning}
+    return svg.figure(title, alt.layer(*layers), 450, 380, caption, meanings, meanings)
+
+
+def _line(points: Points, colour: str) -> alt.Chart:
+    # In the order of the thresholds: where one rate stays, the line is upright.
+    rows = svg.rows({"x": x, "y": y, "at": at} for at, (x, y) in enumerate(points))
+    return rows.mark_line(color=f"var(--{colour})").encode(order="at:Q")

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ml.reports.charts.scales import Linear
 from ml.reports.formatting import signed_short
 from ml.reports.markdown import plain, truncate
 
@@ -22,12 +21,17 @@ _INK, _QUIET, _GOOD, _BAD, _OPEN = "#1b1f24", "#8a929c", "#1a7f4b", "#c0312b", "
 
 @dataclass(frozen=True)
 class ForestRow:
-    """A difference with its interval; all three finite, positive when the candidate is better."""
+    """A difference with its interval; all three finite, positive when the candidate is better.
+
+    As text it is candidate minus champion, which is below zero for a better candidate where less
+    is better (`sign` −1).
+    """
 
     label: str
     mean: float
     low: float
     high: float
+    sign: int = 1
 
     @property
     def color(self) -> str:
@@ -35,7 +39,8 @@ class ForestRow:
         return _GOOD if self.low > 0 else _BAD if self.high < 0 else _OPEN
 
     def __str__(self) -> str:
-        mean, low, high = map(signed_short, (self.mean, self.low, self.high))
+        ends = sorted((self.sign * self.low, self.sign * self.high))
+        mean, low, high = map(signed_short, (self.sign * self.mean, *ends))
         return f"{mean} ({low} to {high})"
 
 
@@ -44,7 +49,7 @@ def forest_row(label: str, mean: float, low: float, high: float, sign: int = 1) 
     if not all(math.isfinite(value) and abs(value) < 1e300 for value in (mean, low, high)):
         return None
     low, high = sorted((sign * low, sign * high))
-    return ForestRow(label, sign * mean, low, high)
+    return ForestRow(label, sign * mean, low, high, sign)
 
 
 def text_plot(rows: Sequence[ForestRow]) -> Iterator[str]:
@@ -71,38 +76,52 @@ def text_plot(rows: Sequence[ForestRow]) -> Iterator[str]:
 def svg_file(rows: Sequence[ForestRow], title: str) -> str:
     """A complete SVG document without references; only the title when there are no rows."""
     # A pull request's comment needs the text alone, and is made without packages.
-    from ml.reports.charts.svg import tag
+    import altair as alt
 
-    row_height, top, left, right, value_width = 24.0, 44.0, 210.0, 510.0, 170.0
-    reach, width, height = _reach(rows), right + value_width, top + row_height * len(rows) + 12
-    x = Linear(-reach, reach, left, right)
-    marks = [
-        tag("title", title),
-        tag("rect", width=width, height=height, fill="#ffffff"),
-        tag("text", title, x=8, y=20, fill=_INK, font_weight=600),
-        tag("text", "worse", x=left, y=top - 8, fill=_QUIET),
-        tag("text", "better", x=right, y=top - 8, fill=_QUIET, text_anchor="end"),
-        tag("line", x1=x(0.0), x2=x(0.0), y1=top - 4, y2=height - 8, stroke=_QUIET),
-    ]
-    for place, row in enumerate(rows):
-        y = top + row_height * (place + 0.5)
-        label, ends = truncate(plain(row.label), LABEL), {"x1": x(row.low), "x2": x(row.high)}
-        marks += [
-            tag("text", label, x=left - 10, y=y + 4, fill=_INK, text_anchor="end"),
-            tag("line", **ends, y1=y, y2=y, stroke=row.color, stroke_width=2),
-            tag("circle", cx=x(row.mean), cy=y, r=4.5, fill=row.color),
-            tag("text", row, x=right + 10, y=y + 4, fill=_INK),
-        ]
-    return tag(
-        "svg",
-        *marks,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {width:.0f} {height:.0f}",
-        width=width,
-        height=height,
-        font_family="system-ui, sans-serif",
-        font_size=12,
-        role="img",
+    from ml.reports.charts import svg
+
+    reach, ink = _reach(rows), {"color": _INK, "fontSize": 12}
+    table = svg.rows(
+        {
+            "place": place,
+            "label": truncate(plain(row.label), LABEL),
+            "mean": row.mean,
+            "low": row.low,
+            "high": row.high,
+            "color": row.color,
+            "words": str(row),
+        }
+        for place, row in enumerate(rows)
+    )
+    y = alt.Y("place:O", axis=None)
+    scale = alt.Scale(domain=[-reach, reach], nice=False)
+    color = alt.Color("color:N", scale=None)
+    # worse and better stand over the ends of the scale, the labels and numbers beside it.
+    ends = svg.rows([{"words": "worse", "x": -reach}, {"words": "better", "x": reach}])
+    chart = alt.layer(
+        ends.mark_text(color=_QUIET, fontSize=12).encode(
+            alt.X("x:Q", scale=scale, axis=None), y=alt.value(-10), text="words:N"
+        ),
+        svg.rows([{"mean": 0}]).mark_rule(color=_QUIET).encode(alt.X("mean:Q", scale=scale)),
+        table.mark_text(align="right", dx=-10, **ink).encode(y, x=alt.value(0), text="label:N"),
+        table.mark_rule(strokeWidth=2).encode(
+            alt.X("low:Q", scale=scale), alt.X2("high:Q"), y, color
+        ),
+        table.mark_point(size=64).encode(alt.X("mean:Q", scale=scale), y, color),
+        table.mark_text(align="left", dx=10, **ink).encode(
+            y, x=alt.value(alt.expr("width")), text="words:N"
+        ),
+    )
+    titled = chart.properties(
+        width=680,
+        height=24 * len(rows) + 60,
+        title=alt.Title(title, color=_INK, fontSize=12, anchor="start"),
+        background="#ffffff",
+        # Letters may be wider where it is shown than where it is drawn.
+        padding={"left": 40, "right": 40, "top": 8, "bottom": 8},
+    )
+    return svg.drawing(
+        titled, title, xmlns="http://www.w3.org/2000/svg", font_family="system-ui, sans-serif"
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import altair as alt
 from markupsafe import Markup
 
 from ml.reports.charts import svg
-from ml.reports.charts.scales import Linear, Log, bounds, is_logarithmic
+from ml.reports.charts.scales import axis, bounds, is_logarithmic
 from ml.reports.formatting import number, shorten
+from ml.reports.markup import tag, tooltip
 
 # (class, value, low, high): a dot and the line of its interval.
 Interval = tuple[str, float, float, float]
@@ -21,35 +23,44 @@ def bars(
 
     `weak` pales them: they are unreliable, and the caption says why.
     """
-    row, left, longest, letters = 24.0, 210.0, 320.0, 29
-    most = max((abs(share) for _, share in shares), default=0.0) or 1.0
-    marks: list[Markup] = []
-    for place, (name, share) in enumerate(shares):
-        y = place * row
-        length = max(1.0, abs(share) / most * longest)
-        words = svg.tooltip(f"{name}: {share:.1%}")
-        colour = "bar weak" if weak else "bar"
-        marks += [
-            svg.tag("text", words, shorten(name, letters), x=left - 8, y=y + 16, text_anchor="end"),
-            svg.tag("rect", words, x=left, y=y + 4, width=length, height=row - 8, class_=colour),
-            svg.text(f"{share:.1%}", left + length + 8, y + 16),
-        ]
-    return svg.figure(title, left + longest + 60, len(shares) * row, marks, caption)
+    rows = svg.rows(
+        {
+            "place": place,
+            "name": shorten(name, 29),
+            "size": abs(share),
+            "share": f"{share:.1%}",
+            "words": f"{name}: {share:.1%}",
+        }
+        for place, (name, share) in enumerate(shares)
+    )
+    # Names that are equal when they are shortened are still two bars.
+    y = alt.Y("place:O", axis=None)
+    x = alt.X("size:Q", axis=None)
+    names = rows.mark_text(align="right", dx=-8).encode(y, text="name:N", x=alt.value(0))
+    drawn = rows.mark_bar(color=f"var(--{'q2' if weak else 'q4'})").encode(x, y)
+    words = rows.mark_text(align="left", dx=8).encode(x, y, text="share:N")
+    chart = alt.layer(svg.pointed(names), svg.pointed(drawn), words)
+    return svg.figure(title, chart, 590, 24 * len(shares) + 10, caption)
 
 
 def intervals(rows: Sequence[Interval], low: float, high: float) -> Markup:
-    """Intervals on one scale, one under the other, for the cell of a table."""
-    width, height = 200.0, 26.0
-    x = Linear(low, high, 4.0, width - 4)
+    """Intervals on one scale, one under the other, for the cell of a table.
+
+    A page has hundreds of them, each a few lines: they are written as they are.
+    """
+    width, height, span = 200.0, 26.0, (high - low) or 1.0
+
+    def x(value: float) -> float:
+        return 4 + min(1.0, max(0.0, (value - low) / span)) * (width - 8)
+
     marks: list[Markup] = []
     for place, (kind, value, lowest, highest) in enumerate(rows, 1):
-        y = place * height / (len(rows) + 1)
-        words = f"{kind}: {number(value)} ({number(lowest)} to {number(highest)})"
-        marks += [
-            svg.line(x(lowest), y, x(highest), y, f"span {kind}", words),
-            svg.tag("circle", svg.tooltip(words), cx=x(value), cy=y, r=3.5, class_=f"dot {kind}"),
-        ]
-    return svg.tag(
+        y, colour = place * height / (len(rows) + 1), f"var(--{kind})"
+        words = tooltip(f"{kind}: {number(value)} ({number(lowest)} to {number(highest)})")
+        line = {"x1": x(lowest), "x2": x(highest), "y1": y, "y2": y}
+        marks.append(tag("line", words, **line, stroke=colour, stroke_width=2))
+        marks.append(tag("circle", words, cx=x(value), cy=y, r=3.5, fill=colour))
+    return tag(
         "svg",
         *marks,
         viewBox=f"0 0 {width:.0f} {height:.0f}",
@@ -70,29 +81,31 @@ def confidence_sequence(
     """
     if len(looks) < 2:
         return None
-    width, left, right, top, bottom = 1090.0, 70.0, 1075.0, 34.0, 290.0
     # The first looks are so wide that they would flatten the later ones: they are clipped.
     ends = [end for _, *values in looks for end in values]
     low, high = bounds([*ends[len(ends) // 2 :], -effect, effect])
     first, last = looks[0][0], looks[-1][0]
     wide = is_logarithmic([float(first), (first * last) ** 0.5, float(last)])
-    x = Log(first, last, left, right) if wide else Linear(first, last, left, right, is_integer=True)
-    y = Linear(low, high, bottom, top)
-    upper = [(x(n), y(high)) for n, _, _, high in looks]
-    lower = [(x(n), y(low)) for n, _, low, _ in looks]
     n, difference, lowest, highest = looks[-1]
     words = f"{number(difference)} ({number(lowest)} to {number(highest)}) after {n:,}"
-    band = svg.points([*upper, *lower[::-1]])
-    marks = [
-        svg.left_axis(y, left, right, f"B minus A, {unit}", top),
-        svg.bottom_axis(x, bottom, "outcomes", right),
-        svg.tag("polygon", svg.tooltip(words), points=band, class_="band"),
-        svg.line(left, y(0.0), right, y(0.0), "zero"),
-        *(svg.line(left, y(at), right, y(at), "effect") for at in (effect, -effect)),
-        svg.polyline([(x(n), y(difference)) for n, difference, _, _ in looks], "line"),
-    ]
+    rows = svg.rows(
+        {"x": n, "y": difference, "low": low, "high": high, "words": words}
+        for n, difference, low, high in looks
+    )
+    kind = {"kind": "log"} if wide else {"is_integer": True}
+    x = alt.X("x:Q", title="outcomes", **axis(first, last, 8, **kind))
+    upright = {"title": f"B minus A, {unit}", **axis(low, high)}
+    y = alt.Y("y:Q", **upright)
+    band = rows.mark_area(color="var(--accent)", opacity=0.2)
+    levels = svg.rows({"y": level} for level in (effect, -effect))
+    chart = alt.layer(
+        svg.pointed(band.encode(x, alt.Y("low:Q", **upright), alt.Y2("high:Q"))),
+        svg.rows([{"y": 0}]).mark_rule(color="var(--ink)").encode(y),
+        levels.mark_rule(color="var(--open)", strokeDash=[4, 3]).encode(y),
+        rows.mark_line(color="var(--accent)").encode(x, y),
+    )
     caption = (
         "The band contains the true difference at all looks simultaneously. Dashed: the smallest "
         "difference that matters."
     )
-    return svg.figure("Confidence interval over time", width, 340.0, marks, caption)
+    return svg.figure("Confidence interval over time", chart, 1090, 340, caption)

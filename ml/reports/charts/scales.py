@@ -1,14 +1,14 @@
-"""Scales from values to pixels: linear, logarithmic, categorical, with ticks at round numbers."""
+"""The range that is drawn of measurements, and the scale of a parameter's values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
+from typing import Any, TypeGuard
 
-from ml.reports.formatting import number, short
+from ml.reports.formatting import MAX_LETTERS, short, shorten
 
 # Up to this many distinct numbers are drawn as categories, like the values of a `choice`.
 CATEGORIES = 6
@@ -23,110 +23,78 @@ LARGEST = 1e300
 _MARGIN = 0.04
 # Values more than this many interquartile ranges away from the quartiles are drawn at the edge.
 _OUTLIER = 4.0
-
-
-class Scale(Protocol):
-    """Values of one kind on a line of pixels."""
-
-    def __call__(self, value: object) -> float:
-        """The pixel of a value of the scale."""
-        ...
-
-    def ticks(self, count: int) -> list[tuple[float, str]]:
-        """About `count` (pixel, label) at round values."""
-        ...
+# Further from one than these, ticks are written as powers of ten.
+_SMALL, _LARGE = 1e-4, 1e7
 
 
 @dataclass(frozen=True)
-class Linear:
-    """`low` … `high` on the pixels `start` … `end` (which may run downwards); clipped there.
+class Scale:
+    """The scale and the axis of some values as Vega takes them.
+
+    `shares` has the place of each value on it, from 0 to 1, by its text.
+    """
+
+    scale: Mapping[str, Any]
+    axis: Mapping[str, Any]
+    shares: Mapping[str, float]
+
+
+def scale_of(values: Sequence[object]) -> Scale:
+    """The scale that fits the values of a parameter; None among them is no value."""
+    given = {str(value): value for value in values if value is not None}
+    numbers = {text: float(value) for text, value in given.items() if is_number(value)}
+    if len(set(numbers.values())) > CATEGORIES and len(numbers) == len(given):
+        is_log = is_logarithmic([*numbers.values()])
+        places = {text: math.log(n) if is_log else n for text, n in numbers.items()}
+        first, last = min(places.values()), max(places.values())
+        return Scale(
+            **axis(
+                min(numbers.values()), max(numbers.values()), kind="log" if is_log else "linear"
+            ),
+            shares={text: (place - first) / (last - first) for text, place in places.items()},
+        )
+    texts = sorted(given, key=lambda text: (numbers.get(text, 0.0), text))
+    names = short_names([given[text] for text in texts])
+    step = 1 / (len(names) - 1) if len(names) > 1 else 0.0
+    return Scale(
+        {"type": "point", "domain": names, "padding": 0, "reverse": True},
+        {"values": names[:: math.ceil(len(names) / LABELS)]},
+        {text: place * step if step else 0.5 for place, text in enumerate(texts)},
+    )
+
+
+def scale_of_metric(values: Sequence[float]) -> Scale:
+    """The scale of measurements, without outliers."""
+    low, high = bounds(values)
+    shares = {str(value): min(1.0, max(0.0, (value - low) / (high - low))) for value in values}
+    return Scale(**axis(low, high), shares=shares)
+
+
+def short_names(values: Sequence[object], letters: int = MAX_LETTERS) -> list[str]:
+    """What an axis shows of categories: shortened where they still differ then."""
+    names = [shorten(short(value), letters) for value in values]
+    return names if len(set(names)) == len(names) else [*map(str, values)]
+
+
+def axis(
+    low: float,
+    high: float,
+    count: int = 5,
+    kind: str = "linear",
+    is_integer: bool = False,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Scale and axis of a channel with about `count` ticks; values beyond are drawn at the ends.
 
     `is_integer` values, such as steps, have no ticks between them.
     """
-
-    low: float
-    high: float
-    start: float
-    end: float
-    is_integer: bool = False
-
-    def __call__(self, value: object) -> float:
-        """The pixel; values beyond the ends are drawn at the ends."""
-        share = (_float(value) - self.low) / ((self.high - self.low) or 1.0)
-        return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
-
-    def ticks(self, count: int = 5) -> list[tuple[float, str]]:
-        """At multiples of 1, 2 or 5 times a power of ten."""
-        span = self.high - self.low
-        if span <= 1 / LARGEST:
-            return [(self(self.low), number(self.low))]
-        raw = max(span / max(1, count), 1.0 if self.is_integer else 0.0)
-        power = 10.0 ** math.floor(math.log10(raw))
-        step = next(power * nice for nice in (1, 2, 5, 10) if power * nice >= raw * 0.999)
-        digits = max(0, -math.floor(math.log10(step) + 1e-9))
-        first = math.ceil(self.low / step - 1e-9)
-        last = math.floor(self.high / step + 1e-9)
-        return [(self(at * step), _label(at * step, digits)) for at in range(first, last + 1)]
-
-
-@dataclass(frozen=True)
-class Log:
-    """As Linear, for positive values, by their logarithm."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: object) -> float:
-        """The pixel; values beyond the ends are drawn at the ends."""
-        line = Linear(math.log(self.low), math.log(self.high), self.start, self.end)
-        return line(math.log(max(_float(value), self.low)))
-
-    def ticks(self, count: int = 5) -> list[tuple[float, str]]:
-        """At powers of ten, or at both ends when there are fewer than two."""
-        first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
-        powers = [10.0**power for power in range(first, last + 1)]
-        powers = powers[:: max(1, math.ceil(len(powers) / max(1, count)))]
-        if len(powers) < 2:
-            powers = [self.low, self.high]
-        return [(self(value), short(value)) for value in powers]
-
-
-@dataclass(frozen=True)
-class Category:
-    """Distinct values at even distances."""
-
-    values: tuple[object, ...]
-    start: float
-    end: float
-
-    def __call__(self, value: object) -> float:
-        """The pixel; KeyError for another value."""
-        places = {str(category): place for place, category in enumerate(self.values)}
-        if len(places) == 1:
-            return (self.start + self.end) / 2
-        share = places[str(value)] / (len(places) - 1)
-        return self.start + share * (self.end - self.start)
-
-    def ticks(self, count: int = LABELS) -> list[tuple[float, str]]:
-        """Every value, or every n-th when there are more than LABELS."""
-        step = math.ceil(len(self.values) / LABELS)
-        return [(self(value), short(value)) for value in self.values[::step]]
-
-
-def scale_of(values: Sequence[object], start: float, end: float) -> Scale:
-    """The scale that fits the values of a parameter."""
-    if not all(is_number(value) for value in values):
-        places = {str(value): value for value in values}
-        return Category(tuple(places[name] for name in sorted(places)), start, end)
-    numbers = sorted({_float(value) for value in values})
-    if len(numbers) <= CATEGORIES:
-        is_integer = all(isinstance(value, int) for value in values)
-        return Category(tuple(int(n) if is_integer else n for n in numbers), start, end)
-    if is_logarithmic(numbers):
-        return Log(numbers[0], numbers[-1], start, end)
-    return Linear(numbers[0], numbers[-1], start, end)
+    if is_integer and high - low <= count:
+        whole = [*range(math.ceil(low), math.floor(high) + 1)]
+        settings |= {"values": whole, "format": ",d"}
+    largest = max(abs(low), abs(high))
+    style = {} if _SMALL <= largest < _LARGE else {"format": "~e"}
+    scale = {"type": kind, "domain": [low, high], "nice": False, "zero": False, "clamp": True}
+    return {"scale": scale, "axis": {"tickCount": count, "labelOverlap": True, **style, **settings}}
 
 
 def bounds(values: Sequence[float]) -> tuple[float, float]:
@@ -135,7 +103,7 @@ def bounds(values: Sequence[float]) -> tuple[float, float]:
     A diverged trial with a loss of a million must not flatten the others.
     """
     ordered = sorted(values)
-    low, high = max(ordered[0], -LARGEST), min(ordered[-1], LARGEST)
+    low, high = (min(LARGEST, max(-LARGEST, end)) for end in (ordered[0], ordered[-1]))
     if len(ordered) >= 8:
         first, third = ordered[len(ordered) // 4], ordered[3 * len(ordered) // 4]
         reach = _OUTLIER * (third - first)
@@ -153,19 +121,8 @@ def is_logarithmic(numbers: Sequence[float]) -> bool:
     return (median(numbers) - low) / (high - low) < _CROWDED
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Whether a parameter's value is a number that can be drawn: finite and not a `bool`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= LARGEST
-
-
-def _float(value: object) -> float:
-    assert isinstance(value, int | float)
-    return float(value)
-
-
-def _label(value: float, digits: int) -> str:
-    if abs(value) >= 1e6 or digits > 5:
-        return number(value)
-    return f"{value:,.{digits}f}".replace("-", "−")

@@ -1,154 +1,200 @@
-"""SVG elements, and what every chart has: a figure with a caption, axes, a legend.
+"""Altair's charts as SVG in a page: one theme, a title, a legend and a caption.
 
-Text is escaped unless this package or a template made it, which `Markup` marks.
+What vl-convert draws is written anew, element by element: a page gets no style, no reference and
+no script of it. Colours are variables of page.css: a chart follows the page into its dark mode.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from xml.etree import ElementTree
 
-from markupsafe import Markup, escape
+import altair as alt
+import vl_convert
+from markupsafe import Markup
 
-from ml.reports.charts.scales import Scale
+from ml.reports.markup import readable, square, tag, tooltip
 
 # A chart wider than this fills the page; both kinds shrink a little before they scroll.
 WIDE = 800
-# Classes of marks, which page.css colours, and their meaning.
+# Kinds of marks → (colour, meaning), in the order of a legend.
 LEGENDS = {
-    "best": "best trial",
-    "line": "best so far",
-    "done": "completed",
-    "q5": "best fifth",
-    "q4": "second fifth",
-    "q3": "middle fifth",
-    "q2": "fourth fifth",
-    "q1": "worst fifth",
-    "stopped": "stopped early",
-    "failed": "failed or not ranked",
-    "beaten": "dominated",
-    "front": "on the Pareto front",
-    "metric": "best by the metric",
-    "score": "best by the score",
+    "best": ("best", "best trial"),
+    "line": ("accent", "best so far"),
+    "done": ("q4", "completed"),
+    "q5": ("q5", "best fifth"),
+    "q4": ("q4", "second fifth"),
+    "q3": ("q3", "middle fifth"),
+    "q2": ("q2", "fourth fifth"),
+    "q1": ("q1", "worst fifth"),
+    "stopped": ("stopped", "stopped early"),
+    "failed": ("bad", "failed or not ranked"),
+    "beaten": ("q2", "dominated"),
+    "front": ("q4", "on the Pareto front"),
+    "metric": ("stopped", "best by the metric"),
+    "score": ("best", "best by the score"),
 }
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-# What an HTML parser rejects, and what reorders the text around it.
-_UNREADABLE = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]"
+# What a page takes of a drawing. Without `style`, `class`, `id` and `href` nothing in it can
+# refer to anything, and the page's style alone decides about the fonts.
+_ELEMENTS = frozenset({"g", "line", "path", "rect", "text", "tspan"})
+_ATTRIBUTES = frozenset(
+    {
+        *("d", "dx", "dy", "height", "transform", "width", "x", "x1", "x2", "y", "y1", "y2"),
+        *("fill", "fill-opacity", "font-size", "font-weight", "opacity", "text-anchor"),
+        *("stroke", "stroke-dasharray", "stroke-opacity", "stroke-width"),
+    }
 )
-
-
-def readable(value: object) -> object:
-    """The value as text that a page can hold: no terminal colours, U+FFFD for what is left.
-
-    Markup and missing values (None becomes "") pass through.
-    """
-    if value is None or isinstance(value, Markup):
-        return value or ""
-    text = _COLOURS.sub("", str(value)).encode("utf-8", "replace").decode()
-    return _UNREADABLE.sub("\ufffd", text)
-
-
-def tag(element: str, /, *children: object, **attributes: object) -> Markup:
-    """An element. `class_` is `class`, other underscores are hyphens; None omits an attribute.
-
-    Floats are coordinates: a tenth of a pixel is finer than anybody sees.
-    """
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    inner = "".join(escape(readable(child)) for child in children)
-    return Markup(f"<{element}{written}>{inner}</{element}>")
-
-
-def _attribute(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.1f}".removesuffix(".0")
-    # Markup is text in an attribute, and escaped like any other.
-    return escape(readable(str.__str__(value) if isinstance(value, str) else str(value)))
+_DEFAULTS = {("transform", "translate(0,0)"), ("opacity", "1"), ("stroke-width", "1")}
+# A circle as Vega draws it; a page has thousands.
+_CIRCLE = re.compile(r"M([\d.]+),0A\1,\1,0,1,1,-\1,0A\1,\1,0,1,1,\1,0")
+_DECIMALS = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
+_TRIAL = re.compile(r"trial (\d+):")
+_QUIET, _INK, _LINE = (f"var(--{name})" for name in ("quiet", "ink", "line"))
+_THEME: dict[str, Any] = {
+    "background": None,
+    "view": {"stroke": None},
+    # The width and height of a chart are those of all of it.
+    "autosize": {"type": "fit", "contains": "padding"},
+    "padding": {"left": 12, "right": 12, "top": 5, "bottom": 5},
+    "mark": {"aria": False},
+    "point": {"filled": True, "opacity": 1},
+    "axis": {
+        "aria": False,
+        "domainColor": _QUIET,
+        "tickColor": _QUIET,
+        "gridColor": _LINE,
+        "labelColor": _QUIET,
+        "titleColor": _INK,
+        "labelFontSize": 11,
+        "titleFontSize": 12,
+        "titleFontWeight": 600,
+    },
+    "axisX": {"grid": False, "titleAnchor": "end"},
+    # The title of a vertical axis stands above it.
+    "axisY": {
+        "domain": False,
+        "ticks": False,
+        "titleAlign": "left",
+        "titleAnchor": "end",
+        "titleAngle": 0,
+        "titleY": -14,
+    },
+    "text": {"color": _QUIET, "fontSize": 11},
+    "title": {"aria": False},
+}
 
 
 def figure(
     title: str,
-    width: float,
-    height: float,
-    marks: Iterable[object],
+    chart: alt.Chart | alt.LayerChart,
+    width: int,
+    height: int,
     caption: str = "",
     legend: Iterable[str] = (),
-    meanings: Mapping[str, str] = LEGENDS,
+    meanings: Mapping[str, tuple[str, str]] = LEGENDS,
 ) -> Markup:
     """The chart with its title and legend above and its caption below.
 
-    `legend` are the classes of the marks; the legend has them in the order of `meanings`.
+    `legend` are the kinds of its marks; the legend has them in the order of `meanings`.
     """
-    classes = set(legend)
+    kinds = set(legend)
     keys = [
-        tag("span", tag("i", class_=f"key {kind}"), meaning, class_="item")
-        for kind, meaning in meanings.items()
-        if kind in classes
+        tag("span", square(colour), meaning, class_="item")
+        for kind, (colour, meaning) in meanings.items()
+        if kind in kinds
     ]
-    drawing = tag(
-        "svg",
-        *marks,
-        viewBox=f"0 0 {width:.0f} {height:.0f}",
-        width=width,
-        height=height,
-        class_="wide" if width > WIDE else "narrow",
-        role="img",
-        aria_label=title,
-    )
+    drawn = drawing(chart.properties(width=width, height=height), title)
     return tag(
         "figure",
         tag("h3", title),
         tag("div", *keys, class_="legend") if keys else None,
-        tag("div", drawing, class_="scroll"),
+        tag("div", drawn, class_="scroll"),
         tag("figcaption", caption) if caption else None,
     )
 
 
-def text(words: str, x: float, y: float, class_: str | None = None, anchor: str = "") -> Markup:
-    """A text that starts at (x, y), or ends or is centred there (`anchor`: end, middle)."""
-    return tag("text", words, x=x, y=y, text_anchor=anchor or None, class_=class_)
+def drawing(chart: alt.Chart | alt.LayerChart, title: str, **attributes: object) -> Markup:
+    """The chart as an element without references, its texts as they are.
+
+    The description of a mark is its tooltip; one that begins with `trial 3:` links the mark with
+    the row of that trial.
+    """
+    # The charts are this package's own: what Altair would check takes longer than the drawing.
+    spec = _readable(chart.to_dict(validate=False))
+    drawn = vl_convert.vegalite_to_svg(spec, config=_THEME, allowed_base_urls=[])
+    root = ElementTree.fromstring(drawn)
+    width, height = (float(root.attrib[name]) for name in ("width", "height"))
+    return tag(
+        "svg",
+        *map(_allowed, root),
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=width,
+        height=height,
+        role="img",
+        aria_label=title,
+        **{"class_": "wide" if width > WIDE else "narrow", **attributes},
+    )
 
 
-def line(x1: float, y1: float, x2: float, y2: float, class_: str, title: str = "") -> Markup:
-    """A line; `title` is its tooltip."""
-    return tag("line", tooltip(title), x1=x1, x2=x2, y1=y1, y2=y2, class_=class_)
+def _readable(spec: Any) -> Any:
+    """The specification in texts that XML can hold: vl-convert would end the process by others."""
+    if isinstance(spec, dict):
+        return {name: _readable(value) for name, value in spec.items()}
+    if isinstance(spec, list):
+        return [*map(_readable, spec)]
+    return readable(spec) if isinstance(spec, str) else spec
 
 
-def polyline(
-    pairs: Iterable[tuple[float, float]], class_: str, title: str = "", trial: int | None = None
-) -> Markup:
-    """A line through points; `title` is its tooltip, `trial` the number of its trial."""
-    return tag("polyline", tooltip(title), points=points(pairs), class_=class_, data_t=trial)
+def _allowed(node: ElementTree.Element) -> Markup:
+    """The element as a page takes it; a group that does nothing is what is in it."""
+    kind, attrib = node.tag.rpartition("}")[2], node.attrib
+    if kind not in _ELEMENTS or attrib.get("class") in ("background", "foreground"):
+        return Markup()
+    attributes = {
+        name: _DECIMALS.sub(_rounded, value)
+        for name, value in attrib.items()
+        if name in _ATTRIBUTES and (name, value) not in _DEFAULTS
+    }
+    if "stroke" not in attributes:
+        attributes.pop("stroke-width", None)
+    if circle := _CIRCLE.fullmatch(attributes.get("d", "")):
+        kind, attributes["r"] = "circle", circle[1]
+        del attributes["d"]
+    words = attrib.get("aria-label")
+    if words and (trial := _TRIAL.match(words)):
+        attributes["data-t"] = trial[1]
+    inner = [tooltip(words), node.text, *map(_allowed, node)]
+    if kind == "g" and not attributes and not words:
+        return Markup("").join(filter(None, inner))
+    if kind == "g" and not any(inner):
+        return Markup()
+    return tag(kind, *inner, **attributes)
 
 
-def tooltip(words: str) -> Markup | None:
-    """What a mark says when the pointer rests on it."""
-    return tag("title", words) if words else None
+def _rounded(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.1f}".removesuffix(".0")
 
 
-def points(pairs: Iterable[tuple[float, float]]) -> str:
-    """The `points` of a polyline; a tenth of a pixel is kept."""
-    return " ".join(f"{x:.1f},{y:.1f}".replace(".0", "") for x, y in pairs)
+def rows(values: Iterable[Mapping[str, object]]) -> alt.Chart:
+    """A chart of rows. Text of a run is a value or a title of theirs, never the name of a field."""
+    # As one text: Altair would copy each value of thousands of rows.
+    text = json.dumps(_readable([*values]), allow_nan=False)
+    return alt.Chart(alt.Data(values=text, format=alt.JsonDataFormat(type="json")))
 
 
-def left_axis(scale: Scale, x: float, right: float, label: str, top: float) -> Markup:
-    """Ticks and grid lines of a vertical scale at `x`; `label` stands above it."""
-    parts = [text(label, x, top - 12, "label")]
-    for y, tick in scale.ticks(5):
-        parts += [line(x, y, right, y, "grid"), text(tick, x - 6, y + 3.5, anchor="end")]
-    return Markup("").join(parts)
+def pointed(chart: alt.Chart) -> alt.Chart:
+    """The marks, which say the field `words` when the pointer rests on them."""
+    chart = chart.encode(description="words:N")
+    chart.mark["aria"] = True
+    return chart
 
 
-def bottom_axis(scale: Scale, y: float, label: str, right: float) -> Markup:
-    """Ticks of a horizontal scale along `y`; `label` stands under its end."""
-    parts = [text(label, right, y + 34, "label", "end")]
-    for x, tick in scale.ticks(8):
-        parts += [line(x, y, x, y + 4, "axis"), text(tick, x, y + 17, anchor="middle")]
-    return Markup("").join(parts)
+def colour(kind: str) -> str:
+    """The colour of a kind of marks."""
+    return f"var(--{LEGENDS[kind][0]})"
 
 
 def evenly(items: Sequence[int], most: int) -> list[int]:

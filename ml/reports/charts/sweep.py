@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import altair as alt
 from markupsafe import Markup
 
 from ml.backends.runs import Curve
 from ml.release.selection.selection import Ranked, Selection
 from ml.reports.charts import svg
-from ml.reports.charts.scales import Linear, Scale, bounds, scale_of
+from ml.reports.charts.scales import Scale, axis, bounds, scale_of, scale_of_metric
 from ml.reports.formatting import count, number, redact, short, shorten
 from ml.reports.sweep import Sweep, Trial
 from ml.sweeps.objective import is_better
 
-WIDTH, LEFT, RIGHT, TOP = 1090.0, 60.0, 1075.0, 34.0
-# Parameters in a tooltip, letters of a reason in it, and trials beyond which it has no parameters.
-TOOLTIP_NAMES, REASON_LETTERS, TOOLTIP_TRIALS = 12, 160, 200
+WIDTH = 1090
+# Parameters in a tooltip, letters of a name or a value and of a reason in it, and trials beyond
+# which it has no parameters.
+TOOLTIP_NAMES, TOOLTIP_LETTERS, REASON_LETTERS, TOOLTIP_TRIALS = 12, 24, 160, 200
 # Parallel coordinates: more axes and lines than these nobody can tell apart.
 AXES, LINES = 12, 300
 # Learning curves: the most curves of one chart, and the most values of one curve.
 CURVES, CURVE_VALUES = 60, 100
+# Where a line passes under an axis on which it has no value: a share of the axis.
+NO_VALUE = -0.12
 # The terms of a selection that are drawn against quality, each with the label of its axis.
 TERMS = {
     "latency": "latency of a prediction, ms",
     "cost": "cost, seconds of a node",
     "stability": "spread over seeds",
+}
+# How kinds of trials are drawn, as marks and as lines, from the lowest to the one on top.
+MARKS: Mapping[str, Mapping[str, Any]] = {
+    "failed": {"shape": "M-1,-1L1,1M1,-1L-1,1", "filled": False, "strokeWidth": 2, "size": 64},
+    "stopped": {"shape": "triangle-down", "size": 64},
+    "done": {"size": 50},
+    "best": {"size": 113},
+}
+LINES_OF_KIND: Mapping[str, Mapping[str, Any]] = {
+    "failed": {"strokeDash": [2, 4], "opacity": 0.7},
+    "stopped": {"strokeDash": [4, 3], "opacity": 0.7},
+    **{f"q{fifth}": {"opacity": 0.75} for fifth in range(1, 6)},
+    "best": {"strokeWidth": 3},
 }
 
 
@@ -35,32 +53,30 @@ def history(sweep: Sweep) -> Markup | None:
     values = [trial.value for trial in sweep.trials if trial.value is not None]
     if not values:
         return None
-    bottom, strip = 250.0, 268.0  # trials without a value are on a strip under the chart
-    low, high = bounds(values)
-    y = Linear(low, high, bottom, TOP)
-    x = Linear(-0.5, max(len(sweep.trials) - 0.5, 0.5), LEFT, RIGHT)
-    numbers = Linear(
-        0, len(sweep.trials) - 1, x(0), x(len(sweep.trials) - 1), is_integer=True
-    ).ticks(12)
-    marks = [
-        svg.left_axis(y, LEFT, RIGHT, sweep.metric, TOP),
-        svg.text("trial", RIGHT, strip + 44, "label", "end"),
-        *(svg.text(tick, place, strip + 26, anchor="middle") for place, tick in numbers),
-    ]
+    (low, high), last = bounds(values), len(sweep.trials) - 1
+    x = alt.X("x:Q", title="trial", **axis(-0.5, last + 0.5, 12, is_integer=True, offset=36))
+    y = alt.Y("y:Q", title=sweep.metric, **axis(low, high))
+    # Trials without a value are under the chart.
+    under = alt.value(alt.expr("height + 18"))
+    layers = []
     if steps := _best_so_far(sweep):
-        corners = [(x(trial), y(value)) for trial, value in steps]
-        marks.append(svg.polyline([*corners, (RIGHT, corners[-1][1])], "line"))
-    style = styles(sweep)
-    has_parameters = len(sweep.trials) <= TOOLTIP_TRIALS
+        line = svg.rows({"x": trial, "y": value} for trial, value in steps)
+        layers.append(line.mark_line(interpolate="step-after", color="var(--accent)").encode(x, y))
+    is_small, style = len(sweep.trials) <= TOOLTIP_TRIALS, styles(sweep)
+    rows: dict[tuple[str, bool], list[Mapping[str, object]]] = {}
     for trial in sweep.trials:
-        words = tooltip(sweep, trial)
-        height = strip if trial.value is None else y(trial.value)
-        kind = "failed" if trial.value is None else style[trial.number]
-        radius = 6.0 if kind == "best" else 4.0 if has_parameters else 2.5
-        title = words if has_parameters else words.partition("\n")[0]
-        marks.append(_mark(kind, x(trial.number), height, radius, title, trial.number))
+        kind, words = style[trial.number], tooltip(sweep, trial)
+        words = words if is_small else words.partition("\n")[0]
+        group = (kind if kind in MARKS else "done", trial.value is not None)
+        row = {"x": trial.number, "y": trial.value, "words": words}
+        rows.setdefault(group, []).append(row)
+    for kind, has_value in sorted(rows, key=lambda group: [*MARKS].index(group[0])):
+        look = MARKS[kind] if is_small or kind == "best" else {**MARKS[kind], "size": 20}
+        marks = svg.rows(rows[kind, has_value]).mark_point(**look, color=svg.colour(kind))
+        layers.append(svg.pointed(marks.encode(x, y=y if has_value else under)))
     if len(values) < len(sweep.trials):
-        marks.append(svg.text("no value", LEFT - 6, strip + 3.5, anchor="end"))
+        words = svg.rows([{}]).mark_text(text="no value", align="right")
+        layers.append(words.encode(x=alt.value(-6), y=under))
     caption = "Trials in the order in which they started."
     if outside := sum(not low <= value <= high for value in values):
         caption += f" {count(outside, 'trial')} far outside drawn at the edge."
@@ -72,7 +88,7 @@ def history(sweep: Sweep) -> Markup | None:
         "failed": bool(sweep.of("failed", "unranked", "canceled", "running")),
     }
     legend = [kind for kind, is_present in classes.items() if is_present]
-    return svg.figure("History", WIDTH, 320.0, marks, caption, legend)
+    return svg.figure("History", alt.layer(*layers), WIDTH, 320, caption, legend)
 
 
 def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Markup | None:
@@ -85,33 +101,29 @@ def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Markup | None:
     every = [*first, *(name for name in sweep.varied if name not in first)]
     if not values or not every or len(sweep.trials) < 2:
         return None
-    top, bottom, missing, left, tail = 58.0, 320.0, 350.0, 70.0, 60.0
-    names = every[:AXES]
-    step = (WIDTH - left - tail) / len(names)
-    xs = [left + place * step for place in range(len(names) + 1)]
-    scales: list[Scale] = [
-        scale_of([_value(t, name) for t in sweep.trials if name in t.run.parameters], bottom, top)
+    names, lines = every[:AXES], _sample(sweep, sweep.trials, LINES)
+    columns = [
+        [_value(trial, name) if name in trial.run.parameters else None for trial in sweep.trials]
         for name in names
     ]
-    scales.append(Linear(*bounds(values), bottom, top))
-
-    def height(trial: Trial, name: str, scale: Scale) -> float:
-        return scale(_value(trial, name)) if name in trial.run.parameters else missing
-
-    lines = _sample(sweep, sweep.trials, LINES)
-    style = styles(sweep)
-    marks: list[Markup] = []
-    incomplete: set[float] = set()
-    for trial in _worst_first(sweep, lines):
-        ys = [height(trial, *axis) for axis in zip(names, scales[:-1], strict=True)]
-        ys.append(scales[-1](trial.value) if trial.value is not None else missing)
-        incomplete |= {x for x, y in zip(xs, ys, strict=True) if y == missing}
-        line = zip(xs, ys, strict=True)
-        kind = f"trial {style[trial.number]}"
-        marks.append(svg.polyline(line, kind, tooltip(sweep, trial), trial.number))
-    for place, (x, name, scale) in enumerate(zip(xs, [*names, sweep.metric], scales, strict=True)):
-        marks += _axis(x, name, scale, place, step, place == len(names))
-    marks += [svg.text("none", x + 6, missing + 3.5, "halo") for x in sorted(incomplete)]
+    scales = [*map(scale_of, columns), scale_of_metric(values)]
+    columns.append([trial.value for trial in sweep.trials])
+    points: dict[int, list[tuple[float, float]]] = {trial.number: [] for trial in lines}
+    incomplete = set()
+    for place, (column, scale) in enumerate(zip(columns, scales, strict=True)):
+        for trial, value in zip(sweep.trials, column, strict=True):
+            if value is None:
+                incomplete.add(place)
+            if trial.number in points:
+                share = NO_VALUE if value is None else scale.shares[str(value)]
+                points[trial.number].append((place, share))
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, len(names)]))
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[0, 1]))
+    layers = [alt.layer(*_lines(sweep, lines, points, x, y))]
+    for place, (name, scale) in enumerate(zip([*names, sweep.metric], scales, strict=True)):
+        layers.append(_parameter_axis(name, scale, place, len(names)))
+    none = svg.rows({"x": place, "y": NO_VALUE} for place in incomplete)
+    layers.append(none.mark_text(text="none", align="left", dx=6).encode(x, y))
     caption = [f"One line per trial, coloured by {sweep.metric}; point at a line to read it."]
     if first:
         caption.append("The most important parameters come first.")
@@ -122,34 +134,62 @@ def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Markup | None:
         caption.append(
             f"{len(names)} of {len(every)} parameters drawn; the table of trials has more."
         )
+    style = styles(sweep)
     legend = [style[trial.number] for trial in lines]
-    return svg.figure("Parallel coordinates", WIDTH, 362.0, marks, " ".join(caption), legend)
+    chart = alt.layer(*layers).resolve_scale(y="independent")
+    return svg.figure("Parallel coordinates", chart, WIDTH, 362, " ".join(caption), legend)
 
 
-def _axis(
-    x: float, name: str, scale: Scale, place: int, step: float, is_last: bool
-) -> list[Markup]:
-    top, bottom, tail, letter = 58.0, 320.0, 60.0, 8.2
-    # The names of neighbours stand at two heights, so that long ones do not overlap.
-    y = 18 if place % 2 else 36
-    width = tail + step if is_last else min(2 * step, 2 * x)
-    parts = [
-        svg.line(x, top, x, bottom, "axis"),
-        svg.tag(
-            "text",
-            svg.tooltip(name),
-            shorten(name, int(width / letter) - 1),
-            x=WIDTH if is_last else x,
-            y=y,
-            text_anchor="end" if is_last else "middle",
-            class_="label metric" if is_last else "label",
-        ),
-    ]
-    if y == 18:
-        parts.append(svg.line(x, 23, x, top - 4, "lead"))
-    for at, tick in scale.ticks(5):
-        parts += [svg.line(x - 3, at, x + 3, at, "axis"), svg.text(tick, x + 6, at + 3.5, "halo")]
-    return parts
+def _parameter_axis(name: str, scale: Scale, place: int, last: int) -> alt.Chart:
+    """The axis of a parameter at its place among others, the last of which is the metric's."""
+    tail, letter = 60.0, 8.2
+    step = (WIDTH - 2 * tail) / last
+    is_last = place == last
+    width = tail + step if is_last else min(2 * step, 2 * (tail + place * step))
+    look = {
+        **scale.axis,
+        "orient": "right",
+        "offset": alt.expr(f"{place / last - 1} * width"),
+        # Over the lines.
+        "zindex": 1,
+        "labelColor": "var(--ink)",
+        "grid": False,
+        "domain": True,
+        "ticks": True,
+        "title": shorten(name, int(width / letter) - 1),
+        # The names of neighbours stand at two heights, so that long ones do not overlap.
+        "titleY": -32 if place % 2 else -14,
+        "titleX": 0,
+        "titleAlign": "right" if is_last else "center",
+        "titleColor": "var(--best)" if is_last else "var(--ink)",
+        "aria": True,
+        "description": name,
+    }
+    value = scale.scale["domain"][0]
+    kind = "nominal" if scale.scale["type"] == "point" else "quantitative"
+    y = alt.Y("y", type=kind, scale=scale.scale, axis=look)
+    return svg.rows([{"x": 0, "y": value}]).mark_point(opacity=0).encode(y)
+
+
+def _lines(
+    sweep: Sweep,
+    trials: Sequence[Trial],
+    points: Mapping[int, Sequence[tuple[float, float]]],
+    *channels: alt.X | alt.Y,
+) -> Iterator[alt.Chart]:
+    """A line for each of the trials through its points, the best on top."""
+    style = styles(sweep)
+    for kind, look in LINES_OF_KIND.items():
+        rows = [
+            {"x": x, "y": y, "trial": trial.number, "words": words}
+            for trial in trials
+            if style[trial.number] == kind
+            for words in [tooltip(sweep, trial)]
+            for x, y in points[trial.number]
+        ]
+        if rows:
+            lines = svg.rows(rows).mark_line(**look, color=svg.colour(kind))
+            yield svg.pointed(lines.encode(*channels, detail="trial:Q"))
 
 
 def learning(sweep: Sweep) -> Markup | None:
@@ -157,34 +197,30 @@ def learning(sweep: Sweep) -> Markup | None:
     trials = [trial for trial in sweep.trials if len(_finite(trial.curve)) > 1]
     if not trials:
         return None
-    bottom = 290.0
     lines = _sample(sweep, trials, CURVES)
     curves = {trial.number: _thin(_finite(_by_step(trial.curve))) for trial in lines}
-    steps = [step for curve in curves.values() for step, _ in curve]
-    low, high = bounds([value for curve in curves.values() for _, value in curve])
-    x = Linear(min(steps), max(steps), LEFT, RIGHT, is_integer=True)
-    y = Linear(low, high, bottom, TOP)
-    marks = [
-        svg.left_axis(y, LEFT, RIGHT, sweep.metric, TOP),
-        svg.bottom_axis(x, bottom, "step", RIGHT),
-    ]
+    x, y = _curve_axes(sweep.metric, [point for curve in curves.values() for point in curve])
+    layers = [*_lines(sweep, lines, curves, x, y)]
     style = styles(sweep)
-    for trial in _worst_first(sweep, lines):
-        line = [(x(step), y(value)) for step, value in curves[trial.number]]
-        kind, words = style[trial.number], tooltip(sweep, trial)
-        marks.append(svg.polyline(line, f"trial {kind}", words, trial.number))
-        if kind == "stopped":
-            marks.append(_mark(kind, *line[-1], 4.0, words, trial.number))
-    legend = [style[trial.number] for trial in lines]
-    stopped = "; a triangle marks where a policy stopped it" if "stopped" in legend else ""
-    caption = [f"One line per trial, coloured by its rank{stopped}."]
+    if stopped := [trial for trial in lines if style[trial.number] == "stopped"]:
+        ends = svg.rows(
+            {"x": step, "y": value, "words": tooltip(sweep, trial)}
+            for trial in stopped
+            for step, value in curves[trial.number][-1:]
+        )
+        marks = ends.mark_point(**MARKS["stopped"], color=svg.colour("stopped"))
+        layers.append(svg.pointed(marks.encode(x, y)))
+    where = "; a triangle marks where a policy stopped it" if stopped else ""
+    caption = [f"One line per trial, coloured by its rank{where}."]
     if len(lines) < len(trials):
         caption.append(
             f"{len(lines)} of {len(trials):,} curves drawn: the best, and the others evenly."
         )
     if any(len(trial.curve) > CURVE_VALUES for trial in lines):
         caption.append(f"Long curves are thinned to {CURVE_VALUES} values.")
-    return svg.figure("Learning curves", WIDTH, 340.0, marks, " ".join(caption), legend)
+    legend = [style[trial.number] for trial in lines]
+    chart = alt.layer(*layers)
+    return svg.figure("Learning curves", chart, WIDTH, 340, " ".join(caption), legend)
 
 
 def single_curve(metric: str, curve: Curve) -> Markup | None:
@@ -192,20 +228,21 @@ def single_curve(metric: str, curve: Curve) -> Markup | None:
     finite = _finite(_by_step(curve))
     if len(finite) < 2:
         return None
-    width, height, top = 480.0, 200.0, 12.0
-    right, bottom = width - 15, height - 50
     thin = _thin(finite)
-    x = Linear(thin[0][0], thin[-1][0], LEFT, right, is_integer=True)
-    y = Linear(*bounds([value for _, value in thin]), bottom, top)
-    line = [(x(step), y(value)) for step, value in thin]
-    marks = [
-        svg.left_axis(y, LEFT, right, "", top),
-        svg.bottom_axis(x, bottom, "step", right),
-        svg.polyline(line, "trial best", f"{metric}: last {number(curve[-1][1])}"),
-    ]
+    words = f"{metric}: last {number(curve[-1][1])}"
+    line = svg.rows({"x": step, "y": value, "words": words} for step, value in thin)
+    drawn = line.mark_line(strokeWidth=3, color="var(--best)")
     lost = len(curve) - len(finite)
     caption = f"{count(lost, 'value')} NaN or infinite, not drawn." if lost else ""
-    return svg.figure(metric, width, height, marks, caption)
+    chart = svg.pointed(drawn.encode(*_curve_axes("", thin)))
+    return svg.figure(metric, chart, 480, 200, caption)
+
+
+def _curve_axes(metric: str, points: Sequence[tuple[float, float]]) -> tuple[alt.X, alt.Y]:
+    steps = [step for step, _ in points]
+    x = axis(min(steps), max(steps), 8, is_integer=True)
+    y = axis(*bounds([value for _, value in points]))
+    return alt.X("x:Q", title="step", **x), alt.Y("y:Q", title=metric, **y)
 
 
 def styles(sweep: Sweep) -> Mapping[int, str]:
@@ -224,7 +261,7 @@ def tooltip(sweep: Sweep, trial: Trial) -> str:
     """The trial in up to three lines: value and outcome, parameters, origin."""
     value = "no value" if trial.value is None else f"{short(sweep.metric)} {number(trial.value)}"
     parameters = ", ".join(
-        f"{short(name)}={short(_value(trial, name))}"
+        "=".join(shorten(short(of), TOOLTIP_LETTERS) for of in (name, _value(trial, name)))
         for name in sweep.varied[:TOOLTIP_NAMES]
         if name in trial.run.parameters
     )
@@ -238,29 +275,14 @@ def tooltip(sweep: Sweep, trial: Trial) -> str:
     return "\n".join(lines)
 
 
-def _mark(kind: str, x: float, y: float, radius: float, title: str, trial: int) -> Markup:
-    """A cross for a failed trial, a triangle for a stopped one, else a circle."""
-    words = svg.tooltip(title)
-    if kind == "failed":
-        cross = f"M{x - 4:.1f} {y - 4:.1f}l8 8m0-8l-8 8"
-        return svg.tag("path", words, d=cross, class_="mark failed", data_t=trial)
-    if kind == "stopped":
-        triangle = f"M{x - 5:.1f} {y - 4:.1f}h10l-5 8z"
-        return svg.tag("path", words, d=triangle, class_="mark stopped", data_t=trial)
-    colour = "mark best" if kind == "best" else "mark done"
-    return svg.tag("circle", words, cx=x, cy=y, r=radius, class_=colour, data_t=trial)
-
-
 def _best_so_far(sweep: Sweep) -> list[tuple[float, float]]:
-    """The corners of the staircase of (trial number, best value of a completed trial so far)."""
-    corners: list[tuple[float, float]] = []
+    """(trial number, value) of each completed trial that was the best so far, and the end."""
+    steps: list[tuple[float, float]] = []
     for trial in sweep.of("completed"):
         assert trial.value is not None
-        if not corners or is_better(trial.value, corners[-1][1], sweep.goal):
-            if corners:
-                corners.append((trial.number, corners[-1][1]))
-            corners.append((trial.number, trial.value))
-    return corners
+        if not steps or is_better(trial.value, steps[-1][1], sweep.goal):
+            steps.append((trial.number, trial.value))
+    return [*steps, (len(sweep.trials) - 0.5, steps[-1][1])] if steps else []
 
 
 def _value(trial: Trial, name: str) -> object:
@@ -276,12 +298,6 @@ def _sample(sweep: Sweep, trials: Sequence[Trial], most: int) -> list[Trial]:
     rest = [trial.number for trial in trials if trial.number not in set(top)]
     chosen = {*top, *svg.evenly(rest, most - len(top))}
     return [trial for trial in trials if trial.number in chosen]
-
-
-def _worst_first(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
-    """The drawing order: the unranked first, then from worst to best, which ends up on top."""
-    rank = {trial.number: place for place, trial in enumerate(sweep.ranked)}
-    return sorted(trials, key=lambda trial: -rank.get(trial.number, len(rank)))
 
 
 def _by_step(curve: Curve) -> Curve:
@@ -301,37 +317,34 @@ def _thin(curve: Curve) -> Curve:
 
 def pareto(selection: Selection) -> Markup | None:
     """Quality against the term that moves the score most; None when only quality was measured."""
-    width, height, left, right, top, bottom = 600.0, 320.0, 60.0, 585.0, 34.0, 260.0
     term = _decisive_term(selection)
     trials = [trial for trial in selection.ranked if term and term not in trial.missing]
     if term is None or len(trials) < 2:
         return None
-    x = Linear(*bounds([_term(trial, term) for trial in trials]), left, right)
-    y = Linear(*bounds([_term(trial, "quality") for trial in trials]), bottom, top)
-    marks = [
-        svg.left_axis(y, left, right, selection.metric, top),
-        svg.bottom_axis(x, bottom, TERMS[term], right),
-    ]
+    across, up = ([_term(trial, name) for trial in trials] for name in (term, "quality"))
+    x = alt.X("x:Q", title=TERMS[term], **axis(*bounds(across)))
+    y = alt.Y("y:Q", title=selection.metric, **axis(*bounds(up)))
+    legend = [_pareto_class(selection, trial) for trial in trials]
+    layers = []
     # The mark of a more important class is drawn later, and so on top.
-    order = list(svg.LEGENDS)
-    for trial in sorted(trials, key=lambda trial: order.index(_pareto_class(selection, trial))):
-        kind = _pareto_class(selection, trial)
-        circle = svg.tag(
-            "circle",
-            svg.tooltip(_pareto_tooltip(selection, trial)),
-            cx=x(_term(trial, term)),
-            cy=y(_term(trial, "quality")),
-            r=7.0 if kind in ("score", "metric") else 4.5,
-            class_=f"mark {kind}",
-            data_t=trial.candidate.label.rpartition(" ")[2],
+    for kind in (kind for kind in svg.LEGENDS if kind in legend):
+        rows = svg.rows(
+            {
+                "x": _term(trial, term),
+                "y": _term(trial, "quality"),
+                "words": _pareto_tooltip(selection, trial),
+            }
+            for trial, its in zip(trials, legend, strict=True)
+            if its == kind
         )
-        marks.append(circle)
+        size = 154 if kind in ("score", "metric") else 64
+        marks = rows.mark_point(size=size, color=svg.colour(kind))
+        layers.append(svg.pointed(marks.encode(x, y)))
     caption = (
         "A trial is on the Pareto front when no other trial is at least as good in every measured "
         f"term ({', '.join(_names(selection))}) and better in one."
     )
-    legend = [_pareto_class(selection, trial) for trial in trials]
-    return svg.figure("Pareto front", width, height, marks, caption, legend)
+    return svg.figure("Pareto front", alt.layer(*layers), 600, 320, caption, legend)
 
 
 def _decisive_term(selection: Selection) -> str | None:

@@ -1,10 +1,11 @@
 """Posts the comment about a run of check.yml or train.yml.
 
 It runs the code of the default branch with a token that writes, and needs no installed package. The
-checks ran a pull request's code: which pull request it is, and whether its checks passed, is what
-GitHub says. Which commit was trained is what main's code wrote down before. Of what they wrote
-besides, files of known names and sizes are read as JSON; nothing is unpacked, and no path, number
-or Markdown of it is used.
+checks ran a pull request's code: which pull request it is, which files it changes, which jobs ran
+and whether they passed is what GitHub says. What should have run for these files is asked of the
+default branch's code again. Which commit was trained is what main's code wrote down before. Of what
+the checks wrote, files of known names and sizes are read as JSON; nothing is unpacked, and no path,
+number or Markdown of it is used.
 """
 
 from __future__ import annotations
@@ -17,29 +18,51 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
+from ml.core import git, repository
 from ml.core.errors import Exit, Problem, Refused
+from ml.reports.json_values import Value
 from ml.reports.pull_request import (
     MARKER,
     MAX_LENGTH,
+    Change,
     Job,
     Run,
     Training,
     comment_of,
     shown_runs,
 )
-from ml.repository.github import GitHub
+from ml.repository import links
+from ml.repository.affected import BAD_NAME, Affected, affected, is_document, of_pull_request
+from ml.repository.github import MAIN, GitHub
 
 CHECK, TRAIN = ".github/workflows/check.yml", ".github/workflows/train.yml"
 AUTHOR = "github-actions[bot]"
 # The artifacts of the checks, and of a training: what was asked for, and what came of it.
-CHECKED = ("check-affected", "check-results")
+CHECKED = ("check-results",)
 REQUESTED, TRAINED = ("train-request",), ("train-results",)
 # The documents in them.
 _OF_CHECKS, _REQUEST, _RESULTS = (
-    re.compile(rf"({names})\.json") for names in ("affected|smoke|infra", "request", "train")
+    re.compile(rf"({names})\.json") for names in ("smoke|infra", "request", "train")
 )
+# The step of the checks → the command that is the same here, and the file that it leaves.
+_TRAINING = "training"
+_COMMANDS = {
+    "lint, types and specs": ("make lint", "lint.json"),
+    "a small run of the projects": ("make smoke", "smoke.json"),
+    "infrastructure, policies and cost": ("make preview", "infra.json"),
+    "tests of what is affected": ("make affected-tests", "affected-tests.json"),
+    "every test": ("make test", "test.json"),
+    _TRAINING: ("make train", "train.json"),
+}
+# The number of a run that GitHub has not made.
+_PREVIEW = 1
+# How often a comment may change between being read and being written.
+ATTEMPTS = 3
 # Bytes of an artifact and of a document, entries of an artifact.
 MAX_ARTIFACT, MAX_DOCUMENT, MAX_ENTRIES = 5_000_000, 8_000_000, 20
 # What reading a ZIP file and JSON may raise.
@@ -47,73 +70,94 @@ UNREADABLE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RecursionErr
 _SHA = re.compile(r"[0-9a-f]{40}")
 
 
-def post(github: GitHub, run_id: int, author: str = AUTHOR) -> str:
+def post(github: GitHub, run_id: int, author: str = AUTHOR, root: Path | None = None) -> str:
     """Create or update the comment about a run of the checks or of a training; what was done.
 
-    Each shows what the other has shown. Nothing is posted for a run of another workflow or event,
-    for a pull request that is closed, cannot be told apart, or has commits newer than those
-    checked, and where a newer run was posted before.
+    Each shows what the other has shown. `root` has the default branch, by default this repository.
+    Nothing is posted for a run of another workflow or event, for a pull request that is closed,
+    cannot be told apart, is not for the default branch, or has commits newer than those checked,
+    and where a newer run was posted before.
     """
     run = github.get(f"actions/runs/{run_id}")
     if run.get("repository", {}).get("full_name", "").lower() != github.repository.lower():
         return f"run {run_id} is of another repository: nothing is posted"
     if _is_of(run, TRAIN, "issue_comment"):
-        return _post_training(github, run, author)
-    if not _is_of(run, CHECK, "pull_request"):
+        request = _request(github, run_id)
+        if request is None:
+            return f"run {run_id} trained nothing: nothing is posted"
+        pull = github.get(f"pulls/{request[0]}")
+        if pull["state"] != "open":
+            return f"pull request {request[0]} is closed: nothing is posted"
+        checks, training = 0, run_id
+    elif _is_of(run, CHECK, "pull_request"):
+        pull = _pull_request(github, run)
+        if pull is None:
+            words = f"no open pull request for {MAIN} has the commit of run {run_id} as its last"
+            return f"{words}: nothing is posted"
+        checks, training = run_id, 0
+    else:
         return f"run {run_id} is not of {CHECK} for a pull request: nothing is posted"
-    pull = _pull_request(github, run)
-    if pull is None:
-        return f"no open pull request has the commit of run {run_id} as its last: nothing is posted"
     number = int(pull["number"])
     own = _own_comments(github, number, author)
-    shown, trained = shown_runs(min(own.items(), default=(0, ""))[1])
-    if shown > run_id:
-        return f"pull request {number}: the comment shows a newer run"
-    facts = _facts(github, run, number)
-    documents, unread = read_artifacts(github, run_id, CHECKED, _OF_CHECKS)
-    body = _body(github, number, facts, documents, unread, trained)
-    return _publish(github, number, own, body)
+    for _ in range(ATTEMPTS):
+        shown, trained = _shown(github, pull, own)
+        if (checks and shown > checks) or (training and trained > training):
+            return f"pull request {number}: the comment shows a newer run"
+        body = _body(
+            github, root or repository.root(), number, checks or shown, training or trained
+        )
+        read, own = own, _own_comments(github, number, author)
+        if read == own:
+            return _publish(github, number, own, body)
+    found = f"the comment of pull request {number} changed {ATTEMPTS} times while it was written"
+    problem = Problem("comment-busy", found, "one that stays", "re-run the job")
+    raise Refused(problem, exit_code=Exit.RUN_FAILED)
 
 
 def _is_of(run: Mapping[str, Any], workflow: str, event: str) -> bool:
     return str(run.get("path") or "").partition("@")[0] == workflow and run.get("event") == event
 
 
-def _post_training(github: GitHub, run: Mapping[str, Any], author: str) -> str:
-    """Add a training to the comment, which keeps the checks that it shows."""
-    run_id = int(run["id"])
-    request = _request(github, run_id)
-    if request is None:
-        return f"run {run_id} trained nothing: nothing is posted"
-    number, _ = request
-    pull = github.get(f"pulls/{number}")
-    if pull["state"] != "open":
-        return f"pull request {number} is closed: nothing is posted"
-    own = _own_comments(github, number, author)
-    shown, trained = shown_runs(min(own.items(), default=(0, ""))[1])
-    if trained > run_id:
-        return f"pull request {number}: the comment shows a newer run"
-    if shown:
-        checked = github.get(f"actions/runs/{shown}")
-        facts = _facts(github, checked, number)
-        documents, unread = read_artifacts(github, shown, CHECKED, _OF_CHECKS)
-    else:
-        files = tuple(str(file["filename"]) for file in github.pages(f"pulls/{number}/files"))
-        facts = Run(0, str(pull["head"]["sha"]), "", "", (), files)
-        documents, unread = {}, []
-    body = _body(github, number, facts, documents, unread, run_id)
-    return _publish(github, number, own, body)
+def _shown(github: GitHub, pull: Mapping[str, Any], own: Mapping[int, str]) -> tuple[int, int]:
+    """The newest run of the checks and of a training that the author's comments show.
+
+    Whoever may write can edit a comment, and have a workflow of a branch post as the same author:
+    only runs that GitHub has for the pull request count, those of the checks for its last commit.
+    """
+    runs = [shown_runs(body) for body in own.values()]
+    checks = max((run for run, _ in runs if _checked(github, run, pull)), default=0)
+    return checks, max((run for _, run in runs if _trained(github, run, pull)), default=0)
 
 
-def _body(
-    github: GitHub,
-    number: int,
-    facts: Run,
-    documents: dict[str, object],
-    unread: list[str],
-    trained: int,
-) -> str:
-    """The comment about the checks and the training with that number, if there is one."""
+def _checked(github: GitHub, run_id: int, pull: Mapping[str, Any]) -> bool:
+    run = _run(github, run_id)
+    return _is_of(run, CHECK, "pull_request") and run.get("head_sha") == pull["head"]["sha"]
+
+
+def _trained(github: GitHub, run_id: int, pull: Mapping[str, Any]) -> bool:
+    request = _request(github, run_id) if _run(github, run_id) else None
+    return request is not None and request[0] == int(pull["number"])
+
+
+def _run(github: GitHub, run_id: int) -> Mapping[str, Any]:
+    """A run of a workflow; nothing for a number that none has."""
+    try:
+        return dict(github.get(f"actions/runs/{run_id}")) if run_id else {}
+    except Refused as refused:
+        if f"runs/{run_id}: 404" not in refused.problems[0].found:
+            raise
+        return {}
+
+
+def _body(github: GitHub, root: Path, number: int, checks: int, trained: int) -> str:
+    """The comment about the run of the checks and the training with those numbers; 0 for none."""
+    change, commit, unread = _change(github, root, number)
+    facts, documents = Run(0, commit, "", "", (), change), dict[str, object]()
+    run = github.get(f"actions/runs/{checks}") if checks else {}
+    if run.get("head_sha") == commit:
+        facts = _facts(github, run, change)
+        documents, faults = read_artifacts(github, checks, CHECKED, _OF_CHECKS)
+        unread += faults
     training = None
     if trained and (request := _request(github, trained)) is not None and request[0] == number:
         run = github.get(f"actions/runs/{trained}")
@@ -121,10 +165,47 @@ def _body(
         conclusion = next((job.get("conclusion") for job in jobs if job["name"] == "train"), "")
         url = str(run.get("html_url") or "")
         training = Training(trained, request[1], str(conclusion or ""), url)
-        results, more = read_artifacts(github, trained, TRAINED, _RESULTS)
-        documents, unread = {**documents, **results}, [*unread, *more]
+        results, faults = read_artifacts(github, trained, TRAINED, _RESULTS)
+        documents, unread = {**documents, **results}, [*unread, *faults]
     url = facts.url or (training.url if training else "")
     return comment_of(facts, documents, unread, url.partition("/actions/")[0], training)
+
+
+def _change(github: GitHub, root: Path, number: int) -> tuple[Change, str, list[str]]:
+    """What the pull request touches by main's code, its last commit, and what is wrong with it."""
+    try:
+        touched, commit = of_pull_request(root, github, number)
+        unread = []
+    except Refused as refused:
+        if refused.problems[0].code != BAD_NAME:
+            raise
+        unread = [refused.problems[0].found]
+        touched = Affected("", 0, False, True, judges=(*unread,))
+        commit = str(github.get(f"pulls/{number}")["head"]["sha"])
+    return change_of(touched), commit, unread
+
+
+def change_of(touched: Affected) -> Change:
+    """What the checks have to run for a change, and what the comment says of it."""
+    needed = [("affected", "affected"), ("links", "links")]
+    if not touched.documents:
+        needed.append(("change", "lint, types and specs"))
+    if touched.projects:
+        needed.append(("change", "a small run of the projects"))
+    if touched.stacks:
+        needed.append(("change", "infrastructure, policies and cost"))
+    if touched.framework:
+        needed.append(("framework", "every test"))
+    elif touched.tests:
+        needed.append(("change", "tests of what is affected"))
+    return Change(
+        touched.documents,
+        tuple(needed),
+        touched.judges,
+        touched.projects,
+        touched.stacks,
+        touched.causes,
+    )
 
 
 def _request(github: GitHub, run_id: int) -> tuple[int, str] | None:
@@ -142,9 +223,10 @@ def _request(github: GitHub, run_id: int) -> tuple[int, str] | None:
 
 
 def _pull_request(github: GitHub, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The open pull request whose last commit the run checked; None without exactly one.
+    """The open pull request for main whose last commit the run checked; None without exactly one.
 
-    The branch is the one that GitHub names; a run for a fork names no pull request.
+    The branch is the one that GitHub names; a run for a fork names no pull request. Where another
+    one asked to merge the commit into another branch, the run may be of that: its workflow, too.
     """
     head, commit = run.get("head_repository") or {}, str(run.get("head_sha") or "")
     owner = (head.get("owner") or {}).get("login")
@@ -152,61 +234,88 @@ def _pull_request(github: GitHub, run: Mapping[str, Any]) -> Mapping[str, Any] |
         return None
     pulls = [
         pull
-        for pull in github.pages("pulls", state="open", head=f"{owner}:{run.get('head_branch')}")
+        for pull in github.pages("pulls", state="all", head=f"{owner}:{run.get('head_branch')}")
         if pull["head"]["sha"] == commit
         and ((pull["head"].get("repo") or {}).get("full_name") == head.get("full_name"))
     ]
+    if any(pull["base"]["ref"] != MAIN for pull in pulls):
+        return None
+    pulls = [pull for pull in pulls if pull["state"] == "open"]
     if len(pulls) > 1:
         named = {one.get("number") for one in run.get("pull_requests") or ()}
         pulls = [pull for pull in pulls if pull["number"] in named]
     return pulls[0] if len(pulls) == 1 else None
 
 
-def _facts(github: GitHub, run: Mapping[str, Any], number: int) -> Run:
+def _facts(github: GitHub, run: Mapping[str, Any], change: Change) -> Run:
     jobs = tuple(
         Job(
             str(job["name"]),
             str(job.get("conclusion") or ""),
-            tuple(
-                str(step["name"])
-                for step in job.get("steps") or ()
-                if step.get("conclusion") == "failure"
+            *(
+                tuple(
+                    str(step["name"])
+                    for step in job.get("steps") or ()
+                    if step.get("conclusion") == conclusion
+                )
+                for conclusion in ("failure", "success")
             ),
         )
         for job in github.pages(f"actions/runs/{run['id']}/jobs", "jobs", filter="latest")
     )
-    files = tuple(str(file["filename"]) for file in github.pages(f"pulls/{number}/files"))
     return Run(
         int(run["id"]),
         str(run["head_sha"]),
         str(run.get("conclusion") or ""),
         str(run.get("html_url") or ""),
         jobs,
-        files,
+        change,
     )
 
 
 def read_artifacts(
-    github: GitHub, run_id: int, names: Sequence[str], allowed: re.Pattern[str]
+    github: GitHub, run_id: int, names: Sequence[str], allowed: re.Pattern[str], job: str = ""
 ) -> tuple[dict[str, object], list[str]]:
     """The documents of a run by their names, and a sentence for each artifact that has a fault.
 
-    `allowed` matches the files that may be in them; its group is a document's name.
+    `allowed` matches the files that may be in them; its group is a document's name. What another
+    job than `job`, or an earlier attempt of it, left is a fault: whoever may write can delete the
+    newest artifact.
     """
     documents: dict[str, object] = {}
     unread: list[str] = []
     artifacts = list(github.pages(f"actions/runs/{run_id}/artifacts", "artifacts"))
     for name in names:
-        ids = [int(one["id"]) for one in artifacts if one["name"] == name and not one["expired"]]
-        if not ids:
+        # The newest alone: an earlier attempt's is not what the run ended with.
+        named = [one for one in artifacts if one["name"] == name]
+        newest = max(named, key=lambda one: int(one["id"]), default=None)
+        if newest is None or newest["expired"]:
+            continue
+        if job and not _is_left_by(github, run_id, job, newest):
+            unread.append(f"{name} is not what the newest attempt of the job {job} left")
             continue
         try:
-            content = github.download(f"actions/artifacts/{max(ids)}/zip", MAX_ARTIFACT)
+            content = github.download(f"actions/artifacts/{int(newest['id'])}/zip", MAX_ARTIFACT)
             documents |= dict(_documents(content, allowed))
         except (Refused, *UNREADABLE) as error:
             reason = error.problems[0].found if isinstance(error, Refused) else str(error)
             unread.append(f"the results of {name} cannot be read: {reason[:200]}")
     return documents, unread
+
+
+def _is_left_by(github: GitHub, run_id: int, name: str, artifact: Mapping[str, Any]) -> bool:
+    """Whether a run's artifact was made while the newest attempt of a job ran, which succeeded.
+
+    Jobs of every attempt are asked for: the newest attempt has no job that it did not start again.
+    """
+    every = github.pages(f"actions/runs/{run_id}/jobs", "jobs", filter="all")
+    attempts = [job for job in every if job["name"] == name]
+    newest = max(attempts, key=lambda job: int(job["run_attempt"]), default=None)
+    if newest is None or newest["conclusion"] != "success":
+        return False
+    times = (newest["started_at"], artifact["created_at"], newest["completed_at"])
+    started, created, ended = (datetime.fromisoformat(str(time)) for time in times)
+    return artifact["workflow_run"]["id"] == run_id and started <= created <= ended
 
 
 def _documents(content: bytes, allowed: re.Pattern[str]) -> Iterator[tuple[str, object]]:
@@ -231,6 +340,74 @@ def _documents(content: bytes, allowed: re.Pattern[str]) -> Iterator[tuple[str, 
             # A command that failed has printed nothing.
             if text.strip():
                 yield match[1], json.loads(text)
+
+
+def preview(root: Path, base: str, results: Path) -> str:
+    """The comment that a pull request of this work tree for `base` would get, by the results of the
+    checks that lie in the folder `results`; nobody is asked, and no network is used.
+
+    What has no result, or one that is older than a file of the tree, counts as not run: the comment
+    says so, and which command has it. Raises Refused as `affected`.
+    """
+    touched = affected(root, base)
+    change = change_of(touched)
+    commit = git.run(root, "rev-parse", "HEAD").strip()
+    notes = ["a preview: GitHub has run nothing yet, and the results are those of this machine"]
+    if git.run(root, "status", "--porcelain").strip():
+        notes.append("files that are not committed count here, and are in no pull request")
+    newest = _newest(root)
+    documents: dict[str, object] = {}
+    passed: dict[str, bool] = {"affected": True, "links": not any(links.problems(root))}
+    for step, (command, name) in _COMMANDS.items():
+        try:
+            if (results / name).stat().st_mtime < newest:
+                continue
+            content = json.loads((results / name).read_text(encoding="utf-8") or "null")
+        except FileNotFoundError:
+            continue
+        except UNREADABLE as error:
+            notes.append(f"{name} cannot be read: {str(error)[:200]}; {command} writes it")
+            continue
+        passed[step] = _is_success(Value(content))
+        documents[Path(name).stem] = content
+    for job, step in change.needed:
+        if step not in passed:
+            notes.append(f"no result of {job}, “{step}”, for these files: run {_COMMANDS[step][0]}")
+    jobs = [
+        Job(
+            job,
+            "success" if all(passed[step] for _, step in steps) else "failure",
+            tuple(step for _, step in steps if not passed[step]),
+            tuple(step for _, step in steps if passed[step]),
+        )
+        for job, of in groupby(change.needed, lambda needed: needed[0])
+        if (steps := [each for each in of if each[1] in passed])
+    ]
+    ended = all(passed.get(step) for _, step in change.needed)
+    jobs.append(Job("required", "success" if ended else "skipped"))
+    run = Run(_PREVIEW, commit, "success" if ended else "failure", "", (*jobs,), change)
+    training = None
+    if "train" in documents:
+        conclusion = "success" if passed[_TRAINING] else "failure"
+        training = Training(_PREVIEW, commit, conclusion, "", "this machine")
+    return comment_of(run, documents, notes, training=training)
+
+
+def _newest(root: Path) -> float:
+    """When a file of the tree was changed last, documents aside."""
+    words = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
+    names = git.run(root, *words).split("\0")
+    files = (root / name for name in names if name and not is_document(name))
+    return max((file.lstat().st_mtime for file in files if file.is_file()), default=0.0)
+
+
+def _is_success(result: Value) -> bool:
+    """Whether a document of a check is of one that succeeded; the empty one of a stopped is not."""
+    if not isinstance(result.json, list) or not all(isinstance(of, dict) for of in result.json):
+        return False
+    bad = ("refused", "problems", "error")
+    status = {each["status"].string or "none" for each in result}
+    return status <= {"Completed", "none"} and not any(each[key] for each in result for key in bad)
 
 
 def _own_comments(github: GitHub, number: int, author: str) -> dict[int, str]:

@@ -1,7 +1,8 @@
 """What a merge trains again, and the pull requests that promote the result.
 
-It needs no installed package. The command `projects` lists what to train, `summary` shows what the
-gates decided, `open` keeps a pull request for each version that passed.
+It needs no installed package. The command `projects` lists what to train, `summary` shows what was
+trained and what the gates decided, `trained` brings what another job of the workflow run trained,
+and `open` keeps a pull request for each version that passed.
 """
 
 from __future__ import annotations
@@ -12,63 +13,105 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ml.core import repository
+from ml.core import files, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.reports import comment
 from ml.reports.json_values import Value
 from ml.reports.markdown import code, text
-from ml.repository.affected import affected
-from ml.repository.github import GitHub
+from ml.repository.affected import affected, checked
+from ml.repository.github import MAIN, GitHub
 from ml.repository.pull_requests.posting import read_artifacts
+from ml.repository.releases import FILE, declaration, with_entry
 from ml.repository.stacks import deployed
 
 # What a promotion and a way back change: they train nothing.
 DECLARATIONS = ("ml/projects/*/release.yml", "ml/projects/*/evidence/*")
+# What is installed here: a node has the packages of its environment.
+OFF_NODES = ("requirements/*.lock",)
 # What a project has that can be trained, judged and promoted.
 NEEDED = ("jobs/train.yml", "jobs/evaluate.yml", "gates.yml", "release.yml")
 ARTIFACT, _DOCUMENT = "promotion-", re.compile(r"(promotion)\.json")
+_CANDIDATE, _TRAINED = "candidate-", re.compile(r"(train)\.json")
 _NAME = re.compile(r"[A-Za-z0-9][\w-]{0,60}", re.ASCII)
 _ENVIRONMENT, _VERSION = re.compile(r"[a-z]{1,20}"), re.compile(r"\d{1,9}", re.ASCII)
+# What follows the prefix of a branch: the version and, from its second serving code on, that.
+_SHORT = 12
+_PROPOSAL = re.compile(rf"(\d{{1,9}})(?:-[0-9a-f]{{{_SHORT}}})?", re.ASCII)
+_SERVING = re.compile(r"\bserving: *['\"]?([0-9a-f]{64})")
 
 
 def projects(root: Path, since: str = "") -> list[str]:
-    """The projects to train again for what changed since a commit; all of them without one."""
+    """The projects to train again for what changed since a commit; all of them without one.
+
+    Raises Refused as `affected` does, for a name that a command would read otherwise too.
+    """
     folder = root / "ml" / "projects"
-    names = sorted(path.parent.name for path in folder.glob("*/gates.yml"))
+    names = sorted(checked(path.parent.name) for path in folder.glob("*/gates.yml"))
     if since:
-        touched = affected(root, since, besides=DECLARATIONS).projects
+        touched = affected(root, since, besides=(*DECLARATIONS, *OFF_NODES)).projects
         names = [name for name in names if name in touched]
     return [name for name in names if all((folder / name / file).is_file() for file in NEEDED)]
 
 
 def summary(documents: Sequence[Mapping[str, Any]]) -> str:
     """Each candidate beside the champion, with what the gates decided, as Markdown."""
-    return "\n\n".join(_section(Value(document)) for document in documents)
+    sections = [_section(Value(document)) for document in documents]
+    return "\n\n".join(sections) or "The change touches no project that trains."
 
 
 def _section(document: Value) -> str:
     compared = document["comparison"]
     if not compared:
         return f"### {document['project'].code()} failed\n\n{document['error'].text(2000)}"
-    return comment.fit([comment.title(compared), *comment.sections(compared)])
+    return comment.fit([comment.title(compared), *_jobs(document), *comment.sections(compared)])
 
 
-def keep(github: GitHub, document: Mapping[str, Any]) -> str:
+def _jobs(document: Value) -> list[str]:
+    """The jobs that ran and what they left, which is all that may be registered."""
+    candidate = document["comparison"]["candidate"]
+    rows = [
+        f"| {job['run'].code()} | {text(name)} | {digest.code()} |"
+        for _, job in document["jobs"].fields()
+        for name, digest in job["outputs"].fields()
+    ]
+    if not rows:
+        return []
+    head = f"Model {candidate['digest'].code()}, of these jobs and no others:"
+    return ["\n".join([head, "", "| job | output | content |", "|---|---|---|", *rows])]
+
+
+def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
     """Open the pull request of a promotion, and close those of earlier versions; what was done.
 
-    Where the version has one, open or closed, nothing changes. Raises Refused for a document that
-    is not of a promotion.
+    It changes the one entry, in release.yml as main has it now; `root` has the one that the run
+    began with. Where the version by that serving code has a pull request, open or closed, nothing
+    changes. Raises Refused for a document that is not of a promotion, and where main declares
+    something else now.
     """
     project, environment, version = _checked(document)
+    file = f"ml/projects/{project}/{FILE}"
     compared = Value(document["comparison"])
     prefix = f"promote/{project}-{environment}-"
-    owner = github.repository.partition("/")[0]
-    for pull in github.pages("pulls", state="all", head=f"{owner}:{prefix}{version}"):
+    branch, serving = f"{prefix}{version}", _serving(document["files"][file], environment)
+    for pull in github.pull_requests_of(branch):
+        # The same model by other serving code is another proposal.
+        other = _serving(github.text(file, str(pull["head"]["sha"])), environment)
+        if not serving or serving == other:
+            return f"pull request {pull['number']} is about it already"
+        branch = f"{prefix}{version}-{serving[:_SHORT]}"
+    for pull in github.pull_requests_of(branch):
         return f"pull request {pull['number']} is about it already"
+    main = github.head()
+    now, seen = github.text(file, main), root / file
+    before = seen.read_bytes().decode() if seen.is_file() else ""
+    changed = with_entry(environment, before, document["files"][file], now)
+    if changed == now:
+        return f"{MAIN} declares it already"
     title = f"Promote {project} {version} to {environment}"
     merging = (
         f"Merging this declares version {code(version)} of {text(project)} for "
@@ -77,15 +120,22 @@ def keep(github: GitHub, document: Mapping[str, Any]) -> str:
     )
     first, *others = comment.sections(compared, f"https://github.com/{github.repository}")
     body = comment.fit([comment.title(compared), first, merging, *others])
-    done = github.keep_pull_request(prefix + version, title, body, document["files"])[1]
+    files = {**document["files"], file: changed}
+    done = github.keep_pull_request(branch, title, body, files, main)[1]
     for pull in [*github.pages("pulls", state="open")]:
-        branch = str(pull["head"].get("ref") or "")
-        earlier = branch.removeprefix(prefix) if branch.startswith(prefix) else ""
+        other = str(pull["head"].get("ref") or "")
+        earlier = _PROPOSAL.fullmatch(other.removeprefix(prefix) if other != branch else "")
         ours = (pull["head"].get("repo") or {}).get("full_name") == github.repository
-        if ours and _VERSION.fullmatch(earlier) and int(earlier) < int(version):
+        if ours and other.startswith(prefix) and earlier and int(earlier[1]) <= int(version):
             github.send("PATCH", f"pulls/{pull['number']}", {"state": "closed"})
-            done += f"; {pull['number']}, of version {earlier}, is closed"
+            done += f"; {pull['number']}, of version {earlier[1]}, is closed"
     return done
+
+
+def _serving(content: str, environment: str) -> str:
+    """The digest of the serving code that release.yml declares; "" where it declares none."""
+    match = _SERVING.search(declaration(content, environment))
+    return match[1] if match else ""
 
 
 def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -95,12 +145,14 @@ def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
     patterns = (_NAME, _ENVIRONMENT, _VERSION)
     folder = f"ml/projects/{project}"
     evidence = f"{folder}/evidence/{environment}"
-    allowed = {f"{folder}/release.yml", f"{evidence}.json", f"{evidence}.attestation.json"}
+    file = f"{folder}/{FILE}"
+    allowed = {file, f"{evidence}.json", f"{evidence}.attestation.json"}
     files = document.get("files")
     fits = all(pattern.fullmatch(name) for pattern, name in zip(patterns, names, strict=True))
-    if not fits or not isinstance(files, dict) or not files or not {*files} <= allowed:
+    fits = fits and isinstance(files, dict) and {file} <= {*files} <= allowed
+    if not fits or not all(isinstance(each, str) for each in dict(files or {}).values()):
         found = f"{project} {version} for {environment} with {', '.join(map(str, files or ()))}"
-        expected = f"{folder}/release.yml and its evidence"
+        expected = f"{file} and its evidence"
         raise Refused(Problem("no-promotion", found[:300], expected))
     return project, environment, version
 
@@ -109,20 +161,57 @@ def _open(names: Sequence[str]) -> None:
     """Keep the pull requests of what the jobs of this run promote, one for each project."""
     app = GitHub.of_workflow()
     own = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
-    run = int(os.environ["GITHUB_RUN_ID"])
+    problems: list[Problem] = []
     for name in names:
-        documents, unread = read_artifacts(own, run, (f"{ARTIFACT}{name}",), _DOCUMENT)
-        if unread:
-            raise Refused(Problem("no-promotion", "; ".join(unread), "what `make promote` wrote"))
-        document: Any = documents.get("promotion")
-        if document is None:
-            print(f"{name}: nothing to promote")
-        elif document.get("project") != name:
-            raise Refused(Problem("no-promotion", f"{name}'s is of another project", name))
-        elif not document.get("files"):
-            print(f"{name}: {document.get('outcome')}, no pull request")
-        else:
-            print(f"{name}: {keep(app, document)}")
+        try:
+            print(f"{name}: {_kept(app, own, name)}")
+        except Refused as refused:
+            problems += refused.problems
+    if problems:
+        raise Refused(*problems, exit_code=Exit.RUN_FAILED)
+
+
+def _kept(app: GitHub, own: GitHub, name: str) -> str:
+    """What became of a project's promotion, which a job of this run wrote down."""
+    run = int(os.environ["GITHUB_RUN_ID"])
+    job = f"evidence ({name})"
+    documents, unread = read_artifacts(own, run, (f"{ARTIFACT}{name}",), _DOCUMENT, job)
+    if unread:
+        raise Refused(Problem("no-promotion", "; ".join(unread), "what `make promote` wrote"))
+    document: Any = documents.get("promotion")
+    if document is None:
+        return "nothing to promote"
+    if document.get("project") != name:
+        raise Refused(Problem("no-promotion", f"{name}'s is of another project", name))
+    if not document.get("files"):
+        return f"{document.get('outcome')}, no pull request"
+    return keep(app, repository.root(), document)
+
+
+def _bring(project: str, to: Path) -> None:
+    """Write down what the job that trained the project in this run of the workflow left."""
+    run = int(os.environ["GITHUB_RUN_ID"])
+    name = f"{_CANDIDATE}{project}"
+    job = f"candidate ({project})"
+    documents, unread = read_artifacts(GitHub.of_workflow(), run, (name,), _TRAINED, job)
+    if unread or "train" not in documents:
+        found = "; ".join(unread) or f"run {run} has no artifact {name}"
+        hint = "start all jobs of the workflow again"
+        raise Refused(Problem("not-trained", found, "what `make train` wrote", hint))
+    files.replace(to, json.dumps(documents["train"]))
+
+
+def _results(path: Path) -> list[dict[str, Any]]:
+    """What `make train` or `make promote` wrote; Refused where it ended before it wrote any."""
+    with suppress(OSError, ValueError):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        results = document if isinstance(document, list) else [document]
+        if all(isinstance(result, dict) for result in results):
+            return results
+    command = f"make {path.stem}"
+    found = f"{path} has no results: `{command}` failed before it had any, or was not run"
+    hint = f"its own output says why; mend that, and run `{command}` again"
+    raise Refused(Problem("no-results", found, f"what `{command}` writes", hint))
 
 
 def _names(words: str) -> list[str]:
@@ -139,17 +228,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     shown.add_argument("document", type=Path)
     opening = commands.add_parser("open")
     opening.add_argument("--projects", type=_names, required=True, help="One, or a JSON list.")
+    bringing = commands.add_parser("trained")
+    bringing.add_argument("--project", required=True)
+    bringing.add_argument("--save", required=True, type=Path, help="A file for it.")
     options = parser.parse_args(argv)
     try:
-        if options.command == "summary":
-            document = json.loads(options.document.read_text(encoding="utf-8"))
-            print(summary(document if isinstance(document, list) else [document]))
+        if options.command == "trained":
+            _bring(options.project, options.save)
+        elif options.command == "summary":
+            print(summary(_results(options.document)))
         elif options.command == "open":
             _open(options.projects)
         else:
             workflow = options.not_trained_by
-            since = deployed(GitHub.of_workflow(), workflow) if workflow else ""
-            names = json.dumps(projects(repository.root(), since))
+            root = repository.root()
+            since = deployed(GitHub.of_workflow(), root, workflow) if workflow else ""
+            names = json.dumps(projects(root, since))
             print(names)
             if path := os.environ.get("GITHUB_OUTPUT"):
                 with Path(path).open("a", encoding="utf-8") as outputs:

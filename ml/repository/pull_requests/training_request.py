@@ -15,27 +15,22 @@ import base64
 import json
 import os
 import re
-import subprocess
 import sys
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml.core import files, repository
+from ml.core import files, git, repository, trees
 from ml.core.errors import Exit, Problem, Refused
+from ml.core.terminal import printable
+from ml.repository import layout
 from ml.repository.github import GitHub
 
 # The first line of a comment, spaces around it aside.
-_COMMAND = re.compile(r"/train(?:[ \t]+([0-9a-f]{40}))?[ \t]*", re.ASCII)
+_COMMAND = re.compile(r"/train(?:[ \t]+(.+))?")
 WRITERS = ("admin", "maintain", "write")
 _SHA = re.compile(r"[0-9a-f]{40}")
-# What git does with files besides writing them: links could lead to files of this machine, and
-# hooks and filters are programs.
-_AS_DATA = (
-    *("-c", "core.symlinks=false", "-c", "core.hooksPath=/dev/null"),
-    *("-c", "filter.lfs.smudge=", "-c", "filter.lfs.process=", "-c", "filter.lfs.required=false"),
-)
 
 
 def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
@@ -62,7 +57,8 @@ def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
         hint = f"/train {head['sha']}, once you have read that commit"
         raise _refused("the pull request is from a fork", "the commit that you read", hint)
     if match[1] not in (None, head["sha"]):
-        found = f"{match[1][:12]} is not the last commit of pull request {number}"
+        asked = printable(match[1][:60])
+        found = f"`{asked}` is not the last commit of pull request {number}"
         raise _refused(found, f"{head['sha']}", "read the newer commits, then name the last")
     return number, str(head["sha"])
 
@@ -74,34 +70,53 @@ def _refused(found: str, expected: str, hint: str = "") -> Refused:
 def fetch(number: int, commit: str, to: Path) -> None:
     """Put the files of a pull request's commit into a folder, links as texts; run nothing of them.
 
-    Raises Refused where the pull request does not have the commit any more.
+    What an earlier fetch put there is replaced.
+
+    Raises Refused where the pull request does not have the commit any more, for a commit with a
+    name that runs or that git reads (`layout`; this work tree says which are the team's own), and
+    where its attributes have git write other bytes than the commit has.
     """
-    if not _SHA.fullmatch(commit):
-        raise Refused(Problem("no-commit", f"{commit!r}", "a commit: 40 hexadecimal digits"))
-    root = repository.root()
-    _git(root, "fetch", "--quiet", "--no-tags", "origin", f"refs/pull/{number}/head")
-    _git(root, "merge-base", "--is-ancestor", commit, "FETCH_HEAD")
-    _git(root, *_AS_DATA, "worktree", "add", "--quiet", "--detach", str(to.absolute()), commit)
+    root, remote = repository.root(), f"refs/pull/{number}/head"
+    if _SHA.fullmatch(commit):
+        git.fetch(root, "origin", remote, settings=_sign_in())
+    if (
+        not _SHA.fullmatch(commit)
+        or git.ask(root, "merge-base", "--is-ancestor", commit, "FETCH_HEAD") is None
+    ):
+        expected, hint = (
+            "a commit of the pull request",
+            "a force-push removes commits: read the new one, and comment /train again",
+        )
+        raise Refused(Problem("no-commit", f"{commit!r}", expected, hint))
+    tree = trees.commit(root, commit)
+    if tree is None or not tree.entries:
+        raise Refused(Problem("no-root", f"{commit[:12]} has no files", "a repository"))
+    entries = [(mode, path) for path, (mode, _) in tree.entries.items()]
+    if refused := [*layout.problems(entries, layout.own_names(root))]:
+        raise Refused(*refused)
+    # What an earlier fetch left, in the folder or, where that was removed, in the repository.
+    git.ask(root, "worktree", "remove", "--force", str(to.absolute()))
+    words = ("worktree", "add", "--quiet", "--detach", str(to.absolute()), commit)
+    # A link could lead to files of this machine.
+    git.run(root, *words, settings={"core.symlinks": "false"})
+    copy = trees.commit(to)
+    if changed := [path for path in copy.entries if not copy.has(to / path)] if copy else ["."]:
+        found = (
+            f"{len(changed)} files are not written as the commit has them: {printable(changed[0])}"
+        )
+        hint = "take their encoding, line ends or `ident` out of .gitattributes"
+        raise Refused(Problem("not-as-committed", found, "the bytes that a reviewer read", hint))
     if not repository.is_root(to):
         raise Refused(Problem("no-root", f"the commit has no {repository.MARK}", "a repository"))
 
 
-def _git(root: Path, *words: str) -> None:
-    """Run git, with the workflow's token where there is one."""
-    variables = dict(os.environ)
-    if token := os.environ.get("GH_TOKEN"):
-        server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
-        basic = base64.b64encode(f"x-access-token:{token}".encode()).decode()
-        variables |= {
-            "GIT_CONFIG_COUNT": "1",
-            "GIT_CONFIG_KEY_0": f"http.{server}/.extraheader",
-            "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {basic}",
-        }
-    done = subprocess.run(["git", *words], cwd=root, env=variables, capture_output=True, text=True)
-    if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1:] or ["the commit is not in the pull request"]
-        hint = "a force-push removes commits: read the new one, and comment /train again"
-        raise Refused(Problem("no-commit", reason[0], "a commit of the pull request", hint))
+def _sign_in() -> dict[str, str]:
+    """The settings by which git signs in with the workflow's token, where there is one."""
+    if not (token := os.environ.get("GH_TOKEN")):
+        return {}
+    server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
+    basic = base64.b64encode(f"x-access-token:{token}".encode()).decode()
+    return {f"http.{server}/.extraheader": f"AUTHORIZATION: basic {basic}", "credential.helper": ""}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

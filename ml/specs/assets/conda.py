@@ -49,6 +49,18 @@ def of_part(part: Part) -> Conda:
         faulty = "dependencies" if isinstance(data, dict) else "the file"
         place = part.place(*(["dependencies"] if isinstance(data, dict) else []))
         return Conda((), (_wrong(f"`{faulty}` is not a list of dependencies", place),))
+    if data.get("variables"):
+        # `conda activate` sets them, in a job and in a server.
+        problems.append(
+            Problem(
+                "bad-conda-file",
+                "`variables` sets environment variables",
+                "dependencies alone",
+                "write them as `environment_variables` of the job or the deployment",
+                part.place("variables"),
+                source=_SOURCE,
+            )
+        )
     for index, entry in enumerate(data.get("dependencies") or []):
         place = part.place("dependencies", index)
         if isinstance(entry, str):

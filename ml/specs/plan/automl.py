@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ METRICS = {
 }
 # "max_trials … default 1000", of images and texts 1; "max_concurrent_trials … default 1".
 _TRIALS = 1000
+# As azure-ai-ml's camel_to_snake has it.
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TABULAR = frozenset({"classification", "regression", "forecasting"})
 
 
@@ -70,7 +73,9 @@ def planned(
         goal=goal(metric),
         target_column=fields.text(own.get("target_column_name")),
         compute=str(own.get("compute") or compute),
-        algorithms=_algorithms(own),
+        algorithms=_algorithms(own, "allowed_training_algorithms"),
+        blocked=_algorithms(own, "blocked_training_algorithms"),
+        settings=Frozen((str(k), of) for k, of in own.mapping().items() if k not in DATA),
         inputs=Frozen(inputs),
         outputs=outputs,
         max_total_trials=int(limits.get("max_trials") or (_TRIALS if task in _TABULAR else 1)),
@@ -94,9 +99,11 @@ def goal(metric: str) -> Literal["maximize", "minimize"]:
     return "minimize" if metric.startswith("normalized_") else "maximize"
 
 
-def _algorithms(own: Part) -> tuple[str, ...]:
-    written = own.get("training", "allowed_training_algorithms")
-    return tuple(map(str, written)) if isinstance(written, list) else ()
+def _algorithms(own: Part, key: str) -> tuple[str, ...]:
+    """Their names in snake case: the SDK takes `LightGBM` and `light_gbm` alike."""
+    written = own.get("training", key)
+    names = map(str, written) if isinstance(written, list) else ()
+    return tuple(_WORD.sub("_", name).lower() for name in names)
 
 
 def _seconds(minutes: Any) -> float | None:

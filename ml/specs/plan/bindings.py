@@ -152,7 +152,7 @@ class Ports:
             written = self._own.get("outputs", name)
             fields = written if isinstance(written, dict) else {}
             port = self._port("outputs", name)
-            target = _promotion(written if isinstance(written, str) else fields.get("path"))
+            target = promoted_to(written if isinstance(written, str) else fields.get("path"))
             outer = around.get(target)
             if target:
                 promoted[name] = target
@@ -242,7 +242,7 @@ def waits_for(step: Part) -> Iterator[str]:
                 yield path[1]
 
 
-def _promotion(text: Any) -> str:
+def promoted_to(text: Any) -> str:
     """The output of the surrounding pipeline that a text names; "" when it names none."""
     match _binding(text) if isinstance(text, str) else ():
         case ("outputs", name):

@@ -19,6 +19,7 @@ from ml.specs.plan.plan import (
 
 # "max_total_trials … between 1 and 1000. Default value is 1000" (reference-yaml-job-sweep).
 _TRIALS = 1000
+_PARTS = frozenset({"resources", "limits", "training", "featurization"})
 
 
 def sweep(owner: Fields, trial: CommandPlan) -> SweepPlan:
@@ -109,11 +110,11 @@ def early_termination(owner: Fields) -> EarlyTermination | None:
 
 
 def places(owner: Fields) -> Mapping[str, Place]:
-    """The line of every field of a job, and of every resource and limit."""
+    """The line of every field of a job, and of every setting in `_PARTS`."""
     lines: dict[str, Place] = {}
     for field, value in (owner.get() or {}).items():
         lines[str(field)] = owner.place(field)
-        for key in value if isinstance(value, dict) and field in {"resources", "limits"} else ():
+        for key in value if isinstance(value, dict) and field in _PARTS else ():
             lines[f"{field}.{key}"] = owner.place(field, key)
     return Frozen(lines)
 

@@ -6,6 +6,7 @@ A plan contains everything that a backend needs to run the job, and nothing abou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +21,6 @@ Mode = Literal[
 ]
 
 LITERALS = frozenset({"string", "number", "integer", "boolean"})
-# The loaded spec (`ml.specs.sdk.load.Spec`) that a job was planned from, for a backend that passes
-# it on; None for a step, a trial, and a plan that was read back or made in code.
-_SPEC = field(default=None, compare=False, repr=False)
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -119,6 +117,13 @@ class Environment:
     conda_file: Path | None = None
     dependencies: tuple[Dependency, ...] | None = None
     place: Place | None = None
+
+    @property
+    def server(self) -> str:
+        """The module of `ml.serving` that its Dockerfile starts as a server, "" for none."""
+        text = self.dockerfile.read_text() if self.dockerfile and self.dockerfile.is_file() else ""
+        named = re.search(r'^CMD \["python", "-m", "(ml\.serving\.\w+)"[],]', text, re.M)
+        return named[1] if named else ""
 
     @property
     def content(self) -> tuple[str, ...]:
@@ -251,12 +256,46 @@ class Hints:
 
 
 @dataclass(frozen=True)
-class CommandPlan:
-    """A command job; the `${{…}}` of `command` are resolved when a run has its paths."""
+class Ending:
+    """What ends the search of an AutoML job before its last trial; it is complete then.
+
+    `exit_score` of the primary metric; or `patience` trials without a better one, after as many as
+    `landmarks`; or the time that is left for `ensembles`, which are the last trials.
+    """
+
+    exit_score: float | None = None
+    patience: int | None = None
+    landmarks: int = 0
+    ensembles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """The header of every plan, and what is asked of a plan whatever its kind.
+
+    `places` are the lines of fields that a backend may have to refuse or comment on: "compute" →
+    Place.
+    """
 
     place: Place
     display_name: str
     experiment: str
+    tags: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    description: str = field(default="", kw_only=True)
+    places: Mapping[str, Place] = field(default_factory=dict, kw_only=True)
+    # The loaded spec (`ml.specs.sdk.load.Spec`) that a job was planned from, for a backend that
+    # passes it on; None for a step, a trial, and a plan that was read back or made in code.
+    spec: Any = field(default=None, compare=False, repr=False, kw_only=True)
+
+    def leaves(self) -> Iterator[Any]:
+        """The plans in it that have no steps: itself, or those of its steps."""
+        yield self
+
+
+@dataclass(frozen=True)
+class CommandPlan(Job):
+    """A command job; the `${{…}}` of `command` are resolved when a run has its paths."""
+
     command: str
     code: Path | None
     environment: Environment
@@ -269,11 +308,6 @@ class CommandPlan:
     distribution: Distribution | None = None
     # Of a parallel step, whose `command` is the arguments of its entry script.
     parallel: Parallel | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
-    description: str = ""
-    # The lines of fields that a backend may have to refuse or comment on: "compute" → Place.
-    places: Mapping[str, Place] = field(default_factory=dict)
-    spec: Any = _SPEC
 
     @property
     def processes(self) -> int:
@@ -282,12 +316,9 @@ class CommandPlan:
 
 
 @dataclass(frozen=True)
-class SweepPlan:
+class SweepPlan(Job):
     """A sweep job: the trial's command, the space, how it is sampled, and when to stop."""
 
-    place: Place
-    display_name: str
-    experiment: str
     trial: CommandPlan
     search_space: Mapping[str, Dimension]
     algorithm: Literal["random", "grid", "bayesian"]
@@ -301,39 +332,48 @@ class SweepPlan:
     trial_timeout_s: float | None = None
     early_termination: EarlyTermination | None = None
     hints: Hints = field(default_factory=Hints)
-    tags: Mapping[str, str] = field(default_factory=dict)
-    description: str = ""
-    places: Mapping[str, Place] = field(default_factory=dict)
-    spec: Any = _SPEC
+    # Of an AutoML job, whose time limit is what it may use and no fault.
+    ending: Ending | None = None
+
+    @property
+    def inputs(self) -> Mapping[str, InputPlan]:
+        """Its trial's."""
+        return self.trial.inputs
+
+    @property
+    def outputs(self) -> Mapping[str, OutputPlan]:
+        """Those of its best trial."""
+        return self.trial.outputs
 
 
 @dataclass(frozen=True)
-class AutoMLPlan:
+class AutoMLPlan(Job):
     """An AutoML job: the table to search a model for, the task, and what ends the search.
 
     `inputs` has its data by the field that names it (`training_data`, `validation_data` …).
-    `primary_metric` is as its trials log it. `algorithms` are those that alone are tried, or all.
+    `primary_metric` is as its trials log it. `algorithms` are those that alone are tried, or all,
+    and `blocked` those that are not. `settings` are the fields as they are written, those without
+    data.
     """
 
-    place: Place
-    display_name: str
-    experiment: str
     task: str
     primary_metric: str
     goal: Literal["maximize", "minimize"]
     target_column: str
     compute: str = ""
     algorithms: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, InputPlan] = field(default_factory=dict)
     outputs: Mapping[str, OutputPlan] = field(default_factory=dict)
     max_total_trials: int = 1
     max_concurrent_trials: int = 1
     timeout_s: float | None = None
     trial_timeout_s: float | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
-    description: str = ""
-    places: Mapping[str, Place] = field(default_factory=dict)
-    spec: Any = _SPEC
+
+    def setting(self, part: str, key: str) -> Any:
+        """A field of `limits`, `training` or `featurization`; None where it is not written."""
+        return (self.settings.get(part) or {}).get(key)
 
 
 @dataclass(frozen=True)
@@ -391,16 +431,13 @@ class StepPlan:
 
 
 @dataclass(frozen=True)
-class PipelinePlan:
+class PipelinePlan(Job):
     """A pipeline: steps by name, each after those that it waits for.
 
     `outputs` are the pipeline's own; `origins` maps each to the step that writes it. An input of a
     pipeline component may have no value or data: the step that runs the component supplies it.
     """
 
-    place: Place
-    display_name: str
-    experiment: str
     steps: Mapping[str, StepPlan]
     inputs: Mapping[str, InputPlan] = field(default_factory=dict)
     outputs: Mapping[str, OutputPlan] = field(default_factory=dict)
@@ -411,10 +448,11 @@ class PipelinePlan:
     # attributes of the `settings` key).
     continue_on_step_failure: bool = True
     force_rerun: bool = False
-    tags: Mapping[str, str] = field(default_factory=dict)
-    description: str = ""
-    places: Mapping[str, Place] = field(default_factory=dict)
-    spec: Any = _SPEC
+
+    def leaves(self) -> Iterator[Any]:
+        """See `Job`."""
+        for step in self.steps.values():
+            yield from step.plan.leaves()
 
 
 Plan = CommandPlan | SweepPlan | PipelinePlan | AutoMLPlan
@@ -425,29 +463,19 @@ def commands(plan: Plan) -> Iterator[CommandPlan]:
 
     An AutoML job has none.
     """
-    if isinstance(plan, PipelinePlan):
-        for step in plan.steps.values():
-            yield from commands(step.plan)
-    elif not isinstance(plan, AutoMLPlan):
-        yield plan.trial if isinstance(plan, SweepPlan) else plan
+    for leaf in plan.leaves():
+        if not isinstance(leaf, AutoMLPlan):
+            yield leaf.trial if isinstance(leaf, SweepPlan) else leaf
 
 
 def searches(plan: Plan) -> Iterator[AutoMLPlan]:
     """Every AutoML job in the plan."""
-    if isinstance(plan, PipelinePlan):
-        for step in plan.steps.values():
-            yield from searches(step.plan)
-    elif isinstance(plan, AutoMLPlan):
-        yield plan
+    return (leaf for leaf in plan.leaves() if isinstance(leaf, AutoMLPlan))
 
 
 def sweeps(plan: Plan) -> Iterator[SweepPlan]:
     """Every sweep in the plan."""
-    if isinstance(plan, PipelinePlan):
-        for step in plan.steps.values():
-            yield from sweeps(step.plan)
-    elif isinstance(plan, SweepPlan):
-        yield plan
+    return (leaf for leaf in plan.leaves() if isinstance(leaf, SweepPlan))
 
 
 def supplied_inputs(
@@ -459,19 +487,9 @@ def supplied_inputs(
 
     `besides` are inputs with another source.
     """
-    for name, data in inputs_of(plan).items():
+    for name, data in plan.inputs.items():
         if name not in besides:
             yield f"{at}{'' if isinstance(plan, AutoMLPlan) else 'inputs.'}{name}", data
     if isinstance(plan, PipelinePlan):
         for name, step in plan.steps.items():
             yield from supplied_inputs(step.plan, f"{at}jobs.{name}.", step.sources)
-
-
-def inputs_of(plan: Plan) -> Mapping[str, InputPlan]:
-    """The inputs of a plan; a sweep's are its trial's."""
-    return plan.trial.inputs if isinstance(plan, SweepPlan) else plan.inputs
-
-
-def outputs_of(plan: Plan) -> Mapping[str, OutputPlan]:
-    """The outputs of a plan; a sweep's are those of its best trial."""
-    return plan.trial.outputs if isinstance(plan, SweepPlan) else plan.outputs

@@ -29,7 +29,6 @@ from ml.specs.plan.plan import (
     Plan,
     StepPlan,
     SweepPlan,
-    outputs_of,
 )
 from ml.specs.sdk.load import Spec
 from ml.specs.search import hints
@@ -334,7 +333,7 @@ def _typed(
     """An output of the pipeline, with the type of the step's output that it comes from."""
     if origin is None:
         return output
-    inner = outputs_of(steps[origin.step].plan).get(origin.output)
+    inner = steps[origin.step].plan.outputs.get(origin.output)
     return replace(output, type=inner.type) if inner else output
 
 

@@ -135,6 +135,40 @@ def _load_as(kind: Kind, document: Document, file: Path) -> tuple[Any, tuple[Pro
             return None, translate(error, kind, document, file)
 
 
+def request(spec: Spec) -> dict[str, Any]:
+    """What azure-ai-ml would send for a job, as plain data; sends nothing.
+
+    A component is in the place of its id, an environment in that of its reference, as the spec has
+    them. `name` is there only if the spec names the job.
+    """
+    rest = importlib.import_module("azure.ai.ml.entities._job.to_rest_functions")
+    with quiet():
+        # An entity of its own, since azure-ai-ml changes the one that it converts.
+        entity = from_document(spec.document, spec.file, {}).entity
+        name = entity.name
+        job = entity._to_job() if hasattr(entity, "_to_job") else entity
+        body: dict[str, Any] = _plain(rest.to_rest_job_object(job))
+    return {**body, "name": name}
+
+
+def _plain(value: Any) -> Any:
+    """A part of a request: mappings without what is not set, lists, scalars. Else TypeError."""
+    if isinstance(value, dict):
+        return {
+            str(key): _plain(item)
+            for key, item in value.items()
+            if item is not None and (item or not isinstance(item, dict | list))
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    for convert in ("_to_rest_object", "as_dict"):
+        if hasattr(value, convert):
+            return _plain(getattr(value, convert)())
+    if not isinstance(value, str | int | float | None):
+        raise TypeError(f"the request has a {type(value).__name__}")
+    return value
+
+
 def stays_behind(file: Path, code: Path) -> bool:
     """Whether azure-ai-ml leaves a file of `code:` out (`.amlignore` in it, else `.gitignore`)."""
     ignoring = importlib.import_module("azure.ai.ml._utils._asset_utils")

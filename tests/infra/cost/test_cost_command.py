@@ -34,7 +34,7 @@ def test_every_environment_has_a_table(capsys: pytest.CaptureFixture[str]) -> No
     text = capsys.readouterr().out
     assert ran("cost", "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert [one["environment"] for one in found] == ["dev", "prod", "staging"]
+    assert [one["environment"] for one in found] == ["dev", "prod", "shared", "staging"]
     for one in found:
         assert f"{one['month']['worst']:,.0f}" in text
         assert one["month"]["idle"] <= one["month"]["typical"] <= one["month"]["worst"]

@@ -35,7 +35,7 @@ def test_lines_add_up(settings: Settings) -> None:
     cluster = lines["cluster cpu-cluster"]
     assert cluster.month.typical == pytest.approx(0.288 * 10 * (2 + 20 / 60))
     assert cluster.month.worst == pytest.approx(0.288 * 730 * 4)
-    assert lines["private endpoints"].month.idle == pytest.approx(0.01 * 730 * (8 + 10))
+    assert lines["private endpoints"].month.idle == pytest.approx(0.01 * 730 * (10 + 12))
     assert lines["container registry"].month.idle == pytest.approx(50 * 730 / 24 / 30)
     assert lines["DNS zones"].month.idle == pytest.approx(0.5 * 7)
     assert lines["Defender"].month.idle == pytest.approx(10 * 2)
@@ -66,14 +66,13 @@ def test_our_own_network_adds_a_nat_gateway(settings: Settings) -> None:
 
 
 def test_options_that_cost_have_lines(settings: Settings) -> None:
-    """A share, a customer-managed key, the shared registry, the image builder."""
+    """A share, a customer-managed key, the image builder."""
     storage = replace(settings.storage, nfs_share_gib=200, customer_managed_key=True)
-    shared = AssetRegistry(mode="create", name="mlplat-shared")
-    made = estimate(replace(settings, storage=storage, asset_registry=shared), LISTED)
+    made = estimate(replace(settings, storage=storage), LISTED)
     lines = {line.item: line for line in made.lines}
     assert lines["NFS share"].month.idle == pytest.approx(0.22 * 200)
     assert lines["storage key"].month.idle == pytest.approx(5)
-    assert lines["container registry"].month.idle == pytest.approx(2 * 50 * 730 / 24 / 30)
+    assert lines["container registry"].month.idle == pytest.approx(50 * 730 / 24 / 30)
     assert lines["Defender"].month.idle == pytest.approx(10 * 3)
     assert lines["cluster image-builder"].month.idle == 0
     assert lines["cluster image-builder"].month.worst == pytest.approx(0.226 * 730)

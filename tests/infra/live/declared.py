@@ -14,6 +14,9 @@ WORKSPACE = f"{GROUP}/providers/Microsoft.MachineLearningServices/workspaces/mlw
 IDENTITY = f"{GROUP}/providers/Microsoft.ManagedIdentity/userAssignedIdentities/id-ws"
 VAULT = f"{GROUP}/providers/Microsoft.KeyVault/vaults/kvmlplatdev"
 
+# The registry that another stack makes.
+REGISTRY = {"name": "mlplat-shared", "properties": {"regionDetails": [{"location": "West Europe"}]}}
+
 
 def resource(kind: str, name: str, /, **inputs: Any) -> Resource:
     return Resource(f"urn:pulumi:dev::platform::{name}", f"azure-native:{kind}", name, "", inputs)

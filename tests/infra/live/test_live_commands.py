@@ -20,7 +20,7 @@ from infra import cli
 from infra.live import arm, sas
 from infra.live.doctor import GLOBAL
 from infra.settings.loader import load
-from tests.infra.live.declared import STORAGE, SUBSCRIPTION, resources
+from tests.infra.live.declared import REGISTRY, STORAGE, SUBSCRIPTION, resources
 from tests.infra.live.doctor.ready import USAGES, usage
 from tests.stand_ins import arm_server, azurite_server, token_server
 from tests.stand_ins.arm_server import State
@@ -45,6 +45,7 @@ def azure(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         "tenantId": load("dev").tenant,
         "state": "Enabled",
     }
+    state.resources[load("dev").registry_id] = REGISTRY
     for _, question, _ in GLOBAL.values():
         state.answers[f"{HERE}/{question}"] = {"nameAvailable": True}
     for name in ("Storage", "KeyVault", "ManagedIdentity", "MachineLearningServices"):
@@ -56,7 +57,7 @@ def azure(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         usage("TotalDedicatedCores", 100),
         usage("TotalLowPriorityCores", 100, spot=True),
     ]
-    monkeypatch.setattr(cli, "_declared", lambda stack: resources())
+    monkeypatch.setattr(cli, "_declared", lambda stack, arm: resources())
     with arm_server.running(state, tmp_path) as (address, certificate):
         monkeypatch.setattr(arm, "PUBLIC", address)
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
@@ -140,7 +141,7 @@ def test_invalid_variables_of_azures_sign_in_are_named(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit 1 and one error, before the program runs; no secret in it."""
-    monkeypatch.setattr(cli, "_declared", lambda stack: pytest.fail("too early"))
+    monkeypatch.setattr(cli, "_declared", lambda stack, arm: pytest.fail("too early"))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     for words in (["doctor", "dev"], ["drift", "dev"], ["sas", "dev", "raw/a.csv"]):
@@ -214,8 +215,14 @@ def test_a_sas_beyond_the_limit_of_the_stack(
     """Exit 2, and the limit is the stack file's."""
     settings = load("dev")
     short = replace(settings, storage=replace(settings.storage, sas_hours=2))
-    monkeypatch.setattr(cli.loader, "load", lambda stack: short)
+    monkeypatch.setattr(cli.loader, "load", lambda stack, folder: short)
     code, out, err = ran(capsys, "sas", "dev", "raw/in/a.csv", "--hours", "3")
     assert (code, out) == (2, "")
     assert "error[sas-too-long]: 3 h" in err and "at most 2 h" in err
     assert ran(capsys, "sas", "dev", "raw/in/a.csv", "--hours", "2")[0] == 0
+
+
+def test_the_shared_registry_has_no_lake(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 2, before anybody is asked, with the environments to name instead."""
+    code, _, err = ran(capsys, "sas", "shared", "raw/x.csv")
+    assert code == 2 and "no-environment" in err and "dev, prod, staging" in err

@@ -44,9 +44,10 @@ HIDDEN = """
         "group", resource_group_name="rg", location="westeurope",
         opts=ResourceOptions(ignore_changes=["tags"]),
     )
-    azure.Provider("elsewhere", subscription_id="00000000-0000-0000-0000-000000000001")
+    elsewhere = azure.Provider("elsewhere", subscription_id="00000000-0000-0000-0000-000000000001")
     network.Subnet(
         "apart", resource_group_name=group.name, virtual_network_name="vnet", subnet_name="apart",
+        opts=ResourceOptions(provider=elsewhere),
     )
     resources.Deployment(
         "template", resource_group_name=group.name,
@@ -78,12 +79,14 @@ def test_findings_come_with_their_policy_level_and_resource(tmp_path: Path) -> N
 
 
 def test_resources_that_rules_cannot_check_are_refused(tmp_path: Path) -> None:
-    """A separate subnet, a template, a custom provider, manual changes; a lock by its scope."""
+    """A separate subnet, made in another subscription; a template, manual changes, a lock by its
+    scope.
+    """
     (found,) = captures(["prod"], root=_tree(tmp_path, HIDDEN))
     said = {(one.policy, one.urn.split("::")[-1]) for one in found.findings if one.mandatory}
-    assert {one for one in said if one[0].startswith(("known", "lock"))} == {
+    assert {one for one in said if one[0].startswith(("known", "lock", "own-provider"))} == {
         ("known-kind", "apart"),
-        ("known-kind", "elsewhere"),
+        ("own-provider", "apart"),
         ("known-kind", "template"),
         ("known-changes", "group"),
         ("lock-not-on-group", "lock"),

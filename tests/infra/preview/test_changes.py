@@ -17,6 +17,7 @@ from infra.preview.capture import ABSENT, Capture, Change, Finding, Property, Re
 from infra.preview.diagram import page
 from infra.preview.report import Report, rendered, reports, revision_tree
 from infra.settings.loader import load
+from infra.settings.workflows import ROLE_MANAGERS, ROLES
 from ml.core.errors import Refused
 from tests.conftest import ROOT
 from tests.infra.programs import tree
@@ -239,8 +240,9 @@ def test_a_shallow_clone_has_a_hint(tmp_path: Path) -> None:
 def test_a_comparison_needs_git_and_a_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Refused, match="is not a git repository"), revision_tree(tmp_path, "main"):
+    with pytest.raises(Refused, match="no-repository"), revision_tree(tmp_path, "main"):
         pass
+    _git(tmp_path, "init", "-q")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Refused, match=r"error\[no-git\]"), revision_tree(tmp_path, "main"):
         pass
@@ -261,18 +263,20 @@ def test_a_failing_revision_is_named(tmp_path: Path) -> None:
         reports(["dev"], against="HEAD", root=here)
     (problem,) = refused.value.problems
     assert problem.found.startswith("as of HEAD, the program of `dev` ended with 1: error[unknown-")
-    assert "Pulumi.dev.yaml:" in problem.found and "another revision" in problem.hint
+    assert "the configuration of dev" in problem.found and "another revision" in problem.hint
 
 
 @pytest.mark.slow
 def test_a_removed_stack_file_is_reported(tmp_path: Path) -> None:
     """A renamed stack is one removed and one added."""
     leave = shutil.ignore_patterns("__pycache__", "Pulumi.prod.yaml", "Pulumi.staging.yaml")
+    # The shared registry stays, which dev uses.
     for room in ("infra", "policies", "ml/core"):
         shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)
     here = _repository(tmp_path)
     (here / "infra" / "Pulumi.dev.yaml").rename(here / "infra" / "Pulumi.next.yaml")
-    gone, new = reports([], against="HEAD", root=here)
+    gone, new, shared = reports([], against="HEAD", root=here)
+    assert (shared.capture.stack, shared.changes) == ("shared", ())
     assert (gone.capture.stack, gone.removed, new.capture.stack, new.removed) == (
         *("dev", True),
         *("next", False),
@@ -305,3 +309,36 @@ def test_one_changed_value_is_one_changed_property(tmp_path: Path) -> None:
     assert change.properties == (Property(path, 2, 1),)
     assert report.problems == () and report.refused == ()
     assert report.base_cost and report.base_cost.total.worst > report.cost.total.worst
+
+
+def _assignment(role: str, **more: Any) -> Resource:
+    id = f"/subscriptions/{'0' * 36}/providers/Microsoft.Authorization/roleDefinitions/{role}"
+    return _resource("train-lake", "authorization:RoleAssignment", roleDefinitionId=id, **more)
+
+
+@pytest.mark.parametrize("form", ["text", "md"])
+def test_the_role_of_an_assignment_is_named(form: Any) -> None:
+    """What changed is at the end of a long id; a new assignment says who gets what on what."""
+    reader, owner = _assignment(ROLES["Reader"]), _assignment(ROLE_MANAGERS["Owner"], scope="s")
+    unknown = _assignment("11111111-0000-0000-0000-000000000001")
+    for before, after, shown in (
+        ((reader,), (owner,), ("Reader", "Owner")),
+        ((), (owner,), (ABSENT, "Owner")),
+        ((owner,), (), ("Owner", ABSENT)),
+        ((reader,), (unknown,), ("Reader", "11111111-0000-0000-0000-000000000001")),
+    ):
+        differences = changes(_capture(*before), _capture(*after))
+        text = rendered([_report(_capture(*after), base="main", changes=differences)], form)
+        pair = " → ".join(shown) if form == "text" else " | ".join(f"`{role}`" for role in shown)
+        assert pair in text
+
+
+@pytest.mark.parametrize("length", [10, 90, 300])
+def test_a_cut_value_shows_what_differs(length: int) -> None:
+    before, after = (_resource("a", x=f"{'/y' * length}{end}{'z' * length}") for end in "ab")
+    report = _report(
+        _capture(after), base="main", changes=changes(_capture(before), _capture(after))
+    )
+    line = next(line for line in rendered([report], "text").splitlines() if " x: " in line)
+    old, new = line.partition("x: ")[2].split(" → ")
+    assert "ya" in old and "yb" in new and max(len(old), len(new)) <= 100

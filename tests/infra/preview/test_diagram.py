@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from infra.preview.capture import Capture, Resource
 from infra.preview.diagram import markdown, page
-from infra.settings.workflows import OF_THE_PROGRAM
+from infra.settings.workflows import OF_THE_PROGRAM, ROLE_MANAGERS
 from tests.infra.programs import changed, own
 
 STACK = Resource("urn:stack", "pulumi:pulumi:Stack", "platform-dev", "", {}, custom=False)
 NODE = re.compile(r'(n\d+)\["([^"]*)"\]')
 EDGE = re.compile(r'(n\d+) -->(?:\|"([^"]*)"\|)? (n\d+)')
 GROUP = re.compile(r'subgraph g\d+\["([^"]*)"\]')
+OWNER = ROLE_MANAGERS["Owner"]
 ACCESS, SERVICES, NETWORK = "Access: roles of people", "Access: roles of Azure", "Network:"
 
 
@@ -82,11 +86,19 @@ def test_role_assignments_show_who_has_which_roles() -> None:
     edges = _edges(own()["prod"], ACCESS)
     for purpose in OF_THE_PROGRAM:
         assert edges["GitHub Actions", purpose] == {"OIDC"}
+    prod = _graphs(own()["prod"])
+    access = next(text for title, text in prod.items() if title.startswith(ACCESS))
+    starts = [edge[1] for edge in EDGE.finditer(access) if edge[2] == "OIDC"]
+    environments = [node[2] for node in NODE.finditer(access) if node[1] in starts]
+    assert [text.rpartition("<br/>")[2] for text in environments] == [
+        f"prod-{purpose}" for purpose in ("release", "train", "watch")
+    ]
+    assert len(starts) == len({*starts})
     assert edges["train", "workspace"] == {"Job Submitter"}
     assert edges["release", "workspace"] == {"Releaser", "Monitoring Reader"}
     assert edges["cluster-image-builder", "images"] == {"AcrPush"}
     # Three clusters with equal roles share a node.
-    storage = {"Blob Data Contributor", "Queue Data Contributor", "Table Data Contributor"}
+    storage = {"Blob Writer", "Queue Data Contributor", "Table Data Contributor"}
     assert edges["cluster-cpu-cluster", "workspace-storage"] == storage
     assert not [edge for edge in edges if edge[0] in ("cluster-gpu-spot", "workspace")]
     services = _edges(own()["prod"], SERVICES)
@@ -94,10 +106,89 @@ def test_role_assignments_show_who_has_which_roles() -> None:
     assert "Contributor" in services["workspace", "images"]
 
 
+def test_a_description_does_not_name_the_role() -> None:
+    """The id of the role does: Azure grants that one."""
+    capture = own()["dev"]
+    owner = "/subscriptions/x/providers/Microsoft.Authorization/roleDefinitions"
+    resources = tuple(
+        replace(one, inputs={**one.inputs, "roleDefinitionId": f"{owner}/{OWNER.upper()}"})
+        if one.name == "train-workspace"
+        else one
+        for one in capture.resources
+    )
+    assert _edges(replace(capture, resources=resources), ACCESS)["train", "workspace"] == {"Owner"}
+
+
+_TEXT = st.text(st.characters(codec="ascii", exclude_characters="$,"), min_size=1, max_size=9)
+_DESTINATIONS = st.one_of(
+    _TEXT,
+    st.none(),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "serviceResourceId": _TEXT,
+            "subresourceTarget": _TEXT,
+            "serviceTag": _TEXT,
+            "addressPrefixes": st.lists(_TEXT),
+            "action": st.sampled_from(["Allow", "Deny"]),
+        },
+    ),
+)
+_RULES = st.dictionaries(
+    _TEXT, st.fixed_dictionaries({"destination": _DESTINATIONS}, optional={"type": _TEXT})
+)
+_OPENING = st.fixed_dictionaries(
+    {"direction": st.just("Outbound"), "access": st.just("Allow")},
+    optional={"destinationAddressPrefix": _TEXT, "destinationAddressPrefixes": st.lists(_TEXT)},
+)
+
+
+@given(_RULES, st.lists(_OPENING), st.booleans())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_rule_of_a_network_is_drawn(
+    rules: dict[str, Any], openings: list[Any], has_group: bool
+) -> None:
+    """Whatever of its optional fields it has: hosts, resources, service tags and addresses."""
+    workspace = _resource(
+        "w",
+        "machinelearningservices:Workspace",
+        managedNetwork={"isolationMode": "AllowOnlyApprovedOutbound", "outboundRules": rules},
+    )
+    group = _resource("g", "network:NetworkSecurityGroup", securityRules=openings)
+    subnet: dict[str, Any] = {"name": "compute", "natGateway": {"id": "n"}}
+    subnet |= {"networkSecurityGroup": {"id": "${NetworkSecurityGroup:g.id}"}} if has_group else {}
+    network = _resource(
+        "v",
+        "network:VirtualNetwork",
+        addressSpace={"addressPrefixes": ["10.0.0.0/16"]},
+        subnets=[subnet],
+    )
+    compute = _resource(
+        "c", "machinelearningservices:Compute", properties={"computeType": "Kubernetes"}
+    )
+    private = _resource(
+        "p",
+        "network:PrivateEndpoint",
+        subnet={"id": "/subnets/of-another-network"},
+        privateLinkServiceConnections=[{"privateLinkServiceId": "/x/y", "groupIds": ["blob"]}],
+    )
+    capture = Capture("dev", (STACK, workspace, group, network, compute, private), {})
+    edges = _edges(capture, NETWORK)
+    ends = {end for start, end in edges if start == "c"}
+    for rule in rules.values():
+        destination = rule["destination"]
+        if isinstance(destination, dict) and destination.get("serviceResourceId"):
+            continue
+        if isinstance(destination, dict) and destination.get("serviceTag"):
+            assert destination.get("action") == "Deny" or "allowed service tags" in ends
+        elif not destination or isinstance(destination, str):
+            assert "allowed hosts" in ends
+
+
 def test_every_role_assignment_is_in_a_diagram() -> None:
     """Each is one label, or shares it with those of identities with equal roles."""
     roles = {
-        (str(one.inputs["description"]).partition(":")[0], one.inputs["scope"])
+        (one.inputs["roleDefinitionId"], one.inputs["scope"])
         for one in own()["prod"].provided
         if one.kind == "authorization:RoleAssignment"
     }

@@ -1,17 +1,27 @@
-"""The program: three stacks, and every option of the settings, against the stand-in engine."""
+"""The program: every stack, and every option of the settings, against the stand-in engine."""
 
 from __future__ import annotations
 
+import asyncio
+import fnmatch
+import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infra.live.addresses import Addresses
 from infra.preview.capture import SECRET, Capture, Resource, changes
 from infra.preview.sdk_types import problems
-from infra.settings.loader import load
+from infra.program import access, registry
+from infra.settings.loader import configuration, configured, environments, load, stacks
+from infra.settings.workflows import BLOB_WRITER, ON_REGISTRY, RELEASES, role_name, writes_only
+from ml.core.errors import Refused
 from tests.conftest import ROOT
-from tests.infra.programs import SHARED, capture, changed, own
+from tests.infra.programs import ACCOUNTS, SHARED, capture, changed, own
+from tests.infra.programs import registry as answered
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +37,7 @@ def _sound(found: Capture) -> None:
     assert all(addresses.place(one).id for one in found.provided)
 
 
-@pytest.mark.parametrize("stack", ["dev", "prod", "staging"])
+@pytest.mark.parametrize("stack", ["dev", "prod", "shared", "staging"])
 def test_every_stack_is_valid(stack: str) -> None:
     """Every resource belongs to a component."""
     found = own()[stack]
@@ -47,7 +57,8 @@ def test_the_program_is_at_most_fifty_lines() -> None:
 def test_private_and_starter_differ_by_one_flag() -> None:
     assert _kinds(own()["staging"], "network:PrivateEndpoint").keys() == {
         *("images-registry", "lake-blob", "lake-dfs", "vault-vault", "workspace-amlworkspace"),
-        *("workspace-storage-blob", "workspace-storage-file", "assets-amlregistry"),
+        *("workspace-storage-blob", "workspace-storage-file"),
+        *("assets-amlregistry", "assets-blob", "assets-registry"),
     }
     assert not [one for one in own()["dev"].provided if one.kind.startswith("network:")]
     workspaces = [
@@ -129,6 +140,41 @@ def test_clusters_wait_for_the_workspaces_role_on_itself(stack: str) -> None:
         assert right.urn in cluster.dependencies
 
 
+def test_what_needs_a_role_waits_until_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Azure answers minutes before a new role counts; one that is there is not waited for."""
+    for found in (own()["dev"], own()["prod"]):
+        for one in _kinds(found, "authorization:RoleAssignment").values():
+            assert one.hooks == (f"{found.component(one)}-count",), one.name
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    nothing: Any = None
+    asyncio.run(access.wait_until_it_counts(nothing))
+    assert waits == [120]
+
+
+@pytest.mark.parametrize("stack", ["dev", "prod"])
+def test_the_managed_network_comes_after_the_workspaces_roles(stack: str) -> None:
+    """With the first cluster, which waits for the roles on the workspace; others wait for it."""
+    found = own()[stack]
+    workspace = _kinds(found, "machinelearningservices:Workspace")["workspace"].inputs
+    assert workspace["provisionNetworkNow"] is False
+    clusters = [*_kinds(found, "machinelearningservices:Compute").values()]
+    urns = {one.urn for one in clusters}
+    (first,) = (one for one in clusters if not urns & {*one.dependencies})
+    others = [one for one in clusters if one is not first]
+    rights = {
+        one.urn
+        for one in found.provided
+        if one.kind == "authorization:RoleAssignment" and found.component(one) == "workspace-rights"
+    }
+    assert rights <= {*first.dependencies}
+    assert others and all({first.urn, *rights} <= {*one.dependencies} for one in others)
+
+
 def test_each_cluster_has_an_identity_of_its_own() -> None:
     clusters = _kinds(own()["prod"], "machinelearningservices:Compute").values()
     held = [one.inputs["identity"]["userAssignedIdentities"][0] for one in clusters]
@@ -151,7 +197,7 @@ def test_a_private_registry_has_a_cluster_that_builds_images() -> None:
     own_rights = {name: role for name, role in rights.items() if "image-builder" in name}
     assert own_rights == {
         "cluster-image-builder-images": "AcrPush",
-        "cluster-image-builder-storage": "Storage Blob Data Contributor",
+        "cluster-image-builder-storage": "AzureML Blob Writer",
     }
     starter = _kinds(own()["dev"], "machinelearningservices:Workspace")["workspace"].inputs
     assert "imageBuildCompute" not in starter
@@ -172,13 +218,13 @@ def test_a_budget_of_another_month_is_another_budget() -> None:
     assert budget["budgetName"] == "budget-mlplat-prod-2026-12"
 
 
-def test_one_environment_creates_the_registry_and_others_use_it() -> None:
+def test_one_stack_creates_the_registry_and_environments_use_it() -> None:
     made = {
         stack: len(_kinds(found, "machinelearningservices:Registry"))
         for stack, found in own().items()
     }
-    assert made == {"dev": 0, "prod": 1, "staging": 0}
-    (region,) = _kinds(own()["prod"], "machinelearningservices:Registry")["assets"].inputs[
+    assert made == {"dev": 0, "prod": 0, "shared": 1, "staging": 0}
+    (region,) = _kinds(own()["shared"], "machinelearningservices:Registry")["assets"].inputs[
         "regionDetails"
     ]
     # Azure names what is its own; where the region has no zones, its storage has none either.
@@ -253,7 +299,9 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     )
     _sound(found)
     assert _in_between(found) == []
-    assert _kinds(found, "storage:FileShare")["share"].inputs["enabledProtocols"] == "NFS"
+    share = _kinds(found, "storage:FileShare")["share"]
+    assert share.inputs["enabledProtocols"] == "NFS"
+    assert share.ignore_changes == ("enabledProtocols",), "a refresh would replace the share"
     assert ("${StorageAccount:share-storage.id}", "file") in _led_to(found), "jobs mount it"
     locks = _kinds(found, "authorization:ManagementLockByScope")
     assert locks["lock-share"].inputs["scope"] == "${StorageAccount:share-storage.id}"
@@ -286,9 +334,9 @@ def test_the_workflows_have_the_roles_that_they_need() -> None:
     """Uploads to the workspace's storage use its identity, and a SAS grants no more than its roles.
     A release writes the endpoint, whose identity it must be allowed to assign.
     """
-    blobs = "Storage Blob Data Contributor"
     granted = _rights(own()["dev"])
-    assert granted["train-storage"] == granted["train-lake"] == granted["release-storage"] == blobs
+    assert granted["train-storage"] == granted["release-storage"] == "AzureML Blob Writer"
+    assert granted["train-lake"] == "Storage Blob Data Reader"
     assert granted["release-endpoints"] == "Managed Identity Operator"
     assigned = _kinds(own()["dev"], "authorization:RoleAssignment")["release-endpoints"].inputs
     assert assigned["scope"] == "${UserAssignedIdentity:endpoints.id}"
@@ -323,16 +371,137 @@ def test_an_endpoint_may_record_requests() -> None:
     """A `data_collector` writes to the workspace's storage as the endpoint."""
     assigned = _kinds(own()["dev"], "authorization:RoleAssignment")["endpoints-storage"].inputs
     assert assigned["scope"] == "${StorageAccount:workspace-storage.id}"
-    assert _rights(own()["dev"])["endpoints-storage"] == "Storage Blob Data Contributor"
+    # And nothing else: training data and models lie in the same container.
+    path = "@Resource[Microsoft.Storage/storageAccounts/blobServices/containers/blobs:path]"
+    below = f" AND ({path} StringLike 'modelDataCollector/*')))"
+    assert assigned["condition"].endswith(below)
+    assert _rights(own()["dev"])["endpoints-storage"] == "AzureML Blob Writer"
+
+
+CONTAINERS = {
+    "jobs": ("azureml", "azureml-blobstore-6f8d2c1e-0000-4000-8000-000000000000"),
+    "uploads": ("6f8d2c1e-0000-4000-8000-000000000000",),
+    "releases": ("releases",),
+    # Of diagnostics, and whatever else comes to lie in the account.
+    "others": ("insights-logs-audit", "azureml2", "azureml-else", "$logs", "release", "releases2"),
+}
+
+
+def _may_write(assignment: Resource, container: str) -> bool:
+    """Whether the assignment's condition lets blobs of a container be written."""
+    condition = assignment.inputs.get("condition")
+    assert condition is None or assignment.inputs["conditionVersion"] == "2.0"
+    names = re.findall(r"blobServices/containers:name\] StringLike '([^']+)'", condition or "")
+    return condition is None or any(fnmatch.fnmatchcase(container, name) for name in names)
+
+
+@pytest.mark.attack("a job, an endpoint or who trains rewrites the audit log")
+@pytest.mark.parametrize("stack", ["dev", "prod"])
+def test_who_writes_where_in_the_workspaces_storage(stack: str) -> None:
+    """Beside the workspace itself, which Azure ML acts as, only releases write what they note."""
+    writers = {"Storage Blob Data Contributor", BLOB_WRITER.name}
+    written = {
+        name: {
+            kind
+            for kind, containers in CONTAINERS.items()
+            for container in containers
+            if _may_write(one, container)
+        }
+        for name, one in _kinds(own()[stack], "authorization:RoleAssignment").items()
+        if one.inputs["scope"] == "${StorageAccount:workspace-storage.id}"
+        and role_name(one.inputs["roleDefinitionId"]) in writers
+    }
+    clusters = [cluster.name for cluster in load(stack).computes]
+    assert written == {
+        "workspace-storage-blobs": {*CONTAINERS},
+        "release-storage": {"jobs", "uploads", "releases"},
+        "train-storage": {"jobs", "uploads"},
+        "endpoints-storage": {"jobs"},
+        **{f"cluster-{name}-storage": {"jobs"} for name in clusters},
+    }
+    (container,) = (
+        one
+        for one in _kinds(own()[stack], "storage:BlobContainer").values()
+        if one.inputs["accountName"] == "${StorageAccount:workspace-storage.name}"
+    )
+    assert container.inputs["containerName"] == RELEASES
+
+
+@pytest.mark.attack("a job of one project reads or forges what callers of another asked")
+@pytest.mark.parametrize("stack", ["dev", "prod"])
+def test_jobs_neither_read_nor_write_what_endpoints_collect(stack: str) -> None:
+    """Those of all projects share a container, and a cluster has one identity. Who watches, who
+    releases and the workspace itself read it.
+    """
+    blobs = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
+    beside = f"(@Resource[{blobs}:path] StringNotLike 'modelDataCollector/*')"
+    granted = _kinds(own()[stack], "authorization:RoleAssignment")
+    clusters = [f"cluster-{cluster.name}-storage" for cluster in load(stack).computes]
+    for name in (*clusters, "train-storage"):
+        condition = granted[name].inputs["condition"]
+        assert f" AND {beside})) AND ((!(ActionMatches{{'{blobs}/read'}}" in condition
+        assert condition.endswith(f" OR {beside})") and condition.count("(") == condition.count(")")
+    readers = {"Storage Blob Data Reader", "Storage Blob Data Contributor", BLOB_WRITER.name}
+    unlimited = {
+        name
+        for name, one in granted.items()
+        if one.inputs["scope"] == "${StorageAccount:workspace-storage.id}"
+        and role_name(one.inputs["roleDefinitionId"]) in readers
+        and beside not in (one.inputs.get("condition") or "")
+    }
+    assert unlimited == {
+        *("workspace-storage-blobs", "watch-storage", "release-storage", "endpoints-storage")
+    }
+
+
+def test_a_condition_covers_every_write_of_its_role() -> None:
+    """An action that it does not name would be allowed everywhere."""
+    condition = writes_only("a", "b-*")
+    actions = re.findall(r"!\(ActionMatches\{'([^']+)'\}\)", condition)
+    assert {*BLOB_WRITER.data_actions} - {*actions} == {
+        "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read"
+    }
+    assert not any("containers/write" in one or "delete" in one for one in BLOB_WRITER.actions)
+    name = "@Resource[Microsoft.Storage/storageAccounts/blobServices/containers:name]"
+    assert condition.endswith(f" OR (({name} StringLike 'a' OR {name} StringLike 'b-*')))")
+    assert condition.count("(") == condition.count(")")
+
+
+def test_the_lake_is_read_unless_a_stack_says_write(tmp_path: Path) -> None:
+    """No identity of a stack that says nothing writes it."""
+    for stack in ("dev", "prod"):
+        lake = {
+            one.inputs["description"].partition(":")[0]
+            for one in _kinds(own()[stack], "authorization:RoleAssignment").values()
+            if one.inputs["scope"] == "${StorageAccount:lake.id}"
+        }
+        approver = "Azure AI Enterprise Network Connection Approver"
+        assert lake == {"Storage Blob Data Reader", approver}
+    found = changed(tmp_path, clusters=[{"name": "cpu", "preset": "cpu", "lake": "write"}])
+    assert _rights(found)["cluster-cpu-lake"] == "AzureML Blob Writer"
 
 
 def test_a_vault_declares_empty_access_policies() -> None:
     """Azure requires the list ("The parameter accessPolicies is not specified"); only roles grant
     access.
     """
-    for found in own().values():
+    for stack in environments():
+        found = own()[stack]
         properties = _kinds(found, "keyvault:Vault")["vault"].inputs["properties"]
         assert properties["accessPolicies"] == [] and properties["enableRbacAuthorization"] is True
+
+
+def test_a_vault_of_another_generation_has_another_name(tmp_path: Path) -> None:
+    """After a destroyed stack, whose deleted vault holds its name."""
+    names = {
+        str(_kinds(found, "keyvault:Vault")["vault"].inputs["vaultName"])
+        for found in (
+            changed(_folder(tmp_path, "a"), vault={"generation": 1}),
+            changed(_folder(tmp_path, "b"), vault={"generation": 2}),
+        )
+    }
+    first, second = sorted(names)
+    assert second == f"{first}2" and len(second) <= 24
 
 
 def test_a_customer_key_encrypts_every_service_of_an_account() -> None:
@@ -349,7 +518,7 @@ def test_jobs_and_endpoints_read_the_shared_registry_and_a_release_writes_it() -
     granted = _rights(own()["dev"])
     roles = {name: role for name, role in granted.items() if name.endswith("-assets")}
     assert roles == {
-        "release-assets": "AzureML Registry User",
+        "release-assets": "AzureML Registry Publisher",
         "train-assets": "Reader",
         "watch-assets": "Reader",
         "endpoints-assets": "Reader",
@@ -435,9 +604,9 @@ def _led_to(found: Capture) -> set[tuple[str, str]]:
 
 def test_jobs_reach_the_shared_registry_wherever_it_is() -> None:
     """It only has private addresses, also for environments that use it, including starters."""
-    of_prod = f"/subscriptions/{load('dev').subscription}/resourceGroups/rg-mlplat-prod"
-    shared = f"{of_prod}/providers/Microsoft.MachineLearningServices/registries/mlplat-shared"
-    for stack, id in (("dev", shared), ("staging", shared), ("prod", "${Registry:assets.id}")):
+    group = f"/subscriptions/{load('dev').subscription}/resourceGroups/rg-mlplat-shared"
+    shared = f"{group}/providers/Microsoft.MachineLearningServices/registries/mlplat-shared"
+    for stack, id in (("dev", shared), ("staging", shared), ("prod", shared)):
         assert (id, "amlregistry") in _led_to(own()[stack])
         approves = _kinds(own()[stack], "authorization:RoleAssignment")[
             "workspace-approves-assets-amlregistry"
@@ -450,7 +619,7 @@ def test_the_content_of_the_shared_registry_is_reachable(isolation: str, tmp_pat
     """An endpoint of the registry leads to neither its models nor its images."""
     found = changed(tmp_path, asset_registry=SHARED, network={"isolation": isolation})
     _sound(found)
-    ids = (SHARED["storage"], SHARED["images"])
+    ids = (ACCOUNTS["blob"], ACCOUNTS["registry"])
     endpoints = _kinds(found, "network:PrivateEndpoint")
     for name, id in zip(("assets-blob", "assets-registry"), ids, strict=True):
         (led,) = endpoints[name].inputs["privateLinkServiceConnections"]
@@ -474,7 +643,7 @@ def test_the_user_of_a_compute_instance_has_its_roles(tmp_path: Path) -> None:
     }
     assert held == {
         ("${Workspace:workspace.id}", "AzureML Data Scientist"),
-        ("${StorageAccount:workspace-storage.id}", "Storage Blob Data Contributor"),
+        ("${StorageAccount:workspace-storage.id}", "AzureML Blob Writer"),
         ("${StorageAccount:workspace-storage.id}", "Storage File Data Privileged Contributor"),
         ("${StorageAccount:lake.id}", "Storage Blob Data Reader"),
     }
@@ -540,3 +709,187 @@ def test_without_any_optional_setting(tmp_path: Path) -> None:
     found = changed(tmp_path, clusters=[], endpoints=[], asset_registry={"mode": "none"})
     _sound(found)
     assert _kinds(found, "machinelearningservices:Compute").keys() == {"image-builder"}
+    bare = changed(
+        tmp_path / "bare",
+        **{"clusters": [], "asset_registry": {"mode": "none"}, "exposure": "starter"},
+        network={},
+    )
+    workspace = _kinds(bare, "machinelearningservices:Workspace")["workspace"].inputs
+    assert workspace["provisionNetworkNow"] is True, "no cluster brings the network about"
+
+
+def test_an_environment_works_without_a_registry(tmp_path: Path) -> None:
+    """Nothing of it leads to one, and its stack refers to no other."""
+    alone = capture("dev", config={"platform:asset_registry": '{"mode": "none"}'})
+    _sound(alone)
+    assert "mlplat-shared" not in str(alone.resources) and "assetRegistry" not in alone.outputs
+
+
+def test_the_stack_of_the_registry_holds_it_alone() -> None:
+    """Kept by `protect`, watched, in a budget; nothing in it waits for an environment."""
+    shared = own()["shared"]
+    kinds = {one.kind for one in shared.provided}
+    assert not kinds & {"machinelearningservices:Workspace", "storage:StorageAccount"}
+    (registry,) = _kinds(shared, "machinelearningservices:Registry").values()
+    assert registry.protect and registry.inputs["publicNetworkAccess"] == "Disabled"
+    assert shared.outputs["assetRegistryId"] == "${Registry:assets.id}"
+    assert load("shared").registry_id == load("prod").registry_id
+    locked = capture(
+        "shared",
+        config={"platform:guardrails": '{"monthly_budget": 5, "budget_from": "2026-12"}'},
+    )
+    (lock,) = _kinds(locked, "authorization:ManagementLockByScope").values()
+    assert lock.inputs["scope"] == "${Registry:assets.id}"
+
+
+def test_pulumis_configuration_decides_and_not_the_file() -> None:
+    """What `pulumi config set`, `-c` and environments of ESC say, whole or in part."""
+    plain = capture("dev")
+    changed = capture(
+        "dev",
+        config={
+            "platform:owner": "else@example.com",
+            "platform:clusters": '[{"name": "other", "preset": "cpu", "max_nodes": 1}]',
+        },
+    )
+    assert (
+        _kinds(plain, "resources:ResourceGroup")["group"].inputs["tags"]["owner"]
+        != (_kinds(changed, "resources:ResourceGroup")["group"].inputs["tags"]["owner"])
+    )
+    assert [one for one in changed.outputs if one.startswith("cluster:")] == ["cluster:other"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("platform:exposur", "private", "unknown-field"),
+        ("platform:exposure", "open", "wrong-value"),
+        ("platform:clusters", "[{", "a list"),
+        ("platform:guardrails", '{"monthly_budget": "much"}', "a whole number"),
+        ("platform:name", "", "2 to 8 lower-case letters"),
+        ("platform:asset_registry", '{"mode": "use", "name": "shared"}', "missing-field"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_by_the_same_model(
+    key: str, value: str, words: str
+) -> None:
+    """Named by its key, without a traceback."""
+    with pytest.raises(Refused) as refused:
+        configured("dev", {**configuration("dev"), key: value})
+    assert words in str(refused.value) and "the configuration of dev" in str(refused.value)
+    if key == "platform:exposure":
+        with pytest.raises(Refused, match="the configuration of dev"):
+            capture("dev", config={key: value})
+
+
+def test_other_settings_of_the_provider_are_not_ours() -> None:
+    assert capture("dev", config={"azure-native:useOidc": "true"}) == own()["dev"]
+
+
+@pytest.mark.parametrize("stack", stacks())
+def test_the_configuration_is_what_the_file_says(stack: str) -> None:
+    """The offline tools read the file, the program reads what Pulumi makes of it."""
+    assert configured(stack, configuration(stack)) == load(stack)
+
+
+def test_the_outputs_that_others_read() -> None:
+    """Who signs in, where images and secrets are, what serves."""
+    outputs = own()["staging"].outputs
+    assert outputs["watchClientId"] == "${UserAssignedIdentity:watch.clientId}"
+    assert outputs["registryServer"] == "${Registry:images.loginServer}"
+    assert outputs["vault"] == "${Vault:vault.name}"
+    assert outputs["workspace"] == "${Workspace:workspace.name}"
+    assert outputs["assetRegistry"] == "mlplat-shared"
+    endpoints = {name for name in outputs if name.startswith("endpoint:")}
+    assert endpoints == {f"endpoint:{one.name}" for one in load("staging").endpoints}
+
+
+def _absent(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    raise LookupError('Status=404 Code="ResourceNotFound"')
+
+
+def test_an_update_before_the_registry_names_the_stack_to_deploy() -> None:
+    with pytest.raises(Refused, match="mlplat-shared in rg-mlplat-shared does not exist"):
+        capture("dev", ask=_absent)
+
+
+def test_a_preview_before_the_registry_lacks_its_accounts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pulumi previews every stack before it changes the first; another failure is one."""
+    monkeypatch.setattr("pulumi.runtime.is_dry_run", lambda: True)
+    monkeypatch.setattr(registry.ml, "get_registry", lambda **names: _absent(names))
+    assert registry._accounts(load("dev")) == {}
+    monkeypatch.setattr("pulumi.runtime.is_dry_run", lambda: False)
+    with pytest.raises(Refused, match="make deploy STACK=shared"):
+        registry._accounts(load("dev"))
+    assert "mlplat-shared in rg-mlplat-shared does not exist yet" in capsys.readouterr().err
+
+    def forbidden(**names: str) -> None:
+        raise PermissionError("AuthorizationFailed")
+
+    monkeypatch.setattr(registry.ml, "get_registry", forbidden)
+    with pytest.raises(PermissionError):
+        registry._accounts(load("dev"))
+
+
+ELSEWHERE = "6f8d2c1e-9999-4000-8000-000000000000"
+
+
+@pytest.mark.parametrize("isolation", ["managed", "own"])
+def test_a_registry_may_be_in_another_subscription(isolation: str, tmp_path: Path) -> None:
+    """Azure is asked there; roles are granted there by the definitions of that subscription, and
+    private endpoints lead there. Nothing is made in it.
+    """
+    asked: list[Mapping[str, Any]] = []
+    config = {
+        "platform:asset_registry": json.dumps({**SHARED, "subscription": ELSEWHERE}),
+        "platform:network": json.dumps({"isolation": isolation}),
+    }
+
+    def ask(question: Mapping[str, Any]) -> Mapping[str, Any]:
+        asked.append(question)
+        return answered(question)
+
+    found = capture("prod", config=config, ask=ask)
+    _sound(found)
+    (question,) = asked
+    assert question["subscriptionId"] == ELSEWHERE and question["registryName"] == "other"
+    assert {one.provider for one in found.resources} == {""}
+    assert not [one for one in found.resources if one.type.startswith("pulumi:providers")]
+    id = f"/subscriptions/{ELSEWHERE}/resourceGroups/rg-other/providers/"
+    id += "Microsoft.MachineLearningServices/registries/other"
+    endpoint = _kinds(found, "network:PrivateEndpoint")["assets-amlregistry"].inputs
+    (led,) = endpoint["privateLinkServiceConnections"]
+    assert led["privateLinkServiceId"] == id
+    assert endpoint["location"] == load("prod").location
+    on_it = {
+        name: one.inputs
+        for name, one in _kinds(found, "authorization:RoleAssignment").items()
+        if one.inputs["scope"] == id
+    }
+    assert {"release-assets", "train-assets", "watch-assets", "endpoints-assets"} <= {*on_it}
+    names = {role_name(one["roleDefinitionId"]) for one in on_it.values()}
+    assert names <= {*ON_REGISTRY} and "AzureML Registry Publisher" in names
+    for inputs in on_it.values():
+        assert inputs["roleDefinitionId"].startswith(f"/subscriptions/{ELSEWHERE}/")
+
+
+def test_a_registry_has_accounts_in_each_of_its_regions() -> None:
+    """An environment of another region reaches those of its own."""
+    registry = {"mode": "create", "name": "mlplat-shared", "regions": ["northeurope"]}
+    shared = capture("shared", config={"platform:asset_registry": json.dumps(registry)})
+    (made,) = _kinds(shared, "machinelearningservices:Registry").values()
+    regions = {each["location"]: each for each in made.inputs["regionDetails"]}
+    assert {*regions} == {"westeurope", "northeurope"}
+    assert regions["northeurope"]["storageAccountDetails"]
+    accounts = answered({})["regionDetails"]
+    there = {"regionDetails": [{**accounts[1], "location": "northeurope"}]}
+    config = {"azure-native:location": "northeurope"}
+    prod = capture("prod", config=config, ask=lambda _: there)
+    assert ACCOUNTS["blob"] in str(_kinds(prod, "network:PrivateEndpoint")["assets-blob"].inputs)
+
+
+def test_a_registry_of_another_region_is_refused() -> None:
+    with pytest.raises(Refused, match="no accounts in westeurope"):
+        capture("dev", ask=lambda _: {"regionDetails": [{"location": "northeurope"}]})

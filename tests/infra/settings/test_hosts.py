@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from infra.program.network import OUTBOUND
-from infra.settings.loader import load, stacks
+from infra.settings.loader import environments, load
 from tests.conftest import ROOT
 
 IMAGES = ROOT / "ml" / "environments"
@@ -39,7 +39,7 @@ def _conda() -> Iterator[dict[str, Any]]:
         yield yaml.safe_load(file.read_text())
 
 
-@pytest.mark.parametrize("stack", [one for one in stacks() if load(one).private])
+@pytest.mark.parametrize("stack", [one for one in environments() if load(one).private])
 def test_the_hosts_of_the_images_are_allowed(stack: str) -> None:
     """No more and no fewer."""
     assert set(load(stack).network.allowed_hosts) == set(_wanted())

@@ -8,6 +8,7 @@ import re
 import shutil
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -15,7 +16,7 @@ import yaml
 
 from infra import cli
 from infra.settings.azure import PRESETS, RETIREMENTS, SIZES, retired, retirement
-from infra.settings.loader import FOLDER, load, schema, select, stacks
+from infra.settings.loader import FOLDER, environments, load, schema, select, stacks
 from infra.settings.model import Cluster, Settings
 from ml.core.errors import Problem, Refused
 from tests.conftest import ROOT
@@ -32,8 +33,9 @@ def _refused(source: Path, folder: Path, stack: str = "dev") -> Problem:
     return problem
 
 
-def test_the_stacks_are_one_program_with_three_files() -> None:
-    assert stacks() == ("dev", "prod", "staging")
+def test_the_stacks_are_one_program_with_a_file_each() -> None:
+    assert stacks() == ("dev", "prod", "shared", "staging")
+    assert environments() == ("dev", "prod", "staging")
     assert [load(stack).environment for stack in stacks()] == list(stacks())
     assert len(list(ROOT.glob("infra/**/__main__.py"))) <= 1
 
@@ -89,6 +91,7 @@ def test_an_unencrypted_secret_is_not_printed(tmp_path: Path) -> None:
 def test_an_encrypted_secret_is_accepted(tmp_path: Path) -> None:
     text = (FOLDER / "Pulumi.dev.yaml").read_text() + "  platform:lake_sas:\n    secure: v1:abc\n"
     (tmp_path / "Pulumi.dev.yaml").write_text("encryptionsalt: v1:xyz\n" + text)
+    shutil.copy(FOLDER / "Pulumi.shared.yaml", tmp_path)
     assert load("dev", tmp_path).environment == "dev"
 
 
@@ -101,6 +104,48 @@ def test_all_errors_of_a_file_are_reported_together(tmp_path: Path) -> None:
     assert len(refused.value.problems) == 2
 
 
+ELSEWHERE = "6f8d2c1e-9999-4000-8000-000000000000"
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "error"),
+    [
+        (
+            {"azure-native:subscriptionId": ELSEWHERE},
+            "",
+            f"`subscription: {ELSEWHERE}` in `platform:asset_registry`",
+        ),
+        ({"azure-native:subscriptionId": ELSEWHERE}, ELSEWHERE.upper(), ""),
+        ({}, ELSEWHERE, "is in the subscription 00000000-0000-0000-0000-000000000000"),
+        ({"azure-native:location": "northeurope"}, "", "`regions: [westeurope]`"),
+        ({"azure-native:location": "northeurope", "regions": ["westeurope"]}, "", ""),
+        ({"azure-native:tenantId": ELSEWHERE}, "", "azure-native:tenantId"),
+    ],
+)
+def test_what_an_environment_says_of_its_registry_is_what_that_stack_says(
+    shared: dict[str, Any], own: str, error: str, tmp_path: Path
+) -> None:
+    """It may be in another subscription of the tenant, and serves the regions that it names."""
+    for stack in ("dev", "shared"):
+        document = yaml.safe_load((FOLDER / f"Pulumi.{stack}.yaml").read_text())
+        config = document["config"]
+        if stack == "dev" and own:
+            config["platform:asset_registry"]["subscription"] = own
+        if stack == "shared":
+            changes = dict(shared)
+            if regions := changes.pop("regions", []):
+                config["platform:asset_registry"]["regions"] = regions
+            config.update(changes)
+        (tmp_path / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump(document))
+    if error:
+        with pytest.raises(Refused, match="other-registry") as refused:
+            load("dev", tmp_path)
+        assert error in str(refused.value)
+    else:
+        settings = load("dev", tmp_path)
+        assert settings.registry_id.lower() == load("shared", tmp_path).registry_id.lower()
+
+
 def test_a_long_stack_name_would_make_names_too_long(tmp_path: Path) -> None:
     shutil.copy(FOLDER / "Pulumi.dev.yaml", tmp_path / "Pulumi.production.yaml")
     with pytest.raises(Refused, match="stack-name"):
@@ -108,7 +153,7 @@ def test_a_long_stack_name_would_make_names_too_long(tmp_path: Path) -> None:
 
 
 def test_an_unknown_stack_lists_the_existing_ones() -> None:
-    with pytest.raises(Refused, match="dev, prod, staging"):
+    with pytest.raises(Refused, match="dev, prod, shared, staging"):
         load("test")
 
 
@@ -190,6 +235,7 @@ def test_files_of_other_editors_are_read(tmp_path: Path) -> None:
         "  platform:endpoints:", "    - <<: *cpu\n      name: cpu-more\n  platform:endpoints:"
     )
     (tmp_path / "Pulumi.dev.yaml").write_bytes(shared.replace("\n", "\r\n").encode("utf-8-sig"))
+    shutil.copy(FOLDER / "Pulumi.shared.yaml", tmp_path)
     assert [one.name for one in load("dev", tmp_path).clusters] == [
         *("cpu-cluster", "gpu-spot", "cpu-more")
     ]

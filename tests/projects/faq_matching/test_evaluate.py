@@ -13,6 +13,12 @@ import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
+from ml.measures.evaluation import Prediction, read_evaluation
+from ml.measures.fairness import FEWEST
+from ml.measures.leakage import leaks, shared
+from ml.measures.measurement import predict
+from ml.measures.ranking import estimates
+from ml.measures.schema import stated
 from ml.projects.faq_matching import measure, recipe
 from ml.projects.faq_matching.evaluate import main
 from ml.projects.faq_matching.features import NAMES
@@ -25,12 +31,6 @@ from ml.release.evidence.recomputation import (
     overlap_disagreements,
     read_predictions,
 )
-from ml.toolkit.evaluation import Prediction, read_evaluation
-from ml.toolkit.fairness import FEWEST
-from ml.toolkit.leakage import shared
-from ml.toolkit.measurement import predict
-from ml.toolkit.ranking import estimates
-from policies.promotion.evidence import parse
 
 pytestmark = pytest.mark.slow
 
@@ -49,20 +49,19 @@ def evaluated(
 ) -> Path:
     """The folder that one evaluation wrote, the tracking store beside its files."""
     out = tmp_path_factory.mktemp("evaluation")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{out}/mlflow.db")
-    patch.setenv("OMP_NUM_THREADS", "1")
-    data = ["--faq", str(folder), "--schema", str(schema)]
-    recipe.main([*data, "--baseline", str(out)])
-    where = ["--baseline", str(out), "--evaluation", str(out)]
-    main([*data, "--model", str(saved), *where, "--folds", "2"])
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{out}/mlflow.db")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        data = ["--faq", str(folder), "--schema", str(schema)]
+        recipe.main([*data, "--baseline", str(out)])
+        where = ["--baseline", str(out), "--evaluation", str(out)]
+        main([*data, "--model", str(saved), *where, "--folds", "2"])
     return out
 
 
 def test_every_metric_follows_from_the_predictions(evaluated: Path):
     """Recomputed from split and rank: values, intervals and counts are equal."""
-    document = read_evaluation(evaluated)
+    document = stated(read_evaluation(evaluated))
     with (evaluated / "predictions.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     for name, metrics in document["metrics"].items():
@@ -74,10 +73,11 @@ def test_every_metric_follows_from_the_predictions(evaluated: Path):
 
 def test_the_release_reads_it(evaluated: Path):
     """Recomputed by the gates' own reader, all follows: slices, and what Fairlearn says of them."""
-    found = read_predictions(evaluated / "predictions.csv")
-    document = json.loads((evaluated / "evaluation.json").read_text())
-    assert found.faults == () and disagreements(parse(document), found) == ()
-    assert document["identifiers"] and overlap_disagreements(parse(document), evaluated) == ()
+    evaluation = read_evaluation(evaluated)
+    document = stated(evaluation)
+    found = read_predictions(evaluated / "predictions.csv", evaluation)
+    assert found.faults == () and disagreements(evaluation, found) == ()
+    assert evaluation.identifiers and overlap_disagreements(evaluation, evaluated) == ()
     tests = [
         document["metrics"][name]["gain_at_1"]["count"] for name in ("test_known", "test_unseen")
     ]
@@ -90,7 +90,7 @@ def test_the_release_reads_it(evaluated: Path):
 
 def test_what_else_it_says(evaluated: Path, faq: Faq):
     """The recipe on the same questions, slices by topic, contributions, stability, lineage."""
-    document = read_evaluation(evaluated)
+    document = stated(read_evaluation(evaluated))
     for name in ("test_known", "test_unseen"):
         ours, theirs = document["metrics"][name], document["baseline"][name]
         assert ours["gain_at_1"]["count"] == theirs["gain_at_1"]["count"]
@@ -106,13 +106,11 @@ def test_what_else_it_says(evaluated: Path, faq: Faq):
     assert [(check["check"], check["value"]) for check in document["leakage"]] == [
         ("identifiers.shared", 0)
     ]
-    assert document["data"]["faq"]["sha256"] == faq.sha256
-    assert document["data"]["faq"]["rows"]["entries"] == len(faq.entries)
 
 
 def test_the_baseline_is_the_recipes_own(evaluated: Path, faq: Faq, parts: Split):
     """Scored here again, on one thread and on two: the same figures, to the last bit."""
-    document = read_evaluation(evaluated)
+    document = stated(read_evaluation(evaluated))
     for threads in (1, 2):
         again = recipe.metrics(faq, parts, threads)
         for name, row in again.items():
@@ -124,7 +122,7 @@ def test_the_baseline_is_the_recipes_own(evaluated: Path, faq: Faq, parts: Split
     [
         ({"data_sha256": "0" * 64}, "has the data_sha256 000"),
         ({"split_seed": 5}, "has the split_seed 5"),
-        ({"metrics": {"test_known": {"gain_at_1": {"value": 0.1}}}}, "missing 3 required"),
+        ({"metrics": {"test_known": {"gain_at_1": {"value": 0.1}}}}, "test_known.gain_at_1.low"),
     ],
 )
 def test_a_baseline_of_other_questions_is_refused(
@@ -151,7 +149,7 @@ def test_a_baseline_of_other_questions_is_refused(
 def test_it_is_logged(evaluated: Path):
     """Ours and the recipe's, by split."""
     (run,) = MlflowClient(f"sqlite:///{evaluated}/mlflow.db").search_runs(["0"])
-    document = read_evaluation(evaluated)
+    document = stated(read_evaluation(evaluated))
     value = document["metrics"]["test_unseen"]["gain_at_3"]["value"]
     assert run.data.metrics["test_unseen_gain_at_3"] == value
     assert "recipe_test_known_mean_rank" in run.data.metrics
@@ -198,17 +196,17 @@ def answered(model: FaqModel, faq: Faq, parts: Split) -> list[Prediction]:
 def test_questions_are_recognised_by_their_text(model: FaqModel, faq: Faq, parts: Split):
     """No test question is in the memory; under another split there are some."""
 
-    def leaks(split: Split) -> bool:
+    def is_leak(split: Split) -> bool:
         tested = [
             text
             for name, rows in measure.answers(model, faq, split).items()
             for text in rows.recognised_by
             if name != "validation"
         ]
-        return shared(model.questions, tested, "question").leaks
+        return leaks(shared(model.questions, tested, "question"))
 
-    assert not leaks(parts)
-    assert leaks(replace(parts, of=np.roll(parts.of, 5)))
+    assert not is_leak(parts)
+    assert is_leak(replace(parts, of=np.roll(parts.of, 5)))
 
 
 def test_the_recipe_is_lightgbms_classifier():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ml.projects.faq_matching.loading import SCHEMAS, read
-from ml.toolkit.tables import DataRefused
+from ml.toolkit.data.tables import DataRefused
 from tests.conftest import ROOT
 from tests.projects.faq_matching.generated import (
     ENTRIES,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
+from ml.measures.ranking import gain_at, ranks
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel, Ranker
@@ -18,7 +19,6 @@ from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import TEST_KNOWN, TRAIN, VALIDATION, Split, shuffled
 from ml.projects.faq_matching.train import main
 from ml.serving.scoring.manifest import verify
-from ml.toolkit.ranking import gain_at, ranks
 from tests.conftest import ROOT
 from tests.projects.faq_matching.conftest import SMALL
 
@@ -192,17 +192,17 @@ def test_broken_data_ends_with_its_place(
 
 
 def test_training_imports_little(tmp_path: Path):
-    """Of ours the toolkit, serving.scoring and the project; nothing heavy before it logs."""
+    """Of ours what travels alone; nothing heavy before it logs."""
     script = (
         "import sys; import ml.projects.faq_matching.train\n"
-        "from ml.toolkit.boosting import lightgbm; lightgbm()\n"
+        "from ml.toolkit.training.boosting import lightgbm; lightgbm()\n"
         "print(*[n for n in sys.modules if n.split('.')[0] in "
         "('ml', 'sklearn', 'pandas', 'mlflow', 'azure', 'optuna')])"
     )
     process = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=ROOT
     )
-    allowed = ("ml.toolkit", "ml.serving", "ml.projects", "ml.features")
+    allowed = ("ml.measures", "ml.toolkit", "ml.serving", "ml.projects", "ml.features")
     others = [n for n in process.stdout.split() if n != "ml" and not n.startswith(allowed)]
     serving = [n for n in process.stdout.split() if n.startswith("ml.serving.")]
     assert others == [] and all(n.startswith("ml.serving.scoring") for n in serving)

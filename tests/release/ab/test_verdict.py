@@ -106,4 +106,5 @@ def test_the_history_is_thin_and_ends_now(begun: Begun) -> None:
     assert len(found.history) <= 51
     assert found.history[-1] == (3000, found.difference, found.low, found.high)
     html = experiment_page(made, drawn(made, 3000, 0.4, 0.6), found)
-    assert "<polygon" in html and "http" not in html.replace("http-equiv", "")
+    assert "Confidence interval over time" in html and "<path" in html
+    assert "http" not in html.replace("http-equiv", "")

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from ml.core.errors import Refused
+from ml.core.errors import Problem, Refused
 from ml.release.canary import canary
 from ml.release.canary.traffic import Replay
 from ml.serving import endpoint, processes
@@ -143,12 +143,21 @@ def test_what_is_declared_meanwhile_ends_it(servers: Servers) -> None:
 def test_a_step_that_nobody_can_decide_is_rolled_back(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No traffic, and none that could be replayed either: it fails closed."""
+    """No traffic, and none that could be replayed either: it fails closed. Where the endpoint
+    refuses who asks, that is not green's fault, and is told.
+    """
     monkeypatch.setattr(Replay, "go", lambda self, going: None)
     made = servers.pair()
     outcome = made.lead(replace(QUICK, step_s=1.0))
     assert outcome.kind == "rolled-back" and "undecided after 1 s" in outcome.why
     assert set(outcome.requests.values()) == {0}
+
+    def refuse(self: Replay) -> None:
+        raise Refused(Problem("no-permission", "status 403"))
+
+    monkeypatch.setattr(Replay, "check", refuse)
+    with pytest.raises(Refused, match="no-permission"):
+        made.lead(replace(QUICK, step_s=1.0))
 
 
 def test_a_router_that_is_gone_ends_it_and_blue_is_what_the_state_says(servers: Servers) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ml.core.errors import Problem, Refused
 from ml.release.canary import traffic
 from ml.release.canary.traffic import Replay, Traffic
 from ml.serving.router.process import Router
@@ -64,3 +70,34 @@ def test_a_rate_takes_its_time() -> None:
     samples = Replay(NOBODY, [{}])
     Traffic(samples, tallies(0, 0)).look(tallies(0, 0))
     assert not samples.going
+
+
+@pytest.mark.attack("the endpoint refuses one of a canary's samples, so that no other is sent")
+def test_a_refused_sample_ends_nothing(at_once: None) -> None:
+    """The next one is sent; what refuses them all is told, and is no verdict on green."""
+    refused = Refused(Problem("no-permission", "status 403"))
+    answers: list[Refused | None] = [refused, None]
+
+    @contextmanager
+    def sampling() -> Iterator[Callable[[str], None]]:
+        def send(body: str) -> None:
+            if answer := answers[0] if len(answers) == 1 else answers.pop(0):
+                raise answer
+
+        yield send
+
+    def wait_until(done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not done():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    router: Any = SimpleNamespace(sampling=sampling)
+    with Replay(router, [{}]) as samples:
+        samples.go(True)
+        wait_until(lambda: samples.sent > 0)
+        samples.check()
+        answers[:] = [refused]
+        wait_until(lambda: samples.refused is not None)
+        with pytest.raises(Refused, match="no-permission"):
+            samples.check()

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from ml.release.canary.statistics import Memory, Side, Verdict, decide, latency_evidence, object_to
-from ml.release.declaration.release_file import Strategy
+from ml.release.declaration.release_file import Strategy, Tolerances
 from ml.serving.router.records import BUCKETS, bucket
 
-STRATEGY = Strategy(requests=(100, 100, 100), prediction="answer")
+STRATEGY = Strategy(
+    requests=(100, 100, 100), prediction="answer", tolerances=Tolerances(latency_ms=0.0)
+)
 MIB = 2.0**20
 
 
@@ -174,6 +176,14 @@ def test_latency_is_a_factor_on_the_whole_distribution(factor: float, seen: bool
         blue[bucket(seconds)] += 3
         green[bucket(seconds * factor)] += 1
     assert (latency_evidence(green, blue, 1.4) > math.log(300)) is seen
+
+
+@pytest.mark.parametrize(("green_s", "action"), [(0.09, "go-on"), (0.11, "roll-back")])
+def test_what_is_fast_enough_is_not_slow(green_s: float, action: str) -> None:
+    """Four times as slow as the baseline or more: on either side of the declared milliseconds."""
+    lenient = replace(STRATEGY, tolerances=Tolerances(latency_ms=100.0))
+    slow, fast = (replace(GREEN, latency=times(100, seconds)) for seconds in (green_s, 0.02))
+    assert decide(lenient, 0, slow, BLUE, fast, STEADY, True).action == action
 
 
 @pytest.mark.parametrize(("green_s", "action"), [(0.012, "go-on"), (0.024, "roll-back")])

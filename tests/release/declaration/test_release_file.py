@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,8 @@ def test_a_file_that_is_wrong(tmp_path: Path, text: str, line: int, code: str, f
     problem = wrong(tmp_path / "release.yml", text)[0]
     assert problem.code == code and found in problem.found
     assert problem.place and problem.place.line == line
+    if code == "half-declared":
+        assert f"`ml release propose {tmp_path.name} --env dev`" in problem.hint
 
 
 @pytest.mark.parametrize(
@@ -205,7 +208,7 @@ def test_check_reads_release_files(
             "ml/projects/tiny/gates.yml",
             "",
             "  latency: {p95_ms: 9000}\n",
-            "ml/projects/tiny/gates.yml:11: `gates.latency.p95_ms` is 9000",
+            "ml/projects/tiny/gates.yml:13: `gates.latency.p95_ms` is 9000",
         ),
         (
             "ml/projects/tiny/select.yml",
@@ -304,3 +307,20 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """What `make schema` writes."""
     code, out, _ = ml(capsys, "release", "schema")
     assert code == 0 and json.loads(out) == schema()
+
+
+def test_a_new_field_of_the_answers_counts_for_a_while(tmp_path: Path) -> None:
+    """It has an owner, a reason and a day on which it ends, at most 90 days ahead."""
+    today = date(2025, 6, 1)
+    entry = "  - {{field: {0}, owner: ana, reason: callers ask, expires: {1}}}\n"
+    days = {"a": "2025-06-30", "b/0/c": "2025-06-01", "gone": "2025-05-31", "long": "2025-08-31"}
+    path = tmp_path / "release.yml"
+    head = "schema_version: 1\nenvironments: {dev: null}\nnew_fields:\n"
+    path.write_text(head + "".join(entry.format(*item) for item in days.items()))
+    counting, reasons = release_file.new_fields(path, today)
+    assert counting == ["a", "b/0/c"]
+    assert "expired on 2025-05-31" in reasons[0] and "more than 90 days" in reasons[1]
+    for wrong in (entry.format("/a", "2025-06-30"), entry.format("a", "never"), "  - {field: a}\n"):
+        path.write_text(head + wrong)
+        with pytest.raises(Refused, match="new_fields"):
+            release_file.new_fields(path, today)

@@ -11,7 +11,7 @@ from ml.release.canary import statistics, traffic
 from ml.release.canary.statistics import Side
 from ml.release.canary.traffic import REFERENCE, Answers, edges, prediction, shape
 from ml.release.declaration import release_file
-from ml.release.declaration.release_file import Strategy
+from ml.release.declaration.release_file import Strategy, Tolerances
 from ml.serving.router.records import Tally
 
 
@@ -33,6 +33,18 @@ def test_a_promotion_ends_at_100(steps: list[int], found: tuple[int, ...]) -> No
     """Whatever the steps are, with a number of requests for each."""
     made = release_file.complete({"steps": steps})
     assert made.steps == found and len(made.requests) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("tolerated", "p95_ms", "compared_from"),
+    [(100.0, 200.0, 100.0), (100.0, 50.0, 25.0), (5.0, 50.0, 5.0)],
+)
+def test_latency_is_compared_from_half_of_the_limit(
+    tolerated: float, p95_ms: float, compared_from: float
+) -> None:
+    """A project with a lower limit than the floor's needs no further setting."""
+    made = Strategy(tolerances=Tolerances(latency_ms=tolerated)).within(p95_ms)
+    assert made.tolerances == Tolerances(latency_ms=compared_from)
 
 
 def test_mirroring_is_a_stage_before_the_steps() -> None:
@@ -118,3 +130,45 @@ def test_an_answer_too_long_to_be_recorded_has_a_shape(known: str | None, strang
     answered(made, "green", 3, None)
     green = made.side(tallies, tallies, ("green",))
     assert (green.answers, green.strange, sum(green.predictions)) == (3, strange, 0)
+
+
+def green_strange(new_fields: list[str], old: list[str], green: str) -> int:
+    """How many of three answers of green have a shape that those of the old version have not."""
+    made = Answers("score", ("blue",), "green", new_fields)
+    for body in old:
+        answered(made, "blue", REFERENCE // len(old), body)
+    answered(made, "green", 3, green)
+    tallies = {"blue": asdict(Tally()), "green": asdict(Tally())}
+    return made.side(tallies, tallies, ("green",)).strange
+
+
+OLD, NEW = '{"score": 1, "rows": [{"a": 1}]}', '{"score": 1, "rows": [{"a": 1, "b": "x"}]}'
+
+
+@pytest.mark.parametrize(
+    ("new_fields", "old", "green", "strange"),
+    [
+        (["rows/0/b"], [OLD], NEW, 0),
+        (["rows/0/b", "why"], [OLD], NEW.replace('"score"', '"why": [], "score"'), 0),
+        ([], [OLD], NEW, 3),
+        (["rows/0/c"], [OLD], NEW, 3),
+        (["rows/0/b"], [OLD], NEW.replace('"score": 1', '"score": "1"'), 3),
+        # What the old version has is not new: neither gone nor of another kind, and not where it
+        # is in some of its answers alone.
+        (["score"], [OLD], OLD.replace('"score": 1, ', ""), 3),
+        (["score"], [OLD], OLD.replace('"score": 1', '"score": []'), 3),
+        (["rows"], [OLD], NEW, 3),
+        (["rows/0/b"], [OLD, NEW], NEW.replace('"x"', "[]"), 3),
+        (["rows/0/b"], [NEW], NEW.replace('"b"', '"c"'), 3),
+    ],
+    ids=[
+        *("declared", "two", "not declared", "another", "beside another change"),
+        *("gone", "of another kind", "what holds it", "known already", "spent"),
+    ],
+)
+@pytest.mark.attack("A new field that is declared hides another change of the answers")
+def test_a_new_field_is_known_once_it_is_declared(
+    new_fields: list[str], old: list[str], green: str, strange: int
+) -> None:
+    """And hides nothing else."""
+    assert green_strange(new_fields, old, green) == strange

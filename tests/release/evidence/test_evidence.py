@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from ml.backends.registry import EVIDENCE_FILE, Version
+from ml.measures.evaluation import PREDICTIONS, Prediction, write_evaluation
+from ml.measures.leakage import IDENTIFIERS, shared
+from ml.measures.ranking import estimates
+from ml.measures.schema import Disparity, Evaluation, Fit
 from ml.release.evidence.evidence import SBOM, load
 from ml.release.evidence.verification import checks
 from ml.release.versions import store
-from ml.toolkit.evaluation import PREDICTIONS, Evaluation, Prediction, write_evaluation
-from ml.toolkit.leakage import IDENTIFIERS, shared
-from ml.toolkit.ranking import estimates
 from policies.promotion.evidence import SCHEMA_VERSION
 from tests.local import BACKEND
 from tests.release.test_commands import ml
@@ -31,13 +32,12 @@ def kept(tmp_path: Path) -> Version:
     ranks = [1] * 90 + [2] * 30
     version.evidence_folder.mkdir(parents=True)
     evaluation = Evaluation(
-        project="tiny",
         model="tiny",
+        task="ranking",
         primary_metric="gain_at_1",
         goal="maximize",
         unit="question",
         resampled="question",
-        data={},
         feature_set_hash="f" * 64,
         seed=0,
         hyperparameters={},
@@ -51,20 +51,11 @@ def kept(tmp_path: Path) -> Version:
         },
         fairness={
             "side": {
-                "gain_at_1": {
-                    "split": "test",
-                    "difference": 0.0,
-                    "lowest": "left",
-                    "highest": "right",
-                    "slices": 2,
-                }
+                "gain_at_1": Disparity("test", 0.0, "left", "right", 2),
             }
         },
-        contributions=[],
-        explanation={},
-        stability={},
-        training={},
-        leakage=[shared(["t1", "t2", "q7"], [f"q{number}" for number in range(120)], "id")],
+        training=Fit(1.0, 1),
+        leakage=(shared(["t1", "t2", "q7"], [f"q{number}" for number in range(120)], "id"),),
     )
     rows = [
         Prediction(
@@ -83,7 +74,7 @@ def kept(tmp_path: Path) -> Version:
     bill = '{"bomFormat": "CycloneDX"}'
     (version.evidence_folder / SBOM).write_text(bill)
     document = {
-        **written,
+        "evaluation": written,
         "schema_version": SCHEMA_VERSION,
         "model": "tiny",
         "version": "1",
@@ -127,62 +118,79 @@ def test_what_was_kept_is_sound(tmp_path: Path) -> None:
     assert all(check.sound for check in made), made
 
 
-def _better(document: dict) -> None:  # type: ignore[type-arg]
-    document["metrics"]["test"]["gain_at_1"]["value"] = 0.9
+def _better(evaluation: dict) -> None:  # type: ignore[type-arg]
+    evaluation["metrics"]["test"]["gain_at_1"]["value"] = 0.9
 
 
-def _narrower(document: dict) -> None:  # type: ignore[type-arg]
-    document["metrics"]["test"]["gain_at_1"]["low"] = 0.74
+def _narrower(evaluation: dict) -> None:  # type: ignore[type-arg]
+    evaluation["metrics"]["test"]["gain_at_1"]["low"] = 0.74
 
 
-def _better_slice(document: dict) -> None:  # type: ignore[type-arg]
-    document["slices"]["side"]["left"]["gain_at_1"]["value"] = 0.9
+def _better_slice(evaluation: dict) -> None:  # type: ignore[type-arg]
+    evaluation["slices"]["side"]["left"]["gain_at_1"]["value"] = 0.9
 
 
-def _made_up(document: dict) -> None:  # type: ignore[type-arg]
-    document["slices"]["side"]["middle"] = document["slices"]["side"]["left"]
+def _made_up(evaluation: dict) -> None:  # type: ignore[type-arg]
+    evaluation["slices"]["side"]["middle"] = evaluation["slices"]["side"]["left"]
 
 
-def _closer(document: dict) -> None:  # type: ignore[type-arg]
-    document["fairness"]["side"]["gain_at_1"]["difference"] = 0.1
+def _closer(evaluation: dict) -> None:  # type: ignore[type-arg]
+    evaluation["fairness"]["side"]["gain_at_1"]["difference"] = 0.1
 
 
-def _nothing_shared(document: dict) -> None:  # type: ignore[type-arg]
-    document["leakage"][0]["value"] = 0
+def _nothing_shared(evaluation: dict) -> None:  # type: ignore[type-arg]
+    evaluation["leakage"][0]["value"] = 0
 
 
-def _other_column(document: dict) -> None:  # type: ignore[type-arg]
-    document["leakage"][0]["of"] = "question"
+def _other_column(evaluation: dict) -> None:  # type: ignore[type-arg]
+    evaluation["leakage"][0]["of"] = "question"
 
 
-def _other_lowest(document: dict) -> None:  # type: ignore[type-arg]
-    document["fairness"]["side"]["gain_at_1"]["lowest"] = "middle"
+def _other_lowest(evaluation: dict) -> None:  # type: ignore[type-arg]
+    evaluation["fairness"]["side"]["gain_at_1"]["lowest"] = "middle"
+
+
+def _of(change: Callable[[dict], object]) -> Callable[[dict], object]:  # type: ignore[type-arg]
+    """The change, made in the evaluation that the evidence nests."""
+    return lambda document: change(document["evaluation"])
 
 
 EDITED: dict[str, tuple[Callable[[dict], object], list[str]]] = {  # type: ignore[type-arg]
-    "a better metric": (_better, ["metrics"]),
-    "a narrower interval": (_narrower, ["metrics"]),
-    "no metric": (lambda of: of.pop("metrics"), ["metrics"]),
-    "a better slice": (_better_slice, ["metrics"]),
-    "a slice left out": (lambda of: of["slices"]["side"].pop("left"), ["metrics"]),
-    "a slice made up": (_made_up, ["metrics"]),
-    "a smaller difference": (_closer, ["metrics"]),
-    "another slice is the lowest": (_other_lowest, ["metrics"]),
-    "slices of another split": (lambda of: of.update(slice_split="validation"), ["metrics"]),
-    "questions drawn by entity": (lambda of: of.update(resampled="entity"), [PREDICTIONS]),
+    "a better metric": (_of(_better), ["metrics"]),
+    "a narrower interval": (_of(_narrower), ["metrics"]),
+    "no metric": (_of(lambda of: of.pop("metrics")), ["metrics"]),
+    "a better slice": (_of(_better_slice), ["metrics"]),
+    "a slice left out": (_of(lambda of: of["slices"]["side"].pop("left")), ["metrics"]),
+    "a slice made up": (_of(_made_up), ["metrics"]),
+    "a smaller difference": (_of(_closer), ["metrics"]),
+    "another slice is the lowest": (_of(_other_lowest), ["metrics"]),
+    "slices of another split": (
+        lambda of: of["evaluation"].update(slice_split="validation"),
+        ["metrics"],
+    ),
+    "questions drawn by entity": (
+        lambda of: of["evaluation"].update(resampled="entity"),
+        [PREDICTIONS],
+    ),
     "an older schema": (lambda of: of.update(schema_version=1), ["schema"]),
     "no schema": (lambda of: of.pop("schema_version"), ["schema"]),
     "another digest": (lambda of: of.update(digest="sha256:0"), ["identity"]),
     "another version": (lambda of: of.update(version="2"), ["identity"]),
     "another place": (lambda of: of.update(uri="models:/tiny/2"), ["identity"]),
     "no model": (lambda of: of.pop("model"), ["identity"]),
-    "other predictions": (lambda of: of["predictions"].update(sha256="0" * 64), [PREDICTIONS]),
+    "other predictions": (
+        lambda of: of["evaluation"]["predictions"].update(sha256="0" * 64),
+        [PREDICTIONS],
+    ),
     "no bill of materials": (lambda of: of.pop("supply_chain"), [SBOM]),
-    "nothing shared": (_nothing_shared, [IDENTIFIERS]),
-    "identifiers of another column": (_other_column, [IDENTIFIERS]),
-    "other identifiers": (lambda of: of.update(identifiers="0" * 64), [IDENTIFIERS]),
-    "no identifiers, which is the gate's to refuse": (lambda of: of.pop("identifiers"), []),
-    "no predictions named": (lambda of: of.pop("predictions"), [PREDICTIONS]),
+    "nothing shared": (_of(_nothing_shared), [IDENTIFIERS]),
+    "identifiers of another column": (_of(_other_column), [IDENTIFIERS]),
+    "other identifiers": (_of(lambda of: of.update(identifiers="0" * 64)), [IDENTIFIERS]),
+    "no identifiers, which is the gate's to refuse": (
+        lambda of: of["evaluation"].pop("identifiers"),
+        [],
+    ),
+    "no predictions named": (_of(lambda of: of.pop("predictions")), [PREDICTIONS]),
 }
 
 
@@ -262,7 +270,7 @@ def test_identifiers_that_are_none_are_told(text: str, told: str, tmp_path: Path
     version = kept(tmp_path)
     (version.evidence_folder / IDENTIFIERS).write_text(text)
     found = hashlib.sha256(text.encode()).hexdigest()
-    version = edited(version, lambda of: of.update(identifiers=found))
+    version = edited(version, lambda of: of["evaluation"].update(identifiers=found))
     assert told in str(load(BACKEND, version).disagreements) and differing(version) == [IDENTIFIERS]
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ml.measures.evaluation import COLUMNS, PREDICTIONS
+from ml.measures.ranking import estimates
+from ml.measures.schema import Estimate, Evaluation, KeptPredictions
 from ml.release.evidence.recomputation import disagreements, read_predictions, sha256
-from ml.toolkit.evaluation import COLUMNS, PREDICTIONS
-from ml.toolkit.ranking import estimates
-from policies.promotion.evidence import Estimate, Evidence, KeptPredictions
 
 HEADER = ",".join([*COLUMNS, "slice:topic"])
 ROWS = [
@@ -24,11 +24,11 @@ ROWS = [
 
 
 def stated(*ranks: int) -> dict[str, Estimate]:
-    """What the toolkit says of these ranks."""
-    return {name: Estimate(**asdict(one)) for name, one in estimates(np.array(ranks)).items()}
+    """What the evaluation says of these ranks."""
+    return estimates(np.array(ranks))
 
 
-RANKED = Evidence(primary_metric="gain_at_1", goal="maximize")
+RANKED = Evaluation(primary_metric="gain_at_1", goal="maximize")
 STATED = replace(
     RANKED,
     unit="question",
@@ -38,9 +38,9 @@ STATED = replace(
 GAIN = stated(1, 3, 4)["gain_at_1"]
 
 
-def kept(evidence: Evidence, sha256: str) -> Evidence:
-    """The evidence as it names the file with that hash."""
-    return replace(evidence, predictions=KeptPredictions(PREDICTIONS, sha256, len(ROWS)))
+def kept(evaluation: Evaluation, sha256: str) -> Evaluation:
+    """The evaluation as it names the file with that hash."""
+    return replace(evaluation, predictions=KeptPredictions(PREDICTIONS, sha256, len(ROWS)))
 
 
 def write(folder: Path, rows: list[str], header: str = HEADER) -> Path:
@@ -52,16 +52,16 @@ def write(folder: Path, rows: list[str], header: str = HEADER) -> Path:
 
 def test_metrics_that_follow_agree(tmp_path: Path) -> None:
     """gain@k and mean rank are recomputed from the ranks, split by split, with their intervals."""
-    found = read_predictions(write(tmp_path, ROWS))
+    found = read_predictions(write(tmp_path, ROWS), RANKED)
     assert disagreements(kept(STATED, found.sha256), found) == ()
     assert found.outcomes("gain_at_3")["test"] == {"q1": 1.0, "q2": 1.0, "q3": 0.0}
     assert found.outcomes("mean_rank")["test"] == {"q1": 1.0, "q2": 3.0, "q3": 4.0}
 
 
-@pytest.mark.parametrize("value", [0.34, 0.0, math.nan, math.inf, 1.797e308, None])
-def test_a_metric_that_differs_is_found(value: float | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [0.34, 0.0, math.nan, math.inf, 1.797e308])
+def test_a_metric_that_differs_is_found(value: float, tmp_path: Path) -> None:
     """Another number, NaN, infinity or none at all is not what the predictions say."""
-    found = read_predictions(write(tmp_path, ROWS))
+    found = read_predictions(write(tmp_path, ROWS), RANKED)
     metrics = {"test": {"gain_at_1": replace(GAIN, value=value)}}
     wrong = disagreements(kept(replace(STATED, metrics=metrics), found.sha256), found)
     assert len(wrong) == 1 and "test.gain_at_1" in wrong[0]
@@ -72,7 +72,7 @@ def test_a_metric_that_differs_is_found(value: float | None, tmp_path: Path) -> 
     [
         {},
         {"test": {"gain_at_1": replace(GAIN, count=4)}},
-        {"test": {"gain_at_1": replace(GAIN, count=None)}},
+        {"test": {"gain_at_1": replace(GAIN, count=math.nan)}},
         {"test": {"gain_at_1": replace(GAIN, low=0.1)}},
         {"test": {"gain_at_1": replace(GAIN, high=math.nan)}},
         {"test": {"accuracy": GAIN}},
@@ -83,7 +83,7 @@ def test_what_cannot_be_recomputed_is_found(
     metrics: dict[str, dict[str, Estimate]], tmp_path: Path
 ) -> None:
     """No metric, another count or interval, an unknown metric, a split without predictions."""
-    found = read_predictions(write(tmp_path, ROWS))
+    found = read_predictions(write(tmp_path, ROWS), RANKED)
     assert disagreements(kept(replace(STATED, metrics=metrics), found.sha256), found)
 
 
@@ -92,7 +92,7 @@ def test_a_tampered_file_is_found_by_its_hash(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS)
     before = sha256(path)
     path.write_text(path.read_text().replace("q3,test,,a,b,4", "q3,test,,a,a,1"))
-    wrong = disagreements(kept(STATED, before), read_predictions(path))
+    wrong = disagreements(kept(STATED, before), read_predictions(path, RANKED))
     assert "sha256" in wrong[0] and len(wrong) > 1
 
 
@@ -113,17 +113,17 @@ def test_a_tampered_file_is_found_by_its_hash(tmp_path: Path) -> None:
 )
 def test_rows_that_cannot_be_are_faults(row: str, tmp_path: Path) -> None:
     """Impossible ranks, one that does not fit the prediction, a unit twice: each with its line."""
-    found = read_predictions(write(tmp_path, [*ROWS, row]))
+    found = read_predictions(write(tmp_path, [*ROWS, row]), RANKED)
     assert len(found.faults) == 1 and ":6:" in found.faults[0]
     assert disagreements(kept(STATED, found.sha256), found)
 
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     """A file of another layout is not guessed at."""
-    assert read_predictions(write(tmp_path, ROWS, "a,b")).faults
+    assert read_predictions(write(tmp_path, ROWS, "a,b"), RANKED).faults
     empty = tmp_path / "empty.csv"
     empty.write_bytes(b"\xff\xfe")
-    assert read_predictions(empty).faults
+    assert read_predictions(empty, RANKED).faults
 
 
 def test_groups_are_drawn_again_as_they_were(tmp_path: Path) -> None:
@@ -131,16 +131,10 @@ def test_groups_are_drawn_again_as_they_were(tmp_path: Path) -> None:
     rows = [
         f"q{n},test,e{n % 12:02},a,{'ab'[n % 12 > 6]},{1 + (n % 12 > 6)},1,x" for n in range(60)
     ]
-    found = read_predictions(write(tmp_path, rows))
+    found = read_predictions(write(tmp_path, rows), RANKED)
     ranks, labels = found.answers("test").rank, found.group_labels("test")
     assert labels is not None and found.groups()["test"]["q13"] == "e01"
-    by = {
-        name: {key: Estimate(**asdict(one)) for key, one in of.items()}
-        for name, of in (
-            ("entity", estimates(ranks, groups=labels)),
-            ("question", estimates(ranks)),
-        )
-    }
+    by = {"entity": estimates(ranks, groups=labels), "question": estimates(ranks)}
     assert by["entity"]["gain_at_1"].low != by["question"]["gain_at_1"].low
     for resampled, wrong in (("entity", 0), ("question", 1)):
         whole = replace(
@@ -149,7 +143,7 @@ def test_groups_are_drawn_again_as_they_were(tmp_path: Path) -> None:
         assert len(disagreements(kept(whole, found.sha256), found)) == wrong
     narrow = replace(RANKED, unit="question", resampled="entity", metrics={"test": by["question"]})
     assert any("low" in one for one in disagreements(kept(narrow, found.sha256), found))
-    fewer = read_predictions(write(tmp_path, rows[:9]))
+    fewer = read_predictions(write(tmp_path, rows[:9]), RANKED)
     wrong = disagreements(kept(replace(narrow, metrics={"test": by["entity"]}), ""), fewer)
     assert any("9 groups" in one for one in wrong)
 
@@ -172,7 +166,7 @@ def test_the_probabilities_of_the_classes_fit_the_answer(
 ) -> None:
     """Rounded to four digits; a label that the model does not know has none."""
     header = f"{HEADER},probability:a,probability:b"
-    found = read_predictions(write(tmp_path, [row], header), "multiclass")
+    found = read_predictions(write(tmp_path, [row], header), Evaluation(task="multiclass"))
     if fault:
         assert len(found.faults) == 1 and fault in found.faults[0]
     else:
@@ -182,14 +176,19 @@ def test_the_probabilities_of_the_classes_fit_the_answer(
 def test_only_a_multiclass_model_has_probabilities_of_classes(tmp_path: Path) -> None:
     """Behind the slices; in another task or place they are a fault."""
     row, columns = "q1,test,,0,0,0,0.3,x,0.7,0.3", "probability:0,probability:1"
-    binary = read_predictions(write(tmp_path, [row], f"{HEADER},{columns}"), "binary")
+    binary = read_predictions(
+        write(tmp_path, [row], f"{HEADER},{columns}"), Evaluation(task="binary")
+    )
     assert "where the task is binary" in binary.faults[0]
     before = f"{','.join(COLUMNS)},{columns},slice:topic"
-    assert "does not have the columns" in read_predictions(write(tmp_path, [row], before)).faults[0]
+    assert (
+        "does not have the columns"
+        in read_predictions(write(tmp_path, [row], before), RANKED).faults[0]
+    )
 
 
 def test_the_units_of_every_slice_are_known(tmp_path: Path) -> None:
     """By split and dimension; a unit without a slice is in none."""
-    found = read_predictions(write(tmp_path, [*ROWS, "q4,test,,a,a,1,1,"]))
+    found = read_predictions(write(tmp_path, [*ROWS, "q4,test,,a,a,1,1,"]), RANKED)
     assert found.members()["test"] == {"topic": {"x": ("q1", "q2"), "y": ("q3",)}}
     assert found.members()["other"] == {"topic": {"x": ("q1",)}}

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from ml.measures.evaluation import COLUMNS, PREDICTIONS, Prediction
+from ml.measures.fairness import FEWEST
+from ml.measures.measurement import measure
+from ml.measures.schema import Evaluation, read, stated
+from ml.measures.tasks import KINDS
 from ml.release.evidence.recomputation import disagreements, read_predictions
-from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, Prediction
-from ml.toolkit.measurement import measure
-from ml.toolkit.metrics import TASKS
-from policies.promotion.evidence import parse
+from policies.promotion.provenance import FEWEST_COMPARED
 
 CASES = yaml.safe_load(Path(__file__).with_name("recomputed.yml").read_text())
 TIMES = 60
@@ -42,7 +42,7 @@ def found(task: str, case: dict[str, Any], folder: Path) -> tuple[str, ...]:
             lines.append(",".join([unit, "test", group, *cells[2:], side]))
     path = folder / PREDICTIONS
     path.write_text("\n".join([",".join([*COLUMNS, "slice:side"]), *lines]) + "\n")
-    kept = read_predictions(path, task)
+    kept = read_predictions(path, Evaluation(task=task))
     document: dict[str, Any] = {
         **{"task": task, "unit": "unit", "slice_split": "test"},
         "resampled": "entity" if any(row.group for row in rows) else "unit",
@@ -50,11 +50,9 @@ def found(task: str, case: dict[str, Any], folder: Path) -> tuple[str, ...]:
         "goal": case["primary"][1],
         "predictions": {"file": PREDICTIONS, "sha256": kept.sha256, "rows": len(rows)},
     }
-    if task in TASKS and not kept.faults:
-        made = measure(kept.task, rows, "test")
-        document["metrics"] = plain(made.metrics)
-        document["slices"] = {name: plain(of) for name, of in made.slices.items()}
-        document["fairness"] = made.fairness
+    if task in KINDS and not kept.faults:
+        made = measure(kept.metrics, rows, "test")
+        document |= stated(vars(made))
     for at, value in case.get("change", {}).items():
         place, *keys = at.split(".")
         dimension, _, name = place.partition(" ")
@@ -62,11 +60,7 @@ def found(task: str, case: dict[str, Any], folder: Path) -> tuple[str, ...]:
         for key in keys[:-1]:
             of = of[key]
         of[keys[-1]] = value
-    return disagreements(parse(json.loads(json.dumps(document))), kept)
-
-
-def plain(metrics: Any) -> dict[str, dict[str, dict[str, float]]]:
-    return {place: {name: asdict(one) for name, one in of.items()} for place, of in metrics.items()}
+    return disagreements(read(Evaluation, document), kept)
 
 
 @pytest.mark.parametrize(("task", "case"), cases("allowed"))
@@ -83,4 +77,20 @@ def test_what_does_not_follow_is_refused(task: str, case: dict[str, Any], tmp_pa
 
 def test_every_task_has_both() -> None:
     """No task is recomputed without a case that is refused."""
-    assert all(CASES[task]["allowed"] and CASES[task]["refused"] for task in TASKS)
+    assert all(CASES[task]["allowed"] and CASES[task]["refused"] for task in KINDS)
+
+
+def test_what_the_rows_of_a_slice_lack_is_counted(tmp_path: Path) -> None:
+    """A metric that needs both classes, on a slice of one; every other metric is defined there."""
+    path = tmp_path / PREDICTIONS
+    rows = enumerate(["0a", "0a", "0b", "1b"])
+    lines = [f"u{at},test,,{of},0,0,0.2,{side}" for at, (of, side) in rows]
+    path.write_text("\n".join([",".join([*COLUMNS, "slice:side"]), *lines]) + "\n")
+    lacking = read_predictions(path, Evaluation(task="binary")).undefined("test")
+    assert lacking.keys() == {"side a"} and "accuracy" not in lacking["side a"]
+    assert lacking["side a"]["auc"] == "of its 2 rows 2 of 0, 0 of 1, at least 1 of each is needed"
+
+
+def test_both_know_when_a_slice_is_compared() -> None:
+    """The gate and the evaluation have the same count."""
+    assert FEWEST_COMPARED == FEWEST

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from ml.measures.metrics import BINARY
 from ml.release.declaration import desired_state
 from ml.release.evidence.verification import checks
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
 from ml.serving import endpoint
-from ml.toolkit.metrics import METRICS
 from tests.local import BACKEND
 from tests.release import tiny_classes
 from tests.release.test_commands import ml
@@ -35,9 +35,9 @@ def test_a_classification_from_propose_to_the_next_champion(
         assert "log_loss on test misses 0.55" in str(refused.decision.blocking)
         made = propose(BACKEND, "tiny", fair)
         assert made.decision.allowed, made.decision.blocking
-        assert made.evidence.task == "binary" and made.evidence.disagreements == ()
-        stated = made.evidence.metrics["test"]
-        assert stated.keys() == METRICS["binary"].keys()
+        assert made.evidence.evaluation.task == "binary" and made.evidence.disagreements == ()
+        stated = made.evidence.evaluation.metrics["test"]
+        assert stated.keys() == BINARY.keys()
         assert stated["auc"].low and stated["auc"].count == 500
         done = apply(BACKEND, "tiny", "local", "ana")
         assert done and done.outcome == "applied"
@@ -79,7 +79,10 @@ def test_a_test_that_was_trained_on_is_refused(
     reading.write_text(reading.read_text().replace("== split]", f"== split {also}"))
     monkeypatch.chdir(tmp_path)
     made = propose(BACKEND, "tiny", project.train(0.8).name)
-    assert {one.check for one in made.evidence.leakage} == {"feature.auc", "identifiers.shared"}
+    assert {one.check for one in made.evidence.evaluation.leakage} == {
+        "feature.auc",
+        "identifiers.shared",
+    }
     assert [one.gate for one in made.decision.blocking] == ["leakage"]
     assert "1 of 501 by id were trained on: 0" in str(made.decision.blocking)
 
@@ -97,7 +100,7 @@ def test_shuffled_labels_end_near_a_half_and_are_refused(
     reading.write_text(code.replace(labels, dealt))
     monkeypatch.chdir(tmp_path)
     made = propose(BACKEND, "tiny", project.train(0.8).name)
-    auc = made.evidence.metrics["test"]["auc"].value
+    auc = made.evidence.evaluation.metrics["test"]["auc"].value
     assert auc is not None and abs(auc - 0.5) < 0.1
     gates = {one.gate: one for one in made.decision.results}
     assert gates["quality"].verdict == "fail" and made.decision.outcome == "refused"

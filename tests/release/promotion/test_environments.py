@@ -167,9 +167,8 @@ def test_promoted_by_commits_and_reverted(
     assert (back.declared.version, back.replaced.version) == ("1", "2") and files() == first
     done = apply(BACKEND, "tiny", "prod", "cy")
     assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
-    with pytest.raises(Refused) as raised:
-        rollback.roll_back(BACKEND, "tiny", "prod")
-    assert raised.value.problems[0].code == "nothing-before"
+    again = rollback.roll_back(BACKEND, "tiny", "prod")
+    assert again.declared.version == "1" and not again.written
 
     # As it was before any promotion.
     git("checkout", "-q", "HEAD~4", "--", "ml/projects/tiny/release.yml")
@@ -269,6 +268,8 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     code, out, _ = ml(capsys, "release", "rollback", "tiny", "--why", "a mistake", "--json")
     assert code == 0 and json.loads(out)["replaced"]["version"] == "3"
     code, _, err = ml(capsys, "release", "rollback", "tiny")
+    assert code == 0 and "tiny 2 is declared already" in err and "--version 1" in err
+    code, _, err = ml(capsys, "release", "rollback", "tiny", "--version", "1")
     assert code == 0 and "tiny 1 is declared in place of 2" in err
     code, out, _ = ml(capsys, "release", "plan", "tiny")
     assert code == 0 and "no canary: this version served here before" in out

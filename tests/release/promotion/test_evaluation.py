@@ -69,14 +69,15 @@ def test_the_second_model_takes_the_recipe_over(pipeline: World) -> None:
 
 
 def test_what_was_evaluated_is_recalled(pipeline: World) -> None:
-    """Another run with the same model: no new run, the step's own outputs."""
+    """Another run with the same model: no new run, the step with the same outputs."""
     project, model = projects.find("tiny"), pipeline.runs[0.8].outputs["model"]
     assert gate_check.find_evaluation(BACKEND, project, model) is None
     run = gate_check.evaluate(BACKEND, project, model)
     before = len(list(LocalRuns().all()))
     found = gate_check.find_evaluation(BACKEND, project, model)
-    assert found is not None and found == run and len(list(LocalRuns().all())) == before
-    assert evidence.evaluation_of(found)["model"] == "tiny"
+    assert found is not None and found.id == run.id and len(list(LocalRuns().all())) == before
+    first, again = (evidence.evaluation_of(each) for each in (run, found))
+    assert first == again and first.model == "tiny"
 
 
 def test_a_step_that_fails_fails_the_evaluation(pipeline: World) -> None:

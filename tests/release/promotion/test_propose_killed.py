@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,6 @@ from ml.release.promotion import gate_check
 from ml.release.promotion import propose as proposing
 from ml.release.rollout import plan
 from ml.release.rollout.apply import apply
-from ml.serving.server import Timing
 from tests.local import BACKEND
 from tests.release import tiny
 from tests.release.conftest import Template, World
@@ -29,7 +28,6 @@ from tests.release.promotion.test_environments import commit, evidence, git, reh
 pytestmark = pytest.mark.slow
 
 RELEASE = Path("ml/projects/tiny/release.yml")
-TIMING = Timing(1.0, 2.0, 3.0, 1.0, 200, 20, "a machine")
 IMPORTS = """
 from pathlib import Path
 from ml.backends.local.backend import LocalBackend
@@ -38,17 +36,17 @@ from ml.release import audit
 from ml.release.promotion import gate_check, propose as proposing
 from ml.backends.local.registry import LocalRegistry
 from ml.core import files
-from ml.serving.server import Timing
+from tests.release import tiny
 """
 # What takes seconds is done before: an evaluation is found, a latency is known.
 WORK = """
 proposing.evaluate = lambda *_: LocalRuns().find({evaluated!r})
-proposing._measured = lambda *_: Timing(**{timing})
+proposing._measured = tiny.measured
 proposing.propose(LocalBackend(), "tiny", {run!r}, "prod")
 """
 # What is killed right after that call, and before the one that is negative or nought.
 # Files are replaced in this order: the bill of materials and the evidence, in a folder that gets
-# its name then; the serving code and settings; release.yml; the evidence beside it.
+# its name then; the serving code and settings; their samples; release.yml; the evidence beside it.
 KILLED = [
     *[
         ("proposing.store", 1),
@@ -56,12 +54,12 @@ KILLED = [
         ("audit.append", 1),
         ("audit.append", 2),
     ],
-    *[("files.replace", call) for call in (1, 2, 3, 4, 5)],
+    *[("files.replace", call) for call in (1, 2, 3, 4, 5, 6)],
     *[("LocalRegistry.keep_evidence", call) for call in (0, 1)],
-    *[("Path.replace", call) for call in (-4, -5)],
+    *[("Path.replace", call) for call in (-5, -6)],
 ]
 # Those after which release.yml declares what its evidence is not yet of.
-BETWEEN = {("files.replace", 4), ("Path.replace", -5)}
+BETWEEN = {("files.replace", 5), ("Path.replace", -6)}
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def waiting(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Wait
     with made.inside(), pytest.MonkeyPatch.context() as patch:
         rehearse(root / "ml/projects/tiny", at / "osv")
         patch.setenv("MLOPS_ADVISORIES", str(at / "osv"))
-        patch.setattr(proposing, "_measured", lambda *_: TIMING)
+        patch.setattr(proposing, "_measured", tiny.measured)
         assert proposing.propose(BACKEND, "tiny", made.names[0.8], "prod").decision.allowed
         commit("version 1 waits")
         model = LocalRuns().find(made.names[0.95]).outputs["model"]
@@ -102,7 +100,7 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     beside it, plan and apply say so; proposing again ends as if nothing had happened."""
     run = copied(waiting.template).run(0.95)
     monkeypatch.setenv("MLOPS_ADVISORIES", str(home.home() / "osv"))
-    work = WORK.format(evaluated=waiting.evaluated, timing=asdict(TIMING), run=run)
+    work = WORK.format(evaluated=waiting.evaluated, run=run)
     killed_at(step, call, IMPORTS, work)
 
     tiny.staged()
@@ -119,7 +117,7 @@ def test_a_proposal_killed_at_any_step_is_made_again(
             apply(BACKEND, "tiny", "prod", "ana")
         assert [one.code for one in release_file.check(RELEASE)] == ["evidence-edited"]
 
-    monkeypatch.setattr(proposing, "_measured", lambda *_: TIMING)
+    monkeypatch.setattr(proposing, "_measured", tiny.measured)
     monkeypatch.setattr(proposing, "evaluate", lambda *_: LocalRuns().find(waiting.evaluated))
     again = proposing.propose(BACKEND, "tiny", run, "prod")
     assert again.candidate.version == "2" and again.decision.allowed and len(again.written) == 2

@@ -6,25 +6,30 @@ import json
 import math
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import Version
+from ml.backends.runs import Run
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.comparison import versus
-from ml.release.declaration import desired_state
+from ml.release.declaration import desired_state, projects
 from ml.release.promotion.gate_check import check_registered
-from ml.release.promotion.propose import propose
+from ml.release.promotion.propose import choose, propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
 from ml.release.rollout.plan import plan
 from ml.release.rollout.status import status
 from ml.serving import endpoint, server
+from policies.promotion.evidence import SCHEMA_VERSION
 from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.conftest import World
@@ -201,7 +206,7 @@ def test_what_has_come_since_it_was_proposed_is_refused_when_it_is_applied(
         if one.gate == "identity"
     ]
     assert (older.verdict, older.found) == ("fail", "schema 1")
-    assert "ml release propose" in older.why
+    assert "`ml release propose" in older.why
     again = propose(BACKEND, "tiny", challenged.run(0.95))
     assert (
         again.candidate.version == "2" and again.decision.allowed and endpoint.live("tiny") == live
@@ -222,7 +227,8 @@ def test_a_champion_with_evidence_of_an_older_schema_is_scored_again(served: Wor
 def _aged(version: Version) -> None:
     """Make the version's evidence one of the schema before, with its hash in the registry."""
     text = (version.evidence_folder / "evidence.json").read_text()
-    older = tiny.resealed(version, text.replace('"schema_version": 3', '"schema_version": 1'))
+    current = f'"schema_version": {SCHEMA_VERSION}'
+    older = tiny.resealed(version, text.replace(current, '"schema_version": 1'))
     BACKEND.registry.keep_evidence(version, older.evidence)
 
 
@@ -314,6 +320,28 @@ def test_a_candidate_that_does_not_answer_is_not_registered(world: World) -> Non
     assert process_of(endpoint.folder("tiny") / "candidate") is None
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new", "code"),
+    [
+        ("endpoint/score.py", "reply(model, {", "({", "candidate-fails"),
+        ("endpoint/requests.jsonl", '{"question": "how?"}', "how?", "bad-request"),
+        ("release.yml", "[20, 20, 20]", "[20, 20, 19]", "wrong-value"),
+    ],
+    ids=["answers without the model's digest", "no sample request", "no canary"],
+)
+def test_what_apply_would_refuse_is_not_proposed(
+    file: str, old: str, new: str, code: str, world: World
+) -> None:
+    """Each of them stopped `apply` alone: nothing is declared."""
+    path = world.project.folder / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(Refused, match=code):
+        propose(BACKEND, "tiny", world.run(0.8))
+    assert desired_state.read("tiny", "local") is None
+
+
 def test_an_evaluation_that_fails_is_told_with_its_log(world: World) -> None:
     """The project's own error reaches the person."""
     path = world.project.folder / "evaluate.py"
@@ -330,7 +358,9 @@ def test_a_run_that_cannot_be_proposed_is_refused(world: World, tmp_path: Path) 
     assert raised.value.problems[0].code == "no-candidate"
     assert "jobs/pipeline.yml" in raised.value.problems[0].hint
     jobs = world.project.folder / "jobs"
-    (jobs / "pipeline.yml").unlink()
+    # One of another experiment would leave no candidate either.
+    text = (jobs / "pipeline.yml").read_text()
+    (jobs / "pipeline.yml").write_text(text.replace("experiment_name: tiny", "experiment_name: x"))
     (jobs / "sweep-random.yml").rename(jobs / "tune.yml")
     with pytest.raises(Refused, match=r"ml run .*jobs/tune\.yml"):
         propose(BACKEND, "tiny")
@@ -349,7 +379,7 @@ def test_the_best_trial_of_the_latest_sweep_is_proposed(world: World) -> None:
     swept = world.project.sweep()
     made = propose(BACKEND, "tiny")
     assert made.run == swept.best and made.decision.allowed
-    assert made.evidence.lineage.hyperparameters == {"skill": 0.9}
+    assert made.evidence.evaluation.hyperparameters == {"skill": 0.9}
     assert made.evidence.lineage.parent_run == swept.id != made.evidence.lineage.run
     assert propose(BACKEND, "tiny", swept.name).candidate.digest == made.candidate.digest
     assert len(BACKEND.registry.versions("tiny")) == 1
@@ -368,10 +398,39 @@ def test_a_pipeline_stands_for_the_model_it_left(world: World) -> None:
     )
     assert document["lineage"]["evaluation_run"] == done.step("evaluate").id
     assert document["data"]["data"]["asset"] == "azureml:tiny:1"
+    # What was evaluated stands in it once, as it was written.
+    kept = done.step("evaluate").outputs["evaluation"] / "evaluation.json"
+    assert document["evaluation"] == json.loads(kept.read_text())
+    assert not document["evaluation"].keys() & {*document} - {"schema_version", "model"}
     # Run again, every step is reused, and the same trial is proposed again.
     again = world.project.pipeline()
     assert {step.reused_from for step in again.steps} == {step.name for step in done.steps}
     assert propose(BACKEND, "tiny", again.name).run == made.run
+
+
+def test_a_step_may_call_the_model_otherwise(world: World) -> None:
+    """The lineage is the step's, whose environment and code it ran with."""
+    done = world.project.single()
+    made = propose(BACKEND, "tiny", done.name)
+    assert made.run == done.step("train").name and made.decision.allowed, made.decision
+    assert made.evidence.lineage.environment == "azureml:ml-cpu:1"
+    # The registry knows the version by the step: an attestation of it is proposed by that.
+    again = choose(BACKEND, projects.find("tiny"), made.candidate.run)
+    assert (again.id, again.outputs["model"]) == (made.candidate.run, done.outputs["model"])
+
+
+def test_a_model_that_the_pipeline_does_not_pass_on(tmp_path: Path) -> None:
+    """The step that has it is named: it can be proposed itself."""
+    step = Run("2", "calm_river_03.train", "Completed", "tiny", tmp_path, 0.0)
+    step = replace(step, outputs={"model": tmp_path})
+    pipeline = replace(step, id="1", name="calm_river_03", outputs={}, steps=(step,))
+    backend: Any = SimpleNamespace(
+        runs=SimpleNamespace(find=lambda _: pipeline, parent=lambda _: None)
+    )
+    project: Any = None
+    with pytest.raises(Refused) as refused:
+        choose(backend, project, "calm_river_03")
+    assert "--run calm_river_03.train" in refused.value.problems[0].hint
 
 
 def test_another_evaluation_is_not_taken_over(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,12 +55,13 @@ def registered(model: str, version: str) -> Version:
 
 
 REGISTRY = SimpleNamespace(find=registered, bring=lambda version: None)
-RELEASED: Any = SimpleNamespace(registry=REGISTRY, audit_log=LOG)
+ENDPOINTS = SimpleNamespace(name_of="{}-{}".format)
+RELEASED: Any = SimpleNamespace(registry=REGISTRY, audit_log=LOG, endpoints=ENDPOINTS)
 
 
-def back() -> str:
+def back(to: str | None = None) -> str:
     """The version that a rollback of prod declares."""
-    return roll_back(RELEASED, "tiny", "prod").declared.version
+    return roll_back(RELEASED, "tiny", "prod", to=to).declared.version
 
 
 @pytest.fixture(autouse=True)
@@ -83,8 +85,7 @@ def test_the_version_before_is_that_of_the_branch() -> None:
     assert [path.read_text() for path in found.written[1:]] == ["1"]
     git("add", "-A")
     git("commit", "-qm", "back")
-    with pytest.raises(Refused, match="nothing-before"):
-        back()
+    assert roll_back(RELEASED, "tiny", "prod").written == ()
     commit("3")
     assert back() == "1"
 
@@ -128,3 +129,60 @@ def test_a_declaration_that_is_not_committed_goes_back_by_the_audit_log() -> Non
         happened("applied", version)
     desired_state.declare("tiny", "prod", declared("4"))
     assert back() == "3"
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "by the audit log"])
+def test_a_rollback_typed_twice_goes_back_once(committed: bool) -> None:
+    """The second one writes nothing; further back goes who names the version, and no further than
+    what served.
+    """
+    for version in "123":
+        commit(version) if committed else desired_state.declare("tiny", "prod", declared(version))
+        happened("applied", version)
+    assert back() == "2"
+    for _ in range(2):
+        again = roll_back(RELEASED, "tiny", "prod")
+        assert (again.declared.version, again.written) == ("2", ())
+    if committed:
+        git("commit", "-qam", "back")
+    happened("applied", "2")
+    assert roll_back(RELEASED, "tiny", "prod", to="2").written == ()
+    assert roll_back(RELEASED, "tiny", "prod").further == ("1" if committed else "1@55555555",)
+    with pytest.raises(Refused, match="version 3 did not serve before version 2"):
+        back("3")
+    assert back("1") == "1"
+    assert roll_back(RELEASED, "tiny", "prod").written == ()
+
+
+def test_a_version_that_fails_on_its_way_back_is_passed_over() -> None:
+    """Its server does not start: the next rollback goes on."""
+    for version in "123":
+        commit(version)
+        happened("applied", version)
+    assert back() == "2"
+    happened("rolled-back", "2")
+    assert back() == "1"
+
+
+def test_a_version_that_is_proposed_again_can_be_gone_back_from() -> None:
+    """Declared by a decision of its own, it is no rollback."""
+    for version in "12":
+        commit(version)
+        happened("applied", version)
+    assert back() == "1"
+    desired_state.declare("tiny", "prod", replace(declared("2"), decision="c" * 64))
+    assert back() == "1"
+
+
+def test_the_same_version_by_earlier_code_is_named_by_its_digest() -> None:
+    """A score.py that changed twice: both are version 1."""
+    for code in "abc":
+        of = replace(declared("1"), serving=code * 64, decision=code * 64)
+        desired_state.declare("tiny", "prod", of)
+        audit.append(LOG, "applied", {**vars(of), "endpoint": "tiny-prod"})
+    assert roll_back(RELEASED, "tiny", "prod").declared.serving == "b" * 64
+    done = roll_back(RELEASED, "tiny", "prod", to="1")
+    assert (done.written, done.further) == ((), (f"1@{'a' * 8}",))
+    with pytest.raises(Refused, match="one of: 1@aaaaaaaa"):
+        back("1@ccc")
+    assert roll_back(RELEASED, "tiny", "prod", to=done.further[0]).declared.serving == "a" * 64

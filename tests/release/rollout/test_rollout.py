@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ml.backends.audit_log import AuditLog
+from ml.backends.registry import EVIDENCE_FILE
 from ml.core.errors import Problem, Refused
 from ml.core.home import home
 from ml.release import audit, serving
@@ -21,6 +22,7 @@ from ml.serving import endpoint, server
 from ml.serving.endpoint import Canary, Live
 from ml.serving.server import START_S, Server, Starting
 from tests.local import BACKEND, LOG
+from tests.release import tiny
 from tests.release.conftest import World
 from tests.release.killing import killed
 from tests.release.test_commands import ml
@@ -57,7 +59,13 @@ def declare_serving() -> None:
     assert declared
     now = projects.find("tiny").serving().snapshot(BACKEND)
     serving.keep(BACKEND.registry, now)
-    desired_state.declare("tiny", "local", replace(declared, serving=now.digest))
+    version = BACKEND.registry.find("tiny", declared.version)
+    document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text())
+    document["serving"]["code"] = now.digest
+    evidence = tiny.resealed(version, json.dumps(document)).evidence
+    BACKEND.registry.keep_evidence(version, evidence)
+    declares = replace(declared, serving=now.digest, evidence=evidence)
+    desired_state.declare("tiny", "local", declares)
 
 
 @pytest.mark.parametrize("code", BAD_GREENS)

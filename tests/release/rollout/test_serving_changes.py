@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release import serving
+from ml.release import audit, serving
+from ml.release.canary import canary
+from ml.release.canary.canary import Outcome
+from ml.release.canary.statistics import Signal
 from ml.release.declaration import desired_state
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
@@ -18,7 +23,7 @@ from ml.release.rollout.plan import plan
 from ml.release.rollout.rollback import roll_back
 from ml.release.versions import find_in_use
 from ml.serving import endpoint
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 from tests.release.conftest import World
 from tests.release.test_commands import ml
 
@@ -97,12 +102,16 @@ def test_changed_serving_is_proposed_signed_off_and_rolled_out(served: World) ->
 
 
 def test_a_rollback_serves_the_earlier_model_by_its_own_code(challenged: World) -> None:
-    """Version 2 comes with other serving code; the way back to version 1 takes its own, at once."""
+    """Version 2 comes with other serving code; the way back to version 1 takes its own, at once,
+    and is tried by the requests of then: those of now it does not know.
+    """
     first = endpoint.live("tiny")
     changed(challenged)
     challenged.run(0.95)
     propose(BACKEND, "tiny", challenged.run(0.95))
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
+    requests = challenged.project.folder / "endpoint" / "requests.jsonl"
+    requests.write_text('{"question": "how?", "language": "en"}\n')
     back = roll_back(BACKEND, "tiny")
     assert first and back.declared.serving == first.launch.serving
     done = apply(BACKEND, "tiny", "local", "ana")
@@ -170,3 +179,59 @@ def test_code_that_a_rollback_needs_is_not_cleaned(challenged: World) -> None:
     propose(BACKEND, "tiny", challenged.run(0.95))
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
     assert first and first.launch.code in find_in_use(BACKEND).paths
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, new_fields: Sequence[str]) -> None:
+    """The next canary rolls back, whatever is answered; it is told of these new fields."""
+
+    def lead(*given: object, **named: object) -> Outcome:
+        assert named["new_fields"] == new_fields
+        signals = (Signal("answers", 9.0, 1.0, "answers: 9 of 20"),)
+        return Outcome("rolled-back", "answers: 9 of 20", 10, signals, {}, {}, 9, 1.0)
+
+    monkeypatch.setattr(canary, "lead", lead)
+
+
+def test_serving_that_was_rolled_back_can_be_proposed_again(
+    served: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The champion's own model: by the same code again, and by a score.py that was mended."""
+    run = served.run(0.8)
+    score = served.project.folder / "endpoint" / "score.py"
+    score.write_text(score.read_text() + "\nBAD = True\n")
+    assert propose(BACKEND, "tiny", run).written
+    assert propose(BACKEND, "tiny", run).decision.outcome == "already-champion"  # it waits
+    release = served.project.folder / "release.yml"
+    answers = "new_fields:\n  - {owner: ana, reason: callers ask"
+    day, past = datetime.now(UTC).date() + timedelta(days=9), date(2025, 1, 1)
+    fields = f"{answers}, field: note, expires: {day}}}\n"
+    fields += f"  - {{owner: ana, reason: they asked, field: old, expires: {past}}}\n"
+    release.write_text(release.read_text() + fields)
+    steps = plan(BACKEND, "tiny").steps
+    assert "its answers may have new fields: note (release.yml)" in steps
+    assert any("old: the new field at" in step and "expired" in step for step in steps)
+    with monkeypatch.context() as patch:
+        refuse(patch, ["note"])
+        with pytest.raises(Refused, match="`new_fields` of release"):
+            apply(BACKEND, "tiny", "local", "ana")
+    stops = plan(BACKEND, "tiny").stops
+    assert stops is not None and "ml release propose tiny" in stops.problems[0].hint
+    assert propose(BACKEND, "tiny", run).decision.outcome == "pending"
+    assert plan(BACKEND, "tiny").stops is None
+    edit(score, "BAD = True", "MENDED = True")
+    assert propose(BACKEND, "tiny", run).decision.outcome == "pending"
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
+
+
+def test_the_champion_is_proposed_by_other_code_after_another_was_refused(
+    challenged: World,
+) -> None:
+    """Version 2 is declared and its canary refused it; version 1 gets a new score.py."""
+    declared = desired_state.read("tiny", "local")
+    assert declared and declared.version == "2"
+    line = {"endpoint": "tiny", "digest": declared.digest, "decision": declared.decision}
+    audit.append(LOG, audit.ROLLED_BACK, {**line, "serving": declared.serving})
+    changed(challenged)
+    proposal = propose(BACKEND, "tiny", challenged.run(0.8))
+    assert (proposal.candidate.version, proposal.decision.outcome) == ("1", "pending")
+    assert proposal.written and proposal.unapplied == "2"

@@ -8,8 +8,10 @@ nothing that the dying command does has any effect, its own undoing included.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from contextlib import suppress
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -234,6 +236,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         endpoint=lambda: NAME,
         serving=lambda: SimpleNamespace(snapshot=lambda _: serves),
         samples=lambda: [{}],
+        gates=None,
     )
     patch.setattr(LocalBackend, "registry", Registry())
     for module in (applying, proposing, status, rollback):
@@ -277,6 +280,7 @@ class Releases(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
+        self.home = tempfile.TemporaryDirectory()
         self.machine = Machine()
         self.proposals = 0
         self.applied: list[str] = []  # what was ever said to be live
@@ -284,9 +288,6 @@ class Releases(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        import tempfile
-
-        self.home = tempfile.TemporaryDirectory()
         self.patch.setenv("MLOPS_HOME", self.home.name)
         install(self.patch, self.machine)
         self.propose("1")  # the first version has nothing to be compared with
@@ -477,19 +478,36 @@ TestReleases = pytest.mark.timeout(15 * EXAMPLES)(
 )
 
 
+@contextmanager
+def begun(number: str) -> Iterator[Releases]:
+    """The first version serves and that one is proposed; nothing stays patched, however it ends."""
+    releases = Releases()
+    try:
+        releases.begin()
+        releases.propose(number=number)
+        yield releases
+    finally:
+        releases.teardown()
+
+
+def test_a_set_up_that_fails_leaves_nothing_patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests after it run on the real machine."""
+    real = (server.start, endpoint.switch, LocalBackend.registry, os.environ.get("MLOPS_HOME"))
+    monkeypatch.setattr(Releases, "conclude", lambda _: pytest.fail("no room"))
+    with pytest.raises(pytest.fail.Exception, match="no room"), begun("2"):
+        pass
+    now = (server.start, endpoint.switch, LocalBackend.registry, os.environ.get("MLOPS_HOME"))
+    assert now == real
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", "234")
 @pytest.mark.attack("An apply is killed after any of its effects")
 def test_an_apply_killed_at_any_effect_leaves_nothing_to_the_next(number: str) -> None:
     """One that is killed after its verdict, and before green was stopped, too."""
     for effects in range(EFFECTS):
-        releases = Releases()
-        releases.begin()
-        releases.propose(number=number)
-        try:
+        with begun(number) as releases:
             releases.apply_is_killed_and_done_again(effects=effects)
-        finally:
-            releases.teardown()
 
 
 @pytest.mark.slow
@@ -498,13 +516,8 @@ def test_an_apply_killed_at_any_effect_leaves_nothing_to_the_next(number: str) -
 def test_a_disk_that_is_full_from_any_effect_on_stops_nothing(number: str) -> None:
     """Not what could be undone no more: the state that was written last is what runs."""
     for effects in range(EFFECTS):
-        releases = Releases()
-        releases.begin()
-        releases.propose(number=number)
-        try:
+        with begun(number) as releases:
             releases.apply_on_a_full_disk(effects=effects)
-        finally:
-            releases.teardown()
 
 
 def test_the_history_is_what_status_reads(own_home: Path) -> None:

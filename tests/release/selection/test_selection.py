@@ -44,7 +44,8 @@ def test_the_score_is_the_formula():
     )
     assert only.score == pytest.approx(66.8)
     assert formula(made) == (
-        "score = quality ÷ 0.01 − 0.5 · latency ÷ 10 ms − 0.1 · cost ÷ 60 s − spread ÷ 0.01"
+        "score: +1 for each 1 point of gain, −0.5 for each 10 ms of latency, "
+        "−0.1 for each 60 s of cost, −1 for each 1 point of spread"
     )
 
 
@@ -112,7 +113,7 @@ def test_a_metric_to_minimise():
     loss = replace(WEIGHTS, quality=Term(1, 1))
     made = chosen(candidate(0, 2.0), candidate(1, 1.5), weights=loss, goal="minimize")
     assert order(made) == ["sweep_1", "sweep_0"] and made.by_metric.candidate.name == "sweep_1"
-    assert formula(made).startswith("score = − quality − 0.5 · latency")
+    assert formula(made).startswith("score: −1 for each 1 of gain, −0.5 for each 10 ms of latency")
     assert next(iter(sentences(made))) == "trial 1 is first by gain and by the score"
 
 

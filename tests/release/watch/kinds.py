@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.toolkit.reference import Kind, summary
+from ml.measures.reference import Kind, summary
 
 Columns = dict[str, tuple[Kind, list[Any]]]
 _TEXTS = """how do i run the job on a spot node and where are its logs kept when it ends

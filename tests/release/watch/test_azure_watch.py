@@ -13,16 +13,16 @@ import pytest
 
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.registry import EVIDENCE_FILE, Version
+from ml.measures.reference import write_reference
 from ml.release.declaration import projects
 from ml.release.declaration.projects import Project
 from ml.release.evidence.evidence import REFERENCE_FIELD, keep_reference
 from ml.release.watch.requests import read_collected
 from ml.serving.endpoint import Canary, Live
-from ml.toolkit.reference import write_reference
 from tests.backends.conftest import azure
 from tests.backends.deployments import SAMPLES, released
 from tests.release.test_commands import ml
-from tests.stand_ins.azure.running import StandIn, register_environment
+from tests.stand_ins.azure.running import StandIn, provision, register_environment
 
 __all__ = ["azure"]
 QUESTIONS = [f"how do I run job {number} on a spot node" for number in range(60)]
@@ -60,14 +60,16 @@ def test_a_model_on_azure_is_watched(
     azure.enter(monkeypatch)
     backend, endpoints = AzureBackend(), AzureBackend().endpoints
     register_environment(backend.workspace.client, "ml-cpu", "1")
-    launch = replace(released(backend, "tiny", tmp_path, collect=True), endpoint="tiny-dev")
+    name = endpoints.name_of("tiny", "dev")
+    provision(backend.workspace.client, name)
+    launch = replace(released(backend, "tiny", tmp_path, collect=True), endpoint=name)
     version = backend.registry.find("tiny", "1")
     monkeypatch.setattr(projects, "find", lambda name: Project(name, tmp_path))
     with_reference(backend, version, tmp_path / "evaluation")
-    with endpoints.locked("tiny-dev"):
-        server = endpoints.begin(endpoints.other_slot("tiny-dev"), launch)()
-        endpoints.switch("tiny-dev", Live(server, launch))
-    url = endpoints.start_router("tiny-dev").url
+    with endpoints.locked(name):
+        server = endpoints.begin(endpoints.other_slot(name), launch)()
+        endpoints.switch(name, Live(server, launch))
+    url = endpoints.start_router(name).url
     monkeypatch.setenv("MLOPS_HOME", str(tmp_path / "another"))
     words = ("watch", "tiny", "--env", "dev", "--on", "azure")
     code, out, err = ml(capsys, *words)
@@ -90,12 +92,12 @@ def test_a_model_on_azure_is_watched(
     code, _, err = ml(capsys, "watch", "tiny", "--on", "azure")
     assert code == 33 and "local-is-here" in err
 
-    live = endpoints.live("tiny-dev")
+    live = endpoints.live(name)
     assert live and live.launch.collect == 1.0
-    with endpoints.locked("tiny-dev"):
-        copy = endpoints.begin(Path("tiny-dev") / "baseline", live.launch)()
+    with endpoints.locked(name):
+        copy = endpoints.begin(Path(name) / "baseline", live.launch)()
         green = Canary(copy, live.launch, 0)
-        endpoints.switch("tiny-dev", replace(live, canary=green))
+        endpoints.switch(name, replace(live, canary=green))
     assert endpoints.score(copy, SAMPLES[0]).status == 200
     folders = {
         blob.split("/")[2]

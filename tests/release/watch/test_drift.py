@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,11 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
+from ml.measures.reference import summary
 from ml.release.watch import drift
 from ml.release.watch.drift import Finding
 from ml.release.watch.limits import Limits
 from ml.release.watch.requests import Row
-from ml.toolkit.reference import summary
 from tests.release.watch.kinds import columns, question, summaries
 
 UNKNOWN = "question: unknown words"
@@ -110,6 +111,28 @@ def test_unseen_categories_are_named() -> None:
     said = {one.column: one.said for one in findings(reference, seen, Limits())}
     assert said["kind"].startswith("categories: 2 then, 2 now; never")
     assert "in 40 rows: `z`" in said["kind"] and "bonjour" in said["text: unknown words"]
+
+
+def test_a_value_that_is_new_is_told_from_those_that_are_known() -> None:
+    """Long texts begin alike: what is shown is where they differ, and a cut has an ellipsis."""
+    start = "How do I run the training job of a project on spot nodes of our cluster "
+    known = [start + "when", start + "so that it goes on " + "x" * 80]
+    new = [start + "where", start + "so that it goes on " + "x" * 80 + " and ends"]
+    reference = {"kind": summary("categorical", known * 100)}
+    (finding,) = findings(reference, {"kind": [*known, *new] * 25}, Limits())[1:]
+    shown = re.findall("`(.*?)`", finding.said)
+    assert shown[0] == new[0] and shown[1].startswith("…") and shown[1].endswith("x and ends")
+    assert not any(text.strip("…") in seen for text in shown for seen in known)
+    endless = findings(reference, {"kind": ["z" * 9000] * 100}, Limits())[1]
+    (text,) = re.findall("`(.*?)`", endless.said)
+    assert len(text) < 100 and text.endswith("…")
+
+
+def test_missing_values_are_counted_in_rows() -> None:
+    """A share of one in ten thousand is no 0.0%."""
+    reference = {"x": summary("numeric", [1.0] * 9999 + [None])}
+    (missing, _) = findings(reference, {"x": [1.0] * 97 + [None] * 3}, Limits())
+    assert missing.said == "1 of 10,000 rows had no value that can be read, 3 of 100 now"
 
 
 def test_a_category_that_is_a_whole_number_is_no_other_in_a_request() -> None:

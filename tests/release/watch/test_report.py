@@ -11,6 +11,7 @@ import pytest
 
 from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.core.errors import Refused
+from ml.measures.reference import REFERENCE, Columns, write_reference
 from ml.release.evidence.evidence import REFERENCE_FIELD, keep_reference, load_reference
 from ml.release.evidence.verification import checks
 from ml.release.watch import report as reports
@@ -20,7 +21,6 @@ from ml.release.watch.report import look
 from ml.reports.pages import watch_page
 from ml.serving import endpoint
 from ml.serving.router.records import FOLDER
-from ml.toolkit.reference import REFERENCE, Columns, write_reference
 from tests.local import BACKEND
 from tests.release.conftest import World
 from tests.release.test_commands import ml
@@ -204,6 +204,29 @@ def test_labels_that_nothing_is_kept_for_are_told(tmp_path: Path) -> None:
     rows = [answered(n, None) for n in range(100)]
     found = look(kept, requests.Seen(rows), Limits(), **NAMED, labelled={"1": "a"})
     assert "the reference keeps no losses: quality is not judged" in found.notes
+
+
+def test_what_did_not_change_is_folded_and_counted(tmp_path: Path) -> None:
+    """Twenty columns that have all of their values, then and now, are one line; a breach is not."""
+    inputs: Columns = {f"c{n:02}": ("categorical", ["a", "b"] * 50) for n in range(20)}
+    write_reference(tmp_path, "d", inputs, {}, {})
+    kept = json.loads((tmp_path / REFERENCE).read_text())
+    same = dict.fromkeys(inputs, "a")
+    rows = [
+        requests.Row("", {**same, **dict.fromkeys(inputs, "ab"[n % 2]), "c00": "z"}, None)
+        for n in range(100)
+    ]
+    html = watch_page(look(kept, requests.Seen(rows), Limits(), **NAMED))
+    shown, _, folded = html.partition("<details")
+    assert "39 comparisons without a difference" in folded
+    assert shown.count("<tr><td") == 1 and "c00" in shown and "✗ breach" in shown
+    assert folded.count("<tr><td") == 39
+    # On a telephone a row is a block, in which each number has the name of its column.
+    assert 'class="roomy stacked"' in shown and shown.count('data-label="limit"') == 1
+    every = [{**same, **dict.fromkeys(inputs, "ab"[n % 2])} for n in range(100)]
+    rows = [requests.Row("", row, None) for row in every]
+    html = watch_page(look(kept, requests.Seen(rows), Limits(), **NAMED))
+    assert "40 comparisons without a difference" in html and "<details open" not in html
 
 
 @pytest.mark.attack("A request injects into the page of watched requests")

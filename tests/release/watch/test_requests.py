@@ -65,7 +65,7 @@ def test_a_table_whose_columns_are_none_has_no_values(own_home: Path, columns: o
 
 
 def test_the_answer_to_a_table_may_be_a_list_or_have_one(tmp_path: Path) -> None:
-    """As `Table.answer` of ml.serving.scoring.tabular gives it."""
+    """As `Table.answer` of ml.serving.scoring.table gives it."""
     path = tmp_path / "requests.jsonl"
     table = {"input_data": {"columns": ["x"], "data": [[1], [2]]}}
     answers = ([0.1, 0.9], {"predictions": [0.1, 0.9], "model_digest": "sha256:ab"}, {"other": 1})

@@ -14,7 +14,7 @@ import numpy as np
 
 from ml.serving.router.routes import DEPLOYMENT_HEADER, at
 from tests.stand_ins.azure.deployed import Deployed
-from tests.stand_ins.azure.server import Answer, Refusal, Request
+from tests.stand_ins.azure.server import AGAIN, Answer, Refusal, Request
 from tests.stand_ins.azure.service import INSTANCE_GIB, Workspace, route
 
 _ENDPOINT = r"{ws}/onlineEndpoints/(?P<endpoint>[^/]+)"
@@ -39,8 +39,11 @@ def _put_endpoint(self: Workspace, request: Request, match: re.Match[str]) -> An
     score = f"{self.url}/score{self.id}/{match['endpoint']}"
     properties |= {"scoringUri": score, "swaggerUri": f"{score}/swagger.json"}
     properties["properties"] = properties.get("properties") or {}
-    is_new = path.lower() not in self.resources
+    before = self.resources.get(path.lower())
+    is_new = before is None
     resource = self.resource(path, {**properties, "provisioningState": "Succeeded"})
+    if before is not None:
+        resource["systemData"]["createdAt"] = before["systemData"]["createdAt"]
     resource |= {"location": request.body["location"], "tags": request.body.get("tags") or {}}
     self.resources[path.lower()] = resource
     return Answer(201 if is_new else 200, resource, _operation(self, path))
@@ -180,7 +183,7 @@ def _operation_status(self: Workspace, request: Request, match: re.Match[str]) -
     if deployed and deployed.problem:
         why = f"User container has crashed or terminated: {deployed.problem}"
         body["error"] = {"code": "ResourceNotReady", "message": why}
-    return Answer(200, body, {"Retry-After": "1"} if state == "Creating" else {})
+    return Answer(200, body, AGAIN if state == "Creating" else {})
 
 
 @route("POST", "/score{ws}/(?P<endpoint>[^/]+)")
@@ -303,4 +306,4 @@ def _remove(self: Workspace, path: str) -> None:
 
 def _operation(self: Workspace, path: str) -> dict[str, str]:
     where = f"{self.url}/operations{path}"
-    return {"Azure-AsyncOperation": where, "Location": where, "Retry-After": "1"}
+    return {"Azure-AsyncOperation": where, "Location": where, **AGAIN}

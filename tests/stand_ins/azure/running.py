@@ -97,6 +97,15 @@ def running(folder: Path) -> Iterator[StandIn]:
         process.stdin.close()
 
 
+def provision(client: Any, name: str) -> None:
+    """Make an endpoint in the workspace of an MLClient, as `infra` does, where there is none."""
+    from azure.ai.ml.entities import ManagedOnlineEndpoint
+
+    if name not in [each.name for each in client.online_endpoints.list()]:
+        endpoint = ManagedOnlineEndpoint(name=name, auth_mode="aad_token")
+        client.online_endpoints.begin_create_or_update(endpoint).result()
+
+
 def register_environment(client: Any, name: str, version: str) -> None:
     """Register an environment in the workspace of an MLClient."""
     from azure.ai.ml.entities import Environment

@@ -27,6 +27,11 @@ class Request:
     body: Any
 
 
+# How soon to ask about an operation again. The service says `Retry-After: 1` or more; azure-core
+# reads this header as well, and waits no second for what is done at once.
+AGAIN = {"retry-after-ms": "250"}
+
+
 @dataclass(frozen=True)
 class Answer:
     """A status, a JSON body (None: empty; bytes: as they are), and headers."""
@@ -57,7 +62,8 @@ class Fault:
     """What goes wrong with the next `times` requests whose `METHOD path` matches `pattern`.
 
     `drop` closes the connection without an answer, `drop_after` does the work first: the client
-    cannot know that it was done. `slow_s` waits before the answer. The first `after` requests are
+    cannot know that it was done. `slow_s` waits before the answer. `body` is the whole answer with
+    status 200: JSON of an operation, or text, as of a gateway. The first `after` requests are
     left alone, and meanwhile no later fault has its turn.
     """
 
@@ -66,6 +72,8 @@ class Fault:
     after: int = 0
     status: int = 0
     code: str = "InternalServerError"
+    message: str = "a fault that was asked for"
+    body: dict[str, Any] | str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     drop: bool = False
     drop_after: bool = False
@@ -116,8 +124,11 @@ class Server(ThreadingHTTPServer):
         time.sleep(fault.slow_s)
         if fault.drop:
             raise Dropped
+        if fault.body is not None:
+            body = fault.body.encode() if isinstance(fault.body, str) else fault.body
+            return Answer(200, body, fault.headers)
         if fault.status:
-            refusal = Refusal(fault.status, fault.code, "a fault that was asked for").answer()
+            refusal = Refusal(fault.status, fault.code, fault.message).answer()
             return Answer(refusal.status, refusal.body, fault.headers)
         answer = self.respond(request)
         if fault.drop_after:

@@ -16,7 +16,7 @@ from ml.core import home
 from tests.stand_ins.azure import bodies
 from tests.stand_ins.azure.deployed import Deployed
 from tests.stand_ins.azure.jobs import BUILD_LOG, Job, output_path
-from tests.stand_ins.azure.server import Answer, Refusal, Request
+from tests.stand_ins.azure.server import AGAIN, Answer, Refusal, Request
 from tests.stand_ins.azure.storage import DATASTORES, Storage
 from tests.stand_ins.azure.tracking import Tracked, Tracking, tracked
 
@@ -39,6 +39,7 @@ IDLE = "idle"
 COMPUTES = ("cpu-cluster", "gpu-cluster", "gpu-spot")
 # docs concept-endpoints… and SDK `RunHistoryConstants.TERMINAL_STATUSES`.
 ENDED = frozenset({"Completed", "Failed", "Canceled"})
+_COUNTED = re.compile("[1-9][0-9]*")
 _ASSETS = ("data", "environments", "codes", "models", "components")
 
 Handler = Callable[["Workspace", Request, "re.Match[str]"], Answer]
@@ -86,6 +87,7 @@ class Service:
         if name not in self.workspaces:
             storage = replace(self.storage, name=f"azureml-{name.rpartition('/')[2]}")
             storage.container()
+            storage.container("releases")  # which the program makes
             self.workspaces[name] = Workspace(match[1], storage, self.url, self.workspaces)
         return self.workspaces[name].respond(request)
 
@@ -267,8 +269,13 @@ class Workspace:
         "PUT", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)/versions/(?P<version>[^/]+)"
     )
     def _put_asset(self, request: Request, match: re.Match[str]) -> Answer:
-        """spec Workspace/*Version/createOrUpdate; a version's content does not change."""
+        """spec Workspace/*Version/createOrUpdate; a version's content does not change.
+
+        A model's version is a positive integer: issue Azure/azureml-examples#2725.
+        """
         self.demand(match["kind"], request.body)
+        if match["kind"] == "models" and not _COUNTED.fullmatch(match["version"]):
+            raise Refusal(400, "UserError", f"Model version {match['version']} is not an integer.")
         properties = {"isAnonymous": False, "isArchived": False, **request.body["properties"]}
         properties |= {key: properties.get(key) or {} for key in ("properties", "tags")}
         if "/registries/" in self.id and "modelUri" in properties:
@@ -413,7 +420,7 @@ class Workspace:
             raise Refusal(400, "UserError", f"The job {job.name} has ended; it is {job.status}.")
         job.end()
         location = f"{self.url}/operations{self.id}/{job.name}"
-        return Answer(202, None, {"Location": location, "Retry-After": "1"})
+        return Answer(202, None, {"Location": location, **AGAIN})
 
     @route("GET", "/operations{ws}/(?P<name>[^/]+)")
     def _operation(self, request: Request, match: re.Match[str]) -> Answer:
@@ -422,7 +429,7 @@ class Workspace:
         return Answer(
             200 if done else 202,
             None,
-            {} if done else {"Location": f"{self.url}{self.path(match)}", "Retry-After": "1"},
+            {} if done else {"Location": f"{self.url}{self.path(match)}", **AGAIN},
         )
 
     def _job(self, job: Job) -> dict[str, Any]:

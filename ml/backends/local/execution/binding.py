@@ -18,8 +18,6 @@ from ml.specs.plan.plan import (
     Source,
     StepPlan,
     SweepPlan,
-    inputs_of,
-    outputs_of,
 )
 
 
@@ -32,7 +30,7 @@ def bind(
     """
     inputs = {
         name: _input(data, step.sources[name], pipeline, written) if name in step.sources else data
-        for name, data in inputs_of(step.plan).items()
+        for name, data in step.plan.inputs.items()
     }
     texts = _texts(pipeline.inputs, written)
     inputs = {
@@ -64,7 +62,7 @@ def _input(
     written: Mapping[FromStep, Path],
 ) -> InputPlan:
     if isinstance(source, FromStep):
-        output = outputs_of(pipeline.steps[source.step].plan).get(source.output)
+        output = pipeline.steps[source.step].plan.outputs.get(source.output)
         kind = output.type if output else "uri_folder"
         kind = kind if data.type in LITERALS or not data.type else data.type
         return replace(data, type=kind, path=written[source])

@@ -182,6 +182,5 @@ def find_job(plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
 
 def _find_now(plan: CommandPlan | SweepPlan) -> Kept | None:
     """The step with the code as it is now."""
-    code = plan.code if isinstance(plan, CommandPlan) else plan.trial.code
-    copy = snapshot.take(code)
+    (copy,) = snapshot.of_plan(plan).values()
     return find(key(plan, copy.digest if copy else "", assets.digest))

@@ -95,7 +95,8 @@ class SavedPlan:
             copy = _snapshot(digest)
             if copy is not None and snapshot.is_whole(copy):
                 continue
-            current = snapshot.take(folder) if folder.exists() and copy is None else None
+            is_there = folder.exists() and copy is None
+            current = snapshot.of_plan(self.plan).get(folder) if is_there else None
             if current is None or current.digest != digest:
                 change = "is gone" if copy is None else "was changed"
                 yield Problem(

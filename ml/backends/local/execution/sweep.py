@@ -20,6 +20,7 @@ from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import references
 from ml.specs.plan.plan import Sample, SweepPlan
+from ml.sweeps import objective
 from ml.sweeps.samplers import sampler_for
 
 TrialEvent = Literal["trial_started", "trial_metric", "trial_ended"]
@@ -29,6 +30,11 @@ METRICS_S = 0.25
 POLL_S = 0.02
 # The reason for ending a trial when the sweep itself has run out of time.
 SWEEP_TIMEOUT = "sweep_timeout"
+# Of the time of a search that ends by itself, the share that is kept back for its ensembles; when
+# so many trials have failed and none has not, the others would fail too.
+KEPT_BACK, HOPELESS = 0.15, 3
+# Trials that an ensemble is chosen of: the best ones.
+MEMBERS = 20
 
 
 def concurrency(plan: SweepPlan) -> int:
@@ -105,8 +111,7 @@ class Sweep:
                 execution.stop(reason)
             if at_once:
                 execution.kill()
-        more = self._running or self._repeats or len(self._trials) < self._plan.max_total_trials
-        if reason and more:
+        if reason and (self._running or self._repeats or self._is_searching()):
             self._cut_short = reason
         if time.monotonic() - self._read_at > METRICS_S:
             self._read_metrics()
@@ -120,7 +125,10 @@ class Sweep:
 
     def _out_of_time(self) -> bool:
         limit = self._plan.timeout_s
-        return limit is not None and time.monotonic() - self._start_time > limit
+        return limit is not None and self._elapsed() > limit
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._start_time
 
     def _start_trial(self) -> bool:
         """Start the next trial; False when there is none."""
@@ -152,9 +160,40 @@ class Sweep:
         """The next trial's sample: first those that were cut off, then new ones."""
         if self._repeats:
             return self._repeats.popleft()
-        if len(self._trials) >= self._plan.max_total_trials:
+        return self._sampler.ask() if self._is_searching() else self._ensemble()
+
+    def _is_searching(self) -> bool:
+        """Whether there may be another trial that is sampled."""
+        ending, started = self._plan.ending, len(self._trials)
+        if ending is None:
+            return started < self._plan.max_total_trials
+        scores = self._trials.ended
+        if started >= self._plan.max_total_trials - len(ending.ensembles):
+            return False
+        if len(scores) >= HOPELESS and not any(score is not None for score in scores):
+            return False
+        limit, kept_back = self._plan.timeout_s, KEPT_BACK if ending.ensembles else 0.0
+        if limit is not None and self._elapsed() > limit * (1 - kept_back):
+            return False
+        return not objective.is_enough(scores, self._plan.goal, ending)
+
+    def _ensemble(self) -> Sample | None:
+        """The next ensemble: those come last, when every other trial has ended."""
+        ending = self._plan.ending
+        if ending is None or self._running:
             return None
-        return self._sampler.ask()
+        families = [str(run.parameters.get("model")) for run in self._trials.runs]
+        waiting = [name for name in ending.ensembles if not any(name in of for of in families)]
+        members = self._trials.ranked[:MEMBERS]
+        if not waiting or len(members) < 2:
+            return None
+        values = {
+            "model": {"family": waiting[0], "members": [int(of.folder.name) for of in members]}
+        }
+        origin = {"kind": "ensemble", "of": [run.name for run in members]}
+        sample = Sample(len(self._trials), values, origin)
+        self._sampler.recall(sample)
+        return sample
 
     def _read_metrics(self) -> None:
         """Read what trials have logged since the last time, and apply the policy to it."""
@@ -218,6 +257,8 @@ class Sweep:
     def _status(self) -> tuple[Status, Problem | None]:
         if self._failure:
             return "Failed", self._failure
+        if self._plan.ending and self._cut_short == SWEEP_TIMEOUT and self.run.best:
+            self._cut_short = ""
         if self._cut_short == SWEEP_TIMEOUT:
             return "Canceled", outcome.sweep_timed_out(self._plan, self.run)
         if self._cut_short:

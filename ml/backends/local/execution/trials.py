@@ -60,6 +60,18 @@ class Trials:
         """The trial's best value, once it has completed and can be ranked."""
         return self._scores.get(name)
 
+    @property
+    def ended(self) -> tuple[float | None, ...]:
+        """The scores of the trials that ended, in the order of their starts."""
+        return tuple(self._scores[name] for name in self._runs if name in self._scores)
+
+    @property
+    def ranked(self) -> tuple[Run, ...]:
+        """The trials that have a score, the best first."""
+        sign = -1.0 if self._plan.goal == "maximize" else 1.0
+        scores = {name: sign * score for name, score in self._scores.items() if score is not None}
+        return tuple(self._runs[name] for name in sorted(scores, key=scores.__getitem__))
+
     def put(self, run: Run, logged: Iterable[float] = ()) -> None:
         """Add a trial that started, or close one that ended.
 

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -267,7 +268,8 @@ class Forked(RunProcess):
         if self._shell is None and self._code is None:
             if self._pid is None and self._kill_at is not None:
                 os.close(self._work)  # it reads that there is nothing to do
-                self._end(-signal.SIGTERM)
+                is_killed = time.monotonic() >= self._kill_at
+                self._end(-(signal.SIGKILL if is_killed else signal.SIGTERM))
             elif connection.wait([self.status], 0):
                 self._read()
         return self._shell._first() if self._shell else self._code

@@ -19,11 +19,12 @@ from ml.backends.runs import (
     LineageOutput,
     Run,
     TrackingUnavailable,
+    latest,
 )
 from ml.core import home
 from ml.core.errors import Problem, Refused
 from ml.specs.assets import assets
-from ml.specs.plan.plan import Sample
+from ml.specs.plan.plan import Sample, Value
 
 # The source of an input that is another step's output.
 _STEP = re.compile(r"\$\{\{\s*(?:parent\.)?jobs\.([^.}]+)\.outputs\.([^.}\s]+)\s*\}\}$")
@@ -39,10 +40,13 @@ class LocalRuns:
     document = staticmethod(records.to_json)
     original = staticmethod(records.original)
 
+    def patience_s(self, refused: Refused) -> float:
+        return 0.0
+
     def find(self, name: str, experiment: str | None = None) -> Run:
+        if name == "latest" and (run := latest(self.entries(), experiment)):
+            return run
         runs = [run for run in self.all() if experiment in {None, run.experiment}]
-        if name == "latest" and runs:
-            return max(runs, key=lambda run: run.started)
         for run in runs:
             for part in (run, *run.below()):
                 if name in {part.name, part.id}:
@@ -50,6 +54,17 @@ class LocalRuns:
         if records.is_torn(home.jobs() / PurePath(name).name):
             raise Refused(_torn(name))
         raise Refused(_no_such_run(name, experiment, runs))
+
+    def writer(self, pipeline: Run, output: str) -> Run:
+        """Its output is the folder that the step wrote, or took over from an earlier run of it."""
+        wrote = pipeline.outputs[output].resolve()
+        for run in pipeline.below():
+            if run.steps or wrote not in {path.resolve() for path in run.outputs.values()}:
+                continue
+            with suppress(Refused):  # cleaned away since: what took it over has all that it had
+                return self.find(run.reused_from) if run.reused_from else run
+            return run
+        return pipeline
 
     def entries(self) -> list[Entry]:
         entries = []
@@ -83,6 +98,12 @@ class LocalRuns:
         with _available():
             return reader.latest(run.id)
 
+    def parameters(self, run: Run) -> Mapping[str, Value]:
+        with _available():
+            logged = reader.parameters(run.id)
+        others = {name: logged[name] for name in sorted(logged) if name not in run.parameters}
+        return {**run.parameters, **others}
+
     def curves(self, runs: Sequence[Run], metric: str) -> Mapping[str, Curve]:
         with _available():
             return reader.curves([run.id for run in runs], metric)
@@ -102,6 +123,10 @@ class LocalRuns:
         files = sorted((run.folder / "logs").glob("*_*.txt"))
         ranks = {path: path.stem.removeprefix("rank_") for path in files}
         return {"0" if rank == "std_log" else rank: path for path, rank in ranks.items()}
+
+    def artifacts(self, run: Run) -> Path | None:
+        place = reader.artifacts(run.id)
+        return Path(place) if place else None
 
     def outputs(self, run: Run) -> Mapping[str, Path]:
         return run.outputs
@@ -154,7 +179,7 @@ def _no_such_run(name: str, experiment: str | None, runs: list[Run]) -> Problem:
         "no-such-run",
         f"there is no run `{name}`{where} on this machine",
         f"one of: {', '.join(names)}" if names else "a run: none has been made here yet",
-        "start one: ml run SPEC" if not names else "`latest` names the last one",
+        "start one: ml run SPEC" if not names else "`latest` names the last",
     )
 
 

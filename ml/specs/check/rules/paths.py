@@ -191,3 +191,36 @@ def _exists(path: Path, text: str) -> bool:
         return path.exists() or Path(text).exists() or any(char in text for char in "*?")
     except OSError:
         return False
+
+
+@rule("declared-twice", scope="spec", source="which of two files is meant, no reader is told")
+def declared_twice(subject: Subject) -> Iterator[Finding]:
+    """A version of an asset, and the name of an endpoint, is declared by one file.
+
+    A project's own file would stand in for another project's data or endpoint, or for an
+    environment that all share.
+    """
+    spec, root = subject.spec, repository.root(subject.spec.file)
+    family, name = spec.kind.family, str(spec.get("name"))
+    version = "1" if spec.get("version") is None else str(spec.get("version"))
+    if family in assets.KINDS:
+        others = [
+            each.file
+            for each in assets.definitions(root)
+            if (each.kind, each.name, each.version) == (family, name, version)
+        ]
+        what = f"{family} {name}:{version}"
+    elif family == "online_endpoint" and spec.file.match("ml/projects/*/endpoint/endpoint.yml"):
+        every = sorted(root.glob("ml/projects/*/endpoint/endpoint.yml"))
+        parts = ((file, assets.included(str(file), root)) for file in every)
+        others = [file for file, part in parts if part and part.get("name") == name]
+        what = f"endpoint {name}"
+    else:
+        return
+    if file := next((each for each in others if each.resolve() != spec.file.resolve()), None):
+        yield Finding(
+            ("name",),
+            f"the {what} is declared in {repository.shown(file)} too",
+            "one file for each",
+            "take another name or version",
+        )

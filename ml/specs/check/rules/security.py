@@ -1,4 +1,4 @@
-"""Attacks through a spec: commands in values, and secrets in plain text.
+"""Attacks through a spec: commands in values, what a server reads, and secrets in plain text.
 
 `ml.specs.expressions` has the characters that are refused, `ml.specs.shell` how a command is read.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from ml.core import names
+from ml.core import names, repository
 from ml.core.documents import Key, walk
 from ml.core.errors import Problem
 from ml.specs import expressions
@@ -167,6 +167,100 @@ def _bad_name(kind: names.Kind, value: object, keys: tuple[Key, ...]) -> Iterato
     text = str(value)
     if isinstance(value, str | int | float) and "{{" not in text and not names.is_name(kind, text):
         yield Finding(keys, f"{text[:100]!r} cannot name {names.a(kind)}", names.form(kind))
+
+
+MAX_TIMEOUT_MS = 180_000  # the longest request timeout of a managed online endpoint
+TIMEOUT = "SCORING_TIMEOUT_MS"
+# Variables of Azure ML's inference server, Python and numerical libraries → their smallest and
+# largest value. A number leads to no file.
+_NUMBERS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), (1, 256)),
+    "PYTHONUNBUFFERED": (1, 1),
+    TIMEOUT: (1, MAX_TIMEOUT_MS),
+    "WORKER_COUNT": (1, 64),
+}
+# Those of a project itself: no loader, interpreter or library reads a name like this.
+_OWN = re.compile(r"SCORE_[A-Z0-9_]{1,60}")
+_MAX_VALUE = 1000
+
+
+@rule("deployment-variable", scope="spec", source="OPENSSL_CONF and others name code that is run")
+def deployment_variable(subject: Subject) -> Iterator[Finding]:
+    """A deployment sets only variables that run no code, and leaves its model where it is."""
+    if subject.spec.kind.family == "online_deployment":
+        entity = subject.spec.entity
+        variables = getattr(entity, "environment_variables", None) or {}
+        mount = getattr(entity, "model_mount_path", None)
+        yield from deployment_faults(variables, mount)
+
+
+def deployment_faults(variables: Mapping[str, object], mount: object) -> Iterator[Finding]:
+    """What a server may not be started with: each variable that is not listed here or has another
+    value, and a place for the model, whose files could be those of a library there.
+    """
+    for name, value in variables.items():
+        keys, text = ("environment_variables", str(name)), str(value)
+        low, high = _NUMBERS.get(str(name), (0, 0))
+        if _OWN.fullmatch(str(name)):
+            if not text.isprintable() or len(text) > _MAX_VALUE:
+                found = f"`{name}` has {len(text)} characters, or one that cannot be printed"
+                yield Finding(keys, found, f"one line of at most {_MAX_VALUE} characters")
+        elif not high:
+            listed = ", ".join(_NUMBERS)
+            yield Finding(
+                keys,
+                f"`{name}` is set",
+                f"one of {listed}, or a name of the project's own that begins with `SCORE_`",
+                f"call it `SCORE_{str(name).upper()}` if only score.py reads it; what a library "
+                "reads may name code that it runs",
+            )
+        elif not re.fullmatch(r"[1-9][0-9]{0,5}", text) or not low <= int(text) <= high:
+            expected = f"a whole number from {low} to {high}"
+            yield Finding(keys, f"`{name}` is {text[:40]!r}", expected)
+    if mount:
+        yield Finding(
+            ("model_mount_path",),
+            f"the model is mounted at `{str(mount)[:100]}`",
+            "no `model_mount_path`: Azure ML's own folder, which AZUREML_MODEL_DIR names",
+            "remove the line",
+        )
+
+
+@rule("moving-environment", scope="spec", source="Azure ML resolves a label when it deploys")
+def moving_environment(subject: Subject) -> Iterator[Finding]:
+    """A deployment's environment is a version of the workspace, or made of this repository's files.
+
+    What a label, another registry or a build context elsewhere stands for changes unreviewed.
+    """
+    if subject.spec.kind.family == "online_deployment":
+        yield from environment_faults(subject.spec)
+
+
+def environment_faults(deployment: Part) -> Iterator[Finding]:
+    """What of a deployment's environment no digest of its files covers."""
+    written = deployment.get("environment")
+    part, keys = deployment.at("environment"), ("environment",)
+    if isinstance(written, str):
+        reference = assets.parse(written)
+        if reference is None or not reference.version:
+            name = reference.name if reference else "NAME"
+            yield Finding(
+                keys,
+                f"the deployment takes `{written}`, whatever that is by then",
+                f"one version in the workspace: azureml:{name}:1",
+                "write the name and the version that the environment's spec has",
+            )
+            return
+        root = repository.root(deployment.file)
+        part = assets.find(written, "environment", root) or part
+    context = part.get("build", "path")
+    if isinstance(context, str) and assets.local(context, part.folder) is None:
+        yield Finding(
+            keys,
+            f"the deployment's environment is built of `{context}`, whatever is there by then",
+            "a folder of this repository",
+            "copy it here, and name it as `build.path`",
+        )
 
 
 @rule("plaintext-secret", scope="spec", source="reliability: a spec in git is read by everybody")

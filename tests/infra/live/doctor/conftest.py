@@ -9,7 +9,7 @@ import pytest
 from infra.live.doctor import GLOBAL
 from infra.settings.loader import load
 from infra.settings.model import Cluster, Settings
-from tests.infra.live.declared import SUBSCRIPTION
+from tests.infra.live.declared import REGISTRY, SUBSCRIPTION
 from tests.infra.live.doctor.ready import HERE, PERMISSIONS, PROVIDERS, USAGES, usage
 from tests.stand_ins.arm_server import State
 
@@ -31,6 +31,7 @@ def fine(state: State) -> None:
         "tenantId": load("dev").tenant,
         "state": "Enabled",
     }
+    state.resources[load("dev").registry_id] = REGISTRY
     for name in PROVIDERS:
         state.resources[f"{HERE}/{name}"] = {"registrationState": "Registered"}
     for _, question, _ in GLOBAL.values():

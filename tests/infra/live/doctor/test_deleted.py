@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from infra.live.arm import Arm
 from infra.settings.model import Settings
 from tests.infra.live.declared import GROUP, WORKSPACE, resource
@@ -21,8 +23,33 @@ def test_a_deleted_vault_reserves_its_name(settings: Settings, arm: Arm, state: 
     found = said(settings, arm)
     assert wrong(found) == {"vault KVmlplatdev": "error"}
     assert found["vault KVmlplatdev"].hint == (
-        "az keyvault recover --name KVmlplatdev --location northeurope"
+        "az keyvault recover --name KVmlplatdev --location northeurope; after `pulumi destroy`"
+        " another name: the next number as `generation` in platform:vault"
     )
+
+
+@pytest.mark.parametrize("told", ["Failed", "Succeeded", "Creating", None])
+def test_a_failed_cluster_has_to_go_first(
+    settings: Settings, arm: Arm, state: State, told: str | None
+) -> None:
+    """Azure keeps it, and an update does not mend it."""
+    cluster = resource(
+        "machinelearningservices:Compute",
+        "cpu-cluster",
+        computeName="cpu-cluster",
+        workspaceName="${Workspace:workspace.name}",
+        resourceGroupName="${ResourceGroup:group.name}",
+    )
+    if told:
+        there = {"properties": {"provisioningState": told}}
+        state.resources[f"{WORKSPACE}/computes/cpu-cluster"] = there
+    found = said(settings, arm, cluster)
+    assert ("cluster cpu-cluster" in wrong(found)) is (told == "Failed")
+    if told == "Failed":
+        assert found["cluster cpu-cluster"].hint.startswith(
+            "az ml compute delete --name cpu-cluster --resource-group rg-mlplat-dev"
+            " --workspace-name mlw-mlplat-dev"
+        )
 
 
 def test_deleted_logs_return_in_their_region_only(

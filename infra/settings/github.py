@@ -1,0 +1,209 @@
+"""What is set in GitHub, since no file can: who deploys from which branch, and who changes which
+branch or tag. `infra bootstrap` makes it, `ml doctor github` looks whether it is so.
+
+docs.github.com/rest: deployments/environments, deployments/branch-policies, repos/rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+# The branch whose workflows sign in and release.
+MAIN = "main"
+# The check that a merge waits for (.github/workflows/check.yml).
+REQUIRED = "required"
+# The GitHub environment of jobs that open pull requests: it holds the key of the team's app.
+BOT = "bot"
+# The only branch policy of an environment. "Protected branches" would be every branch of a
+# repository without a protected one, and a tag may have the name of a branch.
+POLICIES = (("branch", MAIN),)
+# Answers name apps by numbers, which are asked for.
+APP, ACTIONS = "the team's app", "GitHub Actions"
+# GitHub's numbers of its roles.
+_ROLES = {"maintain": 2, "admin": 5}
+
+
+@dataclass(frozen=True)
+class Ruleset:
+    """Who may do what to some branches or tags: nobody but `bypass`, which are roles or the app.
+
+    `rules` are GitHub's types of rules with the parameters that count.
+    """
+
+    name: str
+    target: Literal["branch", "tag"]
+    names: tuple[str, ...]
+    rules: Mapping[str, Mapping[str, object]]
+    bypass: tuple[str, ...] = ()
+
+    @property
+    def refs(self) -> list[str]:
+        """The patterns of refs; GitHub's `*` ends at a slash, `**/*` does not."""
+        return [f"refs/{'tags' if self.target == 'tag' else 'heads'}/{name}" for name in self.names]
+
+    def actors(self, apps: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """The type and the number of each who may pass, given the numbers of the apps."""
+        return [
+            ("RepositoryRole", _ROLES[one]) if one in _ROLES else ("Integration", apps[one])
+            for one in self.bypass
+        ]
+
+    def body(self, apps: Mapping[str, Any]) -> dict[str, object]:
+        """What GitHub is sent to make it."""
+        return {
+            "name": self.name,
+            "target": self.target,
+            "enforcement": "active",
+            "conditions": {"ref_name": {"include": self.refs, "exclude": []}},
+            "bypass_actors": [
+                {"actor_type": kind, "actor_id": number, "bypass_mode": "always"}
+                for kind, number in self.actors(apps)
+            ],
+            "rules": [
+                {
+                    "type": kind,
+                    "parameters": {**_DEMANDED.get(kind, {}), **_numbered(parameters, apps)},
+                }
+                if parameters
+                else {"type": kind}
+                for kind, parameters in self.rules.items()
+            ],
+        }
+
+    def differences(self, answer: Mapping[str, Any], apps: Mapping[str, Any]) -> Iterator[str]:
+        """How GitHub's answer is looser than this; a ruleset of GitHub's may ask for more."""
+        conditions = (answer.get("conditions") or {}).get("ref_name") or {}
+        if answer.get("enforcement") != "active":
+            yield "it is not enforced"
+        if (answer.get("target"), conditions.get("exclude") or []) != (self.target, []) or not {
+            *self.refs
+        } <= {*(conditions.get("include") or ())}:
+            yield f"it does not hold for {' and '.join(self.refs)}"
+        allowed, there = self.actors(apps), bypassing(answer)
+        if there is None:
+            yield "GitHub shows its bypass list to administrators alone"
+        else:
+            for kind, number in there:
+                if (kind, number) not in allowed:
+                    yield f"{kind} {number} may bypass it"
+            for kind, number in allowed:
+                if (kind, number) not in there:
+                    yield f"{kind} {number} may not bypass it"
+        rules = {rule["type"]: rule.get("parameters") or {} for rule in answer.get("rules") or ()}
+        for kind, parameters in self.rules.items():
+            if kind not in rules:
+                yield f"it has no rule `{kind}`"
+                continue
+            for name, value in _numbered(parameters, apps).items():
+                if not _is_as_strict(rules[kind].get(name), value):
+                    yield f"`{name}` of `{kind}` is {rules[kind].get(name)}"
+
+
+def bypassing(answer: Mapping[str, Any]) -> list[tuple[str, Any]] | None:
+    """Who may pass a ruleset; None if GitHub does not show it."""
+    actors = answer.get("bypass_actors")
+    if not isinstance(actors, list):
+        return None
+    return [(str(actor.get("actor_type")), actor.get("actor_id")) for actor in actors]
+
+
+def _numbered(parameters: Mapping[str, object], apps: Mapping[str, Any]) -> dict[str, object]:
+    """Parameters, with the number of the app that runs each check: anybody who may push can report
+    a check by any name.
+    """
+    return {
+        name: [{"context": check, "integration_id": apps[ACTIONS]} for check in value]
+        if isinstance(value, tuple)
+        else value
+        for name, value in parameters.items()
+    }
+
+
+def _is_as_strict(value: Any, asked: Any) -> bool:
+    if isinstance(asked, list):
+        return all(item in (value or []) for item in asked)
+    if isinstance(asked, bool):
+        return bool(value) is asked
+    return isinstance(value, int) and value >= asked
+
+
+# Parameters that GitHub demands, whatever their value.
+_DEMANDED: Mapping[str, Mapping[str, object]] = {
+    "pull_request": {"required_review_thread_resolution": False},
+    "required_status_checks": {"strict_required_status_checks_policy": False},
+}
+
+
+REVIEW = {
+    "required_approving_review_count": 1,
+    "dismiss_stale_reviews_on_push": True,
+    "require_code_owner_review": True,
+    # Who pushed last does not approve: else one person adds a commit to a reviewed change.
+    "require_last_push_approval": True,
+}
+_UPDATE = {"update_allows_fetch_and_merge": False}
+OF_MAIN = Ruleset(
+    "main",
+    "branch",
+    (MAIN,),
+    {
+        "deletion": {},
+        "non_fast_forward": {},
+        "pull_request": REVIEW,
+        "required_status_checks": {"required_status_checks": (REQUIRED,)},
+    },
+)
+RULESETS = (
+    OF_MAIN,
+    Ruleset("release-tags", "tag", ("v*",), {"creation": {}}, ("maintain", "admin")),
+    Ruleset("release-tags-stay", "tag", ("v*",), {"update": _UPDATE, "deletion": {}}),
+    # What the app proposes is what a workflow wrote.
+    Ruleset(
+        "proposals",
+        "branch",
+        # With a branch of the first word alone there could be none below it.
+        ("promote", "promote/**/*", "revert", "revert/**/*"),
+        {"creation": {}, "update": _UPDATE, "deletion": {}},
+        (APP,),
+    ),
+)
+
+
+def environment_differences(answer: Mapping[str, Any], reviewed: bool) -> Iterator[str]:
+    """How an environment is looser than declared, by GitHub's answer on it."""
+    policy = answer.get("deployment_branch_policy") or {}
+    if policy.get("protected_branches") or not policy.get("custom_branch_policies"):
+        yield f"branches other than {MAIN} may deploy"
+    if answer.get("can_admins_bypass") is not False:
+        yield "administrators may bypass it"
+    rules = [
+        rule
+        for rule in answer.get("protection_rules") or ()
+        if rule.get("type") == "required_reviewers" and rule.get("reviewers")
+    ]
+    if reviewed and not rules:
+        yield "it has no required reviewers"
+    if reviewed and not all(rule.get("prevent_self_review") for rule in rules):
+        yield "who starts a job may approve it"
+
+
+def policies(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The kinds and patterns of the refs that deploy to an environment, by GitHub's answer."""
+    return [
+        (str(policy.get("type") or "branch"), str(policy.get("name")))
+        for policy in answer.get("branch_policies") or ()
+    ]
+
+
+def policy_differences(answer: Mapping[str, Any]) -> Iterator[str]:
+    """How the refs that deploy to an environment are others than main."""
+    there = policies(answer)
+    if int(answer.get("total_count", len(there))) != len(there):
+        yield f"it has {answer['total_count']} policies, which are too many to read"
+    for kind, name in there:
+        if (kind, name) not in POLICIES:
+            yield f"the {kind} `{name}` may deploy"
+    if not {*POLICIES} <= {*there}:
+        yield f"the branch {MAIN} may not deploy"

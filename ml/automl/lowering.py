@@ -1,0 +1,252 @@
+"""An AutoML plan → the sweep that carries it out, whose trials are those of `ml.automl.trial`.
+
+The portfolio of the families are the points that the sweep tries first; then it samples as Bayesian
+sweeps do. What a spec has and this engine does not do is refused with its line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from ml.core.errors import Place, Problem
+from ml.core.imports import ROOT
+from ml.specs.plan.plan import (
+    AutoMLPlan,
+    CommandPlan,
+    Dimension,
+    Ending,
+    Environment,
+    Frozen,
+    Hints,
+    OutputPlan,
+    PipelinePlan,
+    Plan,
+    Point,
+    SweepPlan,
+)
+
+if TYPE_CHECKING:  # NumPy is loaded for an AutoML job alone
+    from ml.automl.families import Family
+
+SEED = 0
+# What a trial answered to rows that it did not fit: ensembles are made of it.
+PREDICTIONS = "predictions"
+BEST_MODEL = "best_model"
+# Of fewer trials none is kept back for an ensemble.
+FEWEST_WITH_ENSEMBLE = 4
+# "No early stopping for the first 20 iterations (landmarks) … the early stopping window starts on
+# the 21st iteration and looks for early_stopping_n_iters (10)" (how-to-configure-auto-train).
+PATIENCE, LANDMARKS = 10, 20
+_EXTRA = "skl2onnx"
+
+# Fields that are honoured, or that say nothing about what is fitted.
+_HONOURED = frozenset(
+    {"limits", "training", "featurization", "task", "type", "primary_metric", "target_column_name"}
+    | {"training_data", "validation_data", "test_data", "validation_data_size", "test_data_size"}
+    | {"n_cross_validations", "cv_split_column_names", "weight_column_name", "positive_label"}
+    | {"outputs", "compute", "name", "display_name", "experiment_name", "description", "tags"}
+    | {"$schema", "log_verbosity", "properties", "resources", "identity", "queue_settings", "id"}
+)
+_LIMITS = frozenset(
+    {"max_trials", "max_concurrent_trials", "timeout_minutes", "trial_timeout_minutes"}
+    | {"exit_score", "enable_early_termination"}
+)
+_TRAINING = frozenset(
+    {"allowed_training_algorithms", "blocked_training_algorithms", "enable_vote_ensemble"}
+    # Every model that comes out is explained when it is evaluated, and loads without a pickle.
+    | {"enable_model_explainability", "enable_onnx_compatible_models"}
+    | {"ensemble_model_download_timeout", "ensemble_model_download_timeout_minutes"}
+)
+_FEATURIZATION = frozenset({"mode", "column_name_and_types", "dataset_language"})
+# What says which rows judge, and which are for the end.
+_ONE_OF = (
+    ("validation_data", "validation_data_size", "n_cross_validations", "cv_split_column_names"),
+    ("test_data", "test_data_size"),
+)
+# What Azure ML does by default and this engine leaves out where a spec does not ask for it.
+_OFF = [(type(of), of) for of in (False, None, "auto", 1, -1, "non_distributed")]
+
+
+def lower(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
+    """The plan with every AutoML job in it as a sweep; one that has none as it is."""
+    if isinstance(plan, AutoMLPlan):
+        return _sweep(plan)
+    if isinstance(plan, PipelinePlan):
+        steps = {name: replace(step, plan=lower(step.plan)) for name, step in plan.steps.items()}
+        return replace(plan, steps=Frozen(steps))
+    return plan
+
+
+def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
+    """What of the spec this machine does not do, each with its line."""
+    from ml.automl.families import of_task
+
+    known = of_task(plan.task)
+    if not known:
+        yield _refused(plan, "task", f"`task: {plan.task}`", "classification or regression")
+        return
+    if find_spec(_EXTRA) is None:
+        yield Problem(
+            "automl-packages",
+            "an AutoML job needs packages that are not installed here",
+            f"the extra `automl` ({_EXTRA})",
+            "make automl",
+            plan.places.get("type", plan.place),
+        )
+    for name, value in plan.settings.items():
+        allowed = {"limits": _LIMITS, "training": _TRAINING, "featurization": _FEATURIZATION}
+        if name not in _HONOURED:
+            yield _refused(plan, name, f"`{name}`", "a field that this engine reads")
+        for key, of in value.items() if isinstance(value, Mapping) and name in allowed else ():
+            # 1 == True
+            if key not in allowed[name] and (type(of), of) not in _OFF:
+                field = f"{name}.{key}"
+                expected = f"`{name}` with {', '.join(sorted(allowed[name]))}"
+                yield _refused(plan, field, f"`{field}: {of}`", expected)
+    for group in _ONE_OF:
+        given = [name for name in group if name in plan.inputs or _is_set(plan, name)]
+        if len(given) > 1:
+            together = f"`{given[1]}` beside `{given[0]}`"
+            yield _refused(plan, given[1], together, f"one of {', '.join(group)}")
+    named = {*plan.algorithms, *plan.blocked}
+    for name in sorted(named - known.keys()):
+        list_of = "allowed" if name in plan.algorithms else "blocked"
+        if list_of == "allowed":
+            field = "training.allowed_training_algorithms"
+            yield _refused(plan, field, f"`{name}`", f"some of {', '.join(known)}")
+    tried = families(plan)
+    if not tried and named <= known.keys():
+        field = "training.blocked_training_algorithms"
+        yield _refused(plan, field, "every family is blocked", "one that is tried")
+    unweighted = [name for name, family in tried.items() if not family.weighted]
+    if plan.settings.get("weight_column_name") and unweighted:
+        found = f"`{unweighted[0]}` takes no weights"
+        yield _refused(plan, "weight_column_name", found, "other algorithms, or no weight column")
+
+
+def _is_set(plan: AutoMLPlan, name: str) -> bool:
+    return plan.settings.get(name) not in (None, "auto", "Auto")
+
+
+def _refused(plan: AutoMLPlan, field: str, found: str, expected: str) -> Problem:
+    place = plan.places.get(field) or plan.places.get(field.partition(".")[0], plan.place)
+    return Problem(
+        "automl",
+        f"{found} of an AutoML job, which Azure runs and this machine does not",
+        expected,
+        f"ml run {plan.place.path} --on azure",
+        place,
+    )
+
+
+def families(plan: AutoMLPlan) -> Mapping[str, Family]:
+    """What is tried: those that the spec allows, else the usual ones, without those it blocks."""
+    from ml.automl.families import of_task
+
+    return {
+        name: family
+        for name, family in of_task(plan.task).items()
+        if name not in plan.blocked
+        and (name in plan.algorithms if plan.algorithms else family.usual)
+    }
+
+
+def _sweep(plan: AutoMLPlan) -> SweepPlan:
+    from ml.automl.ensembles import VOTING
+
+    tried, place = families(plan), plan.place
+    branches = tuple(_branch(name, family, plan.task, place) for name, family in tried.items())
+    votes = plan.setting("training", "enable_vote_ensemble") is not False
+    has_ensemble = votes and plan.max_total_trials >= FEWEST_WITH_ENSEMBLE
+    waits = plan.setting("limits", "enable_early_termination") is not False
+    score = plan.setting("limits", "exit_score")
+    return SweepPlan(
+        place,
+        plan.display_name,
+        plan.experiment,
+        _trial(plan),
+        Frozen({"model": Dimension("model", "choice", branches, place)}),
+        "bayesian",
+        plan.goal,
+        plan.primary_metric,
+        seed=SEED,
+        max_total_trials=plan.max_total_trials,
+        max_concurrent_trials=plan.max_concurrent_trials,
+        timeout_s=plan.timeout_s,
+        trial_timeout_s=plan.trial_timeout_s,
+        hints=Hints(tuple(_portfolio(tried, plan.task, place))),
+        ending=Ending(
+            exit_score=float(score) if isinstance(score, int | float) else None,
+            patience=PATIENCE if waits else None,
+            landmarks=max(LANDMARKS, sum(len(of.portfolio) for of in tried.values())),
+            ensembles=(VOTING,) if has_ensemble else (),
+        ),
+        tags=plan.tags,
+        description=plan.description,
+        places=plan.places,
+    )
+
+
+def _trial(plan: AutoMLPlan) -> CommandPlan:
+    """The command of every trial; what to fit comes in AZUREML_SWEEP_model."""
+    place = plan.place
+    data = " ".join(f"--{key.replace('_', '-')} ${{{{inputs.{key}}}}}" for key in plan.inputs)
+    outputs = dict(plan.outputs) or {BEST_MODEL: OutputPlan(BEST_MODEL, "custom_model", place)}
+    model = BEST_MODEL if BEST_MODEL in outputs else next(iter(outputs))
+    outputs[PREDICTIONS] = OutputPlan(PREDICTIONS, "uri_folder", place)
+    words = f"--model ${{{{outputs.{model}}}}} --predictions ${{{{outputs.{PREDICTIONS}}}}}"
+    settings = {
+        name: of for name, of in plan.settings.items() if name not in ("limits", "training")
+    }
+    job = {
+        **{"task": plan.task, "target": plan.target_column, "metric": plan.primary_metric},
+        **{
+            name: of
+            for name, of in settings.items()
+            if isinstance(of, str | int | float | list | dict)
+        },
+        "seed": SEED,
+    }
+    return CommandPlan(
+        place,
+        plan.display_name,
+        plan.experiment,
+        f"python -m ml.automl.trial {data} {words}",
+        ROOT,
+        Environment("azureml:AutoML:1", place=place),
+        plan.compute,
+        environment_variables=Frozen({"AUTOML_JOB": json.dumps(job, sort_keys=True)}),
+        inputs=plan.inputs,
+        outputs=Frozen(outputs),
+    )
+
+
+def _branch(name: str, family: Family, task: str, place: Place) -> Mapping[str, object]:
+    """The space of a family, one of the choices of `model`."""
+    space = {**family.space, **family.of_task.get(task, {})}
+    return Frozen(
+        {
+            "family": name,
+            **{key: Dimension(key, of[0], of[1:], place) for key, of in space.items()},
+        }
+    )
+
+
+def _portfolio(tried: Mapping[str, Family], task: str, place: Place) -> Iterator[Point]:
+    """The first of each family, then the second of each that has one."""
+    rounds = zip_longest(
+        *([(name, of) for of in family.portfolio] for name, family in tried.items())
+    )
+    for number, entries in enumerate(rounds, 1):
+        for name, settings in filter(None, entries):
+            # What a task adds to a space begins with its usual value.
+            usual = {key: of[1] for key, of in tried[name].of_task.get(task, {}).items()}
+            because = f"{name} with settings {number} of the portfolio"
+            yield Point(
+                Frozen({"model": Frozen({"family": name, **settings, **usual})}), place, because
+            )

@@ -1,0 +1,106 @@
+"""Azure ML's metrics of classification and regression, by the names that its AutoML logs.
+
+Definitions: how-to-understand-automated-ml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.tasks import Task
+
+
+def values(
+    task: Task, labels: NDArray[Any], answers: NDArray[np.float64], classes: int, spread: float
+) -> dict[str, float]:
+    """Every metric that is defined on these rows.
+
+    `answers` are as `Fitted.predict` gives them; `spread` is the distance between the smallest and
+    the largest value of the target in all rows, by which errors are normalized.
+    """
+    defined = _defined(task, labels, answers, classes, spread)
+    return {name: float(compute()) for name, compute in defined.items()}
+
+
+def value(
+    name: str,
+    task: Task,
+    labels: NDArray[Any],
+    answers: NDArray[np.float64],
+    classes: int,
+    spread: float,
+) -> float:
+    """One of the metrics; KeyError where it is not defined on these rows."""
+    return float(_defined(task, labels, answers, classes, spread)[name]())
+
+
+Defined = Mapping[str, Callable[[], float]]
+
+
+def _defined(
+    task: Task, labels: NDArray[Any], answers: NDArray[np.float64], classes: int, spread: float
+) -> Defined:
+    if task == "regression":
+        return _regression(labels, answers, spread)
+    probabilities = answers if answers.ndim == 2 else np.column_stack([1 - answers, answers])
+    # Those of a library that computes in single precision sum to 1 with seven digits.
+    probabilities = probabilities / probabilities.sum(axis=1, keepdims=True)
+    return _classification(labels.astype(np.int64), probabilities, classes)
+
+
+def _regression(labels: NDArray[Any], answers: NDArray[np.float64], spread: float) -> Defined:
+    from scipy.stats import spearmanr
+    from sklearn import metrics
+
+    defined: dict[str, Callable[[], float]] = {
+        "normalized_root_mean_squared_error": lambda: (
+            float(np.sqrt(np.mean((labels - answers) ** 2))) / spread
+        ),
+        "normalized_mean_absolute_error": lambda: float(np.mean(np.abs(labels - answers))) / spread,
+    }
+    if len(labels) > 1 and np.ptp(labels) > 0:
+        defined["r2_score"] = lambda: metrics.r2_score(labels, answers)
+        # Of a constant answer no order is right.
+        defined["spearman_correlation"] = lambda: (
+            spearmanr(labels, answers).statistic if np.ptp(answers) > 0 else 0.0
+        )
+    return defined
+
+
+def _classification(
+    labels: NDArray[np.int64], probabilities: NDArray[np.float64], classes: int
+) -> Defined:
+    from sklearn import metrics
+
+    chosen = probabilities.argmax(axis=1)
+    # A score of one class against the others needs rows of both.
+    counts = np.bincount(labels, minlength=classes)
+    judged = [of for of in range(classes) if 0 < counts[of] < len(labels)]
+
+    def recall() -> float:
+        guessing = 1 / classes
+        found = metrics.recall_score(labels, chosen, average="macro", zero_division=0)
+        return float((found - guessing) / (1 - guessing))
+
+    def of_classes(score: Callable[..., float]) -> float:
+        scores = [score(labels == of, probabilities[:, of]) for of in judged]
+        return float(np.average(scores, weights=counts[judged]))
+
+    defined: dict[str, Callable[[], float]] = {
+        "accuracy": lambda: float((chosen == labels).mean()),
+        "norm_macro_recall": recall,
+        "precision_score_weighted": lambda: metrics.precision_score(
+            labels, chosen, average="weighted", zero_division=0
+        ),
+        "log_loss": lambda: metrics.log_loss(labels, probabilities, labels=[*range(classes)]),
+    }
+    if judged:
+        defined["AUC_weighted"] = lambda: of_classes(metrics.roc_auc_score)
+        defined["average_precision_score_weighted"] = lambda: of_classes(
+            metrics.average_precision_score
+        )
+    return defined

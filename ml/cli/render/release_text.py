@@ -1,0 +1,107 @@
+"""What `ml release` prints: where an environment is, what applies would do, how a canary went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from ml.backends.registry import Version
+    from ml.release.audit import Attempt
+    from ml.release.promotion.propose import Proposal
+    from ml.release.rollout.drill import Drilled
+    from ml.release.rollout.plan import Plan
+    from ml.release.rollout.status import Status
+
+# Characters of a digest, `sha256:` among them.
+SHORT = 19
+
+
+def next_text(project: str, environment: str, on: str | None) -> str:
+    """The commands that bring about what was just declared."""
+    if environment == "local":
+        return f"next: ml release apply {project} --approved-by NAME"
+    if on == "azure":
+        return (
+            "next: a pull request with the change that declares it; its merge is the sign-off, "
+            f"and its workflow runs: ml release apply {project} --env {environment} --on azure "
+            "--approved-by NAME"
+        )
+    return (
+        "next: a pull request with the change that declares it; its merge is the sign-off. "
+        f"To rehearse it here: ml release apply {project} --env {environment} --on local "
+        "--approved-by NAME"
+    )
+
+
+def show_canary(sentence: str) -> None:
+    """Print what a canary found."""
+    typer.echo(f"canary: {sentence}", err=True)
+
+
+def status_text(state: Status) -> str:
+    """A few lines; one for an environment that nothing is declared for."""
+    head = f"{state.project} in {state.environment}: {state.verdict}"
+    if state.declared is None and state.last_attempt is None:
+        return head
+    version = named(state.model, state.declared, state.digest) if state.declared else "nothing"
+    by = f", signed off by {state.signed_off}" if state.serving and state.signed_off else ""
+    at = f" at {state.url}" if state.url else ""
+    lines = [head, f"  declared  {version}", f"  champion  {state.champion or 'none yet'}"]
+    lines.append(f"  serving   {state.serving or 'nothing'}{at}{by}")
+    if state.beside:
+        lines.append(f"  beside    {state.beside}")
+    if state.last_attempt:
+        lines.append(f"  last      {_attempt(state.last_attempt)}")
+    lines += [f"  refused   {_attempt(refused)}" for refused in state.refused]
+    return "\n".join([*lines, *([f"  audit     {state.audit}"] if state.audit else [])])
+
+
+def rollout_text(rollout: Plan) -> str:
+    """What is declared, what serves, and what apply would do."""
+    declared, serving = rollout.declared, rollout.serving
+    version = named(declared.model, declared.version, declared.digest) if declared else "nothing"
+    serves = "nothing"
+    if serving:
+        serves = named("version", serving.version, serving.digest)
+        serves += "" if serving.url else ", stopped"
+    lines = [f"{rollout.project} in {rollout.environment}: {rollout.verdict}"]
+    lines += [f"  declared  {version}", f"  serving   {serves}"]
+    lines += [f"  {number}. {step}" for number, step in enumerate(rollout.steps, 1)]
+    return "\n".join(lines)
+
+
+def rival_text(proposal: Proposal, rival: Version) -> str:
+    """The sentence on a declared version that was never applied and had to be beaten too."""
+    text = f"version {rival.version} is declared and was never applied: it had to be beaten too"
+    if proposal.written:
+        return f"{text}, and is no longer declared"
+    if proposal.decision.request.environment == "local":
+        return f"{text}; ml release rollback {rival.project} undoes the declaration"
+    return f"{text}; git revert undoes a declaration by mistake"
+
+
+def named(model: str, version: str, digest: str) -> str:
+    """A version with the beginning of its digest."""
+    return f"{model} {version} ({digest[:SHORT]})"
+
+
+def _attempt(attempt: Attempt) -> str:
+    why = f": {attempt.why}" if attempt.why else ""
+    by = f", for {attempt.by}" if attempt.by else ""
+    at = attempt.at[:16].replace("T", " ")
+    return f"version {attempt.version} {attempt.outcome} on {at}{by}{why}"
+
+
+def show_drill(drill: Drilled) -> None:
+    """Print how the drill ended: the fate of the faulty version, and of the requests."""
+    outcome = drill.outcome
+    if outcome.kind == "rolled-back":
+        took = f"{outcome.seconds:.0f} s"
+        typer.echo(f"rolled back at {outcome.step} % after {took}: {outcome.why}", err=True)
+    else:
+        typer.echo("the canary did not notice the fault; green was removed anyway", err=True)
+    failed = f"{drill.failed} of its requests failed" if drill.failed else "none of its failed"
+    total = f"{sum(outcome.requests.values()):,} requests in all"
+    typer.echo(f"version {drill.version} served throughout, {total}: {failed}", err=True)

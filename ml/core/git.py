@@ -1,0 +1,216 @@
+"""Git, run on files that others wrote: nothing else here starts it.
+
+A folder of a pull request may hold a repository with settings that name programs, and
+`.gitattributes` choose programs from the settings of this machine. So git is never left to look for
+a repository: it is that of the nearest `.git` above the folder, a name that git checks out nowhere.
+Variables, the settings of the user and of the machine, hooks and file system monitors are left out;
+filters pass a file as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from ml.core.errors import Problem, Refused
+
+# Settings by variables need git 2.32. From 2.38 on git itself takes no repository that lies among
+# files either; before, it holds alone that every call names its repository.
+_OLDEST = (2, 32)
+_SETTINGS = (
+    "safe.bareRepository=explicit",
+    "core.fsmonitor=",
+    f"core.hooksPath={os.devnull}",
+    f"core.attributesFile={os.devnull}",
+    "core.pager=cat",
+    # What a repository keeps of its history besides commits may say otherwise than they do.
+    "core.commitGraph=false",
+    # A repository inside has settings of its own; its commit counts, and nothing is run in it.
+    "diff.ignoreSubmodules=dirty",
+    "color.ui=never",
+    "log.showSignature=false",
+    "fetch.recurseSubmodules=false",
+    "submodule.recurse=false",
+)
+# What attributes choose from, and what compares all files: a filter of no command passes the file
+# as it is, and of a file as text `cat` prints what is there.
+_DRIVERS = (
+    r"^(filter\..*\.(clean|smudge|process|required)|diff\.(external|.*\.(textconv|command)))$"
+)
+_HARMLESS = {"required": "false", "textconv": "cat", "command": "true", "external": "true"}
+# What a program that reads what others wrote does not get.
+SECRETS = ("GH_TOKEN", "GITHUB_TOKEN")
+# Without the settings of the user and of the machine.
+_ALONE = MappingProxyType({"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull})
+_LONGEST_S = 600
+
+
+def run(
+    folder: Path,
+    *words: str,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    content: bytes = b"",
+    index: Path | None = None,
+) -> str:
+    """What git prints in a folder of a work tree, to the last byte; other bytes than UTF-8's as
+    surrogates. `settings` are more of git's, `content` is what it reads as its input, and `index` a
+    file that it takes for the index.
+
+    Raises Refused without git, without a repository that git takes for this user's (its owner, or
+    `safe.directory`), and where git fails.
+    """
+    root, directory = repository_of(folder)
+    place = ("-C", str(folder), f"--git-dir={directory}", f"--work-tree={root}")
+    listed = (*place, "config", "--name-only", "-z", "--get-regexp", _DRIVERS)
+    names = _start(listed, _ALONE).stdout.decode(errors="surrogateescape").split("\0")[:-1]
+    drivers = {name: _HARMLESS.get(name.rpartition(".")[2], "") for name in names}
+    variables = {**_ALONE, **_as_variables({**drivers, **settings})}
+    if index:
+        variables["GIT_INDEX_FILE"] = str(index)
+    return _output(place, words, variables, content)
+
+
+def ask(folder: Path, *words: str) -> str | None:
+    """What git prints, without the line ends around it; None where `run` raises Refused."""
+    try:
+        return run(folder, *words).strip("\n")
+    except Refused:
+        return None
+
+
+def commit(folder: Path, revision: str) -> str | None:
+    """The commit that a person or a workflow names; None where git knows none.
+
+    A branch comes before a tag of its name, in which git itself would look first: who may push a
+    tag `origin/main`, and merge nothing, would say what main is.
+    """
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+    names = (f"{place}{revision}^{{commit}}" for place in ("refs/remotes/", "refs/heads/", ""))
+    return next(filter(None, (ask(folder, *words, name) for name in names)), None)
+
+
+def fetch(folder: Path, *words: str, settings: Mapping[str, str]) -> None:
+    """Fetch from a remote into the repository, with the user's own settings (proxy, sign-in) and
+    these, which no other process sees. Raises Refused as `run` does.
+    """
+    root, directory = repository_of(folder)
+    place = (f"--git-dir={directory}", f"--work-tree={root}")
+    _output(place, ("fetch", "--quiet", "--no-tags", *words), _as_variables(settings))
+
+
+def clone(folder: Path, address: str, to: Path) -> None:
+    """The repository at an address, as seen from the folder, with all branches and without files.
+
+    With the user's own settings. Raises Refused where git fails.
+    """
+    branches = ("--origin", "origin", "-c", "remote.origin.fetch=+refs/heads/*:refs/heads/*")
+    words = ("clone", "--quiet", "--no-checkout", *branches, "--", address, str(to))
+    _output(("-C", str(folder)), words, {})
+
+
+def merge_lines(texts: Sequence[bytes], labels: Sequence[str]) -> tuple[bytes | None, bool]:
+    """Ours, the former and the new text merged line by line, and whether lines are in conflict.
+
+    Those have markers with the three labels. None for what is no text.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("ours", "old", "new")]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_bytes(text)
+        words = ["-C", folder, "merge-file", "--quiet", "--stdout"]
+        words += [word for label in labels for word in ("-L", label)]
+        nowhere = {**_ALONE, "GIT_CEILING_DIRECTORIES": str(Path(folder).resolve().parent)}
+        done = _start((*words, *map(str, paths)), nowhere)
+    # The number of conflicts, 127 at most.
+    return (None if done.returncode > 127 else done.stdout), done.returncode > 0
+
+
+def repository_of(folder: Path) -> tuple[Path, Path]:
+    """The root of the work tree that the folder is in, and its git directory.
+
+    Raises Refused without one, and for one that git does not take for this user's.
+    """
+    start = folder.resolve()
+    for root in (start, *start.parents):
+        if (root / ".git").exists():
+            return root, _directory(root)
+    hint = "git clone it: the history says what was merged"
+    raise Refused(Problem("no-repository", f"{start} is in no clone of git", "a clone", hint))
+
+
+@cache
+def _directory(root: Path) -> Path:
+    text = _output((), ("version",), {}).split()[2]
+    if tuple(int(number) for number in re.findall(r"\d+", text)[:2]) < _OLDEST:
+        expected = ".".join(map(str, _OLDEST))
+        raise Refused(Problem("old-git", f"git {text}", f"git {expected} or newer", "install it"))
+    # The user's settings count here alone: they say whose repositories are safe.
+    words = ("rev-parse", "--show-toplevel", "--absolute-git-dir")
+    alone = {"GIT_CEILING_DIRECTORIES": str(root.parent)}
+    lines = _output(("-C", str(root)), words, alone).splitlines()
+    if len(lines) != 2 or Path(lines[0]).resolve() != root or Path(lines[1]).resolve() == root:
+        found = f"the .git of {root} is of {' '.join(lines[:1])}"
+        raise Refused(Problem("no-repository", found, "a repository of this folder", "git clone"))
+    return Path(lines[1])
+
+
+def _as_variables(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings as git reads them of its environment: a name may have `=` in it there."""
+    variables = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (name, value) in enumerate(settings.items()):
+        variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables
+
+
+def _output(
+    place: tuple[str, ...],
+    words: tuple[str, ...],
+    variables: Mapping[str, str],
+    content: bytes = b"",
+) -> str:
+    done = _start((*place, *words), variables, content)
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        reason = next((line for line in lines if line.startswith("fatal:")), "".join(lines[-1:]))
+        found = f"git {words[0]}: {reason or f'exit {done.returncode}'}"
+        raise Refused(Problem("git-failed", found, "exit 0", "run it in a clone of the repository"))
+    return done.stdout.decode(errors="surrogateescape")
+
+
+def _start(
+    words: tuple[str, ...], variables: Mapping[str, str], content: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") and name not in SECRETS
+    }
+    # Objects and parents that stand in for others (`git replace`, grafts) say nothing of what was
+    # merged.
+    more = {
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_GRAFT_FILE": os.devnull,
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
+    try:
+        return subprocess.run(
+            ["git", *settings, *words],
+            input=content,
+            capture_output=True,
+            env={**own, **more, **variables},
+            timeout=_LONGEST_S,
+        )
+    except FileNotFoundError:
+        hint = "install git"
+        raise Refused(Problem("no-git", "no program `git`", "git on the PATH", hint)) from None
+    except subprocess.TimeoutExpired:
+        found = f"git took more than {_LONGEST_S} s"
+        raise Refused(Problem("git-failed", found, "an answer", "git fsck")) from None

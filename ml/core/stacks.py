@@ -1,0 +1,90 @@
+"""The stack files, read as words: workflows ask for them before a package is installed.
+
+A stack refers to the one that makes the registry which it uses. `infra.settings.loader` refuses a
+file in which YAML and these words disagree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml.core import repository
+from ml.core.errors import Place, Problem, Refused
+
+FOLDER = "infra"
+_REGISTRY = re.compile(
+    r"^( +)[\"']?platform:asset_registry[\"']?:(.*(?:\n(?:\1 .*|[ \t]*(?:#.*)?$))*)", re.M
+)
+_COMMENT = re.compile(r"(?:^|\s)#.*")
+_FIELD = re.compile(r"(?:^|[\s{,])[\"']?(mode|stack)[\"']?:\s*[\"']?([\w.-]+)", re.M)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What a stack file says of others: whether it makes the registry, and whose it uses."""
+
+    name: str
+    makes_registry: bool
+    uses: str = ""
+    place: Place | None = None
+
+
+def parse(name: str, text: str) -> Stack:
+    """The stack of a file's text."""
+    match = _REGISTRY.search(text)
+    if not match:
+        return Stack(name, makes_registry=False)
+    fields = dict(_FIELD.findall(_COMMENT.sub("", match[2])))
+    mode = fields.get("mode", "none")
+    line = text.count("\n", 0, match.start()) + 1
+    place = Place(f"{FOLDER}/Pulumi.{name}.yaml", line)
+    return Stack(name, mode == "create", fields.get("stack", "") if mode == "use" else "", place)
+
+
+def names(folder: Path) -> tuple[str, ...]:
+    """The stacks that have a file in the folder, by name."""
+    files = folder.glob("Pulumi.*.yaml")
+    return tuple(sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files))
+
+
+def read(folder: Path) -> Mapping[str, Stack]:
+    """Every stack of the folder by its name; one whose file is no text says nothing of others."""
+    texts = {name: folder / f"Pulumi.{name}.yaml" for name in names(folder)}
+    return {
+        name: parse(name, path.read_text(encoding="utf-8-sig", errors="replace"))
+        if path.is_file()
+        else Stack(name, makes_registry=False)
+        for name, path in texts.items()
+    }
+
+
+def environments(folder: Path) -> tuple[str, ...]:
+    """The stacks in which models are released: all but those that make a registry."""
+    return tuple(name for name, stack in read(folder).items() if not stack.makes_registry)
+
+
+def needed(stacks: Mapping[str, Stack], name: str) -> str:
+    """The stack that must be deployed before, "" without one; Refused if none makes a registry."""
+    uses = stacks[name].uses
+    if uses and not (uses in stacks and stacks[uses].makes_registry):
+        makers = [stack.name for stack in stacks.values() if stack.makes_registry]
+        found = f"{name} uses the asset registry of the stack `{uses}`, which makes none"
+        expected = f"one of: {', '.join(makers)}" if makers else "a stack that makes a registry"
+        hint = f"asset_registry.mode: create in {FOLDER}/Pulumi.{uses}.yaml, or mode: none here"
+        raise Refused(Problem("unknown-stack", found, expected, hint, stacks[name].place))
+    return uses
+
+
+def ordered(root: Path) -> tuple[str, ...]:
+    """Every stack of a repository after the one that it refers to, else as releases go through
+    them (the gate `order`), others last.
+    """
+    stacks, release = read(root / FOLDER), repository.environments(root)
+    after = {name: at for at, name in enumerate(release)}
+    line = sorted(stacks, key=lambda name: (after.get(name, len(after)), name))
+    environments = [name for name in line if not stacks[name].makes_registry]
+    order = [part for name in environments for part in (needed(stacks, name), name) if part]
+    return tuple(dict.fromkeys([*order, *line]))

@@ -1,0 +1,242 @@
+"""evaluation.json: the metrics of a project's model, with the predictions that they follow from.
+
+`predictions.csv` has one row a unit (a question, say) of a split; every metric, by slices too, can
+be computed again from it, and its sha256 stands in evaluation.json. Nothing that is missing, NaN or
+infinite is written or read.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+
+from ml.measures.leakage import IDENTIFIERS, identifiers
+from ml.measures.metrics import Metric, OwnMetric
+from ml.measures.requests import REQUESTS, Request, content, covering
+from ml.measures.schema import (
+    SCHEMA_VERSION,
+    Estimate,
+    Evaluation,
+    KeptPredictions,
+    StatedMetric,
+    read,
+    stated,
+    stated_fields,
+)
+from ml.measures.tasks import KINDS, Task, fault, metrics_of, probabilities_fault
+
+EVALUATION = "evaluation.json"
+PREDICTIONS = "predictions.csv"
+COLUMNS = ("unit", "split", "group", "expected", "predicted", "rank", "score")
+# Behind them one column a dimension that slices the units, such as `slice:topic`, one a class of a
+# multiclass model, such as `probability:setosa`, and of each metric of the project's own what it
+# gave the unit: `metric:cost`, and `weight:cost` where it is a ratio of sums.
+SLICE, PROBABILITY, METRIC, WEIGHT = "slice:", "probability:", "metric:", "weight:"
+
+
+class EvaluationRefused(ValueError):
+    """An evaluation has a field that cannot be relied on; the message names the field."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The first answer to one unit, as the task has it (`ml.measures.metrics.Answers`): where the
+    right one came in a ranking, what was given for what in the others. `own` has what each metric
+    of the project's own gave it.
+
+    `unit` names a row across splits: one of the test that is in validation too is a leak. `slices`
+    says where the unit belongs by each dimension ("" for nowhere). `group` is what the bootstrap
+    draws with it (an entity, a block of time); "" when units are drawn one by one. `probabilities`
+    has every class of a multiclass model, or nothing where there are many.
+    """
+
+    unit: str
+    split: str
+    slices: Mapping[str, str]
+    expected: str
+    predicted: str
+    rank: int = 0
+    score: float = 0.0
+    group: str = ""
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+    own: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+def write_evaluation(
+    folder: Path,
+    evaluation: Evaluation,
+    predictions: Sequence[Prediction],
+    requests: Sequence[Request] = (),
+) -> None:
+    """Write the files; EvaluationRefused, and nothing is written, when a number is not finite,
+    when a unit lacks a dimension, when groups and `resampled` do not fit, or when a request is of a
+    unit that has no prediction.
+    """
+    dimensions = tuple(predictions[0].slices) if predictions else ()
+    classes = tuple(predictions[0].probabilities) if predictions else ()
+    grouped = evaluation.resampled != evaluation.unit
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    of_classes = [PROBABILITY + name for name in classes]
+    task, own = task_of(evaluation), own_metrics(evaluation.own_metrics)
+    writer.writerow(
+        [*COLUMNS, *(SLICE + name for name in dimensions), *of_classes, *own_columns(own)]
+    )
+    for row in predictions:
+        if wrong := fault(task, row.expected, row.predicted, row.rank, row.score):
+            raise EvaluationRefused(f"{row.unit}: {wrong}")
+        if classes and (
+            wrong := probabilities_fault(
+                task, row.expected, row.predicted, row.score, row.probabilities
+            )
+        ):
+            raise EvaluationRefused(f"{row.unit}: {wrong}")
+        if tuple(row.slices) != dimensions:
+            raise EvaluationRefused(f"{row.unit}: slices {tuple(row.slices)}, not {dimensions}")
+        if bool(row.group) is not grouped:
+            rule = f"{evaluation.resampled}s are drawn, each a group of {evaluation.unit}s"
+            raise EvaluationRefused(f"{row.unit}: group {row.group!r}, where {rule}")
+        if row.own.keys() != own.keys():
+            raise EvaluationRefused(f"{row.unit}: metrics {tuple(row.own)}, not {tuple(own)}")
+        for name, metric in own.items():
+            if wrong := metric.fault(row.own[name]):
+                raise EvaluationRefused(f"{row.unit}: the metric {name} gives {wrong}")
+        values = [getattr(row, name) for name in COLUMNS]
+        probabilities = [f"{row.probabilities[name]:.4g}" for name in classes]
+        own_values = [repr(float(of)) for name in own for of in row.own[name]]
+        writer.writerow([*values, *row.slices.values(), *probabilities, *own_values])
+    known = {(row.split, row.unit) for row in predictions}
+    if unknown := [of.unit for of in requests if (of.split, of.unit) not in known]:
+        raise EvaluationRefused(f"{unknown[0]}: a request of a unit without a prediction")
+    files = {PREDICTIONS: table.getvalue().encode()}
+    try:
+        lines = content(covering(requests))
+    except (ValueError, TypeError) as error:
+        raise EvaluationRefused(f"a request is not JSON: {error}") from None
+    compared = identifiers(evaluation.leakage).encode()
+    files |= {name: of for name, of in ((REQUESTS, lines), (IDENTIFIERS, compared)) if of}
+    hashed = {name: sha256(of).hexdigest() for name, of in files.items()}
+    document = stated(
+        replace(
+            evaluation,
+            schema_version=SCHEMA_VERSION,
+            predictions=KeptPredictions(PREDICTIONS, hashed[PREDICTIONS], len(predictions)),
+            requests=hashed.get(REQUESTS),
+            identifiers=hashed.get(IDENTIFIERS),
+        )
+    )
+    check(document)
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, of in files.items():
+        (folder / name).write_bytes(of)
+    (folder / EVALUATION).write_text(text, encoding="utf-8")
+
+
+def read_evaluation(folder: Path) -> Evaluation:
+    """evaluation.json as written; EvaluationRefused when it or its predictions were changed."""
+    try:
+        document = json.loads((folder / EVALUATION).read_text(encoding="utf-8"))
+        content = (folder / PREDICTIONS).read_bytes()
+    except (OSError, ValueError) as error:
+        raise EvaluationRefused(f"{folder / EVALUATION}: {error}") from None
+    evaluation = check(document)
+    if sha256(content).hexdigest() != evaluation.predictions.sha256:
+        raise EvaluationRefused(f"{folder / PREDICTIONS} is not what {EVALUATION} was made from")
+    return evaluation
+
+
+def check(document: object) -> Evaluation:
+    """The evaluation that a document states; EvaluationRefused unless it has every field of the
+    schema, all numbers finite.
+    """
+    if not isinstance(document, dict):
+        raise EvaluationRefused("not a JSON object")
+    if document.get("schema_version") != SCHEMA_VERSION:
+        raise EvaluationRefused(f"schema_version is not {SCHEMA_VERSION}")
+    known = {each.name: "optional" not in each.metadata for each in stated_fields(Evaluation)}
+    absent = [name for name, is_required in known.items() if is_required and name not in document]
+    if odd := {*absent, *document.keys() - known.keys()}:
+        raise EvaluationRefused(f"missing or unknown fields: {', '.join(sorted(odd))}")
+    _finite(document, "")
+    evaluation = read(Evaluation, document)
+    primary = evaluation.primary_metric
+    if wrong := wrong_primary(
+        evaluation.task, primary, evaluation.goal, own_metrics(evaluation.own_metrics)
+    ):
+        raise EvaluationRefused(wrong)
+    tables = {"metrics": evaluation.metrics, "baseline": evaluation.baseline}
+    tables |= {f"slices.{name}": of for name, of in evaluation.slices.items()}
+    for place, table in tables.items():
+        for name, metrics in table.items():
+            for metric, estimate in metrics.items():
+                _check_estimate(estimate, f"{place}.{name}.{metric}")
+    if not any(primary in of for of in evaluation.metrics.values()):
+        raise EvaluationRefused(f"no split has the metric {primary}")
+    return evaluation
+
+
+def task_of(evaluation: Evaluation) -> Task:
+    """The task, a ranking where none is stated; EvaluationRefused for another."""
+    task: Task | None = next((of for of in KINDS if of == (evaluation.task or "ranking")), None)
+    if task is None:
+        raise EvaluationRefused(f"the task {evaluation.task!r} is not one of {', '.join(KINDS)}")
+    return task
+
+
+def own_metrics(stated: Mapping[str, StatedMetric]) -> Mapping[str, OwnMetric]:
+    """The project's own metrics that an evaluation states, by name; refuses others."""
+    try:
+        return {name: OwnMetric.of_statement(of) for name, of in sorted(stated.items())}
+    except ValueError as error:
+        raise EvaluationRefused(f"own_metrics: {error}") from None
+
+
+def own_columns(own: Mapping[str, OwnMetric]) -> list[str]:
+    """The columns of predictions.csv with what those metrics gave each unit."""
+    return [
+        column
+        for name, metric in own.items()
+        for column in (METRIC + name, *([WEIGHT + name] if metric.ratio else []))
+    ]
+
+
+def wrong_primary(
+    task: object, metric: object, goal: object, own: Mapping[str, OwnMetric] | None = None
+) -> str:
+    """Why versions of a model of that task cannot be compared by the metric, or ""; `own` are the
+    metrics of the project's own.
+    """
+    if not isinstance(task, str) or task not in KINDS:
+        return f"task is {task!r}, not one of {', '.join(KINDS)}"
+    try:
+        known: Mapping[str, Metric] = metrics_of(task, own)
+    except ValueError as error:
+        return str(error)
+    if metric not in known:
+        return f"primary_metric is {metric!r}, not one of {', '.join(known)}"
+    required = known[str(metric)].goal
+    return "" if goal == required else f"goal is {goal!r}, which for {metric} is to {required}"
+
+
+def _check_estimate(of: Estimate, place: str) -> None:
+    if not of.low <= of.value <= of.high or not of.count >= 1:
+        raise EvaluationRefused(f"{place}: {of} of {of.count:g} units is not an interval")
+
+
+def _finite(value: object, place: str) -> None:
+    """Walk the whole document: no None, NaN, infinity or empty key anywhere."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _finite(inner, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for at, inner in enumerate(value):
+            _finite(inner, f"{place}[{at}]")
+    elif value is None or (isinstance(value, float) and not math.isfinite(value)):
+        raise EvaluationRefused(f"{place} is {value}")

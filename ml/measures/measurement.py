@@ -1,0 +1,399 @@
+"""The evaluation of a model in one call: from identifiers, labels and scores to the files that a
+release reads.
+
+`evaluate` writes evaluation.json, predictions.csv, identifiers.csv and, when it is given the rows
+as requests, requests.jsonl, and the inputs of the requests, reference.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.bootstrap import enough_groups
+from ml.measures.contributions import Contributions
+from ml.measures.evaluation import Prediction, write_evaluation
+from ml.measures.fairness import differences
+from ml.measures.leakage import features as leaking_features
+from ml.measures.leakage import leaks, shared
+from ml.measures.metrics import Answers, Metric, OwnMetric, estimates, value
+from ml.measures.reference import Columns, write_reference
+from ml.measures.requests import Request
+from ml.measures.schema import (
+    Check,
+    Disparity,
+    Evaluation,
+    Explanation,
+    Fit,
+    Metrics,
+    Stability,
+)
+from ml.measures.tasks import KINDS, Given, Task
+from ml.measures.tasks import metrics_of as metrics_of_task
+
+VALIDATION = "validation"
+NO_METRICS: Mapping[str, OwnMetric] = MappingProxyType({})
+# What a model says of a row of a table, as `ml watch` calls it.
+PREDICTION = "prediction"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one split: one of each field a row. `columns` are those of the table, for metrics
+    of the project's own.
+
+    `labels` are the right answers: 0 and 1 (binary), labels (multiclass, ranking), numbers
+    (regression). `scores` are the model's answers: the probability of 1 (binary), one column a
+    class (multiclass: probabilities; ranking: any score), numbers (regression). `slices` says
+    where each row belongs by each dimension ("" for nowhere), `groups` what is drawn with it.
+    `identifiers` are what a row is recognised by among the rows of training, `ids` by default.
+    `folds` are the numbers of the folds of rows that were answered out of fold: by a model that was
+    trained on the rows of training of other folds.
+    `requests` are what a client sends to have the prediction of each row: the endpoint has to
+    answer as the scores say (the gate `serving`).
+    """
+
+    ids: Sequence[str]
+    labels: Sequence[Any] | NDArray[Any]
+    scores: NDArray[Any] | Sequence[Any] = ()
+    slices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    groups: Sequence[str] = ()
+    identifiers: Sequence[str] = ()
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    folds: Sequence[int] = ()
+    requests: Sequence[Mapping[str, object]] = ()
+
+    @property
+    def recognised_by(self) -> Sequence[str]:
+        """`identifiers`, or the ids."""
+        return self.identifiers or self.ids
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the model was trained: on which rows, with what, in how many seconds.
+
+    `refits` are values of the primary metric on validation, of two or more trainings that differ in
+    `over` alone (seeds, folds). Where `rows` have labels, a constant learnt from them is the
+    baseline that a first model has to beat.
+    """
+
+    rows: Rows
+    hyperparameters: Mapping[str, str | int | float | bool]
+    refits: Sequence[float]
+    seconds: float
+    seed: int = 0
+    over: str = "seeds"
+    threads: int = 1
+    feature_set_hash: str = ""
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the model took of the first split that is not `validation`: rows × features, as numbers.
+
+    In a ranking the rows are those of its right answers.
+    """
+
+    names: Sequence[str]
+    table: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """`metrics` by split; `slices` and `fairness` by dimension, of one split, as Evaluation has
+    them.
+    """
+
+    metrics: Metrics
+    slices: dict[str, Metrics]
+    fairness: dict[str, dict[str, Disparity]]
+
+
+def evaluate(
+    folder: Path,
+    splits: Mapping[str, Rows],
+    training: Training,
+    features: Features,
+    contributions: Contributions | str,
+    *,
+    task: Task,
+    primary_metric: str,
+    model: str,
+    digest: str,
+    unit: str = "",
+    resampled: str = "",
+    classes: Sequence[str] = (),
+    identified_by: str = "id",
+    baseline: Metrics | None = None,
+    baseline_from: str = "",
+    leakage: Sequence[Check] = (),
+    inputs: Columns | None = None,
+    own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
+) -> Evaluation:
+    """Measure the model on `splits`, write the files to `folder`, and return the evaluation.
+
+    `splits` has `validation` and the splits that the project is promoted on; slices, contributions
+    and leaking features are of the first of those. `model` is the endpoint's name, `digest` what
+    `verify` returned of the model folder. `classes` name the columns of the scores (multiclass,
+    ranking). `unit` is by default that of the task, `resampled` names what `Rows.groups` are, where
+    rows are drawn by groups.
+    `contributions` may be the reason why there are none, which the gate then shows to a reviewer.
+    `leakage` are checks beside those made here, such as `not_later` of a split by time; one that
+    finds a leak is told on stderr, and refused by a gate. `baseline` are the metrics of a model
+    that a first one has to beat, by default one answer to every row, and `baseline_from` says how
+    it was made; one that is worse than that default is told on stderr and by the gate. `inputs` are
+    the columns of the requests, for reference.json. `own_metrics` are the project's own.
+    Raises EvaluationRefused for what cannot be relied on, ValueError where lengths do not fit.
+    """
+    kind, metrics = KINDS[task], metrics_of_task(task, own_metrics)
+    predictions = [
+        row
+        for name, rows in splits.items()
+        for row in predict(task, name, rows, classes, own_metrics)
+    ]
+    tests = {name: rows for name, rows in splits.items() if name != VALIDATION}
+    first = next(iter(tests))
+    measurement = measure(metrics, predictions, sliced=first)
+    checks = [*_overlaps(training.rows, tests, identified_by), *leakage]
+    if kind.target is not None:
+        checks += leaking_features(features.table, tests[first].labels, list(features.names))
+    for check in checks:
+        if leaks(check):
+            print(f"warning[leak]: {check.found}: the metrics are too good", file=sys.stderr)
+    if baseline is None:
+        baseline = _constant(task, primary_metric, training.rows, splits, classes, own_metrics)
+        baseline_from = "one answer to every row, learnt from the labels of training"
+    elif kind.target is not None:
+        one_split = {first: splits[first]}
+        constant = _constant(task, primary_metric, training.rows, one_split, classes, own_metrics)
+        goal = metrics[primary_metric].goal
+        if weakness := _weakness(goal, primary_metric, baseline, constant):
+            print(f"warning[weak-baseline]: the baseline is {weakness}", file=sys.stderr)
+            baseline_from = "; ".join(filter(None, [baseline_from, weakness]))
+    names = "\n".join(features.names)
+    evaluation = Evaluation(
+        model=model,
+        task=task,
+        primary_metric=primary_metric,
+        goal=metrics[primary_metric].goal,
+        unit=unit or kind.unit,
+        resampled=resampled or unit or kind.unit,
+        feature_set_hash=training.feature_set_hash or hashlib.sha256(names.encode()).hexdigest(),
+        seed=training.seed,
+        hyperparameters=training.hyperparameters,
+        metrics=measurement.metrics,
+        baseline=baseline,
+        baseline_from=baseline_from,
+        slice_split=first,
+        slices=measurement.slices,
+        fairness=measurement.fairness,
+        **_explained(contributions, features.names),
+        stability={
+            primary_metric: Stability(
+                training.over, tuple(training.refits), float(np.std(training.refits, ddof=1))
+            )
+        },
+        training=Fit(training.seconds, training.threads),
+        leakage=tuple(checks),
+        own_metrics={name: metric.stated() for name, metric in own_metrics.items()},
+        out_of_fold={name: len({*rows.folds}) for name, rows in tests.items() if rows.folds},
+    )
+    # What folds answered, this model did not: there its validation stands for the tests.
+    answering = {name: rows for name, rows in tests.items() if not rows.folds} or splits
+    requests = [
+        Request(name, unit, body)
+        for name, rows in answering.items()
+        for unit, body in zip(rows.ids, rows.requests, strict=bool(rows.requests))
+    ]
+    write_evaluation(folder, evaluation, predictions, requests)
+    if inputs is not None:
+        answered = {PREDICTION: (kind.seen, [kind.prediction(row) for row in predictions])}
+        losses = {PREDICTION: [kind.loss(row) for row in predictions]}
+        write_reference(folder, digest, inputs, answered, losses)
+    return evaluation
+
+
+def _overlaps(training: Rows, tests: Mapping[str, Rows], identified_by: str) -> Iterator[Check]:
+    """What the models were trained on of the rows that they answered; of each fold the model that
+    answered it.
+    """
+    plain = [rows.recognised_by for rows in tests.values() if not rows.folds]
+    if plain:
+        yield shared(training.recognised_by, [name for of in plain for name in of], identified_by)
+    for rows in tests.values():
+        for fold in sorted({*rows.folds}):
+            trained = zip(training.recognised_by, training.folds, strict=True)
+            answered = zip(rows.recognised_by, rows.folds, strict=True)
+            yield shared(
+                [name for name, of in trained if of != fold],
+                [name for name, of in answered if of == fold],
+                f"{identified_by}, fold {fold + 1}",
+            )
+
+
+def _explained(contributions: Contributions | str, names: Sequence[str]) -> dict[str, Any]:
+    """The fields `contributions` and `explanation` of an evaluation."""
+    if isinstance(contributions, str):
+        return {"explanation": Explanation(reason=contributions)}
+    of = contributions
+    explanation = Explanation(of.method, of.rows, of.error)
+    return {"contributions": of.shares(names), "explanation": explanation}
+
+
+def _weakness(goal: str, primary_metric: str, baseline: Metrics, constant: Metrics) -> str:
+    """What to say of a baseline that is worse than a constant answer, "" of any other.
+
+    `constant` is of one split.
+    """
+    sign = 1 if goal == "maximize" else -1
+    for split, metrics in constant.items():
+        theirs = baseline.get(split, {}).get(primary_metric)
+        same = metrics.get(primary_metric)
+        if theirs and same and sign * theirs.value < sign * same.value:
+            return f"weaker than one answer to every row, which has {same.value:.4g}"
+    return ""
+
+
+def predict(
+    task: Task,
+    split: str,
+    rows: Rows,
+    classes: Sequence[str] = (),
+    own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
+) -> list[Prediction]:
+    """The rows of a split as predictions.csv has them, as `Kind.given` makes them; ValueError where
+    lengths do not fit, and for what a metric of the project's own cannot give.
+    """
+    count = len(rows.ids)
+    given = KINDS[task].given(list(rows.labels), np.asarray(rows.scores, dtype=np.float64), classes)
+    own = _own(task, given, rows, own_metrics)
+    dimensions = zip(*rows.slices.values(), strict=True) if rows.slices else [()] * count
+    groups = rows.groups or [""] * count
+    *answer, probabilities = given
+    fields = (rows.ids, dimensions, *answer, groups, probabilities, own)
+    return [
+        Prediction(name, split, dict(zip(rows.slices, of, strict=True)), *values)
+        for name, of, *values in zip(*fields, strict=True)
+    ]
+
+
+def _own(
+    task: Task, given: Given, rows: Rows, own_metrics: Mapping[str, OwnMetric]
+) -> list[dict[str, list[float]]]:
+    """What each of the metrics gives each row; its function takes numbers where the right answers
+    are some, as numpy would compare a text with a number without a word.
+    """
+    if not own_metrics:
+        return [{} for _ in rows.ids]
+    expected, predicted, rank, score, _ = given
+    kind = np.float64 if KINDS[task].seen == "numeric" else np.str_
+    answers = Answers(
+        np.array(expected).astype(kind),
+        np.array(predicted).astype(kind),
+        np.array(rank, dtype=np.int64),
+        np.array(score, dtype=np.float64),
+    )
+    columns = {name: np.array(of) for name, of in rows.columns.items()}
+    of_metric = {
+        name: metric.values(name, answers, columns).tolist() for name, metric in own_metrics.items()
+    }
+    return [{name: of[at] for name, of in of_metric.items()} for at in range(len(answers))]
+
+
+def metric_values(
+    task: Task,
+    rows: Rows,
+    classes: Sequence[str] = (),
+    own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
+) -> dict[str, float]:
+    """Every metric of the task on these rows, without intervals; those that are not defined on them
+    are left out.
+    """
+    answers = Answers.of(predict(task, "", rows, classes, own_metrics))
+    values = {}
+    for name, metric in metrics_of_task(task, own_metrics).items():
+        with suppress(ValueError):
+            values[name] = value(metric, answers)
+    return values
+
+
+def constant_answer(
+    task: Task,
+    primary_metric: str,
+    labels: Sequence[Any] | NDArray[Any],
+    count: int,
+    classes: Sequence[str] = (),
+) -> NDArray[np.float64]:
+    """The same answer to `count` rows, learnt from labels; ValueError for a task that has none."""
+    target = KINDS[task].target
+    if target is None:
+        raise ValueError(f"a {task} has no constant answer: give a `baseline`")
+    answer = target.constant(np.asarray(labels), primary_metric, classes)
+    return np.broadcast_to(answer, (count, *answer.shape))
+
+
+def _constant(
+    task: Task,
+    primary_metric: str,
+    train: Rows,
+    splits: Mapping[str, Rows],
+    classes: Sequence[str],
+    own_metrics: Mapping[str, OwnMetric],
+) -> Metrics:
+    """The metrics of the constant that is learnt from the labels of training."""
+    same = []
+    for name, rows in splits.items():
+        scores = constant_answer(task, primary_metric, train.labels, len(rows.ids), classes)
+        same += predict(task, name, replace(rows, scores=scores), classes, own_metrics)
+    return metrics_of(metrics_of_task(task, own_metrics), same)
+
+
+def measure(
+    metrics: Mapping[str, Metric], predictions: Sequence[Prediction], sliced: str
+) -> Measurement:
+    """Every one of the metrics; `sliced` is the split whose slices are measured.
+
+    Intervals draw groups where predictions have them, and slices of fewer than ten groups are left
+    out. Raises ValueError when a whole split has no more.
+    """
+    of_split = [row for row in predictions if row.split == sliced]
+    slices: dict[str, Metrics] = {}
+    fairness: dict[str, dict[str, Disparity]] = {}
+    for dimension in of_split[0].slices if of_split else ():
+        by_name: dict[str, list[Prediction]] = {}
+        for row in of_split:
+            if row.slices[dimension]:
+                by_name.setdefault(row.slices[dimension], []).append(row)
+        enough = {
+            name: rows
+            for name, rows in sorted(by_name.items())
+            if enough_groups([row.group for row in rows])
+        }
+        slices[dimension] = {name: _estimates(metrics, rows) for name, rows in enough.items()}
+        labels = [name for name, rows in enough.items() for _ in rows]
+        rows = [row for rows in enough.values() for row in rows]
+        fairness[dimension] = differences(metrics, Answers.of(rows), labels, sliced)
+    return Measurement(metrics_of(metrics, predictions), slices, fairness)
+
+
+def metrics_of(metrics: Mapping[str, Metric], predictions: Sequence[Prediction]) -> Metrics:
+    """Every one of the metrics with its interval, by split."""
+    return {
+        name: _estimates(metrics, [row for row in predictions if row.split == name])
+        for name in dict.fromkeys(row.split for row in predictions)
+    }
+
+
+def _estimates(metrics: Mapping[str, Metric], rows: Sequence[Prediction]) -> Any:
+    grouped = [row.group for row in rows] if any(row.group for row in rows) else None
+    return estimates(metrics, Answers.of(rows), groups=grouped)

@@ -1,0 +1,410 @@
+"""The metrics of every kind of task, and the answers that they are computed from.
+
+A metric is the mean of one value a unit (`of_units`), or follows from all units at once (`of_all`).
+Versions can be compared by either: on the same units, or the same draws of them. The formulas are
+scikit-learn's (https://scikit-learn.org/stable/modules/model_evaluation.html); a test compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import re
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.bootstrap import Groups, Values, bounds, drawn_times, weighted_sums
+from ml.measures.ranking import METRICS as OF_RANKS
+from ml.measures.schema import Estimate, StatedMetric
+
+Goal = Literal["maximize", "minimize"]
+Range = tuple[float, float]
+# Probabilities of 0 and 1 are taken for these, as scikit-learn's log_loss does.
+_EPS = float(np.finfo(np.float64).eps)
+# The level of each metric of a predicted quantile.
+QUANTILES: Mapping[str, float] = {"quantile_loss_10": 0.1, "quantile_loss_90": 0.9}
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+# Of `lift_at_10` and `recall_at_precision_90`.
+_TOP, _PRECISION = 0.1, 0.9
+_SHARE: Range = (0.0, 1.0)
+_UP: Range = (0.0, math.inf)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to some units, a row each; what does not concern the task is not looked at.
+
+    ranking: `rank` of the right answer, from 1. binary: `expected` and `predicted` are "0" or "1",
+    `score` is the probability of "1". multiclass: labels, and the probability that the right one
+    was given. regression: numbers as text. To a metric of the project's own the labels of binary
+    and the numbers of regression are numbers. `own` has what those metrics gave each unit:
+    (rows, 1), or (rows, 2) with a weight.
+    """
+
+    expected: NDArray[Any]
+    predicted: NDArray[Any]
+    rank: NDArray[np.int64]
+    score: Values
+    own: Mapping[str, Values] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: Sequence[Any]) -> Answers:
+        """Of objects that have these fields."""
+
+        def column(name: str, kind: Any) -> NDArray[Any]:
+            return np.array([getattr(row, name) for row in rows], dtype=kind)
+
+        return cls(
+            column("expected", np.str_),
+            column("predicted", np.str_),
+            column("rank", np.int64),
+            column("score", np.float64),
+            {
+                name: np.array([row.own[name] for row in rows], dtype=np.float64)
+                for name in (rows[0].own if rows else ())
+            },
+        )
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @cached_property
+    def ones(self) -> Values:
+        """binary: 1 for each row whose right label is "1", else 0."""
+        one = "1" if self.expected.dtype.kind == "U" else 1
+        return np.asarray(self.expected == one, dtype=np.float64)
+
+    @cached_property
+    def from_the_top(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows by their scores, the highest first, and where each distinct score ends."""
+        order = np.argsort(-self.score, kind="stable")
+        return order, np.flatnonzero(np.diff(self.score[order], append=-1.0))
+
+    def __getitem__(self, rows: Any) -> Answers:
+        """Those rows, as numpy takes them."""
+        own = {name: values[rows] for name, values in self.own.items()}
+        labels = self.expected[rows], self.predicted[rows]
+        return Answers(*labels, self.rank[rows], self.score[rows], own)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Some answers, and how often each of them counts in each of several draws: (draws, rows)."""
+
+    answers: Answers
+    times: Values
+
+    @cached_property
+    def from_the_top(self) -> tuple[Values, Values]:
+        """How many "1", and how many rows at all, score at least as high as each distinct score,
+        the highest first: (draws, scores) each.
+        """
+        order, ends = self.answers.from_the_top
+        times = self.times.take(order, axis=1)
+        ones = (times * self.answers.ones[order]).cumsum(axis=1)
+        every = times.cumsum(axis=1)
+        return (ones, every) if len(ends) == len(order) else (ones[:, ends], every[:, ends])
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One of `of_units`, a value a row, and `of_all`, a value a draw, NaN where it has none.
+
+    `range` are the lowest and the highest value that it can have; infinity for one without an end.
+    """
+
+    goal: Goal
+    range: Range
+    of_units: Callable[[Answers], Values] | None = None
+    of_all: Callable[[Draws], Values] | None = None
+
+
+@dataclass(frozen=True)
+class OwnMetric:
+    """A metric that a project defines, computed at evaluation.
+
+    `of` takes the answers and the columns of the table (name → a value a row) and gives a value a
+    row, of which the metric is the mean. With `ratio` it gives (rows, 2): the metric is the sum of
+    the first column by the sum of the second, whose values are not negative. The values are kept
+    with the predictions, so that intervals and comparisons can be computed without this function.
+    `code` is the sha256 of the file that has the function: of another one, values are others.
+    """
+
+    goal: Goal
+    range: Range
+    of: Callable[[Answers, Mapping[str, NDArray[Any]]], Any] | None = None
+    ratio: bool = False
+    code: str = ""
+
+    def values(
+        self, name: str, answers: Answers, columns: Mapping[str, NDArray[Any]]
+    ) -> NDArray[np.float64]:
+        """What the project's function gives: (rows, 1) or (rows, 2); ValueError where it is not
+        that, not finite or out of range.
+        """
+        assert self.of is not None
+        try:
+            result = np.asarray(self.of(answers, columns), dtype=np.float64)
+        except Exception as error:  # whatever a function of the project's own raises
+            what = f"{type(error).__name__}: {error}"
+            for line in traceback.extract_tb(error.__traceback__)[1:2]:  # the function's own
+                what += f", {Path(line.filename).name}:{line.lineno}"
+            raise ValueError(f"the metric `{name}` fails with {what}") from error
+        form = (len(answers), 2) if self.ratio else (len(answers),)
+        if result.shape != form:
+            raise ValueError(f"the metric `{name}` gives {result.shape}, expected {form}")
+        values = result.reshape(len(answers), -1)
+        for row in values:
+            if wrong := self.fault(row):
+                raise ValueError(f"the metric `{name}` gives {wrong}")
+        return values
+
+    def fault(self, row: Sequence[float] | Values) -> str:
+        """Why these cannot be what it gave for a row, or ""."""
+        if len(row) != 1 + self.ratio or not all(math.isfinite(of) for of in row):
+            return f"{[float(of) for of in row]}, not {1 + self.ratio} finite numbers"
+        if self.ratio:
+            return "" if row[1] >= 0 else f"the weight {row[1]:g}, which is negative"
+        low, high = self.range
+        return "" if low <= row[0] <= high else f"{row[0]:g}, out of its range {low:g} to {high:g}"
+
+    def kept(self, name: str) -> Metric:
+        """The same metric, computed from what is kept of each unit."""
+        if self.ratio:
+
+            def of_all(draws: Draws) -> Values:
+                sums = (weighted_sums(draws.times, of) for of in draws.answers.own[name].T)
+                return _by(*sums)
+
+            return Metric(self.goal, self.range, of_all=of_all)
+        return Metric(self.goal, self.range, of_units=lambda answers: answers.own[name][:, 0])
+
+    def stated(self) -> StatedMetric:
+        """As an evaluation states it; ValueError where no file has the function."""
+        code = self.code
+        if self.of is not None:
+            try:
+                source = Path(inspect.getsourcefile(self.of) or "").read_bytes()
+            except (TypeError, OSError) as error:
+                raise ValueError(f"{self.of!r} is no function of a file: {error}") from None
+            code = hashlib.sha256(source).hexdigest()
+        return StatedMetric(self.goal, self.range, self.ratio, code)
+
+    @classmethod
+    def of_statement(cls, stated: StatedMetric) -> OwnMetric:
+        """The metric that an evaluation states; ValueError where it states none."""
+        match stated:
+            case StatedMetric(
+                "maximize" | "minimize" as goal, (low, high), bool(ratio), str(code)
+            ) if math.isfinite(low) and math.isfinite(high) and low < high:
+                return cls(goal, (low, high), ratio=ratio, code=code)
+        raise ValueError(f"{stated!r} is no goal with a range of two finite numbers")
+
+
+def own_fault(name: str, known: Mapping[str, Metric]) -> str:
+    """Why a project's own metric cannot have that name, or ""; `known` are the framework's."""
+    if name in known:
+        return f"`{name}` is a metric of the framework: choose another name"
+    return "" if _NAME.fullmatch(name) else f"`{name}` is no name such as `cost_per_case`"
+
+
+def _right(answers: Answers) -> Values:
+    return np.asarray(answers.expected == answers.predicted, dtype=np.float64)
+
+
+def _probability(answers: Answers) -> Values:
+    """The probability that the right one of two labels was given."""
+    return np.where(answers.expected == "1", answers.score, 1 - answers.score)
+
+
+def _surprise(probability: Values) -> Values:
+    return -np.log(np.clip(probability, _EPS, 1 - _EPS))
+
+
+def _errors(answers: Answers) -> Values:
+    return np.asarray(
+        answers.predicted.astype(np.float64) - answers.expected.astype(np.float64), dtype=np.float64
+    )
+
+
+def _auc(draws: Draws) -> Values:
+    """How often a "1" scores above a "0", a tie counting half (Hanley and McNeil 1982)."""
+    ones, every = draws.from_the_top
+    zeros = every - ones
+    # The area under the ones over the zeros, a trapezium a score.
+    twice = np.einsum("ij,ij->i", ones[:, 1:] + ones[:, :-1], np.diff(zeros, axis=1))
+    won = (ones[:, 0] * zeros[:, 0] + twice) / 2
+    return _by(won, ones[:, -1] * zeros[:, -1])
+
+
+def _f1(draws: Draws) -> Values:
+    """Of the label "1"; 0 where nothing is "1" and nothing was taken for it."""
+    ones, times = draws.answers.ones, draws.times
+    predicted = draws.answers.predicted == "1"
+    hits, named = (weighted_sums(times, of) for of in (2.0 * ones * predicted, ones + predicted))
+    return np.nan_to_num(_by(hits, named))
+
+
+def _macro_f1(draws: Draws) -> Values:
+    """The mean F1 of the classes that occur or are predicted."""
+    answers, times = draws.answers, draws.times
+    labels = np.unique([answers.expected, answers.predicted])
+    right, predicted = (
+        (of[:, None] == labels).astype(np.float64) for of in (answers.expected, answers.predicted)
+    )
+    of_class = _by(2.0 * (times @ (right * predicted)), times @ (right + predicted))
+    return np.asarray(np.nanmean(of_class, axis=1))
+
+
+def _by(part: Values, whole: Values) -> Values:
+    """part / whole, NaN where the whole is nothing."""
+    nothing = np.full(whole.shape, np.nan)
+    return np.asarray(np.divide(part, whole, out=nothing, where=whole > 0))
+
+
+def _average_precision(draws: Draws) -> Values:
+    """The precision at every score that a "1" has, averaged over the "1"."""
+    ones, every = draws.from_the_top
+    precision = ones / np.maximum(every, 1.0)
+    gained = np.einsum("ij,ij->i", np.diff(ones, axis=1), precision[:, 1:])
+    return _by(ones[:, 0] * precision[:, 0] + gained, ones[:, -1])
+
+
+def _recall_at_precision(draws: Draws) -> Values:
+    """The largest share of the "1" that a threshold finds with a precision of 0.9; 0 if none."""
+    ones, every = draws.from_the_top
+    precise = ones >= (_PRECISION - 1e-12) * every
+    last = precise.shape[1] - 1 - np.argmax(precise[:, ::-1], axis=1)
+    found_ones = np.where(precise.any(axis=1), ones[np.arange(len(ones)), last], 0.0)
+    return _by(found_ones, ones[:, -1])
+
+
+def _lift(draws: Draws) -> Values:
+    """The share of "1" among the tenth of rows that score highest, by the share among all. Of rows
+    that tie at its end a part counts.
+    """
+    ones, every = draws.from_the_top
+    tenth = every[:, -1:] * _TOP
+    at = np.argmax(every >= tenth, axis=1)[:, None]
+    before = np.maximum(at - 1, 0)
+    below, ones_above = (
+        np.where(at > 0, np.take_along_axis(of, before, axis=1), 0.0) for of in (every, ones)
+    )
+    own = np.take_along_axis(every, at, axis=1) - below
+    rest = np.take_along_axis(ones, at, axis=1) - ones_above
+    ones_above = ones_above + rest * (tenth - below) / np.maximum(own, 1.0)
+    return _by(ones_above / tenth, ones[:, -1:] / every[:, -1:])[:, 0]
+
+
+def _quantile_loss(level: float) -> Metric:
+    """The pinball loss of a predicted quantile."""
+
+    def of_units(answers: Answers) -> Values:
+        short = -_errors(answers)
+        return np.maximum(level * short, (level - 1) * short)
+
+    return Metric("minimize", _UP, of_units=of_units)
+
+
+def _rmse(draws: Draws) -> Values:
+    squares = weighted_sums(draws.times, _errors(draws.answers) ** 2)
+    return np.asarray(np.sqrt(squares / draws.times.sum(axis=1)))
+
+
+_ACCURACY = Metric("maximize", _SHARE, of_units=_right)
+RANKING: Mapping[str, Metric] = {
+    name: Metric(
+        "minimize" if name == "mean_rank" else "maximize",
+        (1.0, math.inf) if name == "mean_rank" else _SHARE,
+        of_units=lambda answers, of=of: of(answers.rank),  # type: ignore[misc]
+    )
+    for name, of in OF_RANKS.items()
+}
+BINARY: Mapping[str, Metric] = {
+    "accuracy": _ACCURACY,
+    "log_loss": Metric("minimize", _UP, of_units=lambda answers: _surprise(_probability(answers))),
+    "brier": Metric("minimize", _SHARE, of_units=lambda answers: (1 - _probability(answers)) ** 2),
+    "auc": Metric("maximize", _SHARE, of_all=_auc),
+    "average_precision": Metric("maximize", _SHARE, of_all=_average_precision),
+    "f1": Metric("maximize", _SHARE, of_all=_f1),
+    "lift_at_10": Metric("maximize", (0.0, 1 / _TOP), of_all=_lift),
+    "recall_at_precision_90": Metric("maximize", _SHARE, of_all=_recall_at_precision),
+}
+MULTICLASS: Mapping[str, Metric] = {
+    "accuracy": _ACCURACY,
+    "log_loss": Metric("minimize", _UP, of_units=lambda answers: _surprise(answers.score)),
+    "f1": Metric("maximize", _SHARE, of_all=_macro_f1),
+}
+REGRESSION: Mapping[str, Metric] = {
+    "mae": Metric("minimize", _UP, of_units=lambda answers: np.abs(_errors(answers))),
+    "mse": Metric("minimize", _UP, of_units=lambda answers: _errors(answers) ** 2),
+    "rmse": Metric("minimize", _UP, of_all=_rmse),
+    **{name: _quantile_loss(level) for name, level in QUANTILES.items()},
+}
+
+
+def value(metric: Metric, answers: Answers) -> float:
+    """The metric of some rows; ValueError when there is none or it is not defined on them."""
+    if not len(answers):
+        raise ValueError("no unit to measure on")
+    if metric.of_units is not None:
+        return float(metric.of_units(answers).mean())
+    assert metric.of_all is not None
+    result = float(metric.of_all(Draws(answers, np.ones((1, len(answers)))))[0])
+    if math.isnan(result):
+        raise ValueError("it is not defined on these units")
+    return result
+
+
+def estimate(
+    metric: Metric, answers: Answers, seed: int = 0, groups: Groups | None = None
+) -> Estimate:
+    """The metric with its percentile-bootstrap interval; ValueError as `value`, or for too few
+    groups. Draws that it is not defined on (no "1" among them, say) are left out.
+    """
+    value(metric, answers)
+    return estimates({"": metric}, answers, seed, groups)[""]
+
+
+def estimates(
+    metrics: Mapping[str, Metric],
+    answers: Answers,
+    seed: int = 0,
+    groups: Groups | None = None,
+) -> dict[str, Estimate]:
+    """As `estimate`, of several metrics on the same draws, which take most of the time; those that
+    are not defined on these units (the AUC where all are "0") are left out, and a gate that asks
+    for one refuses. ValueError when there is no unit, or for too few groups.
+    """
+    if not len(answers):
+        raise ValueError("no unit to measure on")
+    points = {}
+    for name, metric in metrics.items():
+        with suppress(ValueError):
+            points[name] = value(metric, answers)
+    of_units = {name: of(answers) for name in points if (of := metrics[name].of_units) is not None}
+    drawn: dict[str, list[Values]] = {name: [] for name in points}
+    for times in drawn_times(len(answers), seed, groups):
+        draws = Draws(answers, times)
+        rows = times.sum(axis=1)
+        for name, column in of_units.items():
+            drawn[name].append(weighted_sums(times, column) / rows)
+        for name in points.keys() - of_units.keys():
+            of_all = metrics[name].of_all
+            assert of_all is not None
+            drawn[name].append(of_all(draws))
+    estimated = {}
+    for name, point in points.items():
+        values = np.concatenate(drawn[name])
+        low, high = bounds(values if name in of_units else values[~np.isnan(values)])
+        estimated[name] = Estimate(point, min(low, point), max(high, point), len(answers))
+    return estimated

@@ -1,0 +1,47 @@
+"""Metrics of the rank that the right answer has.
+
+A rank counts from 1 and is pessimistic: whatever scores as high as the right answer stands before
+it, so that a constant score earns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.bootstrap import Groups, Values, mean_estimate
+from ml.measures.schema import Estimate
+
+
+def ranks(scores: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:
+    """The rank of column `expected[i]` in row i of `scores`; a NaN score is the last of all."""
+    clean = np.where(np.isnan(scores), -np.inf, scores)
+    own = clean[np.arange(len(clean)), expected][:, None]
+    return np.asarray((clean >= own).sum(axis=1), dtype=np.int64)
+
+
+def gain_at(positions: NDArray[np.int64], k: int) -> float:
+    """The share of questions whose right answer is among the first k."""
+    return float((positions <= k).mean())
+
+
+def mean_rank(positions: NDArray[np.int64]) -> float:
+    """The mean rank of the right answer; 1 is perfect."""
+    return float(positions.mean())
+
+
+METRICS: Mapping[str, Callable[[NDArray[np.int64]], Values]] = {
+    "gain_at_1": lambda positions: (positions <= 1).astype(np.float64),
+    "gain_at_3": lambda positions: (positions <= 3).astype(np.float64),
+    "mean_rank": lambda positions: positions.astype(np.float64),
+}
+
+
+def estimates(
+    positions: NDArray[np.int64], seed: int = 0, groups: Groups | None = None
+) -> dict[str, Estimate]:
+    """Every metric of `METRICS` with its interval; ValueError when there is no question."""
+    return {name: mean_estimate(of(positions), seed, groups) for name, of in METRICS.items()}

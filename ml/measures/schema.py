@@ -1,0 +1,370 @@
+"""What an evaluation states: evaluation.json, which evidence.json nests as it is.
+
+The dataclasses declare a document once: reading, required fields, bounds and the JSON Schema follow
+from them. Reading never fails. What is absent or of another type is empty, None or NaN, and to a
+gate all of them are the same: it refuses them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from datetime import datetime
+from functools import cache
+from types import MappingProxyType, NoneType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+SCHEMA_VERSION = 3
+# No count, time or price is larger: MLflow turns infinity into a finite 1.797e308.
+MOST = 1e9
+# A field that a complete document may leave out.
+OPTIONAL: Mapping[str, object] = MappingProxyType({"optional": True})
+# A field that is computed, and that no document states.
+COMPUTED: Mapping[str, object] = MappingProxyType({"computed": True})
+Text = str | None
+Number = float | None
+Flag = bool | None
+# What stands for a value that is absent, of types that are not None then.
+_EMPTY: Mapping[object, Any] = MappingProxyType({float: math.nan, Mapping: {}, tuple: ()})
+_TYPES = {float: "number", bool: "boolean", str: "string", datetime: "string"}
+
+
+class Part:
+    """A part of a document; unknown keys are ignored."""
+
+
+P = TypeVar("P", bound=Part)
+
+
+def bounds(low: float = 0.0, high: float = MOST) -> Mapping[str, object]:
+    """The metadata of a field that holds a number from `low` to `high`."""
+    return {"low": low, "high": high}
+
+
+@dataclass(frozen=True)
+class Estimate(Part):
+    """A metric on a split: its value, the 95 % interval around it, and how many units it counts."""
+
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    count: float = field(default=math.nan, metadata=bounds(1))
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} ({self.low:.4g}–{self.high:.4g})"
+
+
+Metrics = Mapping[str, Mapping[str, Estimate]]
+
+
+@dataclass(frozen=True)
+class Disparity(Part):
+    """How far a metric lies apart between slices of `split`: the lowest and the highest of them.
+
+    Only slices of enough units are compared; `slices` says how many those are.
+    """
+
+    split: Text = None
+    difference: float = field(default=math.nan, metadata=bounds())
+    lowest: Text = None
+    highest: Text = None
+    slices: float = field(default=math.nan, metadata=bounds(2))
+
+
+@dataclass(frozen=True)
+class Contribution(Part):
+    """A feature's share in what the model says, of all features together 1."""
+
+    feature: Text = None
+    share: float = field(default=math.nan, metadata=bounds(0, 1))
+
+
+@dataclass(frozen=True)
+class Explanation(Part):
+    """How the contributions were computed, over how many rows; or the `reason` why there are none.
+
+    `error` is how far the contributions of a row are from adding up to its score, at most, relative
+    to the score: 0 but for rounding when the method is exact.
+    """
+
+    method: Text = field(default=None, metadata=OPTIONAL)
+    rows: Number = field(default=None, metadata={**bounds(1), **OPTIONAL})
+    error: Number = field(default=None, metadata={**bounds(), **OPTIONAL})
+    reason: Text = field(default=None, metadata=OPTIONAL)
+
+
+@dataclass(frozen=True)
+class Check(Part):
+    """A check for leakage: the `value` measured on `of` (a feature, a column) over `units` rows.
+
+    `ml.measures.leakage` says what each `check` (`feature.auc`, `identifiers.shared`, …) measures;
+    `found` is the sentence for a person. `training` and `test` are the hashed identifiers that were
+    compared: a file of their own.
+    """
+
+    check: Text = None
+    of: Text = None
+    value: float = field(default=math.nan, metadata=bounds())
+    units: float = field(default=math.nan, metadata=bounds(1))
+    found: Text = field(default=None, metadata=OPTIONAL)
+    training: frozenset[str] = field(default=frozenset(), metadata=COMPUTED)
+    test: tuple[str, ...] = field(default=(), metadata=COMPUTED)
+
+
+@dataclass(frozen=True)
+class Stability(Part):
+    """A metric of the same training over other folds or seeds, and the standard deviation."""
+
+    over: Text = None
+    values: tuple[float, ...] = ()
+    std: float = field(default=math.nan, metadata=bounds())
+
+
+@dataclass(frozen=True)
+class Fit(Part):
+    """Seconds and threads that one fit took in the evaluation."""
+
+    seconds: float = field(default=math.nan, metadata=bounds())
+    threads: float = field(default=math.nan, metadata=bounds(1))
+
+
+@dataclass(frozen=True)
+class StatedMetric(Part):
+    """A metric that the project defines: which way is better, its lowest and its highest value, and
+    whether it is a ratio of sums, else the mean of a value a unit. The values are with the
+    predictions, as the project computed them by `code`, the sha256 of a file.
+    """
+
+    goal: Text = None
+    range: tuple[float, ...] = ()
+    ratio: Flag = None
+    code: Text = None
+
+
+@dataclass(frozen=True)
+class KeptPredictions(Part):
+    """The hashed predictions from which every metric follows."""
+
+    file: Text = None
+    sha256: Text = None
+    rows: float = field(default=math.nan, metadata=bounds(1))
+
+
+@dataclass(frozen=True)
+class Evaluation(Part):
+    """What was measured of a model, as evaluation.json states it.
+
+    `model` is the endpoint's name. `task` says what the predictions are (ranking, binary,
+    multiclass, regression; absent for a ranking). `unit` is what one prediction is about;
+    `resampled` what the bootstrap draws: the unit, or what holds several of them, such as an entity
+    or a time block. `baseline_from` says how the model behind `baseline` was made. `slices`
+    (dimension → slice → metric) and `fairness` (dimension → metric) are of `slice_split`.
+    `leakage` lists every check, whether it found something or not. `identifiers` is the sha256 of
+    the hashed identifiers that it compared, `requests` that of rows as a client would send them.
+    `own_metrics` are the project's own. `out_of_fold` has the number of folds of each split whose
+    units were answered by models that were trained without them, and not by this one, which was
+    trained on them. `ml.measures.evaluation.write_evaluation` fills `schema_version`,
+    `predictions`, `identifiers` and `requests`.
+    """
+
+    schema_version: float = field(default=math.nan, metadata=bounds(SCHEMA_VERSION, SCHEMA_VERSION))
+    model: Text = None
+    task: Text = field(default=None, metadata=OPTIONAL)
+    primary_metric: Text = None
+    goal: Text = None
+    unit: Text = None
+    resampled: Text = None
+    feature_set_hash: Text = None
+    seed: Number = None
+    hyperparameters: Mapping[str, object] | None = None
+    metrics: Metrics = field(default_factory=dict)
+    baseline: Metrics = field(default_factory=dict, metadata=OPTIONAL)
+    baseline_from: Text = field(default=None, metadata=OPTIONAL)
+    slice_split: Text = None
+    slices: Mapping[str, Metrics] = field(default_factory=dict)
+    fairness: Mapping[str, Mapping[str, Disparity]] = field(default_factory=dict)
+    contributions: tuple[Contribution, ...] = field(default=(), metadata=OPTIONAL)
+    explanation: Explanation = field(default_factory=Explanation, metadata=OPTIONAL)
+    stability: Mapping[str, Stability] = field(default_factory=dict)
+    training: Fit = field(default_factory=Fit)
+    leakage: tuple[Check, ...] = field(default=(), metadata=OPTIONAL)
+    identifiers: Text = field(default=None, metadata=OPTIONAL)
+    predictions: KeptPredictions = field(default_factory=KeptPredictions)
+    own_metrics: Mapping[str, StatedMetric] = field(default_factory=dict, metadata=OPTIONAL)
+    out_of_fold: Mapping[str, float] = field(default_factory=dict, metadata=OPTIONAL)
+    requests: Text = field(default=None, metadata=OPTIONAL)
+
+    def values(self, of: str = "metrics") -> dict[str, float]:
+        """The metrics, or those of the `baseline`, as `SPLIT_METRIC`, for a tracker."""
+        return {
+            f"{split}_{name}": estimate.value
+            for split, metrics in getattr(self, of).items()
+            for name, estimate in metrics.items()
+        }
+
+    def text(self) -> str:
+        """A table of the metrics beside the baseline's, with intervals, for a person to read."""
+        lines = [f"{'':13}{'metric':22}{'this model':>33}{'baseline':>33}"]
+        for split, metrics in self.metrics.items():
+            for number, (name, ours) in enumerate(metrics.items()):
+                theirs = self.baseline.get(split, {}).get(name)
+                first = "" if number else split
+                line = f"{first:13}{name:22}{ours!s:>33}{theirs or ''!s:>33}"
+                lines.append(line.rstrip())
+        return "\n".join(lines)
+
+
+def stated_fields(kind: type[Any]) -> tuple[Field[Any], ...]:
+    """The fields of a part that a document states."""
+    return tuple(each for each in fields(kind) if "computed" not in each.metadata)
+
+
+def read(kind: type[P], document: object) -> P:
+    """What a JSON document states of that part."""
+    stated = document if isinstance(document, Mapping) else {}
+    values = {name: _value(hint, stated.get(name)) for name, hint in _hints(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in values.items() if value is not None})
+
+
+def stated(part: object) -> Any:
+    """The part as JSON; an optional field that is None is left out, and a number that is not finite
+    is None.
+    """
+    if isinstance(part, Part):
+        values = {each: getattr(part, each.name) for each in stated_fields(type(part))}
+        return {
+            each.name: stated(value)
+            for each, value in values.items()
+            if value is not None or "optional" not in each.metadata
+        }
+    if isinstance(part, Mapping):
+        return {key: stated(value) for key, value in part.items()}
+    if isinstance(part, Sequence) and not isinstance(part, str):
+        return [stated(value) for value in part]
+    return None if isinstance(part, float) and not math.isfinite(part) else part
+
+
+def missing(part: Part, above: str = "") -> Iterator[str]:
+    """The path of every required field that is absent, empty, not finite or out of its bounds."""
+    for each in stated_fields(type(part)):
+        value, path = getattr(part, each.name), above + each.name
+        # Only a field that is None by default may be empty.
+        is_empty = isinstance(value, Mapping | tuple) and not value and each.default is not None
+        if value is None or is_empty:
+            if "optional" not in each.metadata:
+                yield path
+        elif isinstance(value, float) and not (
+            each.metadata.get("low", value) <= value <= each.metadata.get("high", value)
+        ):
+            yield path
+        else:
+            yield from _missing_inside(value, path)
+
+
+def _missing_inside(value: Any, path: str) -> Iterator[str]:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        yield path
+    elif isinstance(value, Part):
+        yield from missing(value, f"{path}.")
+    elif isinstance(value, Mapping | tuple | list):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            if inner == {}:
+                yield f"{path}.{key}"
+            yield from _missing_inside(inner, f"{path}.{key}")
+
+
+def json_schema(kind: type[Part]) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a complete document, for editors."""
+    about = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind.__name__}
+    return about | _form(kind)
+
+
+@cache
+def _hints(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """The fields that a document states, with their types."""
+    hints = get_type_hints(kind)
+    return tuple((each.name, hints[each.name]) for each in stated_fields(kind))
+
+
+def _bare(hint: Any) -> Any:
+    """The type without None."""
+    options = [each for each in get_args(hint) if each is not NoneType]
+    return options[0] if NoneType in get_args(hint) else hint
+
+
+def _value(hint: Any, value: object) -> Any:
+    """The value as that type; None, or what is empty where the type has no None, for another."""
+    bare = _bare(hint)
+    origin = get_origin(bare) or bare
+    absent = _EMPTY.get(origin) if bare is hint else None
+    if origin is object:
+        return value
+    if issubclass(origin, Part):
+        return read(origin, value)
+    if origin is Mapping and isinstance(value, Mapping):
+        return {str(key): _value(get_args(bare)[1], inner) for key, inner in value.items()}
+    if origin is tuple and isinstance(value, list | tuple):
+        of_each = tuple(_value(get_args(bare)[0], inner) for inner in value)
+        return absent if None in of_each else of_each
+    if origin is str and isinstance(value, str):
+        return value.strip() or None
+    if origin is datetime and isinstance(value, str):
+        return _time(value)
+    if origin is bool and isinstance(value, bool):
+        return value
+    if origin is float and isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return absent
+    return absent
+
+
+def _time(value: str) -> datetime | None:
+    """A time without a zone could be hours old or hours ahead: None."""
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return time if time.utcoffset() is not None else None
+
+
+def _form(hint: Any) -> dict[str, Any]:
+    """The JSON Schema of a type."""
+    bare = _bare(hint)
+    origin = get_origin(bare) or bare
+    if origin is object:
+        return {}
+    if origin is Mapping:
+        return {"type": "object", "additionalProperties": _form(get_args(bare)[1])}
+    if origin is tuple:
+        return {"type": "array", "items": _form(get_args(bare)[0])}
+    if not issubclass(origin, Part):
+        more: dict[type, dict[str, Any]] = {
+            str: {"minLength": 1},
+            datetime: {"format": "date-time"},
+        }
+        return {"type": _TYPES[origin], **more.get(origin, {})}
+    hints = dict(_hints(origin))
+    return {
+        "type": "object",
+        "description": origin.__doc__,
+        "properties": {
+            each.name: _property(hints[each.name], each) for each in stated_fields(origin)
+        },
+        "required": [
+            each.name for each in stated_fields(origin) if "optional" not in each.metadata
+        ],
+    }
+
+
+def _property(hint: Any, each: Field[Any]) -> dict[str, Any]:
+    """The JSON Schema of a field: its bounds, null where it is optional, not empty elsewhere."""
+    names = {"minimum": "low", "maximum": "high"}
+    form = _form(hint)
+    form |= {name: each.metadata[key] for name, key in names.items() if key in each.metadata}
+    if "optional" in each.metadata:
+        return {"anyOf": [form, {"type": "null"}]}
+    smallest = {"array": "minItems", "object": "minProperties"}.get(form["type"])
+    return form | {smallest: 1} if smallest and each.default is not None else form

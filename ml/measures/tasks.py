@@ -1,0 +1,317 @@
+"""The kinds of tasks, in one table: what a model of each kind answers, and how that is measured.
+
+Evaluation, gates, tables with a target, `ml new` and `ml check` read `KINDS`. A new kind is an
+entry here, and its metrics in `ml.measures.metrics`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.bootstrap import Values
+from ml.measures.metrics import (
+    BINARY,
+    MULTICLASS,
+    QUANTILES,
+    RANKING,
+    REGRESSION,
+    Metric,
+    OwnMetric,
+    own_fault,
+)
+from ml.measures.ranking import ranks
+
+Task = str
+# With more classes, predictions.csv has the probability of the right one alone.
+MOST_CLASSES = 20
+# The probabilities of the classes are written with four digits.
+_ROUNDED = 1e-4
+
+
+class Given(NamedTuple):
+    """The answers to some units, a value of each field a unit, as predictions.csv has them."""
+
+    expected: Sequence[str]
+    predicted: Sequence[str]
+    rank: Sequence[int]
+    score: Sequence[float]
+    probabilities: Sequence[Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class TargetColumn:
+    """What is predicted where it is a column of a table.
+
+    `types` are the types that the column may have, () for any. `labels` makes the right answers of
+    its values and the `positive` one; `numbers` what a model takes of those; `constant` the best
+    same answer to every row, by the primary metric. `fits` says whether a column of so many
+    different values, numbers or not, can be one.
+    """
+
+    types: tuple[str, ...]
+    labels: Callable[[Sequence[Any], str], NDArray[Any]]
+    numbers: Callable[[NDArray[Any], Sequence[str]], NDArray[Any]]
+    constant: Callable[[NDArray[Any], str, Sequence[str]], NDArray[Any]]
+    fits: Callable[[int, bool], bool]
+    has_positive: bool = False
+    has_classes: bool = False
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of task.
+
+    `answer` is what a model gives for a `unit`, which is also what the bootstrap draws where units
+    do not hang together. `given` makes answers of labels, scores and the names of the scores'
+    columns; `fault` says why expected, predicted, rank and score cannot be an answer. `seen` is how
+    `ml watch` compares predictions, and `loss` what one costs. `target` is None where a model is
+    not of one column of a table; then there is no constant, and no column gives the answer away.
+    """
+
+    answer: str
+    unit: str
+    primary: str
+    metrics: Mapping[str, Metric]
+    given: Callable[[Sequence[Any], Values, Sequence[str]], Given]
+    fault: Callable[[str, str, int, float], str]
+    seen: Literal["numeric", "categorical"]
+    prediction: Callable[[Any], Any]
+    loss: Callable[[Any], float]
+    target: TargetColumn | None = None
+    has_probabilities: bool = False
+
+
+def metrics_of(task: Task, own: Mapping[str, OwnMetric] | None = None) -> dict[str, Metric]:
+    """Every metric of a model of that kind, the project's own ones behind the framework's.
+
+    Raises ValueError for an own one with a name that it cannot have.
+    """
+    for name in own or ():
+        if wrong := own_fault(name, EVERY_METRIC):
+            raise ValueError(wrong)
+    return {
+        **KINDS[task].metrics,
+        **{name: metric.kept(name) for name, metric in (own or {}).items()},
+    }
+
+
+def fault(task: Task, expected: str, predicted: str, rank: int, score: float) -> str:
+    """Why a row cannot be an answer of that task, or ""."""
+    if not math.isfinite(score):
+        return f"score {score}"
+    return KINDS[task].fault(expected, predicted, rank, score)
+
+
+def probabilities_fault(
+    task: Task, expected: str, predicted: str, score: float, probabilities: Mapping[str, float]
+) -> str:
+    """Why these, of every class, cannot be the rounded probabilities of a row, or ""."""
+    if not KINDS[task].has_probabilities:
+        return f"probabilities of classes, where the task is {task}"
+    if not all(0 <= probability <= 1 for probability in probabilities.values()):
+        return "a probability is not between 0 and 1"
+    if abs(sum(probabilities.values()) - 1) > _ROUNDED * len(probabilities):
+        return f"probabilities that sum to {sum(probabilities.values()):.6g}"
+    if abs(probabilities.get(expected, 0.0) - score) > _ROUNDED:
+        return f"score {score}, where the probability of {expected!r} is another"
+    if probabilities.get(predicted, 0.0) < max(probabilities.values()) - _ROUNDED:
+        return f"{predicted!r} was predicted, and another class is more probable"
+    return ""
+
+
+def _ranked(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
+    """A label that is not among `classes` has the last rank. A tie is no answer: with the right
+    class only as good as another, its rank is 2.
+    """
+    position = _positions(labels, classes)
+    rank = [
+        len(classes) + 1 if column < 0 else of
+        for column, of in zip(position, ranks(scores, np.asarray(position)).tolist(), strict=True)
+    ]
+    predicted = [classes[column] for column in scores.argmax(axis=1)]
+    nothing: list[Mapping[str, float]] = [{}] * len(labels)
+    return Given(list(map(str, labels)), predicted, rank, scores.max(axis=1).tolist(), nothing)
+
+
+def _of_two(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
+    count = len(labels)
+    predicted = np.where(scores > 0.5, "1", "0").tolist()
+    expected = [str(int(label)) for label in labels]
+    return Given(expected, predicted, [0] * count, scores.tolist(), [{}] * count)
+
+
+def _of_classes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
+    """A label that is not among `classes` has the probability 0."""
+    count, probabilities = len(labels), [dict[str, float]()] * len(labels)
+    score = [
+        float(row[column]) if column >= 0 else 0.0
+        for row, column in zip(scores, _positions(labels, classes), strict=True)
+    ]
+    if len(classes) <= MOST_CLASSES:
+        probabilities = [dict(zip(classes, row, strict=True)) for row in scores.tolist()]
+    predicted = [classes[column] for column in scores.argmax(axis=1)]
+    return Given(list(map(str, labels)), predicted, [0] * count, score, probabilities)
+
+
+def _of_numbers(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
+    count = len(labels)
+    expected = [repr(float(label)) for label in labels]
+    predicted = [repr(of) for of in scores.tolist()]
+    return Given(expected, predicted, [0] * count, [0.0] * count, [{}] * count)
+
+
+def _positions(labels: Sequence[Any], classes: Sequence[str]) -> list[int]:
+    at = {name: number for number, name in enumerate(classes)}
+    return [at.get(str(label), -1) for label in labels]
+
+
+def _ranking_fault(expected: str, predicted: str, rank: int, score: float) -> str:
+    if rank < 1:
+        return f"rank {rank}"
+    right = rank > 1 or expected == predicted
+    return "" if right else "rank 1, but another entry was predicted"
+
+
+def _number_fault(expected: str, predicted: str, rank: int, score: float) -> str:
+    sound = all(_is_number(text) for text in (expected, predicted))
+    wrong = "" if sound else f"{expected!r} and {predicted!r} are not two finite numbers"
+    return _unranked(rank) or wrong
+
+
+def _binary_fault(expected: str, predicted: str, rank: int, score: float) -> str:
+    if wrong := _unranked(rank) or _no_probability(score):
+        return wrong
+    if {expected, predicted} <= {"0", "1"}:
+        return ""
+    return f"{expected!r} and {predicted!r}, where labels are 0 and 1"
+
+
+def _class_fault(expected: str, predicted: str, rank: int, score: float) -> str:
+    if wrong := _unranked(rank) or _no_probability(score):
+        return wrong
+    if score > 0.5 and expected != predicted:
+        return f"{predicted!r} was predicted, with probability {score} on {expected!r}"
+    return ""
+
+
+def _unranked(rank: int) -> str:
+    return f"rank {rank}, where nothing is ranked" if rank else ""
+
+
+def _no_probability(score: float) -> str:
+    return "" if 0 <= score <= 1 else f"score {score}, where it is a probability"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _label(row: Any) -> str:
+    return str(row.predicted)
+
+
+def _is_wrong(row: Any) -> float:
+    return float(row.predicted != row.expected)
+
+
+def _mean(labels: NDArray[Any], primary: str, classes: Sequence[str]) -> NDArray[Any]:
+    return np.array(np.mean(labels.astype(np.float64)))
+
+
+def _middle(labels: NDArray[Any], primary: str, classes: Sequence[str]) -> NDArray[Any]:
+    """The median for the absolute error, a quantile for its loss, the mean for other errors."""
+    if primary != "mae" and primary not in QUANTILES:
+        return _mean(labels, primary, classes)
+    return np.array(np.quantile(labels.astype(np.float64), QUANTILES.get(primary, 0.5)))
+
+
+# A whole number of more values is a number to be predicted; a text of more is no class.
+_MOST_LABELS = 200
+KINDS: Mapping[Task, Kind] = {
+    "ranking": Kind(
+        answer="A score for each entry",
+        unit="question",
+        primary="gain_at_1",
+        metrics=RANKING,
+        given=_ranked,
+        fault=_ranking_fault,
+        seen="categorical",
+        prediction=_label,
+        loss=_is_wrong,
+    ),
+    "binary": Kind(
+        answer="The probability of 1",
+        unit="row",
+        primary="auc",
+        metrics=BINARY,
+        given=_of_two,
+        fault=_binary_fault,
+        seen="numeric",
+        prediction=lambda row: row.score,
+        loss=lambda row: abs(row.score - int(row.expected)),
+        target=TargetColumn(
+            types=(),
+            labels=lambda values, positive: np.array(
+                [str(of) == positive for of in values], dtype=np.int64
+            ),
+            numbers=lambda labels, classes: labels,
+            constant=_mean,
+            fits=lambda count, numeric: count == 2,
+            has_positive=True,
+        ),
+    ),
+    "multiclass": Kind(
+        answer="The probability of each class",
+        unit="row",
+        primary="log_loss",
+        metrics=MULTICLASS,
+        given=_of_classes,
+        fault=_class_fault,
+        seen="categorical",
+        prediction=_label,
+        loss=_is_wrong,
+        target=TargetColumn(
+            types=(),
+            labels=lambda values, positive: np.array([str(of) for of in values]),
+            numbers=lambda labels, classes: np.searchsorted(np.array(classes), labels),
+            constant=lambda labels, primary, classes: np.array(
+                [np.mean(labels.astype(str) == name) for name in classes]
+            ),
+            fits=lambda count, numeric: 2 < count <= _MOST_LABELS,
+            has_classes=True,
+        ),
+        has_probabilities=True,
+    ),
+    "regression": Kind(
+        answer="A number",
+        unit="row",
+        primary="mae",
+        metrics=REGRESSION,
+        given=_of_numbers,
+        fault=_number_fault,
+        seen="numeric",
+        prediction=lambda row: float(row.predicted),
+        loss=lambda row: abs(float(row.predicted) - float(row.expected)),
+        target=TargetColumn(
+            types=("float", "integer"),
+            labels=lambda values, positive: np.array(values, dtype=np.float64),
+            numbers=lambda labels, classes: labels,
+            constant=_middle,
+            fits=lambda count, numeric: numeric and count > 2,
+        ),
+    ),
+}
+# Of every kind: no metric of a project's own has one of these names, of which gates.yml says what
+# they can be.
+EVERY_METRIC: Mapping[str, Metric] = {
+    name: metric for kind in KINDS.values() for name, metric in kind.metrics.items()
+}

@@ -1,0 +1,40 @@
+"""Charts of a run, for its report: at which rank the right entry came."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+
+import altair as alt
+
+from ml.toolkit.figures import RunFiles
+
+# Further down nobody looks.
+LAST = 10
+
+
+def ranks(run: RunFiles) -> alt.Chart | None:
+    """The share of questions whose right entry came at each rank or before it, a line a split."""
+    if run.predictions is None:
+        return None
+    with run.predictions.open(encoding="utf-8", newline="") as file:
+        rows = [(row["split"], int(row["rank"])) for row in csv.DictReader(file)]
+    questions, right = Counter(split for split, _ in rows), Counter(rows)
+    shares = [
+        {
+            "split": split,
+            "rank": rank,
+            "share": sum(right[split, before] for before in range(1, rank + 1)) / questions[split],
+        }
+        for split in questions
+        for rank in range(1, LAST + 1)
+    ]
+    points = alt.Chart(alt.Data(values=shares)).mark_line(point=True)
+    return points.encode(
+        alt.X("rank:O", title="rank", axis=alt.Axis(labelAngle=0)),
+        alt.Y("share:Q", title="questions answered", axis=alt.Axis(format="%")),
+        alt.Color("split:N"),
+    )
+
+
+CHARTS = {"Questions answered by rank": ranks}

@@ -1,0 +1,22 @@
+"""From a row of the table to what the model takes.
+
+Training, evaluation and the endpoint use this file, and nothing else, so that a row means the same
+to all of them.
+"""
+
+from __future__ import annotations
+
+from ml.serving.scoring.columns import Encoding, Row
+
+# `codes`: a category is a number, what is missing is NaN. `one-hot`: a column for each category,
+# numbers are scaled, what is missing is the mean.
+ENCODING: Encoding = "codes"
+
+
+def derive(row: Row) -> Row:
+    """The row with the amount beside what the card usually spends, and without the holder's age:
+    groups of it are compared, and no model decides by it.
+    """
+    amount, usual = row["amount"], row["usual_amount"]
+    unusual = float(amount) / float(usual) if amount is not None and usual else None
+    return {**{name: of for name, of in row.items() if name != "age"}, "unusual": unusual}

@@ -1,0 +1,61 @@
+"""What errors cost, and what happens to whom at the threshold that follows from the costs.
+
+A fraud that is missed costs its amount, and a false alarm costs a review. A transaction is reviewed
+where that is expected to cost less: the threshold of its probability follows from its amount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.metrics import Answers, OwnMetric
+from ml.projects.fraud_scoring.costs import REVIEW, threshold
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+def _of(answers: Answers, columns: Columns) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """1 for each fraud, 1 for each review, and the amounts."""
+    amount = columns["amount"].astype(np.float64)
+    return (
+        answers.ones,
+        np.asarray(answers.score > np.vectorize(threshold)(amount), np.float64),
+        amount,
+    )
+
+
+def cost(answers: Answers, columns: Columns) -> NDArray[np.float64]:
+    """What errors cost, by what frauds cost where nothing is reviewed."""
+    fraud, review, amount = _of(answers, columns)
+    return np.stack(
+        [fraud * (1 - review) * amount + (1 - fraud) * review * REVIEW, fraud * amount], axis=1
+    )
+
+
+def reviewed(answers: Answers, columns: Columns) -> NDArray[np.float64]:
+    """The share of transactions that are reviewed (the selection rate)."""
+    return np.asarray(_of(answers, columns)[1])
+
+
+def caught(answers: Answers, columns: Columns) -> NDArray[np.float64]:
+    """The share of frauds that are reviewed (the true positive rate)."""
+    fraud, review, _ = _of(answers, columns)
+    return np.stack([fraud * review, fraud], axis=1)
+
+
+def false_alarms(answers: Answers, columns: Columns) -> NDArray[np.float64]:
+    """The share of other transactions that are reviewed (the false positive rate)."""
+    fraud, review, _ = _of(answers, columns)
+    return np.stack([(1 - fraud) * review, 1 - fraud], axis=1)
+
+
+METRICS: dict[str, OwnMetric] = {
+    "cost": OwnMetric("minimize", (0, 1), cost, ratio=True),
+    "reviewed": OwnMetric("minimize", (0, 1), reviewed),
+    "caught": OwnMetric("maximize", (0, 1), caught, ratio=True),
+    "false_alarms": OwnMetric("minimize", (0, 1), false_alarms, ratio=True),
+}

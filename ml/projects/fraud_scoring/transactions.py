@@ -1,0 +1,237 @@
+"""Transactions of cards by a known mechanism, so that the best possible model is known too.
+
+python -m ml.projects.fraud_scoring.transactions --out DIR [--seed N --cards N --days N]
+
+It writes DIR/fraud_scoring/table.csv, the rows whose labels are final by the last day, and those
+before the test once more for AutoML, and says which AUC the best model has: `data` was made so,
+without other arguments. A fraud is known when it is reported, any other label when no report can
+come any more.
+
+Whether a transaction is a fraud is drawn with a probability that follows from its columns and the
+day, and from nothing else: no model can rank better than that probability does. The same seed gives
+the same rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.toolkit.data.datasets import SHARE
+
+Floats = NDArray[np.float64]
+
+PROJECT = "fraud_scoring"
+# What tells rows apart, and the holder's age, by which no model decides.
+ASIDE = frozenset({"transaction", "made_at", "card", "age"})
+
+START = datetime(2025, 1, 1, tzinfo=UTC)
+HOUR, DAY = 3600, 86_400
+CARDS, DAYS = 500, 180
+# Of the rows so many are fraud.
+RATE = 0.01
+# Days until a charge-back is reported, on average, and until none comes any more.
+REPORTED_AFTER, FINAL_AFTER = 7.0, 30
+# What a category adds to the log odds of fraud, by how much that grows over the whole time, and
+# the usual amount of a purchase.
+CATEGORIES = {
+    "grocery": (-1.5, 0.0, 35.0),
+    "fuel": (-0.8, 0.0, 50.0),
+    "restaurant": (-1.2, 0.0, 40.0),
+    "clothing": (-0.3, 0.0, 60.0),
+    "travel": (0.5, -1.0, 220.0),
+    "electronics": (1.2, 0.0, 180.0),
+    "games": (0.8, 0.0, 25.0),
+    "vouchers": (0.6, 2.0, 60.0),
+}
+CHANNELS = {"chip": -1.5, "contactless": -0.5, "online": 1.2}
+AGES = ("18-34", "35-59", "60+")
+# The weights of the log odds: seen in an hour, out of the usual, at night, abroad.
+VELOCITY, UNUSUAL, NIGHT, ABROAD = 1.2, 1.3, 1.3, 1.8
+# A burst: several purchases of one card in less than an hour.
+BURSTS, LONGEST = 0.03, 6
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """Rows in the order of time: the columns of the table, the true probability of fraud, and the
+    seconds since START at which each was made and at which its label is known.
+    """
+
+    columns: Mapping[str, NDArray[Any]]
+    probability: Floats
+    seconds: NDArray[np.int64]
+    known: NDArray[np.int64]
+
+    def at(self, rows: NDArray[Any]) -> Transactions:
+        """The rows of a mask."""
+        columns = {name: of[rows] for name, of in self.columns.items()}
+        return Transactions(columns, self.probability[rows], self.seconds[rows], self.known[rows])
+
+
+def generate(seed: int = 0, cards: int = CARDS, days: int = DAYS) -> Transactions:
+    """The transactions of some cards over some days."""
+    draw = np.random.default_rng(seed)
+    card, seconds = _moments(draw, cards, days)
+    count = len(card)
+    merchants = 60
+    category_of = draw.integers(0, len(CATEGORIES), merchants)
+    merchant = np.minimum(draw.exponential(merchants / 4, count).astype(int), merchants - 1)
+    category = category_of[merchant]
+    channel = draw.choice(len(CHANNELS), count, p=[0.35, 0.35, 0.3])
+    abroad = (draw.random(count) < 0.04).astype(int)
+    level = np.exp(0.4 * draw.normal(size=cards))
+    usual = np.array([of[2] for of in CATEGORIES.values()])[category] * level[card]
+    amount = np.round(np.maximum(usual * np.exp(0.7 * draw.normal(size=count)), 0.5), 2)
+    windows = windowed(card, seconds, amount)
+    hour = seconds % DAY // HOUR
+    risk, growth = (np.array([of[at] for of in CATEGORIES.values()])[category] for at in (0, 1))
+    odds = (
+        *(risk + growth * seconds / (days * DAY), 0.5 * draw.normal(size=merchants)[merchant]),
+        *(np.array(list(CHANNELS.values()))[channel], ABROAD * abroad, NIGHT * (hour < 6)),
+        VELOCITY * np.minimum(windows["count_1h"], LONGEST),
+        UNUSUAL * np.log(amount / windows["usual_amount"]),
+    )
+    probability = _with_rate(np.sum(odds, axis=0), RATE)
+    is_fraud = draw.random(count) < probability
+    reported = np.minimum(draw.exponential(REPORTED_AFTER, count), FINAL_AFTER)
+    names = [f"m{number:02}" for number in range(merchants)]
+    columns = {
+        "transaction": np.array([f"t{number:06}" for number in range(count)]),
+        "made_at": np.array([_text(of) for of in seconds]),
+        "card": np.array([f"c{number:04}" for number in card]),
+        "age": np.array(AGES)[np.arange(cards) % len(AGES)][card],
+        "merchant": np.array(names)[merchant],
+        "category": np.array(list(CATEGORIES))[category],
+        "channel": np.array(list(CHANNELS))[channel],
+        "abroad": abroad,
+        "hour": hour,
+        "amount": amount,
+        **windows,
+        "is_fraud": np.where(is_fraud, "yes", "no"),
+    }
+    late = np.where(is_fraud, reported * DAY, FINAL_AFTER * DAY).astype(np.int64)
+    return Transactions(columns, probability, seconds, seconds + late)
+
+
+def windowed(card: NDArray[Any], seconds: NDArray[Any], amount: Floats) -> dict[str, NDArray[Any]]:
+    """Of each transaction what its card did before it, never at or after it: how often and for how
+    much in the last hour and day, the seconds since the last one (NaN for none), and the mean
+    amount so far (the own one for the first).
+    """
+    order = np.lexsort((seconds, card))
+    of, at = card[order].astype(np.int64), seconds[order].astype(np.int64)
+    # Cards lie so far apart that no window reaches into another one.
+    apart = int(at.max(initial=0)) + 2 * DAY
+    place = of * apart + at
+    # In cents, whose sums are exact: they do not depend on what other cards spent.
+    sums = np.concatenate([[0], np.cumsum(np.rint(amount[order] * 100).astype(np.int64))])
+    here = np.searchsorted(place, place)
+    first = np.searchsorted(place, of * apart)
+    made: dict[str, NDArray[Any]] = {}
+    for name, width in (("1h", HOUR), ("24h", DAY)):
+        begin = np.maximum(np.searchsorted(place, place - width), first)
+        made[f"count_{name}"] = here - begin
+        made[f"sum_{name}"] = (sums[here] - sums[begin]) / 100
+    earlier = here - first
+    since = np.where(earlier > 0, at - at[np.maximum(here - 1, 0)], np.nan)
+    mean = (sums[here] - sums[first]) / 100 / np.maximum(earlier, 1)
+    made["since_last"] = since
+    made["usual_amount"] = np.round(np.where(earlier > 0, mean, amount[order]), 2)
+    back = np.argsort(order)
+    return {name: values[back] for name, values in made.items()}
+
+
+def best_auc(probability: Floats) -> float:
+    """The AUC that ranking by the true probabilities is expected to reach: of all pairs of a fraud
+    and another transaction, each with its probability, the share in the right order.
+    """
+    ordered = np.sort(probability)
+    below = np.concatenate([[0.0], np.cumsum(1 - ordered)[:-1]])
+    # A pair of a row with itself does not exist; ties have no part in continuous probabilities.
+    total = ordered.sum() * (1 - ordered).sum() - (ordered * (1 - ordered)).sum()
+    return float((ordered * below).sum() / total)
+
+
+def write(transactions: Transactions, path: Path, aside: Collection[str] = ()) -> None:
+    """The table as the schema says, without the columns `aside`."""
+    columns = {name: of for name, of in transactions.columns.items() if name not in aside}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(columns)
+        for row in zip(*columns.values(), strict=True):
+            writer.writerow([_cell(value) for value in row])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Generate and write, by the arguments of the command line."""
+    parser = argparse.ArgumentParser(description="Write a table of transactions.")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    for name, usual in (("seed", 0), ("cards", CARDS), ("days", DAYS)):
+        parser.add_argument(f"--{name}", type=int, default=usual)
+    options = parser.parse_args(arguments)
+    made = generate(options.seed, options.cards, options.days)
+    # Of the last days only frauds have labels that are known: taken alone they make fraud common.
+    table = made.at(made.seconds + FINAL_AFTER * DAY <= options.days * DAY)
+    write(table, options.out / PROJECT / "table.csv")
+    # For AutoML the rows before the test alone, with what requests have and the target.
+    begin = np.sort(table.seconds)[round(len(table.seconds) * (1 - SHARE))]
+    write(table.at(table.seconds < begin), options.out / f"{PROJECT}_train" / "table.csv", ASIDE)
+    best = best_auc(table.probability)
+    print(f"{len(table.seconds)} transactions: the best model has an AUC of {best:.4f}")
+
+
+def _moments(
+    draw: np.random.Generator, cards: int, days: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The card and the second of each transaction, in the order of time."""
+    count = draw.poisson(0.4 * cards * days)
+    card = draw.integers(0, cards, count)
+    # By day more than by night.
+    hour = np.where(
+        draw.random(count) < 0.08, draw.uniform(0, 6, count), draw.uniform(6, 24, count)
+    )
+    seconds = (draw.integers(0, days, count) * DAY + hour * HOUR).astype(np.int64)
+    more = np.where(draw.random(count) < BURSTS, draw.integers(2, LONGEST + 1, count), 0)
+    again = np.repeat(np.arange(count), more)
+    card = np.concatenate([card, card[again]])
+    later = seconds[again] + draw.integers(1, HOUR, len(again))
+    seconds = np.concatenate([seconds, later])
+    # A card is in one place at a time.
+    _, unique = np.unique(card * (days + 1) * DAY + seconds, return_index=True)
+    card, seconds = card[unique], seconds[unique]
+    order = np.argsort(seconds, kind="stable")
+    return card[order], seconds[order]
+
+
+def _with_rate(odds: Floats, rate: float) -> Floats:
+    """The probabilities of these log odds, moved so that their mean is the rate."""
+    low, high = -60.0, 60.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        mean = float((1 / (1 + np.exp(-(odds + middle)))).mean())
+        low, high = (low, middle) if mean > rate else (middle, high)
+    return np.asarray(1 / (1 + np.exp(-(odds + low))))
+
+
+def _text(seconds: int) -> str:
+    return (START + timedelta(seconds=int(seconds))).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if np.isnan(value) else f"{value:.2f}".rstrip("0").rstrip(".")
+    return str(value)
+
+
+if __name__ == "__main__":
+    main()

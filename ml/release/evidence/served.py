@@ -1,0 +1,292 @@
+"""Served equals evaluated: a server is sent the rows of an evaluation, and its answers are compared
+with the predictions that the metrics follow from.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from ml.backends.registry import Version
+from ml.measures.evaluation import PREDICTIONS, Prediction
+from ml.measures.measurement import VALIDATION, measure
+from ml.measures.requests import MOST as MOST_REQUESTS
+from ml.measures.requests import REQUESTS, Request, RequestsRefused, read_requests
+from ml.measures.schema import MOST, Evaluation
+from ml.measures.tasks import Task, metrics_of
+from ml.release.canary.traffic import prediction
+from ml.release.evidence.recomputation import (
+    Predictions,
+    read_predictions,
+    with_predictions,
+)
+from ml.release.serving import Serving
+from ml.serving import endpoint, processes, server
+from ml.serving.scoring.table import as_asked, probabilities
+from ml.serving.server import Answer, Launch
+from policies.promotion.evidence import Evidence
+
+Ask = Callable[[Mapping[str, object]], Answer]
+# Of the requests, so many of the first, which show each value, and so many at random: an evaluation
+# that says otherwise of some rows does not know which.
+FIRST, DRAWN = 100, 100
+# What rounding alone does not reach; the gate has the tolerance.
+DIFFERS = 1e-6
+# The metrics of a ranking that follow from the entry that comes first.
+OF_THE_FIRST = ("gain_at_1",)
+# Another text, or no answer.
+_OTHER = 1.0
+_ROUNDED = 5e-5
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A request, and the prediction that the metrics follow from."""
+
+    asked: Request
+    row: Prediction
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What a server is asked, and where its answers hold the prediction (`pointer`); without rows
+    the `reason` why it cannot be asked.
+    """
+
+    rows: Sequence[Evaluated]
+    task: Task
+    pointer: str
+    reason: str = ""
+
+    def of(self, ask: Ask) -> Mapping[str, object]:
+        """The part `serving` of the evidence, but for the code: how the answers differ.
+
+        A row without an answer differs. Units and predictions are told of the largest difference,
+        and nothing of the request.
+        """
+        if self.reason:
+            return {"reason": self.reason}
+        usual = _usual(self.rows, self.task)
+        largest, differing, example = 0.0, 0, None
+        for each in self.rows:
+            apart, served = _answered(ask, each, self.task, self.pointer, usual)
+            apart = min(apart, MOST) if math.isfinite(apart) else MOST
+            differing += apart > DIFFERS
+            if apart > largest:
+                evaluated = each.row.score if self.task == "binary" else each.row.predicted
+                largest = apart
+                example = (
+                    f"to {each.asked.unit} of {each.asked.split} the server answers {served}, "
+                    f"evaluated was {_short(evaluated)}"
+                )
+        return {
+            "rows": len(self.rows),
+            "differing": differing,
+            "largest": largest,
+            "prediction": self.pointer,
+            "example": example,
+        }
+
+
+def examination(folder: Path, evaluation: Evaluation, pointer: str) -> Examination:
+    """The requests in the folder of an evaluation with their predictions: the first, and others
+    drawn at random.
+    """
+    predictions = read_predictions(folder / PREDICTIONS, evaluation)
+    rows, reason = [], ""
+    if not pointer:
+        reason = (
+            "`traffic.prediction` in release.yml does not say where an answer holds the prediction"
+        )
+    elif evaluation.requests is None:
+        reason = (
+            "the evaluation wrote no requests.jsonl: give `evaluate` the rows as a client sends "
+            "them, as `Rows.requests` (ml.measures.measurement)"
+        )
+    elif predictions.sha256 != evaluation.predictions.sha256 or predictions.faults:
+        reason = f"{PREDICTIONS} is not the file whose sha256 the evidence states"
+    else:
+        try:
+            requests = read_requests(folder / REQUESTS, evaluation.requests)
+            # Out of fold, other models answered.
+            requests = [of for of in requests if of.split not in evaluation.out_of_fold]
+            every = [Evaluated(each, predictions.rows[each.split][each.unit]) for each in requests]
+            others = every[FIRST:]
+            rows = every[:FIRST] + random.SystemRandom().sample(others, min(DRAWN, len(others)))
+            reason = _unasked(requests, predictions, evaluation.out_of_fold)
+        except RequestsRefused as error:
+            reason = str(error)
+        except KeyError as error:
+            reason = f"{PREDICTIONS} has no row {error}, of which {REQUESTS} has a request"
+    return Examination([] if reason else rows, predictions.task, pointer, reason)
+
+
+def _unasked(
+    requests: Sequence[Request], predictions: Predictions, out_of_fold: Collection[str]
+) -> str:
+    """Which row of the splits that a model is promoted on has no request, though there is room;
+    where other models answered those, of the splits that it answered itself.
+    """
+    aside = out_of_fold or {VALIDATION}
+    with_request = {(each.split, each.unit) for each in requests}
+    rows = [(name, unit) for name, of in predictions.rows.items() for unit in of]
+    missing = [of for of in rows if of[0] not in aside and of not in with_request]
+    if not missing or len(requests) >= MOST_REQUESTS:
+        return ""
+    split, unit = missing[0]
+    return f"{REQUESTS} has no request of {unit} of {split}: `Rows.requests` are of every row"
+
+
+def champion_on(
+    candidate: Evidence, folder: Path, champion: Version, theirs: Evidence, serves: Serving
+) -> Evidence:
+    """The evidence of a champion with the candidate's rows answered by its own serving, one by one.
+
+    `folder` has the candidate's evaluation, `serves` is what the champion's evidence was measured
+    with. Of a ranking the entry that comes first is read, and nothing of later places. Raises
+    ValueError where its answers do not say all that the metrics need.
+    """
+    ours = candidate.evaluation
+    rows = read_predictions(folder / PREDICTIONS, ours)
+    pointer, task = theirs.serving.prediction or "", rows.task
+    metrics = metrics_of(task)
+    if task == "ranking":
+        metrics = {name: metrics[name] for name in OF_THE_FIRST}
+    if ours.primary_metric not in metrics:
+        raise ValueError(f"{ours.primary_metric} needs more than the champion's answers")
+    requests = read_requests(folder / REQUESTS, ours.requests or "")
+    their_file = champion.evidence_folder / REQUESTS
+    their_requests = read_requests(their_file, theirs.evaluation.requests or "")
+    answered = {}
+    with _server(serves.launch(champion, champion.model)) as port:
+        for each in requests:
+            answer = server.score(port, as_asked(each.request, their_requests[0].request))
+            row = rows.rows[each.split][each.unit]
+            answered[each.split, each.unit] = _predicted(answer, row, task, pointer)
+    splits = {}
+    for split in dict.fromkeys(each.split for each in requests):
+        units = rows.rows[split]  # in their order: that of the draws of the bootstrap
+        if missing := [unit for unit in units if (split, unit) not in answered]:
+            raise ValueError(f"{REQUESTS} has no request of {missing[0]} of {split}")
+        splits[split] = {unit: answered[split, unit] for unit in units}
+    predictions = [row for units in splits.values() for row in units.values()]
+    measurement = measure(metrics, predictions, ours.slice_split or "")
+    question = {name: getattr(ours, name) for name in ("task", "primary_metric", "goal")}
+    measured = replace(
+        theirs,
+        evaluation=replace(
+            theirs.evaluation,
+            **question,
+            **vars(measurement),
+            slice_split=ours.slice_split,
+            out_of_fold={},
+        ),
+        data=candidate.data,
+        disagreements=(),
+    )
+    return with_predictions(measured, Predictions(splits, "", (), task))
+
+
+@contextmanager
+def _server(launch: Launch) -> Iterator[int]:
+    """The port of a server that is started to be asked, and nothing else."""
+    slot = endpoint.folder(launch.endpoint) / "candidate"
+    with endpoint.locked(launch.endpoint):
+        started = server.start(slot, launch)
+        try:
+            yield started.port
+        finally:
+            processes.stop(slot)
+
+
+def _predicted(answer: Answer, row: Prediction, task: Task, pointer: str) -> Prediction:
+    """An answer as predictions.csv has it; ValueError where it says less."""
+    value = prediction(answer.body, pointer) if answer.status == 200 else None
+    classes = (probabilities(answer.body) or {}) if task == "multiclass" else {}
+    score, rank = 0.0, 0
+    if task == "ranking" and value is not None:
+        predicted = _text(value)
+        rank = 1 if predicted == row.expected else 2  # or later
+    elif task == "multiclass" and isinstance(value, str) and classes:
+        predicted, score = value, classes.get(row.expected, 0.0)
+    elif task == "regression" and isinstance(value, float):
+        predicted = repr(value)
+    elif task == "binary" and isinstance(value, float) and 0 <= value <= 1:
+        predicted, score = "1" if value > 0.5 else "0", value
+    else:
+        words = answer.excerpt if answer.status != 200 else f"{_short(value)} at `{pointer}`"
+        raise ValueError(f"to {row.unit} its serving answers {words}")
+    return replace(
+        row,
+        predicted=predicted,
+        rank=rank,
+        score=score,
+        probabilities=classes if row.probabilities else {},
+        own={},
+    )
+
+
+def _answered(
+    ask: Ask, each: Evaluated, task: Task, pointer: str, usual: float
+) -> tuple[float, str]:
+    """How far the answer lies from the prediction, and what it says."""
+    try:
+        answer = ask(each.asked.request)
+    except (OSError, http.client.HTTPException) as error:
+        return _OTHER, f"nothing ({error})"
+    if answer.status != 200:
+        return _OTHER, f"status {answer.status}"
+    value = prediction(answer.body, pointer)
+    if value is None:
+        return _OTHER, f"nothing at `{pointer}`"
+    try:
+        return _apart(value, answer.body, each.row, task, usual), _short(value)
+    except (ValueError, TypeError, KeyError, OverflowError):  # probabilities of another form
+        return _OTHER, f"{_short(value)}, with probabilities that cannot be read"
+
+
+def _apart(value: float | str, body: object, row: Prediction, task: Task, usual: float) -> float:
+    """How far an answer lies from the prediction: of a probability the difference, of another
+    number relative to its size; of a text `_OTHER`, unless it is the same.
+    """
+    if task == "regression":
+        expected = float(row.predicted)
+        return abs(_number(value) - expected) / max(abs(expected), usual)
+    if task == "binary" and isinstance(value, float):
+        return abs(value - row.score)
+    if row.predicted != _text(value):
+        return _OTHER
+    if task != "multiclass" or (served := probabilities(body)) is None:
+        return 0.0
+    # The file has the probability of the right class, and of the others four digits.
+    apart = [abs(served[name] - of) - _ROUNDED for name, of in row.probabilities.items()]
+    apart.append(abs(served.get(row.expected, 0.0) - row.score))
+    return max(0.0, *apart) if all(map(math.isfinite, apart)) else _OTHER
+
+
+def _text(value: float | str) -> str:
+    """A label or an id, which may be a number."""
+    is_whole = isinstance(value, float) and value.is_integer()
+    return str(int(value) if is_whole else value)
+
+
+def _number(value: float | str) -> float:
+    return value if isinstance(value, float) else math.inf
+
+
+def _usual(rows: Sequence[Evaluated], task: Task) -> float:
+    """The usual size of a number that is predicted: near zero nothing is relative to itself."""
+    if task != "regression" or not rows:
+        return 1.0
+    return median(abs(float(each.row.predicted)) for each in rows) or 1.0
+
+
+def _short(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)[:80]

@@ -1,0 +1,129 @@
+"""A project's own charts of a run, drawn by a process of their own.
+
+They are the team's code: what goes wrong in them is a sentence on the page. A page shows them as
+images, in which a browser runs and loads nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ml.backends.runs import Entry
+from ml.core import repository
+from ml.measures.evaluation import PREDICTIONS
+from ml.reports.facts import Facts
+from ml.reports.formatting import redact_line
+
+SECONDS = 120
+# Letters of a title in the name of a file.
+NAME_LETTERS = 60
+# Of all figures of a page: with the rest it is below a megabyte.
+LARGEST = 500_000
+_KINDS = {".png": "png", ".svg": "svg+xml"}
+# Of the caller's variables: no token is among them.
+_PASSED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
+# The repository is the last place in which a module is looked for.
+_START = (
+    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
+    "runpy.run_module('ml.toolkit.figures', run_name='__main__', alter_sys=True)"
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart of the project: `content` of the file, or the `fault` for which it was not drawn."""
+
+    title: str
+    suffix: str = ""
+    content: bytes = b""
+    fault: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.fault and self.suffix not in _KINDS:
+            raise ValueError(f"no image that a page shows: {self.suffix}")
+
+    @property
+    def address(self) -> str:
+        """The image as an address without a place."""
+        text = base64.b64encode(self.content).decode()
+        return f"data:image/{_KINDS[self.suffix]};base64,{text}"
+
+
+def draw(facts: Facts) -> tuple[Figure, ...]:
+    """The charts of the project that the run's spec is in; none without a charts.py."""
+    project = Entry(facts.run, facts.kind, facts.lineage).project
+    root = repository.root()
+    if not (project.isidentifier() and (root / "ml/projects" / project / "charts.py").is_file()):
+        return ()
+    run, quality = facts.run, facts.quality
+    predictions = quality.folder / PREDICTIONS if quality else None
+    document = {
+        "name": run.name,
+        "metrics": dict(run.metrics),
+        "parameters": dict(run.parameters),
+        "predictions": str(predictions) if predictions and predictions.is_file() else None,
+        "outputs": {name: str(path) for name, path in run.outputs.items()},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        words = [str(root), f"ml.projects.{project}.charts", folder]
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-P", "-c", _START, *words],
+                input=json.dumps(document),
+                env={name: os.environ[name] for name in _PASSED if name in os.environ}
+                | {"MPLBACKEND": "Agg"},
+                cwd=folder,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                timeout=SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return (Figure("charts.py", fault=f"they took longer than {SECONDS} s"),)
+        try:
+            drawn = json.loads((Path(folder) / "figures.json").read_text(encoding="utf-8"))
+            return tuple(_within([_figure(Path(folder), entry) for entry in drawn]))
+        except (OSError, ValueError, KeyError, TypeError):
+            # It ended too early, or the project's code wrote the list itself.
+            why = f"the program that draws them ended with {ended.returncode}"
+            return (Figure("charts.py", fault=why),)
+
+
+def _figure(folder: Path, drawn: Mapping[str, Any]) -> Figure:
+    title = str(drawn["title"])
+    if "fault" in drawn:
+        return Figure(title, fault=redact_line(str(drawn["fault"])))
+    file = folder / Path(drawn["file"]).name
+    return Figure(title, file.suffix, file.read_bytes())
+
+
+def _within(figures: Iterable[Figure]) -> Iterable[Figure]:
+    """The figures as long as a page has room for them."""
+    left = LARGEST
+    for figure in figures:
+        left -= len(figure.content)
+        if figure.fault or left >= 0:
+            yield figure
+        else:
+            yield Figure(
+                figure.title, fault=f"the figures of a page have at most {LARGEST:,} bytes"
+            )
+
+
+def keep(figures: Iterable[Figure], artifacts: Path) -> None:
+    """Log the figures as MLflow would: `charts/TITLE.svg` among the run's artifacts."""
+    for figure in figures:
+        if not figure.fault:
+            name = "".join(letter if letter.isalnum() else "_" for letter in figure.title)
+            path = artifacts / "charts" / f"{name[:NAME_LETTERS]}{figure.suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(figure.content)

@@ -1,0 +1,107 @@
+"""The leaderboard of an AutoML job: what was tried, at what cost, and what to believe of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ml.backends.runs import Run
+from ml.core.errors import Problem, Refused
+from ml.reports.sweep import Sweep, Trial, short_origin
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A trial that is ranked: the mean over its folds, their standard deviation, seconds of fitting
+    and milliseconds a row; None where it was not logged.
+    """
+
+    trial: Trial
+    family: str
+    value: float
+    spread: float | None
+    seconds: float | None
+    row_ms: float | None
+
+    @property
+    def origin(self) -> str:
+        """Where its settings came from, in two words."""
+        return short_origin(self.trial.origin) or "?"
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """The ranked trials, the best first, and what the winner's model folder says of the search."""
+
+    metric: str
+    entries: tuple[Entry, ...]
+    facts: Mapping[str, Any]
+
+    def sentences(self) -> Iterator[str]:
+        """How rows judged, the final score, the choices for columns, and the guardrails."""
+        facts, metric = self.facts, self.metric
+        yield f"judged by {facts['validation']}; {facts['rows']['fitted']} rows to fit"
+        tested = facts["test"].get(metric)
+        if tested is None:
+            yield (
+                "final score: none, no rows were held out; the best of many trials looks better "
+                "than it is: `test_data_size: 0.2`, or `ml release propose`, which measures it"
+            )
+        else:
+            yield (
+                f"final score: {metric} {tested:.5g} on {facts['rows']['test']} rows that no trial "
+                f"saw, where validation says {self.entries[0].value:.5g}"
+            )
+        for column in facts["columns"]:
+            yield f"column {column['name']}: {column['choice']}"
+        for finding in facts["guardrails"]:
+            yield f"guardrail {finding['check']}: {finding['found']}"
+
+
+def leaderboard(run: Run, sweep: Sweep) -> Leaderboard:
+    """The leaderboard of a search; raises Refused for a sweep that is none or has no best trial."""
+    best = sweep.best
+    facts = _facts(best.run) if best else None
+    if facts is None:
+        raise Refused(
+            Problem(
+                "not-a-search",
+                f"{run.name} is no AutoML job with a best trial on this machine",
+                "a run of an AutoML job, or of a pipeline with one",
+                f"ml sweep explain {run.name}",
+            )
+        )
+    entries = tuple(_entry(trial, sweep.metric) for trial in sweep.ranked)
+    return Leaderboard(sweep.metric, entries, facts)
+
+
+def _entry(trial: Trial, metric: str) -> Entry:
+    model, metrics = trial.values.get("model"), trial.run.metrics
+    return Entry(
+        trial,
+        str(model.get("family")) if isinstance(model, Mapping) else "?",
+        trial.value or 0.0,
+        metrics.get(f"{metric}_std"),
+        metrics.get("training_seconds"),
+        metrics.get("predict_p50_ms"),
+    )
+
+
+def _facts(run: Run) -> Mapping[str, Any] | None:
+    """What a trial wrote of the search beside its model."""
+    for folder in run.outputs.values():
+        document = _read(folder / "settings.json")
+        if isinstance(search := document.get("automl"), dict):
+            return search
+    return None
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,59 @@
+"""Elements and texts of a page.
+
+Text is escaped unless this package or a template made it, which `Markup` marks.
+"""
+
+from __future__ import annotations
+
+import re
+
+from markupsafe import Markup, escape
+
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+# What an HTML parser rejects, and what reorders the text around it.
+_UNREADABLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]"
+)
+
+
+def readable(value: object) -> object:
+    """The value as text that a page can hold: no terminal colours, U+FFFD for what is left.
+
+    Markup and missing values (None becomes "") pass through.
+    """
+    if value is None or isinstance(value, Markup):
+        return value or ""
+    text = _COLOURS.sub("", str(value)).encode("utf-8", "replace").decode()
+    return _UNREADABLE.sub("\ufffd", text)
+
+
+def tag(element: str, /, *children: object, **attributes: object) -> Markup:
+    """An element. `class_` is `class`, other underscores are hyphens; None omits an attribute.
+
+    Floats are coordinates: a tenth of a pixel is finer than anybody sees.
+    """
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    inner = "".join(escape(readable(child)) for child in children)
+    return Markup(f"<{element}{written}>{inner}</{element}>")
+
+
+def _attribute(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}".removesuffix(".0")
+    # Markup is text in an attribute, and escaped like any other.
+    return escape(readable(str.__str__(value) if isinstance(value, str) else str(value)))
+
+
+def square(colour: str) -> Markup:
+    """The square of a colour in a legend: a variable of page.css."""
+    drawn = tag("rect", width=12, height=12, rx=2, fill=f"var(--{colour})")
+    return tag("svg", drawn, width=12, height=12, class_="key")
+
+
+def tooltip(words: str | None) -> Markup | None:
+    """What an element of a drawing says when the pointer rests on it."""
+    return tag("title", words) if words else None

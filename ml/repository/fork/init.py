@@ -1,0 +1,499 @@
+"""`make init`: a clone of the template becomes a team's own repository.
+
+A thin fork keeps what a team edits and what travels to a node; the framework comes as one wheel,
+locked by its hash. FULL=1 keeps the source. Names, regions and owners are written into the files
+that hold them, so running it again with one variable changes that one. A terminal is asked for what
+is missing; elsewhere it is an error. No placeholder of the template is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import pathspec
+import yaml
+from jinja2.sandbox import SandboxedEnvironment
+
+from infra.settings import loader
+from ml.core import git, repository
+from ml.core.errors import Exit, Place, Problem, Refused
+from ml.repository.fork import wheel
+from ml.repository.fork.merge import ANSWERS
+
+HEAD_OF_ANSWERS = (
+    "# Written by make init and make update: the template and the version merged last.\n"
+)
+WHEELS = Path("wheels")
+# What a thin fork begins with and owns.
+OWN = ("README.md", "pyproject.toml")
+EXAMPLES = "ml/projects"
+GATES = Path("policies/promotion/gates.yml")
+OWNERS = Path(".github/CODEOWNERS")
+_GUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_HTTPS = re.compile(r"https?://\S+")
+# A release of GitHub's, whose wheel wheel.yml attested.
+_RELEASE = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/releases/download/\S+")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A value that the template leaves to the team; `key` is where a stack file holds it.
+
+    Stacks may differ, as in `dev=westeurope prod=northeurope`.
+    """
+
+    name: str
+    text: str
+    pattern: str
+    key: str = ""
+
+    @property
+    def variable(self) -> str:
+        """Its name for make."""
+        return self.name.upper()
+
+
+TEAM = Question("team", "who reviews: ORGANISATION/TEAM on GitHub", r"[\w-]+/[\w.-]+")
+QUESTIONS = (
+    Question(
+        "name",
+        "short name of the platform, a part of every name: 2 to 8 letters and digits",
+        r"[a-z][a-z0-9]{1,7}",
+        "platform:name",
+    ),
+    Question(
+        "repository",
+        "this repository on GitHub: OWNER/NAME",
+        r"[\w@-]+/[\w.@-]+",
+        "platform:repository",
+    ),
+    TEAM,
+    Question("owner", "address for alerts and budgets", r"[^\s@]+@[^\s@]+", "platform:owner"),
+    Question("region", "region of Azure", r"[a-z0-9]+", "azure-native:location"),
+    Question(
+        "subscription",
+        "id of the subscription: az account show --query id",
+        _GUID,
+        "azure-native:subscriptionId",
+    ),
+    Question(
+        "tenant",
+        "id of the tenant: az account show --query tenantId",
+        _GUID,
+        "azure-native:tenantId",
+    ),
+)
+Ask = Callable[[str], str]
+
+
+def init(root: Path, options: Mapping[str, str], ask: Ask | None) -> list[str]:
+    """Make the fork, or change it; returns what was done, a sentence each.
+
+    `options` are the variables, by their names in lower case. Raises Refused, before anything is
+    changed, for a value that is missing or has the wrong form.
+    """
+    is_new = not (root / ANSWERS).exists()
+    if not is_new and {"full", "keep", "wheel", "template", "from"} & options.keys():
+        raise _refused(
+            "already-a-fork",
+            f"{ANSWERS} is there",
+            "FULL, KEEP, WHEEL, TEMPLATE and FROM at the first `make init` alone",
+            "git rm -r a project that is not needed; make update for another wheel",
+        )
+    values = _values(root, options, ask)
+    texts = _filled(root, values)
+    if problems := [*_problems(root, texts)]:
+        raise Refused(*problems)
+    fork = _fork(root, {**options, **values}, ask) if is_new else None
+    for file, text in texts.items():
+        file.write_text(text)
+    done = [_shape(root, fork, values["repository"])] if fork else []
+    return [*done, f"{values['repository']}: names, regions and owners are written"]
+
+
+def _problems(root: Path, texts: Mapping[Path, str]) -> Iterator[Problem]:
+    """What is wrong with the files as they would be: stack files, and names of the template."""
+    with tempfile.TemporaryDirectory() as folder:
+        infra = Path(folder) / "infra"
+        infra.mkdir()
+        for stack in _stacks(root):
+            file = _stack_file(root, stack)
+            (infra / file.name).write_text(texts[file])
+        for stack in _stacks(root):
+            try:
+                loader.load(stack, infra)
+            except Refused as refused:
+                yield from refused.problems
+    for file, text in texts.items():
+        for number, line in enumerate(text.splitlines(), start=1):
+            if any(word in line for word in loader.PLACEHOLDERS):
+                place = Place(file.relative_to(root).as_posix(), number)
+                hint = "make init, with the variable of that value"
+                yield Problem("placeholder", line.strip(), "a value of yours", hint, place)
+
+
+# Values.
+
+
+def _values(root: Path, options: Mapping[str, str], ask: Ask | None) -> dict[str, str]:
+    """An answer to each question: the variable, what the files hold, Azure's, a person's."""
+    current = _current(root)
+    values: dict[str, str] = {}
+    problems = []
+    for question in QUESTIONS:
+        value = options.get(question.name) or current.get(question.name) or ""
+        if not value and question.name in {"subscription", "tenant"}:
+            value = _signed_in({"subscription": "id", "tenant": "tenantId"}[question.name])
+        if not value and ask:
+            value = ask(f"{question.text}: ").strip()
+        if not value or not all(re.fullmatch(question.pattern, one) for one in _each(value)):
+            found = f"{question.variable}={value}" if value else f"no {question.variable}"
+            hint = f"make init {question.variable}=…"
+            problems.append(Problem("init-value", found, question.text, hint))
+        values[question.name] = value
+    if problems:
+        raise Refused(*problems, exit_code=Exit.WRONG_CALL)
+    return values
+
+
+def _each(value: str) -> list[str]:
+    """`x` → x; `dev=x prod=y` → x and y."""
+    return [word.partition("=")[2] if "=" in word else word for word in value.split()]
+
+
+def _of(value: str, stack: str) -> str:
+    """The value for one stack; of stacks that are not named, the first."""
+    named = dict(word.split("=", 1) for word in value.split() if "=" in word)
+    return named.get(stack) or _each(value)[0]
+
+
+def _signed_in(field: str) -> str:
+    """What `az` is signed in to, "" where it is not or not there."""
+    try:
+        words = ["az", "account", "show", "--output", "json"]
+        process = subprocess.run(words, capture_output=True, text=True)
+        return str(json.loads(process.stdout)[field]) if process.returncode == 0 else ""
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def _current(root: Path) -> dict[str, str]:
+    """What the stack files hold, without what is a placeholder of the template."""
+    texts = {stack: _stack_file(root, stack).read_text() for stack in _stacks(root)}
+    current = {}
+    for question in QUESTIONS:
+        found = {
+            stack: match[1]
+            for stack, text in texts.items()
+            if (match := re.search(_line(question), text, re.M))
+        }
+        is_same = len({*found.values()}) == 1
+        value = (
+            next(iter(found.values()))
+            if is_same
+            else " ".join(f"{stack}={one}" for stack, one in found.items())
+        )
+        if value and not any(word in value for word in loader.PLACEHOLDERS):
+            current[question.name] = value
+    if not (root / ANSWERS).exists():
+        current.pop("name", None)  # the template's
+        current.pop("region", None)
+    return current
+
+
+def _line(question: Question) -> str:
+    """A pattern for where a stack file holds the value."""
+    if question == TEAM:
+        return r"^  platform:reviewers:.*\n    - (\S+)"
+    return rf"^  {re.escape(question.key)}: (\S+)"
+
+
+def _filled(root: Path, values: Mapping[str, str]) -> dict[Path, str]:
+    """The files that hold the values, with them."""
+    texts = {}
+    for stack in _stacks(root):
+        file = _stack_file(root, stack)
+        text = file.read_text()
+        if old := re.search(r"^  platform:name: (\S+)", text, re.M):
+            text = re.sub(rf"\b{old[1]}-shared\b", f"{values['name']}-shared", text)
+            text = re.sub(rf"\brg-{old[1]}-", f"rg-{values['name']}-", text)
+        for question in QUESTIONS:
+            if question.key:
+                line = f"  {question.key}: {_of(values[question.name], stack)}"
+                text = re.sub(rf"^  {re.escape(question.key)}: .*", line, text, flags=re.M)
+        if reviewer := re.search(_line(TEAM), text, re.M):
+            team = _of(values["team"], stack)
+            text = text.replace(f"    - {reviewer[1]}\n", f"    - {team}\n", 1)
+        month = f"budget_from: {datetime.date.today():%Y-%m}"
+        texts[file] = re.sub(r"budget_from: \S+ # your first month", month, text)
+    former = _each(_current(root).get("team", "your-organisation/ml-platform"))[0]
+    owners, gates = root / OWNERS, root / GATES
+    name = re.compile(rf"@{re.escape(former)}(?![\w.-])")
+    texts[owners] = name.sub(f"@{_each(values['team'])[0]}", owners.read_text())
+    line_of_gates = re.compile(r"^(  attestation:(?:.*\n)+?    repository:) .*", re.M)
+    texts[gates] = line_of_gates.sub(rf"\1 {values['repository']}", gates.read_text(), count=1)
+    return texts
+
+
+def _stacks(root: Path) -> Sequence[str]:
+    return loader.stacks(root / "infra")
+
+
+def _stack_file(root: Path, stack: str) -> Path:
+    return root / "infra" / f"Pulumi.{stack}.yaml"
+
+
+# Files.
+
+
+@dataclass(frozen=True)
+class Fork:
+    """What a fork is: of which version of which template, without which examples; `lock` is the
+    line of its wheel, "" with the source.
+    """
+
+    template: str
+    revision: str
+    without: tuple[str, ...]
+    lock: str
+
+
+def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:
+    """What the variables ask for; Refused for an example that is not there, and for a tree with
+    changes, since most of its files go.
+    """
+    if git.run(root, "status", "--porcelain").strip():
+        raise _refused(
+            "uncommitted", "files that are not committed", "a clean clone", "git status, git stash"
+        )
+    examples = sorted(_projects(root))
+    keep = options.get("keep")
+    kept = examples if keep is None else keep.replace(",", " ").split()
+    if unknown := {*kept} - {*examples, "none"}:
+        found = f"KEEP={' '.join(sorted(unknown))}"
+        raise _refused("no-example", found, f"{' '.join(examples)}, or none", "make init")
+    return Fork(
+        options.get("template") or _template(root, options["repository"], ask),
+        options.get("from") or _revision(root),
+        tuple(name for name in examples if name not in kept),
+        "" if options.get("full", "0") != "0" else _lock(root, options.get("wheel", "")),
+    )
+
+
+def _shape(root: Path, fork: Fork, name: str) -> str:
+    """Take away what the fork does not hold, and write down of which template it is."""
+    tracked = [file for file in git.run(root, "ls-files", "-z").split("\0") if file]
+    holds = _held(root, full=not fork.lock)
+    gone = {file for file in tracked if not holds(file)}
+    for project in fork.without:
+        gone |= {*_files_of(root, tracked, project)}
+        _without_endpoint(root, project)
+    if fork.lock:
+        (root / repository.FRAMEWORK_LOCK).write_text(fork.lock)
+        for file in OWN:
+            text = (root / "ml/repository/fork" / f"{file}.in").read_text()
+            text = text.replace("NAME", name.partition("/")[2], 1)
+            text = text.replace("REPOSITORY", name).replace("TEMPLATE", fork.template)
+            (root / file).write_text(text)
+    for file in gone - {*OWN}:
+        (root / file).unlink(missing_ok=True)
+        _without_empty(root, (root / file).parent)
+    if fork.lock:
+        _trim(root)
+    answers = {"_commit": fork.revision, "_src_path": fork.template, "full": not fork.lock}
+    (root / ANSWERS).write_text(HEAD_OF_ANSWERS + yaml.safe_dump(answers))
+    return f"{len(tracked) - len(gone)} of the template's {len(tracked)} files are left"
+
+
+def _held(root: Path, full: bool) -> Callable[[str], bool]:
+    """Whether a fork holds a file of the template; copier.yml says which are merged or its own."""
+    left_out, own = rules((root / "copier.yml").read_text(), full)
+    return lambda name: own(name) or not left_out(name) or (full and name in OWN)
+
+
+def rules(text: str, full: bool) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
+    """Which files copier.yml, given as text, leaves out of updates, and which are a fork's own."""
+    try:
+        settings = yaml.safe_load(text)
+        environment = SandboxedEnvironment()
+        patterns = [
+            environment.from_string(rule).render(full=full) for rule in settings["_exclude"]
+        ]
+        return _matcher("\n".join(patterns)), _matcher("\n".join(settings["_skip_if_exists"]))
+    except (KeyError, TypeError, yaml.YAMLError, jinja2.TemplateError) as error:
+        hint = "make update TO=, with a version that is a template"
+        raise _refused("no-template", f"copier.yml: {error}", "the rules of forks", hint) from None
+
+
+def _matcher(patterns: str) -> Callable[[str], bool]:
+    return pathspec.PathSpec.from_lines("gitignore", patterns.splitlines()).match_file
+
+
+def _projects(root: Path) -> Mapping[str, str]:
+    """The folder of each example → its endpoint's name."""
+    return {
+        file.parents[1].name: str(yaml.safe_load(file.read_text())["name"])
+        for file in sorted((root / EXAMPLES).glob("*/endpoint/endpoint.yml"))
+    }
+
+
+def _files_of(root: Path, tracked: Sequence[str], project: str) -> Iterator[str]:
+    """The files of an example: its folder, its tests, the benchmarks of it."""
+    folders = (f"{EXAMPLES}/{project}/", f"tests/projects/{project}/")
+    words = (f"projects/{project}", f"projects.{project}")
+    for name in tracked:
+        if name.startswith(folders):
+            yield name
+        elif name.startswith("benchmarks/") and name != "benchmarks/__main__.py":
+            text = (root / name).read_text()
+            if any(word in text for word in words):
+                yield name
+
+
+def _without_endpoint(root: Path, project: str) -> None:
+    """The stacks no longer watch its endpoint."""
+    endpoint = _projects(root)[project]
+    for stack in _stacks(root):
+        file = _stack_file(root, stack)
+        text = file.read_text().replace(f"    - name: {endpoint}\n", "")
+        file.write_text(re.sub(r"^  platform:endpoints:\n(?!    )", "", text, flags=re.M))
+
+
+def _without_empty(root: Path, folder: Path) -> None:
+    while folder != root and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+
+
+def _trim(root: Path) -> None:
+    """A thin fork's updates name what is there."""
+    updates = root / ".github/dependabot.yml"
+    text = re.split(r"^  - package-ecosystem: npm\n", updates.read_text(), flags=re.M)[0]
+    updates.write_text(text)
+
+
+def _template(root: Path, name: str, ask: Ask | None) -> str:
+    """The address of the template: the remote that is not the team's own repository."""
+    for remote in ("upstream", "origin"):
+        try:
+            url = git.run(root, "remote", "get-url", remote).strip()
+        except Refused:
+            continue
+        if not re.search(rf"[/:]{re.escape(name)}(\.git)?/?$", url):
+            return url
+    value = ask("address of the template's repository: ").strip() if ask else ""
+    if not value:
+        raise _refused(
+            "no-template",
+            "no remote leads to the template",
+            "its address, which `make update` takes changes from",
+            "make init TEMPLATE=https://github.com/OWNER/NAME",
+        )
+    return value
+
+
+def _revision(root: Path) -> str:
+    """The version of the template that this is: its tag, or else the commit."""
+    try:
+        return git.run(root, "describe", "--tags", "--exact-match", "HEAD").strip()
+    except Refused:
+        return git.run(root, "rev-parse", "HEAD").strip()
+
+
+# The wheel.
+
+
+def _lock(root: Path, source: str) -> str:
+    """requirements/framework.lock for a wheel: an address, a file, or "" to build it of HEAD."""
+    if _HTTPS.fullmatch(source):
+        return lock_of(source)[0]
+    text, files = lock_of(Path(source) if source else wheel.build(root, root / "dist"))
+    shutil.rmtree(root / WHEELS, ignore_errors=True)
+    (root / WHEELS).mkdir()
+    for name, content in files.items():
+        (root / name).write_bytes(content)
+    return text
+
+
+def lock_of(source: str | Path) -> tuple[str, Mapping[str, bytes]]:
+    """The text of the lock of a wheel, and the file that it names in the repository, if one.
+
+    Raises Refused for what cannot be read or is no wheel of the framework with the version of its
+    name, and for one of a release on GitHub that no workflow of its repository attested (`gh`
+    verifies).
+    """
+    try:
+        if isinstance(source, str):
+            with urllib.request.urlopen(source, timeout=60) as answer:
+                content, requirement = answer.read(), f"{wheel.NAME} @ {source}"
+            files = {}
+        else:
+            content = source.read_bytes()
+            requirement, files = f"./{WHEELS}/{source.name}", {f"{WHEELS}/{source.name}": content}
+    except OSError as error:
+        raise _refused("no-wheel", f"{source}: {error}", "a wheel", "make wheel") from None
+    if isinstance(source, str) and (release := _RELEASE.fullmatch(source)):
+        _demand_attestation(content, release[1])
+    wheel.demand_version(content, str(source))
+    digest = hashlib.sha256(content).hexdigest()
+    text = f"# The framework; `make update` renews it.\n{requirement} --hash=sha256:{digest}\n"
+    return text, files
+
+
+def _demand_attestation(content: bytes, of: str) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".whl") as file:
+        file.write(content)
+        file.flush()
+        try:
+            words = ["gh", "attestation", "verify", file.name, "--repo", of]
+            process = subprocess.run(words, capture_output=True, text=True)
+            reason = "" if process.returncode == 0 else process.stderr.strip() or "no reason given"
+        except FileNotFoundError:
+            reason = "no program `gh`"
+    if reason:
+        expected = f"a wheel that a workflow of {of} attested"
+        hint = "install gh and sign in, or build the wheel: make wheel, then WHEEL=dist/…"
+        raise _refused("unattested", reason.splitlines()[-1], expected, hint)
+
+
+def _refused(code: str, found: str, expected: str, hint: str) -> Refused:
+    return Refused(Problem(code, found, expected, hint), exit_code=Exit.WRONG_CALL)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what was done and what to type next."""
+    parser = argparse.ArgumentParser(prog="init", description=(__doc__ or "").split("\n")[0])
+    for question in QUESTIONS:
+        parser.add_argument(f"--{question.name}", help=question.text)
+    parser.add_argument("--keep", help="The example projects that stay, or none; else all.")
+    parser.add_argument("--full", help="1: keep the source of the framework.")
+    parser.add_argument("--wheel", help="Its address or file; else it is built of this commit.")
+    parser.add_argument("--template", help="The address that updates come from.")
+    parser.add_argument("--from", help="The version of the template that this is a copy of.")
+    options = {name: value for name, value in vars(parser.parse_args(argv)).items() if value}
+    try:
+        for sentence in init(repository.root(), options, input if sys.stdin.isatty() else None):
+            print(sentence)
+    except Refused as refused:
+        sys.stderr.write(f"{refused}\n")
+        return int(refused.exit_code)
+    print("next: make demo; git add -A; git commit; then README.md")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

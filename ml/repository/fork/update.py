@@ -1,0 +1,534 @@
+"""`make update`: the template's changes since the last time, merged into a fork.
+
+The files that copier.yml of the template shares are merged three ways: as they were, as they are in
+the template, as they are here. What both changed is a conflict and is named; where the lines are
+the same it has markers, and the check of every pull request refuses them. Nothing is guessed about
+files that moved: the path decides. A thin fork then locks the wheel of the new version.
+
+The merge is made in git's object store. The work tree gets all of it or nothing: what is to come is
+a commit under UNFINISHED first, and a process that no signal of the terminal reaches writes it.
+
+    make update             in this tree, to look at and to commit
+    make update-request     opened or updated as a pull request; this tree stays as it is
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import signal
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ml.core import git, repository
+from ml.core.errors import Exit, Place, Problem, Refused
+from ml.repository.fork import wheel
+from ml.repository.fork.init import HEAD_OF_ANSWERS, WHEELS, lock_of, rules
+from ml.repository.fork.merge import (
+    ANSWERS,
+    REMOVED,
+    Files,
+    Merge,
+    as_bytes,
+    as_in,
+    content_of,
+    differences,
+    own_index,
+    text_of,
+    tree_of,
+    write,
+)
+from ml.repository.github import GitHub
+
+BRANCHES = "template-update/"
+CONFLICT, LABELS = "conflict", "labels"
+# The commit that this work tree is to become, with its text as the message; gone once it has.
+UNFINISHED = "refs/worktree/template-update"
+# The same, once it has, until somebody was told what there is to decide.
+UNTOLD = "refs/worktree/template-update-untold"
+# What says that an update was made is written last.
+_LAST = (repository.FRAMEWORK_LOCK, ANSWERS)
+_RELEASE = re.compile(r"v(\d+(?:\.\d+)*(?:(?:a|b|rc|\.post|\.dev)\d+)*)", re.ASCII)
+_LOCKED = re.compile(
+    rf"(?:\./({WHEELS}/[\w.+-]+\.whl)|{wheel.NAME} @ (https?://\S+))"
+    r" --hash=sha256:([0-9a-f]{64})",
+    re.ASCII,
+)
+_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+
+@dataclass(frozen=True)
+class Update:
+    """A merge: the versions, and each file that somebody has to look at → why.
+
+    `commit` has the merged files, on the commit of HEAD; "" where there is nothing to merge.
+    `left` are files that the template changed and the team has removed: they stay so.
+    """
+
+    before: str
+    after: str
+    commit: str = ""
+    conflicts: Mapping[str, str] = field(default_factory=dict)
+    left: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"{self.before} → {self.after}",
+                *(f"{CONFLICT}: {name}: {why}" for name, why in self.conflicts.items()),
+                *(f"{name}: you removed it; the template changed it" for name in self.left),
+            ]
+        )
+
+
+def update(
+    root: Path,
+    revision: str = "",
+    source: str = "",
+    tell: Callable[[str], object] = lambda text: None,
+) -> str:
+    """Merge a version of the template, by default its newest, into the clean tree at `root`.
+
+    `source` is the wheel's address or file; by default the release's where the lock has an address,
+    else it is built of the template. Returns the Update as text, which `tell` is given before; one
+    that was interrupted while its files were written, or before it was told, is finished instead.
+    Raises Refused, with the tree as it was.
+    """
+    _answers(root)
+    _resume(root)
+    if not _commit_at(root, UNTOLD):
+        text = _updated(root, revision, source)
+        if not _commit_at(root, UNTOLD):
+            tell(text)
+            return text
+    text = git.run(root, "log", "-1", "--format=%B", UNTOLD).strip()
+    tell(text)
+    git.run(root, "update-ref", "-d", UNTOLD)
+    return text
+
+
+def _updated(root: Path, revision: str, source: str) -> str:
+    if changes := git.run(root, "status", "--porcelain", "--untracked-files=all").splitlines():
+        found = f"{len(changes)} files that are not committed, such as {changes[0][3:]}"
+        hint = "git status; then git stash --include-untracked, or commit what is yours"
+        raise _refused("uncommitted", found, "a work tree as HEAD has it", hint)
+    result = merged(root, revision, source)
+    if result.commit:
+        _demand_free(root, f"{result.commit}^", result.commit)
+        git.run(root, "update-ref", UNFINISHED, result.commit, "0" * 40)
+        _detached(lambda: finish(root))
+    return str(result)
+
+
+def merged(root: Path, revision: str = "", source: str = "") -> Update:
+    """The merge of a version of the template with the commit of HEAD; the work tree is not read.
+
+    Raises Refused where the fork's answers, its lock or the template are not what they have to be.
+    """
+    answers = _answers(root)
+    head = git.run(root, "rev-parse", "HEAD").strip()
+    with _clone(root, answers["_src_path"]) as template:
+        before, full = answers["_commit"], answers["full"]
+        old = _commit(template, before)
+        former = ("", "") if full else _demand_lock(root, template, before, old)
+        after = revision or _newest(template, before)
+        new = _commit(template, after)
+        if old == new:
+            return Update(before, before)
+        if not _tags(template, after):
+            words = ("describe", "--tags", "--always", "--abbrev=40", new)
+            after = git.run(template, *words).strip()
+        left_before, _ = rules(text_of(template, old, "copier.yml"), full)
+        left_out, own = rules(text_of(template, new, "copier.yml"), full)
+        merge = Merge(
+            root,
+            template,
+            tree_of(template, old, lambda name: not left_before(name) and not own(name)),
+            tree_of(root, head),
+            tree_of(template, new, lambda name: not left_out(name) and not own(name)),
+        )
+        merge.run()
+        if REMOVED in merge.conflicts.values():
+            moved = _moved(template, old, new)
+            for name in {*moved} & {*merge.conflicts}:
+                merge.conflicts[name] = f"you edited it; the template moved it to {moved[name]}"
+        if not full:
+            merge.files |= _locked(template, former, after, new, source)
+        text = HEAD_OF_ANSWERS + yaml.safe_dump({**answers, "_commit": after})
+        merge.files[ANSWERS] = ("100644", text.encode())
+        conflicts = dict(sorted(merge.conflicts.items()))
+        result = Update(before, after, "", conflicts, tuple(sorted(merge.left)))
+        return replace(result, commit=write(root, head, merge.files, str(result)))
+
+
+# What the fork says of itself.
+
+
+def _answers(root: Path) -> dict[str, Any]:
+    place = Place(ANSWERS, 1)
+    if ANSWERS not in tree_of(root, "HEAD"):
+        hint = "make init, in a clone of the template"
+        raise _refused("no-fork", f"no {ANSWERS} of `make init`", "its answers", hint)
+    try:
+        answers = yaml.safe_load(text_of(root, "HEAD", ANSWERS))
+        fits = {"_commit": str, "_src_path": str, "full": bool}
+        if all(type(answers[name]) is kind and answers[name] != "" for name, kind in fits.items()):
+            return {str(name): value for name, value in answers.items()}
+        found = f"{answers}"[:200]
+    except (
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        RecursionError,
+        yaml.YAMLError,
+    ) as error:
+        found = " ".join(str(error).split())[:200]
+    expected = "_commit and _src_path, the version and the address of the template, and full"
+    hint = f"git log -- {ANSWERS}, then git checkout COMMIT -- {ANSWERS}"
+    raise _refused("bad-answers", found, expected, hint, place)
+
+
+def _locked(
+    template: Path, former: tuple[str, str], revision: str, commit: str, source: str
+) -> Files:
+    """The lock of the wheel of a revision, with its file in place of the former one.
+
+    `former` is the file and the address that are locked. Raises Refused for another version.
+    """
+    path, address = former
+    if source:
+        text, files = lock_of(source if "://" in source else Path(source))
+    elif address:
+        old, new = wheel.version_in(address), _RELEASE.fullmatch(revision)
+        if not old or not new:
+            hint = "make update TO=v1.2.3, or WHEEL= with the address of a wheel"
+            raise _refused("no-release", f"{revision} is no release", "a tag", hint)
+        text, files = lock_of(address.replace(old, new[1]))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            text, files = lock_of(wheel.build(template, Path(folder), commit))
+    match, expected = _LOCKED.search(text), _version(template, commit)
+    if not match or wheel.version_in(match[1] or match[2]) != expected:
+        hint = f"make update TO={revision} without WHEEL, or WHEEL= of {expected}"
+        found = text.splitlines()[-1][:200]
+        raise _refused("other-wheel", found, f"{expected}, the version of {revision}", hint)
+    gone: Files = {path: None} if path else {}
+    wheels: Files = {name: ("100644", content) for name, content in files.items()}
+    return {**gone, **wheels, repository.FRAMEWORK_LOCK: ("100644", text.encode())}
+
+
+def _demand_lock(root: Path, template: Path, version: str, commit: str) -> tuple[str, str]:
+    """The file and the address of the locked wheel, one of them "".
+
+    Raises Refused unless it is of the version that was merged last, whose commit is given.
+    """
+    name = repository.FRAMEWORK_LOCK
+    entries = tree_of(root, "HEAD")
+    text = text_of(root, "HEAD", name) if name in entries else ""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    match = _LOCKED.fullmatch(lines[0]) if len(lines) == 1 else None
+    expected, found = _version(template, commit), ""
+    if not match:
+        found = f"{lines[0][:200] if lines else 'no lock'}"
+    elif wheel.version_in(match[1] or match[2]) != expected:
+        found = f"the wheel {(match[1] or match[2]).rpartition('/')[2]}"
+    elif match[1] and match[1] not in entries:
+        found = f"no file {match[1]}"
+    elif match[1]:
+        content = content_of(root, entries[match[1]][1])
+        if hashlib.sha256(content).hexdigest() != match[3]:
+            found = f"another file {match[1]}"
+        else:
+            wheel.demand_version(content, match[1])
+    if found or not match:
+        hint = f"git log -- {name}, then git checkout COMMIT -- {name} {WHEELS}"
+        wanted = f"the locked wheel of {expected}: {ANSWERS} says that {version} was merged last"
+        raise _refused("other-lock", found, wanted, hint, Place(name, 1))
+    return match[1] or "", match[2] or ""
+
+
+# The template.
+
+
+@contextmanager
+def _clone(root: Path, address: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        clone = Path(folder) / "template"
+        git.clone(root, address, clone)
+        yield clone
+
+
+def _newest(template: Path, merged_last: str) -> str:
+    """The tag of the highest release; the head without one, and where that is merged already."""
+    names = git.run(template, "tag", "--list", "v*").split()
+    releases = [
+        name for name in names if _RELEASE.fullmatch(name) and not re.search("[a-z]", name[1:])
+    ]
+    if not releases:
+        return "HEAD"
+    newest = max(releases, key=lambda name: [int(part) for part in name[1:].split(".")])
+    last = _commit(template, merged_last)
+    words = ("merge-base", "--is-ancestor", _commit(template, newest), last)
+    return newest if git.ask(template, *words) is None else merged_last
+
+
+def _tags(template: Path, name: str) -> bool:
+    return bool(git.run(template, "tag", "--list", "--", name).strip())
+
+
+def _commit(template: Path, name: str) -> str:
+    try:
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        return git.run(template, *words).strip()
+    except Refused:
+        hint = f"make update TO=v1.2.3; {ANSWERS} has the template's address and last version"
+        raise _refused("unknown-version", name, "a version of the template", hint) from None
+
+
+def _version(template: Path, commit: str) -> str:
+    """The framework's version at a commit."""
+    try:
+        project = tomllib.loads(text_of(template, commit, "pyproject.toml"))["project"]
+        return str(project["version"])
+    except (tomllib.TOMLDecodeError, KeyError, TypeError):
+        place = Place("pyproject.toml", 1)
+        raise _refused(
+            "no-template", f"no version at {commit}", "the template", "make update TO=", place
+        ) from None
+
+
+def _moved(template: Path, old: str, new: str) -> dict[str, str]:
+    """Each file that the template moved → where to."""
+    words = ("--find-renames", "--diff-filter=R", "--name-status", "-z", old, new)
+    parts = git.run(template, "diff", *words).split("\0")
+    return dict(zip(parts[1::3], parts[2::3], strict=False))
+
+
+# The work tree.
+
+
+def _commit_at(root: Path, ref: str) -> str:
+    return git.run(root, "for-each-ref", "--format=%(objectname)", ref).strip()
+
+
+def _resume(root: Path) -> None:
+    """Finish an update that was interrupted.
+
+    One of which no file was written yet, or that another commit came after, is forgotten.
+    """
+    if not _commit_at(root, UNFINISHED):
+        return
+    before, after = git.run(root, "rev-parse", f"{UNFINISHED}^", UNFINISHED).split()
+    changed = {*differences(root, before, after)}
+    is_on = git.run(root, "rev-parse", "HEAD").strip() == before
+    if not is_on or as_in(root, before, changed) == changed:
+        git.run(root, "update-ref", "-d", UNFINISHED, after)
+        return
+    finish(root)
+
+
+def _detached(work: Callable[[], None]) -> None:
+    """Do it in a process that goes on where this one, or all of its group, is killed."""
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        process = os.fork()
+        if not process:
+            failed = True
+            try:
+                os.setsid()
+                work()
+                failed = False
+            except Refused as refused:
+                os.write(2, f"{refused}\n".encode())
+            finally:
+                os._exit(failed)
+        failed = os.waitpid(process, 0)[1] != 0
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+    if failed:
+        found = "a part of the files is written"
+        raise _refused("update-unfinished", found, "all of them", "make update, which finishes it")
+
+
+def finish(root: Path) -> None:
+    """Bring the work tree to UNFINISHED, of which it may have a part.
+
+    Raises Refused, with nothing written, for a file that is neither as before nor as it is to
+    become.
+    """
+    before, after = git.run(root, "rev-parse", f"{UNFINISHED}^", UNFINISHED).split()
+    _demand_free(root, before, after)
+    changed = {*differences(root, before, after)}
+    with own_index(root, after) as index:
+        present = {*git.run(root, "ls-files", "--cached", "-z", index=index).split("\0")}
+        for name in changed - present:
+            (root / name).unlink(missing_ok=True)
+            _without_empty(root, (root / name).parent)
+        names = sorted(changed & present, key=lambda name: (name in _LAST, name == ANSWERS, name))
+        listed = as_bytes("".join(f"{name}\0" for name in names))
+        git.run(root, "checkout-index", "--force", "--stdin", "-z", content=listed, index=index)
+    refs = f"update {UNTOLD} {after}\ndelete {UNFINISHED} {after}\n"
+    git.run(root, "update-ref", "--stdin", content=refs.encode())
+
+
+def _demand_free(root: Path, before: str, after: str) -> None:
+    """Refuse to write over what is neither committed nor of the update."""
+    changed = differences(root, before, after)
+    edited = {*changed} - as_in(root, before, changed) - as_in(root, after, changed)
+    if edited:
+        found = f"{', '.join(sorted(edited)[:9])}: neither as committed nor as the update has it"
+        hint = "move your file away; git checkout FILE where it is committed; then make update"
+        raise _refused("in-the-way", found, "files as HEAD has them", hint)
+
+
+def _without_empty(root: Path, folder: Path) -> None:
+    while folder != root and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
+def _refused(
+    code: str, found: str, expected: str, hint: str, place: Place | None = None
+) -> Refused:
+    return Refused(Problem(code, found, expected, hint, place), exit_code=Exit.WRONG_CALL)
+
+
+# The pull request.
+
+
+def request(root: Path, github: GitHub, revision: str = "", source: str = "") -> str:
+    """Keep one pull request with the update; what was done.
+
+    Its branch is of the version: one that was closed stays closed, and the next version has its
+    own. Those of older versions are closed. One that has a commit of somebody else stays as it is.
+    """
+    result = merged(root, revision, source)
+    if not result.commit:
+        return f"{result.after} of the template is merged already"
+    branch = f"{BRANCHES}{result.after}"
+    pulls = {
+        str(pull["head"]["ref"]): pull
+        for pull in github.pages("pulls", state="open")
+        if (pull["head"].get("repo") or {}).get("full_name") == github.repository
+        and str(pull["head"]["ref"]).startswith(BRANCHES)
+    }
+    current = pulls.pop(branch, None)
+    if current and (people := _people(github, current)):
+        return f"pull request {current['number']} has commits of {people}, and stays as it is"
+    files, modes = _contents(root, result.commit)
+    number, done = github.keep_pull_request(
+        branch,
+        f"Template {result.after}",
+        _body(result),
+        files,
+        git.run(root, "rev-parse", f"{result.commit}^").strip(),
+        modes,
+    )
+    if result.conflicts:
+        github.send("POST", f"issues/{number}/{LABELS}", {LABELS: [CONFLICT]})
+    for pull in pulls.values():
+        done += f"; {_give_up(github, pull, number)}"
+    return done
+
+
+def _people(github: GitHub, pull: Mapping[str, Any]) -> str:
+    """Who besides the one that opened a pull request has a commit on its branch; "" for nobody.
+
+    GitHub itself commits what is made by its API. Only an app's are not somebody's: an account that
+    GitHub does not know is somebody.
+    """
+    login = str((pull.get("user") or {}).get("login"))
+    own = {"web-flow", *([login] if login.endswith("[bot]") else [])}
+    names = {
+        str((commit[role] or {}).get("login") or "an unknown account")
+        for commit in github.pages(f"pulls/{pull['number']}/commits")
+        for role in ("author", "committer")
+    }
+    return ", ".join(sorted(names - own))
+
+
+def _give_up(github: GitHub, pull: Mapping[str, Any], newer: int) -> str:
+    """Close the pull request of an older version, or say once that a newer one is there."""
+    number = pull["number"]
+    people = _people(github, pull)
+    if not people:
+        github.send("PATCH", f"pulls/{number}", {"state": "closed"})
+        return f"{number} is closed"
+    marker = f"<!-- {BRANCHES}{newer} -->"
+    comments = github.pages(f"issues/{number}/comments")
+    if not any(str(comment["body"]).startswith(marker) for comment in comments):
+        text = (
+            f"{marker}\nA newer version of the template is in #{newer}, which does not have the "
+            f"commits of {people}. Carry over what it needs, then close this one."
+        )
+        github.send("POST", f"issues/{number}/comments", {"body": text})
+    return f"{number} has commits of {people}, and stays open"
+
+
+def _contents(root: Path, commit: str) -> tuple[dict[str, str | bytes | None], dict[str, str]]:
+    """The files that a commit changes with their content, and their modes."""
+    entries = tree_of(root, commit)
+    files: dict[str, str | bytes | None] = {}
+    for name in differences(root, f"{commit}^", commit):
+        content = content_of(root, entries[name][1]) if name in entries else None
+        try:
+            files[name] = content and content.decode()
+        except UnicodeDecodeError:
+            files[name] = content
+    return files, {name: entries[name][0] for name in files if name in entries}
+
+
+def _body(result: Update) -> str:
+    lines = [f"The template's changes from {result.before} to {result.after}, merged with yours."]
+    if result.conflicts:
+        lines += [
+            "",
+            "**Both changed** these files. Decide on the branch before you merge; while a file has "
+            "markers, the check `required` fails.",
+            "",
+            *(f"- `{name}`: {why}" for name, why in result.conflicts.items()),
+        ]
+    if result.left:
+        lines += ["", "You removed these; the template changed them, and they stay away.", ""]
+        lines += [f"- `{name}`" for name in result.left]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what was merged; 1 where something is left to decide by hand."""
+    parser = argparse.ArgumentParser(prog="update", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--to", default="", help="A version of the template; else the newest.")
+    parser.add_argument("--wheel", default="", help="The address or the file of its wheel.")
+    parser.add_argument("--pull-request", action="store_true", help="Keep one on GitHub.")
+    options = parser.parse_args(argv)
+    root = repository.root()
+    try:
+        if options.pull_request:
+            print(request(root, GitHub.of_workflow(), options.to, options.wheel))
+            return 0
+        text = update(root, options.to, options.wheel, lambda text: print(text, flush=True))
+    except Refused as refused:
+        sys.stderr.write(f"{refused}\n")
+        return int(refused.exit_code)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    if (root / repository.FRAMEWORK_LOCK).exists() and (root / repository.LOCK).exists():
+        print(f"{repository.LOCK} is of the former version: make lock")
+    print("next: git diff; make test; git commit")
+    return int(Exit.RUN_FAILED) if f"\n{CONFLICT}: " in text else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""What a commit may hold by its names alone: some names are read by programs that nobody asked to.
+
+At the root that is most of them (`GNUmakefile` before `Makefile`, `argparse.py` before Python's
+own, a tool's settings before those of pyproject.toml), so the names there are a list. In every
+folder it is what git takes for a repository, or for a part of one, and what Python runs in place of
+the text of a module.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from ml.core import git, repository
+from ml.core.errors import Place, Problem, Refused
+from ml.core.terminal import printable
+
+# The template's; a team's own are `root` under this table of pyproject.toml, which its owners
+# review: [tool.azureml-gitops-starter] root = ["notebooks"].
+TABLE = "azureml-gitops-starter"
+NAMES = frozenset(
+    {
+        *(".amlignore", ".ci", ".copier-answers.yml", ".copier-answers.yml.copier", ".github"),
+        *(".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
+        *("benchmarks", "copier.yml", "docs", "framework.mk", "infra", "ml", "policies"),
+        *("pyproject.toml", "requirements", "tests", "wheels"),
+    }
+)
+# Packages of several parts, which have no such file: with it, a fork's part would hide the
+# framework's.
+_PACKAGE = re.compile(r"(ml|infra|policies)/__init__\.|ml/serving(/__init__)?\.", re.I)
+# Compiled code: Python runs it in place of the module of its name, and nobody can review it.
+_COMPILED = re.compile(r".*\.(py[cdo]|so)")
+# What has owners by its name: of a link, the file behind it would have others.
+_OWNED = re.compile(r"ml/projects/[^/]+(/(gates\.yml|release\.yml|evidence(/.*)?))?", re.S)
+_LINK, _GITLINK = "120000", "160000"
+# What file systems leave out of a name, or read as its end: HFS+ and NTFS.
+_INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+_END = re.compile(r"(:.*|[ .]+)$", re.S)
+_SHORT = re.compile(r"(git|gi[0-9a-f]{4})~\d+", re.I)
+
+
+def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iterator[Problem]:
+    """A problem for each of the files (mode, path) that a commit may not hold.
+
+    `names` are those of the team at the root, besides `NAMES`.
+    """
+    spelled: dict[tuple[str, str], str] = {}
+    entries = sorted(entries, key=lambda entry: entry[1])
+    paths = {path for _, path in entries}
+    for mode, path in entries:
+        top, *below = parts = re.split(r"[/\\]", path)
+        expected = hint = ""
+        # A folder with `__init__.py`, or a link, which may lead to one.
+        package = path if mode == _LINK else "/".join(below and parts[:-1])
+        if top not in NAMES and top not in names:
+            expected = f"one of {', '.join(sorted(NAMES))}"
+            hint = f"a folder of these, or `root` under [tool.{TABLE}] in {repository.MARK}"
+        elif mode == _LINK and not below:
+            expected, hint = "no link at the root", "the file itself"
+        elif mode == _LINK and _OWNED.fullmatch(path):
+            expected, hint = "no link: its owners would not be asked", "the file itself"
+        elif mode == _GITLINK:
+            expected, hint = "no other repository inside", "git rm it, and copy what is needed"
+        elif any(map(_is_gits, parts)) or _plain(parts[-1]) == "head":
+            expected = "no name of git's own: git would read a repository here"
+            hint = "another name"
+        elif below and _plain(parts[-1]) == repository.MARK:
+            expected = f"one {repository.MARK}: the folder of a second would be taken for the root"
+            hint = "another name"
+        elif "__pycache__" in map(_plain, parts) or _COMPILED.fullmatch(_plain(parts[-1])):
+            expected = "no compiled code: Python runs it in place of the text that is reviewed"
+            hint = "git rm it; its source"
+        elif (mode == _LINK or parts[-1] == "__init__.py") and f"{package}.py" in paths:
+            expected = f"no package beside {printable(package)}.py: Python reads it instead"
+            hint = "one of the two"
+        elif _PACKAGE.match(path):
+            expected, hint = "a package without it", "put the code into a module"
+        elif other := _other_spelling(parts, spelled):
+            expected = f"one spelling: some file systems take it for {printable(other)}"
+            hint = "another name"
+        if expected:
+            # A name may have line ends, by which a workflow would read a command.
+            name = printable(path)
+            yield Problem("name-not-allowed", f"`{name}`", expected, hint, Place(name, 1))
+
+
+def _other_spelling(parts: Sequence[str], spelled: dict[tuple[str, str], str]) -> str:
+    """The name that a file, or a folder of it, has been spelled by so far; "" where by this one.
+
+    `spelled` has the names so far, by their folder and what file systems read.
+    """
+    folder = ""
+    for name in parts:
+        other = spelled.setdefault((folder, _plain(name)), name)
+        if other != name:
+            return f"{folder}{other}"
+        folder += f"{name}/"
+    return ""
+
+
+def _is_gits(name: str) -> bool:
+    """Whether a file system may take the name for one that begins with `.git` and is git's own."""
+    plain = _plain(name)
+    return plain in {".git", ".gitmodules"} or bool(_SHORT.fullmatch(plain))
+
+
+def _plain(name: str) -> str:
+    """A name as the file system that leaves most out of it reads it."""
+    return _END.sub("", _INVISIBLE.sub("", name)).casefold()
+
+
+def own_names(root: Path) -> Collection[str]:
+    """The team's names at the root, by its pyproject.toml; Refused where they are no list."""
+    try:
+        text = (root / repository.MARK).read_text(encoding="utf-8")
+        names = tomllib.loads(text).get("tool", {}).get(TABLE, {}).get("root", [])
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return names
+        found = f"`root` is {names!r}"
+    except (ValueError, AttributeError) as error:
+        found = f"no TOML with such a table: {error}"
+    place, expected = Place(repository.MARK, 1), f'[tool.{TABLE}] with root = ["notebooks"]'
+    raise Refused(Problem("wrong-value", found, expected, place=place))
+
+
+def tracked_problems(root: Path) -> Iterator[Problem]:
+    """The problems of what git tracks in a repository; none outside of git."""
+    lines = (git.ask(root, "ls-files", "--stage", "-z") or "").split("\0")
+    entries = [(line[:6], line.partition("\t")[2]) for line in lines if line]
+    yield from problems(entries, own_names(root))

@@ -1,0 +1,100 @@
+"""The libraries that `ml new --model` writes a model for, and what their jobs and gates need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ml.measures.metrics import QUANTILES
+from ml.serving.scoring.columns import Encoding
+
+
+@dataclass(frozen=True)
+class Library:
+    """`search` has an entry of Azure ML's search space for each of the `settings`; `formats` are
+    those of the model folder's files, as the gate `format` calls them.
+    """
+
+    settings: Mapping[str, int | float]
+    search: Mapping[str, Mapping[str, Any]]
+    formats: tuple[str, ...]
+    encoding: Encoding = "codes"
+    environment: str = "ml-cpu"
+
+
+def _uniform(low: float, high: float) -> Mapping[str, Any]:
+    return {"type": "uniform", "min_value": low, "max_value": high}
+
+
+def _choice(*values: float) -> Mapping[str, Any]:
+    return {"type": "choice", "values": [*values]}
+
+
+LIBRARIES: Mapping[str, Library] = {
+    "lightgbm": Library(
+        settings={
+            **{"learning_rate": 0.05, "num_leaves": 31},
+            **{"min_child_samples": 20, "feature_fraction": 0.8},
+        },
+        search={
+            "learning_rate": _uniform(0.02, 0.2),
+            "num_leaves": _choice(7, 15, 31, 63),
+            "min_child_samples": _choice(5, 20, 50, 100),
+            "feature_fraction": _uniform(0.4, 1.0),
+        },
+        formats=("lightgbm-text", "json"),
+    ),
+    "sklearn": Library(
+        settings={"penalty": 1.0},
+        search={"penalty": _choice(0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)},
+        formats=("skops", "json"),
+        encoding="one-hot",
+    ),
+    "torch": Library(
+        settings={"learning_rate": 0.01, "width": 32},
+        search={"learning_rate": _uniform(0.001, 0.03), "width": _choice(8, 16, 32, 64)},
+        formats=("safetensors", "json"),
+        encoding="one-hot",
+        environment="ml-torch",
+    ),
+    "xgboost": Library(
+        settings={
+            **{"learning_rate": 0.05, "max_depth": 6},
+            **{"min_child_weight": 1.0, "colsample_bytree": 0.8},
+        },
+        search={
+            "learning_rate": _uniform(0.02, 0.2),
+            "max_depth": _choice(3, 4, 6, 8),
+            "min_child_weight": _choice(1.0, 5.0, 20.0, 50.0),
+            "colsample_bytree": _uniform(0.4, 1.0),
+        },
+        formats=("xgboost-json", "json"),
+    ),
+}
+
+
+def objective(library: str, task: str, metric: str) -> str:
+    """What LightGBM and XGBoost call the loss that fits a task and a metric; "" for others."""
+    loss = "quantile" if metric in QUANTILES else "mae" if metric == "mae" else task
+    return _OBJECTIVES.get(library, {}).get(loss, "")
+
+
+_OBJECTIVES: Mapping[str, Mapping[str, str]] = {
+    "lightgbm": {
+        **{"binary": "binary", "multiclass": "multiclass", "regression": "regression"},
+        **{"mae": "regression_l1", "quantile": "quantile"},
+    },
+    "xgboost": {
+        **{"binary": "binary:logistic", "multiclass": "multi:softprob"},
+        **{"regression": "reg:squarederror", "mae": "reg:absoluteerror"},
+        "quantile": "reg:quantileerror",
+    },
+}
+
+
+def estimator(task: str, metric: str) -> str:
+    """The linear model of scikit-learn for a task and a metric."""
+    if task != "regression":
+        return "LogisticRegression"
+    return "QuantileRegressor" if metric == "mae" or metric in QUANTILES else "Ridge"

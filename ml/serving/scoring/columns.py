@@ -1,0 +1,294 @@
+"""From the values of a row to the numbers that a model takes, the same way wherever it happens.
+
+Training, evaluation and serving read each value by `read_cell` or `read_json`, derive columns by
+the project's own function, and encode the row by the `columns.json` of the model folder:
+
+    {"columns": [{"name": "Contract", "type": "text"}, {"name": "age", "type": "float"}],
+     "inputs": [{"name": "Contract", "categories": ["month", "year"]}, {"name": "age"}],
+     "encoding": "codes", "classes": []}
+
+`columns` are those of a table and of a request, `inputs` those that `derive` makes of them. The
+encodings:
+
+- `codes`: a number as it is, a text as its place among `categories`; a missing value, and a text
+  that training never saw, is NaN. For trees.
+- `one-hot`: a number minus `mean`, by `deviation`, a missing one 0, with a column that says so
+  where training had missing ones; a column for each category. For what adds up its inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.serving.scoring.messages import BadRequest
+
+FILE = "columns.json"
+Value = str | int | float | None
+Row = dict[str, Value]
+Derive = Callable[[Row], Row]
+Kind = Literal["float", "integer", "text"]
+Encoding = Literal["codes", "one-hot"]
+# How tables write that a value is missing; a request says null, and may write the same.
+MISSING = frozenset({"", "?", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"})
+# int() and float() also take 1_000, inf and digits of other scripts.
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_LARGEST = 10**18
+# Rarer categories are to the model as if it had never seen them.
+_MOST_CATEGORIES: Mapping[Encoding, int] = {"codes": 1000, "one-hot": 50}
+_EXPECTED: Mapping[Kind, str] = {
+    "float": "a number",
+    "integer": "a whole number of at most 18 digits",
+    "text": "a text",
+}
+
+
+def read_cell(kind: Kind, cell: str) -> Value:
+    """The value of a cell of a table; raises ValueError where it is not of that kind."""
+    cell = cell.strip()
+    if cell in MISSING:
+        return None
+    if kind == "text":
+        return cell
+    if (_INTEGER if kind == "integer" else _NUMBER).fullmatch(cell):
+        value = int(cell) if kind == "integer" else float(cell)
+        if math.isfinite(value):
+            return value + 0  # JSON has no whole -0
+    raise ValueError(f"{cell!r}, expected {_EXPECTED[kind]}")
+
+
+def read_json(kind: Kind, value: object) -> Value:
+    """The value that a request states, as `read_cell` gives it; raises ValueError likewise."""
+    if type(value) is float and kind == "float":  # most values: no time is lost on them
+        if -_FINITE <= value <= _FINITE:
+            return value + 0.0
+    elif value is None:
+        return None
+    elif kind == "text":
+        if isinstance(value, str):
+            return read_cell(kind, value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        if kind == "float" and abs(value) <= _FINITE:
+            return float(value)
+        if kind == "integer" and -_LARGEST < value < _LARGEST and value == int(value):
+            return int(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and kind != "text"
+    shown = str(value)[:40] if is_number else type(value).__name__
+    raise ValueError(f"{shown}, expected {_EXPECTED[kind]}")
+
+
+_FINITE = float(np.finfo(np.float64).max)
+
+
+class Columns:
+    """What a model takes of a row, by the document of `columns.json` and the project's `derive`."""
+
+    def __init__(self, document: Mapping[str, Any], derive: Derive) -> None:
+        self._document, self._derive = document, derive
+        self.columns: dict[str, Kind] = {
+            str(column["name"]): column["type"] for column in document["columns"]
+        }
+        self.classes = tuple(str(name) for name in document["classes"])
+        self._inputs = [_Input(spec) for spec in document["inputs"]]
+        self._is_one_hot = document["encoding"] == "one-hot"
+        self.names = tuple(
+            name
+            for spec in self._inputs
+            for name in (spec.one_hot_names if self._is_one_hot else [spec.name])
+        )
+        # The numbers of the inputs that are places among categories.
+        self.categorical = [
+            number
+            for number, spec in enumerate(self._inputs)
+            if spec.categories is not None and not self._is_one_hot
+        ]
+        self._coded = [(spec.name, spec.codes) for spec in self._inputs]
+        self._order = list(self.columns)
+        self._kinds = list(self.columns.values())
+
+    @classmethod
+    def fit(
+        cls,
+        columns: Mapping[str, Kind],
+        rows: Sequence[Sequence[Value]],
+        derive: Derive,
+        encoding: Encoding,
+        classes: Sequence[str] = (),
+    ) -> Columns:
+        """The columns as the rows of training fill them.
+
+        Raises ValueError where `derive` fails, does not give every row the same columns, or a
+        number that is not finite.
+        """
+        derived = _derived(derive, list(columns), rows)
+        names = list(derived[0]) if derived else []
+        if any(row.keys() != derived[0].keys() for row in derived):
+            raise ValueError("derive() gives rows different columns")
+        inputs = [_fitted(name, [row[name] for row in derived], encoding) for name in names]
+        document = {
+            "columns": [{"name": name, "type": kind} for name, kind in columns.items()],
+            "inputs": inputs,
+            "encoding": encoding,
+            "classes": list(classes),
+        }
+        return cls(document, derive)
+
+    @classmethod
+    def load(cls, folder: Path, derive: Derive) -> Columns:
+        """The columns of a model folder."""
+        return cls(json.loads((folder / FILE).read_text(encoding="utf-8")), derive)
+
+    def save(self, folder: Path) -> None:
+        """Write `columns.json` into a model folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self._document, indent=1, ensure_ascii=False, allow_nan=False)
+        (folder / FILE).write_text(text + "\n", encoding="utf-8")
+
+    def read(self, names: Sequence[object], rows: Sequence[object]) -> list[list[Value]]:
+        """The values of a request, in the order of the columns whatever the order of `names`.
+        Columns that are none of these are passed over.
+
+        Raises BadRequest for a column that is missing, for a row of another length than `names`,
+        and for a value of another kind.
+        """
+        order = None if names == self._order else self._order_of(names)
+        width = len(names)
+        return [self._values(row, width, order) for row in rows]
+
+    def matrix(self, rows: Sequence[Sequence[Value]]) -> NDArray[np.float64]:
+        """(rows, names): what the model takes of rows that were read.
+
+        Raises ValueError where `derive` fails, gives other columns than in training, or a number
+        that is not finite.
+        """
+        encode = self._one_hot if self._is_one_hot else self._codes
+        derived = _derived(self._derive, self._order, rows)
+        table = np.array([encode(row) for row in derived], dtype=np.float64)
+        table = table.reshape(len(rows), len(self.names))
+        wrong = ~np.isfinite(table) if self._is_one_hot else np.isinf(table)
+        if wrong.any():
+            at = int(np.argwhere(wrong)[0][1])
+            raise ValueError(f"`{self.names[at]}` is not finite")
+        return table
+
+    def _order_of(self, names: object) -> list[int]:
+        """Where each column stands in a request."""
+        if (
+            not isinstance(names, list)
+            or not all(isinstance(name, str) for name in names)
+            or len(names) != len({*names})
+        ):
+            raise BadRequest("columns", "not a list of names", ", ".join(self._order)[:500])
+        missing = [name for name in self._order if name not in names]
+        if missing:
+            unknown = [name for name in names if name not in self.columns]
+            parts = {"missing": missing, "unknown": unknown}
+            found = "; ".join(f"{what}: {', '.join(of)[:200]}" for what, of in parts.items() if of)
+            raise BadRequest("columns", found, ", ".join(self._order)[:500])
+        return [names.index(name) for name in self._order]
+
+    def _values(self, row: object, width: int, order: Sequence[int] | None) -> list[Value]:
+        if not isinstance(row, list) or len(row) != width:
+            kind = f"{len(row)} values" if isinstance(row, list) else type(row).__name__
+            raise BadRequest("data", kind, f"rows of {width} values")
+        if order is not None:
+            row = [row[at] for at in order]
+        try:
+            return list(map(read_json, self._kinds, row))
+        except ValueError:
+            for name, kind, value in zip(self._order, self._kinds, row, strict=True):
+                try:
+                    read_json(kind, value)
+                except ValueError as error:
+                    found, _, expected = str(error).partition(", expected ")
+                    raise BadRequest(name[:80], found, expected) from None
+            raise
+
+    def _codes(self, row: Row) -> list[Any]:
+        """The numbers, and the places of the texts; NaN for what is missing or unknown."""
+        try:
+            return [
+                codes.get(row[name], math.nan)
+                if codes is not None
+                else math.nan
+                if (value := row[name]) is None or isinstance(value, str)
+                else value
+                for name, codes in self._coded
+            ]
+        except KeyError as error:
+            raise ValueError(f"derive() gives no column {error}") from None
+
+    def _one_hot(self, row: Row) -> list[float]:
+        try:
+            return [part for spec in self._inputs for part in spec.one_hot(row[spec.name])]
+        except KeyError as error:
+            raise ValueError(f"derive() gives no column {error}") from None
+
+
+def _derived(derive: Derive, names: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[Row]:
+    try:
+        return [derive(dict(zip(names, row, strict=True))) for row in rows]
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ValueError(f"derive() does not take these values: {what}") from error
+
+
+class _Input:
+    """One of `inputs`: how its value becomes numbers."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self.name = str(spec["name"])
+        listed = spec.get("categories")
+        self.categories: list[str] | None = None if listed is None else [str(of) for of in listed]
+        self.codes: dict[Value, float] | None = None
+        if self.categories is not None:
+            self.codes = {text: float(code) for code, text in enumerate(self.categories)}
+        self._mean, self._deviation = spec.get("mean", 0.0), spec.get("deviation", 1.0)
+        self._says_missing = bool(spec.get("missing", False))
+
+    @property
+    def one_hot_names(self) -> list[str]:
+        """The names of its columns."""
+        if self.categories is not None:
+            return [f"{self.name}={text}" for text in self.categories]
+        return [self.name, *([f"{self.name} is missing"] if self._says_missing else [])]
+
+    def one_hot(self, value: Value) -> list[float]:
+        """The values of its columns."""
+        if self.categories is not None:
+            return [1.0 if value == text else 0.0 for text in self.categories]
+        if value is None or isinstance(value, str):
+            return [0.0, *([1.0] if self._says_missing else [])]
+        number = (float(value) - self._mean) / self._deviation
+        return [number, *([0.0] if self._says_missing else [])]
+
+
+def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str, Any]:
+    """The entry of `inputs` for a column with these values in training."""
+    if texts := [of for of in values if isinstance(of, str)]:
+        if len(texts) != sum(of is not None for of in values):
+            raise ValueError(f"`{name}` has texts and numbers")
+        common = Counter(texts).most_common(_MOST_CATEGORIES[encoding])
+        return {"name": name, "categories": sorted(text for text, _ in common)}
+    numbers = np.array([of for of in values if of is not None], dtype=np.float64)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"`{name}` is not finite in every row")
+    if encoding == "codes" or not len(numbers):
+        return {"name": name}
+    # Of large numbers the sum and the squares would be too large.
+    scale = float(np.abs(numbers).max()) or 1.0
+    return {
+        "name": name,
+        "mean": float((numbers / scale).mean()) * scale,
+        "deviation": float((numbers / scale).std()) * scale or 1.0,
+        "missing": len(numbers) < len(values),
+    }

@@ -1,0 +1,159 @@
+"""A model of tables served: the whole of a score.py.
+
+    from ml.projects.churn.columns import derive
+    from ml.projects.churn.model import load, predict
+    from ml.serving.scoring.table import Table
+
+    def init() -> None:
+        global table
+        table = Table.open(derive, load, predict)
+
+    def run(body: str) -> object:
+        return table.answer(body)
+
+A request has Azure ML's own form for tables, {"input_data": {"columns": [...], "data": [[...]]}},
+the columns in any order; the answer is {"predictions": [...], "model_digest": "…"}: for each row a
+number, or of several classes the label, with "classes" and their "probabilities".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.serving.scoring.columns import Columns, Derive
+from ml.serving.scoring.members import Members, is_of_members
+from ml.serving.scoring.messages import BadRequest, refusal, reply
+from ml.serving.scoring.model import ServedModel, open_model
+
+MOST_ROWS = 10_000
+# Squares of larger numbers are infinite in single precision, in which most libraries compute.
+_LARGE = float(np.finfo(np.float32).max) ** 0.5
+
+
+def probabilities(answer: object) -> dict[str, float] | None:
+    """Class → probability, of the answer to a table of one row; None of an answer without."""
+    match answer:
+        case {"classes": [*classes], "probabilities": [[*values]]}:
+            return dict(zip(map(str, classes), map(float, values), strict=True))
+    return None
+
+
+def as_asked(request: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, object]:
+    """The request with the columns, or the fields, that a request of another version has.
+
+    Raises ValueError that names those that it lacks.
+    """
+    match request, before:
+        case (
+            {"input_data": {"columns": [*names], "data": [*rows]}},
+            {"input_data": {"columns": [*wanted], **_others}},
+        ):
+            _demand(wanted, names, "column")
+            at = [names.index(name) for name in wanted]
+            data = [[row[number] for number in at] for row in rows]
+            return {"input_data": {"columns": wanted, "data": data}}
+    _demand(before, request, "field")
+    return {name: request[name] for name in before}
+
+
+def _demand(wanted: Iterable[object], known: Container[object], what: str) -> None:
+    if missing := [str(name) for name in wanted if name not in known]:
+        raise ValueError(f"its requests have the {what} {', '.join(missing)[:200]}")
+
+
+class Table:
+    """Answers requests with a model: `predict` takes the numbers of `columns`, (rows, names), and
+    gives a number a row, or a probability a class.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        predict: Callable[[NDArray[np.float64]], NDArray[Any]],
+        served: ServedModel,
+    ) -> None:
+        self._columns, self._predict, self._served = columns, predict, served
+
+    @classmethod
+    def open(
+        cls,
+        derive: Derive,
+        load: Callable[[Path], Any],
+        predict: Callable[[Any, NDArray[np.float64]], NDArray[Any]],
+    ) -> Table:
+        """The model that Azure ML mounted, its files verified first; raises as `open_model`.
+
+        One that an AutoML job chose has members, which no project's `load` reads.
+        """
+        served = open_model()
+        columns = Columns.load(served.folder, derive)
+        if is_of_members(served.folder):
+            return cls(columns, Members(served.folder).predict, served)
+        return cls(columns, partial(predict, load(served.folder)), served)
+
+    def answer(self, body: str | bytes) -> object:
+        """The result of `run`: the predictions, or status 400 with what is wrong."""
+        try:
+            predictions = self.predict(body)
+        except BadRequest as error:
+            return refusal(error)
+        if not self._columns.classes:
+            return reply(self._served, {"predictions": predictions})
+        classes = self._columns.classes
+        labels = [classes[int(np.argmax(of))] for of in predictions]
+        answer = {"predictions": labels, "classes": classes, "probabilities": predictions}
+        return reply(self._served, answer)
+
+    def predict(self, body: str | bytes) -> list[Any]:
+        """The number of each row, or one a class; raises BadRequest for a body of another form."""
+        import orjson
+
+        try:
+            table = orjson.loads(body)["input_data"]
+            names, rows = table["columns"], table["data"]
+        except (ValueError, KeyError, TypeError):
+            form = '{"input_data": {"columns": [...], "data": [[...]]}}'
+            raise BadRequest("", "not a table", form) from None
+        if not isinstance(rows, list) or len(rows) > MOST_ROWS:
+            raise BadRequest("data", "not a list of rows", f"at most {MOST_ROWS} rows")
+        values = self._columns.read(names, rows)
+        if not values:
+            return []
+        try:
+            numbers = self._columns.matrix(values)
+        except ValueError as error:
+            raise BadRequest("data", str(error), "values that training could have seen") from None
+        predictions: list[Any] = self._scored(numbers).tolist()
+        return predictions
+
+    def _scored(self, numbers: NDArray[np.float64]) -> NDArray[Any]:
+        """What the model says; BadRequest where it has no answer for a number that is too large for
+        it, and one with 0 in its place.
+        """
+        try:
+            answer = np.asarray(self._predict(numbers))
+        except Exception:  # each library has its own
+            self._refuse_too_large(numbers)
+            raise
+        if not np.isfinite(answer).all():
+            self._refuse_too_large(numbers)
+        return answer
+
+    def _refuse_too_large(self, numbers: NDArray[np.float64]) -> None:
+        sizes = np.abs(np.nan_to_num(numbers))
+        too_large = sizes > _LARGE
+        if not too_large.any():
+            return
+        try:
+            others = np.asarray(self._predict(np.where(too_large, 0.0, numbers)))
+        except Exception:
+            return
+        if np.isfinite(others).all():
+            name = self._columns.names[int(sizes.max(axis=0).argmax())]
+            raise BadRequest(name[:80], "a number too large for the model", "one that it can take")

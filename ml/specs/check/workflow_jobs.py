@@ -1,0 +1,365 @@
+"""What a job may ask of Azure when a workflow submits it for the author of a pull request.
+
+It reads the request that azure-ai-ml would send, since that is what Azure acts on, however the spec
+and the files that it names are written. Only the fields and values listed here are allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ml.core.documents import Key
+from ml.core.errors import Place, Problem
+from ml.specs.assets import assets
+from ml.specs.parts import Part
+from ml.specs.sdk.load import Spec, request
+
+# Where properties and tags begin that say where a job came from; Azure ML and this template set
+# them.
+RESERVED = ("mlflow.", "azureml.", "gitops.")
+# Where variables begin that the agent on the node reads, which mounts data and signs in.
+_OF_THE_AGENT = (
+    *("AZ", "AML_", "DATASET_", "DEFAULT_IDENTITY_", "IDENTITY_", "MLFLOW_", "MSI_", "OBO_"),
+    "RSLEX_",
+)
+_NAME = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
+# With its version: the newest one of a workspace may be one that nobody reviewed.
+_ASSET = re.compile(r"(?:azureml:)?([\w.-]+:[\w.-]+)", re.ASCII)
+_OF_PIPELINE = re.compile(r"\$\{\{parent\.(?:inputs|outputs|jobs)\.[\w.-]+\}\}", re.ASCII)
+_OF_STEP = re.compile(r"\$\{\{(?:inputs|outputs)\.[\w.-]+\}\}", re.ASCII)
+# What Azure ML may take for a place of its storage, also where a value is expected.
+_ADDRESS = re.compile(
+    r"\s*(?:(?:azureml|wasbs?|abfss?|adl):|/subscriptions/|https?://[^/]*\.(?:blob|dfs|file)\.)",
+    re.I,
+)
+_DATA = frozenset({"uri_file", "uri_folder", "mltable"})
+_MODELS = frozenset({"custom_model", "mlflow_model", "triton_model"})
+_VALUES = frozenset({"string", "integer", "number", "boolean"})
+_WRITTEN = frozenset({"upload", "rw_mount", "mount", "Upload", "ReadWriteMount"})
+
+Keys = tuple[Key, ...]
+Rule = Callable[[Keys, Any], Iterator[Problem]]
+
+
+def problems(spec: Spec, clusters: Collection[str], declared: Path) -> list[Problem]:
+    """What the job asks for and may not have, each with its line.
+
+    It may run on the `clusters`, and name the data, models and environments that the repository
+    `declared` describes: one of the protected branch, not the pull request's. An input that the
+    caller set may be anywhere.
+    """
+    try:
+        body = request(spec)
+    except Exception as error:  # azure-ai-ml raises what its fields raise: anything
+        why, expected = " ".join(str(error).split()), "a job that azure-ai-ml can send"
+        found = f"no request can be made of it: {why or type(error).__name__}"
+        return [Problem("not-submitted", found, expected, place=spec.place())]
+    return list(dict.fromkeys(_Request(spec, body, clusters, declared).problems()))
+
+
+@dataclass(frozen=True)
+class _Request:
+    spec: Spec
+    body: Mapping[str, Any]
+    clusters: Collection[str]
+    declared: Path
+
+    def problems(self) -> Iterator[Problem]:
+        if self.body["name"] is not None:
+            expected = "no name: the workflow gives it one that nobody else knows"
+            yield self._problem(("name",), self.body["name"], expected)
+        job = self.body.get("properties") or {}
+        kind = str(job.get("jobType")).lower()
+        if kind not in self._jobs:
+            yield self._problem(("type",), kind, f"one of: {', '.join(sorted(self._jobs))}")
+            return
+        yield from self._each({**self._every_job, **self._jobs[kind]})((), job)
+        if kind != "pipeline":
+            yield from self._placed((), job)
+
+    @cached_property
+    def _every_job(self) -> Mapping[str, Rule]:
+        texts = ("display_name", "description", "experiment_name", "is_archived", "job_type")
+        return {
+            **dict.fromkeys(texts, self._scalar),
+            "tags": self._tags,
+            "inputs": self._named(self._input),
+            "outputs": self._named(self._output),
+            "compute_id": self._compute,
+        }
+
+    @cached_property
+    def _command(self) -> Mapping[str, Rule]:
+        return {
+            "command": self._scalar,
+            "code_id": self._code,
+            "environment_id": self._environment,
+            **self._how,
+        }
+
+    @cached_property
+    def _how(self) -> Mapping[str, Rule]:
+        """How a command runs, which a step may say over its component."""
+        ranks = ("type", "distribution_type", "process_count_per_instance")
+        return {
+            "environment_variables": self._variables,
+            "limits": self._plain,
+            "resources": self._of("instance_count", "shm_size"),
+            "distribution": self._of(*ranks, "parameter_server_count", "worker_count"),
+        }
+
+    @cached_property
+    def _search(self) -> Mapping[str, Rule]:
+        words = ("search_space", "sampling_algorithm", "objective", "early_termination")
+        return {**dict.fromkeys(words, self._plain), **self._how}
+
+    @cached_property
+    def _batches(self) -> Mapping[str, Rule]:
+        """How a parallel step takes its data apart; its code is in `task`."""
+        words = (
+            *("mini_batch_size", "mini_batch_error_threshold", "error_threshold", "logging_level"),
+            *("max_concurrency_per_instance", "partition_keys", "retry_settings"),
+        )
+        task = {
+            **dict.fromkeys(("type", "entry_script", "program_arguments"), self._scalar),
+            "append_row_to": self._bound,
+            "code": self._code,
+            "environment": self._environment,
+        }
+        rules = {**self._how, **dict.fromkeys(words, self._plain)}
+        return {**rules, "input_data": self._bound, "task": self._each(task)}
+
+    @cached_property
+    def _jobs(self) -> Mapping[str, Mapping[str, Rule]]:
+        """The kinds of jobs that a workflow submits, and what each may have besides."""
+        settings = {
+            **dict.fromkeys(("continue_on_step_failure", "force_rerun", "_source"), self._scalar),
+            "default_compute": self._compute,
+        }
+        return {
+            "command": self._command,
+            "sweep": {**self._search, "trial": self._each(self._command)},
+            "pipeline": {"jobs": self._named(self._step), "settings": self._each(settings)},
+        }
+
+    def _step(self, keys: Keys, step: Any) -> Iterator[Problem]:
+        kinds: Mapping[str, Mapping[str, Rule]] = {
+            "command": {**self._how, "component_id": self._component},
+            "parallel": {**self._batches, "component_id": self._component},
+            "sweep": {**self._search, "trial": self._component},
+            "pipeline": {"component_id": self._component},
+        }
+        kind = str(step.get("type")) if isinstance(step, dict) else ""
+        if kind not in kinds:
+            yield self._problem((*keys, "type"), kind, f"one of: {', '.join(sorted(kinds))}")
+            return
+        every = {name: self._every_job[name] for name in ("inputs", "outputs", "compute_id")}
+        texts = dict.fromkeys(("name", "type", "display_name", "comment", "_source"), self._scalar)
+        yield from self._each({**every, **texts, "tags": self._tags, **kinds[kind]})(keys, step)
+        if kind != "pipeline":
+            yield from self._placed(keys, step)
+
+    def _component(self, keys: Keys, component: Any) -> Iterator[Problem]:
+        """One of the repository's files, or written in the step."""
+        if not isinstance(component, dict) or component.keys() - {"properties", "name"}:
+            yield self._problem(keys, component, "a component in a file of the repository")
+            return
+        envelope = component.get("properties") or {}
+        fixed = ("is_anonymous", "is_archived", "description")
+        rules = {**dict.fromkeys(fixed, self._scalar), "component_spec": self._specification}
+        yield from self._each({**rules, "tags": self._tags})(keys, envelope)
+
+    def _specification(self, keys: Keys, component: Any) -> Iterator[Problem]:
+        texts = (
+            *("name", "version", "$schema", "display_name", "description", "type", "_source"),
+            "is_deterministic",
+        )
+        rules: dict[str, Rule] = {
+            **dict.fromkeys(texts, self._scalar),
+            "tags": self._tags,
+            "inputs": self._named(self._port),
+            "outputs": self._named(self._port),
+        }
+        kind = component.get("type") if isinstance(component, dict) else None
+        if kind == "pipeline":
+            rules["jobs"] = self._named(self._step)
+        elif kind == "parallel":
+            rules |= self._batches
+        else:
+            own = {"code": self._code, "environment": self._environment, "command": self._scalar}
+            rules |= {**self._how, **own}
+        yield from self._each(rules)(keys[:-1], component)
+
+    # Values.
+
+    def _compute(self, keys: Keys, value: Any) -> Iterator[Problem]:
+        if value not in self.clusters:
+            names = ", ".join(sorted(self.clusters)) or "none; `infra settings` says why"
+            yield self._problem(keys, value, f"a cluster of the stack files: {names}")
+
+    def _placed(self, keys: Keys, job: Mapping[str, Any]) -> Iterator[Problem]:
+        """Without a compute it runs serverless, as who submits it."""
+        whole = self.body["properties"]
+        default = whole.get("computeId") or (whole.get("settings") or {}).get("default_compute")
+        if not (job.get("computeId") or (default and keys)):
+            names = ", ".join(sorted(self.clusters))
+            yield self._problem(
+                (*keys, "compute"), "none", f"a cluster of the stack files: {names}"
+            )
+
+    def _code(self, keys: Keys, value: Any) -> Iterator[Problem]:
+        folder = assets.local(value, self.spec.folder) if isinstance(value, str) else None
+        root = self.spec.boundary
+        if folder is None or root is None or not folder.resolve().is_relative_to(root.resolve()):
+            yield self._problem(keys, value, "a folder of the repository")
+
+    def _environment(self, keys: Keys, value: Any) -> Iterator[Problem]:
+        """A registered one: another would be built by the identity that writes images."""
+        if not self._is_declared(value, "environment"):
+            expected = "an environment that main declares, as azureml:NAME:VERSION"
+            yield self._problem(keys, value, expected)
+
+    def _is_declared(self, value: Any, kind: str) -> bool:
+        match = _ASSET.fullmatch(value) if isinstance(value, str) else None
+        return bool(match and assets.find(f"azureml:{match[1]}", kind, self.declared))
+
+    def _input(self, keys: Keys, value: Any) -> Iterator[Problem]:
+        """A value, data that main declares, or what a pipeline hands on."""
+        rules = dict.fromkeys(("value", "mode", "job_input_type", "type"), self._scalar)
+        data = {"uri": self._data(value)}
+        yield from self._each({**rules, **data})(keys, value)
+
+    def _data(self, given: Any) -> Rule:
+        kind = given.get("jobInputType") or given.get("job_input_type") if given else None
+
+        def check(keys: Keys, value: Any) -> Iterator[Problem]:
+            if ".".join(map(str, keys[:-1])) in self.spec.document.changed:
+                return  # the caller's own
+            family = "data" if kind in _DATA else "model" if kind in _MODELS else ""
+            if not (family and self._is_declared(value, family)):
+                expected = f"{family or 'data'} that main declares, as azureml:NAME:VERSION"
+                yield self._problem(keys, value, expected)
+
+        return check
+
+    def _output(self, keys: Keys, value: Any) -> Iterator[Problem]:
+        """Where Azure ML puts it: no path, no asset."""
+        kinds = ("job_output_type", "type")
+        rules = {
+            **dict.fromkeys(kinds, self._scalar),
+            "mode": self._one_of(_WRITTEN),
+            "value": self._handed_on,
+        }
+        yield from self._each(rules)(keys, value)
+
+    def _handed_on(self, keys: Keys, value: Any) -> Iterator[Problem]:
+        if not (isinstance(value, str) and _OF_PIPELINE.fullmatch(value)):
+            yield self._problem(keys, value, "an output of the pipeline: ${{parent.outputs.NAME}}")
+
+    def _bound(self, keys: Keys, value: Any) -> Iterator[Problem]:
+        if not (isinstance(value, str) and _OF_STEP.fullmatch(value)):
+            yield self._problem(keys, value, "${{inputs.NAME}} or ${{outputs.NAME}}")
+
+    def _port(self, keys: Keys, value: Any) -> Iterator[Problem]:
+        """What a component takes or gives; data have no default, which would be an address."""
+        words = ["optional", "description", "mode"]
+        if isinstance(value, dict) and value.get("type") not in _DATA | _MODELS:
+            words += ["default", "min", "max", "enum"]
+        kind = self._one_of(_DATA | _MODELS | _VALUES)
+        yield from self._each({**dict.fromkeys(words, self._plain), "type": kind})(keys, value)
+
+    def _tags(self, keys: Keys, value: Any) -> Iterator[Problem]:
+        for name in value if isinstance(value, dict) else ():
+            if name.lower().startswith(RESERVED):
+                yield self._problem((*keys, name), value[name], "a tag of your own")
+        yield from self._plain(keys, value)
+
+    def _variables(self, keys: Keys, value: Any) -> Iterator[Problem]:
+        for name in value if isinstance(value, dict) else ():
+            if name.upper().startswith(_OF_THE_AGENT):
+                yield self._problem((*keys, name), value[name], "a variable of your own")
+        yield from self._plain(keys, value)
+
+    # Forms.
+
+    def _each(self, rules: Mapping[str, Rule]) -> Rule:
+        """A mapping with these fields at most."""
+
+        def check(keys: Keys, value: Any) -> Iterator[Problem]:
+            if not isinstance(value, dict):
+                yield self._problem(keys, value, f"a mapping of {', '.join(sorted(rules))}")
+                return
+            for name, item in value.items():
+                field = re.sub("(?<=[a-z])[A-Z]", lambda match: f"_{match[0]}", name).lower()
+                at = (*keys, _WRITTEN_AS.get(field, field))
+                if field in rules:
+                    yield from rules[field](at, item)
+                else:
+                    yield self._problem(at, item, "nothing here")
+
+        return check
+
+    def _of(self, *names: str) -> Rule:
+        return self._each(dict.fromkeys(names, self._scalar))
+
+    def _named(self, rule: Rule) -> Rule:
+        """A mapping whose names are the author's."""
+
+        def check(keys: Keys, value: Any) -> Iterator[Problem]:
+            for name, item in value.items() if isinstance(value, dict) else ():
+                if not _NAME.fullmatch(name):
+                    yield self._problem((*keys, name), name, "letters, digits, - and _")
+                yield from rule((*keys, name), item)
+
+        return check
+
+    def _one_of(self, values: Collection[str]) -> Rule:
+        def check(keys: Keys, value: Any) -> Iterator[Problem]:
+            if value not in values:
+                yield self._problem(keys, value, f"one of: {', '.join(sorted(values))}")
+
+        return check
+
+    def _scalar(self, keys: Keys, value: Any) -> Iterator[Problem]:
+        if isinstance(value, dict | list):
+            yield self._problem(keys, value, "a text or a number")
+        elif isinstance(value, str) and _ADDRESS.match(value):
+            yield self._problem(keys, value, "a value, not an address")
+
+    def _plain(self, keys: Keys, value: Any) -> Iterator[Problem]:
+        """Numbers and texts that name nothing of Azure's, however nested."""
+        if isinstance(value, dict | list):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in items:
+                yield from self._plain((*keys, key), item)
+        else:
+            yield from self._scalar(keys, value)
+
+    def _problem(self, keys: Keys, value: Any, expected: str) -> Problem:
+        hint = "leave it out, or run it with your own rights: ml run SPEC --on azure"
+        found = f"`{'.'.join(map(str, keys))}: {value}`, in a job that a workflow submits"
+        return Problem("asks-too-much", found[:300], expected, hint, self._place(keys))
+
+    def _place(self, keys: Keys) -> Place:
+        """The line of a field, in the file that has it; an inline step has no `component`."""
+        part: Part = self.spec
+        for key in keys:
+            written = part.get(key)
+            if written is None:
+                continue
+            file = assets.included(written, part.folder) if isinstance(written, str) else None
+            part = file or part.at(key)
+        return part.place()
+
+
+# Fields of a request that have another name in a spec.
+_WRITTEN_AS = {
+    **{"compute_id": "compute", "code_id": "code", "environment_id": "environment"},
+    **{"component_id": "component", "uri": "path", "asset_name": "name"},
+    **{"job_input_type": "type", "job_output_type": "type", "asset_version": "version"},
+}

@@ -1,0 +1,1 @@
+"""What reads and splits the data of a training job."""

@@ -1,0 +1,455 @@
+"""A table with a target: read under its schema, checked, and split for training and evaluation.
+
+The schema is a YAML file that travels with the code: that of `ml.toolkit.data.tables` with a few
+lines on top of it.
+
+    file: table.csv              # in the folder of the data asset
+    task: binary                 # binary, multiclass or regression
+    primary_metric: auc          # that versions are compared by; ml.measures.metrics has them all
+    target: Churn
+    positive: "Yes"              # binary: the value of the target that is 1
+    id: customerID               # optional: what tells rows apart; by default their content
+    group: household             # optional: its rows stay in one split, and are drawn together
+    time: signed_on              # optional: later rows are validation, the latest are the test
+    folds: 5                     # optional: each row of training is also tested, out of fold
+    slices: [Contract]           # columns whose values, or thirds, the gate `fairness` compares
+    delimiter: ","
+    header: true
+    rows: [500, 1000000]
+    columns:
+      - {name: customerID, type: id, unique: true}
+      - {name: Contract, type: category}
+      - {name: TotalCharges, type: float, optional: true}
+      - {name: Churn, type: category}
+
+Columns of the types `float`, `integer` and `category` are features, except the target, the id and
+the group; columns of the types `id`, `text` and `timestamp` are not.
+
+With `folds` a small table needs no rows for the test alone: a quarter is validation, the rest
+trains, and the test is that rest again, cut into folds. `Dataset.by_fold` has a dataset for each
+fold, whose test it is, and which trains on the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from ml.measures import tasks
+from ml.measures.leakage import not_later
+from ml.measures.measurement import NO_METRICS, VALIDATION, Rows, metric_values
+from ml.measures.metrics import OwnMetric
+from ml.measures.schema import Check
+from ml.serving.scoring.columns import Columns, Derive, Encoding, Kind, Value
+from ml.toolkit.data.tables import KINDS, Column, DataRefused, TableSchema, read_table
+
+TRAIN, TEST = "train", "test"
+PARTS = (TRAIN, VALIDATION, TEST)
+# Of each split: the rest trains.
+SHARE = 0.2
+# Of validation where there are folds.
+SHARE_BESIDE_FOLDS = 0.25
+MOST_FOLDS = 20
+FEATURES = frozenset(KINDS)
+# The tasks in which a column of a table is predicted.
+TABLE_TASKS = {name: kind.target for name, kind in tasks.KINDS.items() if kind.target is not None}
+
+# A numeric column of more values is sliced into thirds.
+MOST_SLICES = 10
+_FIELDS = frozenset(
+    [
+        *("task", "primary_metric", "target", "positive", "id", "group", "time", "folds", "slices"),
+        *("file", "columns", "rows", "header", "delimiter", "skip_spaces"),
+    ]
+)
+
+
+class SchemaRefused(ValueError):
+    """A schema is not one of a table with a target.
+
+    `field` is the one that is wrong, `known` the values that it may have, where they can be listed.
+    """
+
+    def __init__(self, field: str, found: str, expected: str, known: Iterable[str] = ()) -> None:
+        self.field, self.found, self.known = field, found, tuple(known)
+        self.expected = f"{expected}{', '.join(self.known)}"
+        super().__init__(f"`{field}` is {found}, expected {self.expected}")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is predicted, and how the rows are split, sliced and drawn; the head of the schema."""
+
+    task: tasks.Task
+    primary_metric: str
+    target: str
+    file: str = "table.csv"
+    positive: str = ""
+    id: str = ""
+    group: str = ""
+    time: str = ""
+    slices: tuple[str, ...] = ()
+    folds: int = 0
+
+    @classmethod
+    def parse(
+        cls,
+        raw: Mapping[str, Any],
+        columns: Sequence[Column],
+        own: Mapping[str, OwnMetric] = NO_METRICS,
+    ) -> Target:
+        """The head of a schema; `own` are the project's own metrics. SchemaRefused names the field
+        that is wrong.
+        """
+        types = {column.name: column.type for column in columns}
+        optional = {column.name for column in columns if column.optional}
+        if unknown := sorted(raw.keys() - _FIELDS):
+            raise SchemaRefused(unknown[0], "an unknown field", "one of ", sorted(_FIELDS))
+        task = str(raw.get("task"))
+        kind = TABLE_TASKS.get(task)
+        if kind is None:
+            raise SchemaRefused("task", repr(raw.get("task")), "one of ", TABLE_TASKS)
+        metric, metrics = raw.get("primary_metric"), tasks.metrics_of(task, own)
+        if metric not in metrics:
+            raise SchemaRefused("primary_metric", repr(metric), "one of ", metrics)
+        for name in ("target", "id", "group", "time"):
+            column = raw.get(name)
+            if column not in types and (column is not None or name == "target"):
+                raise SchemaRefused(name, repr(column), "one of ", types)
+            if column in optional and name != "target":
+                found = f"`{column}`, which is optional"
+                raise SchemaRefused(name, found, "a column with a value in every row")
+        slices = raw.get("slices")
+        if not isinstance(slices, list) or not slices or not {*slices} <= {*types}:
+            raise SchemaRefused("slices", repr(slices), "a list of one or more columns")
+        if kind.has_positive and not raw.get("positive"):
+            raise SchemaRefused("positive", repr(raw.get("positive")), "a value of the target")
+        if kind.types and types[raw["target"]] not in kind.types:
+            found = f"`{raw['target']}`, of type {types[raw['target']]}"
+            raise SchemaRefused("target", found, f"a column of type {' or '.join(kind.types)}")
+        folds = raw.get("folds", 0)
+        if "folds" in raw and (type(folds) is not int or not 2 <= folds <= MOST_FOLDS):
+            raise SchemaRefused("folds", repr(folds), f"a whole number from 2 to {MOST_FOLDS}")
+        if folds and raw.get("time") is not None:
+            expected = "no `time` beside it: a fold would be answered by a model of later rows"
+            raise SchemaRefused("folds", repr(folds), expected)
+        names = ("target", "file", "positive", "id", "group", "time")
+        texts = {name: str(raw[name]) for name in names if raw.get(name) is not None}
+        return cls(
+            task=task, primary_metric=str(metric), slices=tuple(slices), folds=folds, **texts
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one split. `rows` are the features in the order of the schema, `requests` those
+    of the test as a client sends them; `labels` are 0 and 1 (binary), texts (multiclass) or numbers
+    (regression).
+    """
+
+    ids: Sequence[str]
+    labels: NDArray[Any]
+    rows: Sequence[Sequence[Value]]
+    slices: Mapping[str, Sequence[str]]
+    groups: Sequence[str] = ()
+    times: Sequence[float] = ()
+    folds: Sequence[int] = ()
+    requests: Sequence[Mapping[str, object]] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def at(self, rows: Sequence[int] | NDArray[np.int64]) -> Part:
+        """The rows of these numbers."""
+
+        def those(values: Sequence[Any]) -> Sequence[Any]:
+            return [values[row] for row in rows] if values else ()
+
+        return Part(
+            those(self.ids),
+            self.labels[rows],
+            those(self.rows),
+            {name: those(of) for name, of in self.slices.items()},
+            those(self.groups),
+            those(self.times),
+            those(self.folds),
+            those(self.requests),
+        )
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Rows as a model takes them: `table` is (rows, names), `labels` are 0 and 1 (binary), the
+    numbers of the classes (multiclass), or numbers (regression).
+    """
+
+    table: NDArray[np.float64]
+    labels: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A checked table: its features, its splits, and the classes of a multiclass target."""
+
+    about: Target
+    features: tuple[Column, ...]
+    classes: tuple[str, ...]
+    parts: Mapping[str, Part] = field(repr=False)
+    own_metrics: Mapping[str, OwnMetric] = field(default_factory=dict, repr=False)
+
+    @property
+    def train(self) -> Part:
+        """The rows that a model learns from."""
+        return self.parts[TRAIN]
+
+    @property
+    def validation(self) -> Part:
+        """The rows that models are chosen by."""
+        return self.parts[VALIDATION]
+
+    @property
+    def test(self) -> Part:
+        """The rows that versions are promoted on."""
+        return self.parts[TEST]
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """The features, as a model's columns name their types."""
+        return {column.name: KINDS[column.type] for column in self.features}
+
+    def by_fold(self) -> Iterator[tuple[NDArray[np.int64], Dataset]]:
+        """The numbers of the rows of each fold, and the dataset that trains on the other folds and
+        whose test the fold is. Ends the program where the others lack a label.
+        """
+        fold_of = np.asarray(self.train.folds)
+        for fold in range(self.about.folds):
+            rows, others = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
+            parts = {TRAIN: self.train.at(others), TEST: self.train.at(rows)}
+            _check_fold(self.about, fold, self.train, parts)
+            yield rows, replace(self, parts={**self.parts, **parts})
+
+    def columns(self, derive: Derive, encoding: Encoding) -> Columns:
+        """The columns as the rows of training fill them; raises ValueError as `Columns.fit`."""
+        return Columns.fit(self.kinds, self.train.rows, derive, encoding, self.classes)
+
+    def numbers(self, part: str, columns: Columns) -> Numbers:
+        """The rows of a part as a model takes them."""
+        rows = self.parts[part]
+        labels = rows.labels
+        labels = TABLE_TASKS[self.about.task].numbers(labels, self.classes)
+        return Numbers(columns.matrix(rows.rows), labels.astype(np.float64))
+
+    def scored(self, part: str, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
+        """The rows of a part with what a model answered to them, as `evaluate` takes them. To a
+        metric of the project's own a missing value is NaN, or an empty text.
+        """
+        rows = self.parts[part]
+        columns = zip(*rows.rows, strict=True) if len(rows) else [()] * len(self.features)
+        values = {}
+        for column, of in zip(self.features, columns, strict=True):
+            nothing = "" if column.type == "category" else math.nan
+            values[column.name] = [nothing if value is None else value for value in of]
+        return Rows(
+            rows.ids,
+            rows.labels,
+            scores,
+            rows.slices,
+            rows.groups,
+            columns=values,
+            folds=rows.folds,
+            requests=rows.requests,
+        )
+
+    def metrics(self, part: str, scores: NDArray[Any]) -> dict[str, float]:
+        """Every metric of a model's scores of a part, as `PART_METRIC`."""
+        rows = self.scored(part, scores)
+        values = metric_values(self.about.task, rows, self.classes, self.own_metrics)
+        return {f"{part}_{name}": value for name, value in values.items()}
+
+    def leakage(self) -> list[Check]:
+        """That the rows of the test are later than training, where rows are split by time."""
+        if not self.about.time:
+            return []
+        return [not_later(self.train.times, self.test.times, self.about.time)]
+
+    def inputs(self) -> dict[str, tuple[Any, list[Value]]]:
+        """The columns of all rows, for `evaluate`: what requests look like."""
+        rows = [row for part in self.parts.values() for row in part.rows]
+        return {
+            column.name: (
+                "categorical" if column.type == "category" else "numeric",
+                [row[at] for row in rows],
+            )
+            for at, column in enumerate(self.features)
+            if any(row[at] is not None for row in rows)
+        }
+
+
+def read_dataset(
+    folder: Path,
+    schema: Path,
+    own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
+    *,
+    others: bool = False,
+) -> Dataset:
+    """The table in the folder of a data asset (or that file itself), split; `others` as of
+    `read_table`.
+
+    Rows are split by a hash of the id (or the group), so that a row stays where it is when others
+    are added; by time where the schema names such a column. Ends the program with the problems,
+    each with file and line, when the schema or the data is wrong.
+    """
+    try:
+        raw = yaml.safe_load(schema.read_text(encoding="utf-8"))
+        columns = TableSchema.parse(raw)
+        about = Target.parse(raw, columns.columns, own_metrics)
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"error[wrong-schema]: {schema}: {error}") from None
+    path = folder if folder.is_file() else folder / about.file
+    table, findings = read_table(path, columns, others=others)
+    if findings:
+        raise SystemExit(str(DataRefused(findings)))
+    return replace(_dataset(about, columns.columns, table.rows), own_metrics=own_metrics)
+
+
+def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> Dataset:
+    values = {
+        column.name: [column.parse(row[at]) for row in cells] for at, column in enumerate(columns)
+    }
+    aside = {about.target, about.id, about.group, about.time}
+    features = tuple(
+        column for column in columns if column.type in FEATURES and column.name not in aside
+    )
+    kind = TABLE_TASKS[about.task]
+    labels = kind.labels(values[about.target], about.positive)
+    contents = [] if about.id else [_hash(row) for row in cells]
+    ids = [str(of) for of in values[about.id]] if about.id else list(_numbered(contents))
+    groups = [str(of) for of in values[about.group]] if about.group else []
+    times = [_seconds(str(of)) for of in values[about.time]] if about.time else []
+    names = groups or contents or ids
+    every = Part(
+        ids,
+        labels,
+        [list(row) for row in zip(*(values[column.name] for column in features), strict=True)],
+        {name: _slices(values[name]) for name in about.slices},
+        groups,
+        times,
+        [_fold(name, about.folds) for name in names] if about.folds else (),
+    )
+    if about.folds:
+        split = _beside_folds(names)
+    else:
+        split = _by_time(times) if times else [_by_hash(name) for name in names]
+    parts = {
+        part: every.at([number for number, name in enumerate(split) if name == part])
+        for part in PARTS
+    }
+    if about.folds:
+        parts[TEST] = parts[TRAIN]
+        parts[VALIDATION] = replace(parts[VALIDATION], folds=())
+    # Of folds the test is answered by other models than the one that serves.
+    examined = VALIDATION if about.folds else TEST
+    requests = [
+        _request(columns, features, cells[number])
+        for number, name in enumerate(split)
+        if name == examined
+    ]
+    parts[examined] = replace(parts[examined], requests=requests)
+    classes: tuple[str, ...] = ()
+    if kind.has_classes:
+        classes = tuple(np.unique(labels).tolist())
+    return Dataset(about, features, classes, parts)
+
+
+def _request(
+    columns: Sequence[Column], features: Sequence[Column], cells: Sequence[str]
+) -> dict[str, object]:
+    """A row as a client of `ml.serving.scoring.table` sends it: its numbers, and its texts with the
+    spaces and the words for nothing that the table has.
+    """
+    row = {
+        column.name: cell if column.type == "category" else column.parse(cell)
+        for column, cell in zip(columns, cells, strict=True)
+    }
+    names = [column.name for column in features]
+    return {"input_data": {"columns": names, "data": [[row[name] for name in names]]}}
+
+
+def _slices(values: Sequence[Value]) -> list[str]:
+    """Where each row belongs: its value, or its third where there are many numbers."""
+    numbers = [of for of in values if isinstance(of, int | float)]
+    if len({*numbers}) <= MOST_SLICES:
+        return ["" if of is None else str(of) for of in values]
+    low, high = np.quantile(numbers, [1 / 3, 2 / 3], method="nearest").tolist()
+    names = (f"below {low:g}", f"{low:g} to {high:g}", f"above {high:g}")
+    return [
+        "" if not isinstance(of, int | float) else names[0 if of < low else 1 if of <= high else 2]
+        for of in values
+    ]
+
+
+def _hash(row: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(row).encode()).hexdigest()[:16]
+
+
+def _numbered(contents: Sequence[str]) -> Iterator[str]:
+    """The same, with a number for one that occurs again."""
+    times: Counter[str] = Counter()
+    for name in contents:
+        times[name] += 1
+        yield name if times[name] == 1 else f"{name}-{times[name]}"
+
+
+def _beside_folds(names: Sequence[str]) -> list[str]:
+    """A quarter, rounded up, by the order of the hashes, so that few rows are enough."""
+    ordered = sorted({*names}, key=lambda name: hashlib.sha256(name.encode()).digest())
+    validation = {*ordered[: math.ceil(SHARE_BESIDE_FOLDS * len(ordered))]}
+    return [VALIDATION if name in validation else TRAIN for name in names]
+
+
+def _fold(name: str, folds: int) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[8:16]) % folds
+
+
+def _check_fold(about: Target, fold: int, train: Part, parts: Mapping[str, Part]) -> None:
+    """End the program where a fold has no row, or the others do not have every label."""
+    target = TABLE_TASKS[about.task]
+    wrong = "" if len(parts[TEST]) else "has no row"
+    if (target.has_classes or target.has_positive) and not wrong:
+        rare = sorted({*train.labels.tolist()} - {*parts[TRAIN].labels.tolist()}, key=str)
+        wrong = f"has every row with the target {rare[0]}" if rare else ""
+    if wrong:
+        raise SystemExit(
+            f"error[unfit-fold]: fold {fold + 1} of {about.folds} {wrong}\n"
+            "  expected: rows in each fold, and every label in the others\n"
+            "  hint: set fewer `folds` in the schema, or put rare labels together"
+        )
+
+
+def _by_hash(name: str) -> str:
+    place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) / 2**64
+    return TEST if place < SHARE else VALIDATION if place < 2 * SHARE else TRAIN
+
+
+def _seconds(time: str) -> float:
+    """Of an ISO 8601 time since 1970; one without a zone is taken as UTC."""
+    moment = datetime.fromisoformat(time)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _by_time(times: Sequence[float]) -> list[str]:
+    """Rows of one time stay in one split."""
+    ordered = sorted(times)
+    test = ordered[round(len(ordered) * (1 - SHARE))]
+    validation = ordered[round(len(ordered) * (1 - 2 * SHARE))]
+    return [TEST if at >= test else VALIDATION if at >= validation else TRAIN for at in times]

@@ -1,0 +1,310 @@
+"""Tables read under a schema: columns, types and row bounds are checked before anything is trained.
+
+All problems are reported at once, each with file:line, the value found, the value expected and a
+hint. A schema is a YAML file that travels with the code:
+
+    rows: [100, 5000]
+    columns:
+      - {name: Id, type: id, unique: true}
+      - {name: AnswerId, type: id, refers_to: ans.tsv}
+      - {name: Length, type: integer, optional: true}
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from ml.serving.scoring.columns import MISSING, Kind, Value, read_cell
+
+ColumnType = Literal["id", "text", "timestamp", "float", "integer", "category"]
+# What a request calls the types that a model may take, and in which MISSING stands for no value.
+KINDS: Mapping[str, Kind] = {"float": "float", "integer": "integer", "category": "text"}
+MOST_SHOWN = 20
+# Rows of a file with other columns that are read for their types.
+SAMPLED = 100
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a file; `line` counts from 1 and 0 means the file as a whole."""
+
+    code: str
+    path: Path
+    line: int
+    found: str
+    expected: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.path}:{self.line}" if self.line else str(self.path)
+        lines = [f"error[{self.code}]: {where}: {self.found}", f"  expected: {self.expected}"]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class DataRefused(Exception):
+    """The data does not match its schema; the message lists the problems as they are printed."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        lines = [str(finding) for finding in self.findings[:MOST_SHOWN]]
+        if len(self.findings) > MOST_SHOWN:
+            lines.append(f"… and {len(self.findings) - MOST_SHOWN} more of the kind")
+        super().__init__("\n".join(lines))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: `unique` values occur once; those that refer are in the first column of a table; an
+    `optional` one may have no value in some rows.
+    """
+
+    name: str
+    type: ColumnType
+    unique: bool = False
+    refers_to: str = ""
+    optional: bool = False
+
+    def is_missing(self, value: str) -> bool:
+        """Whether a cell has no value."""
+        is_text = self.type in ("id", "text")
+        return not value.strip() if is_text else value.strip() in MISSING
+
+    def parse(self, value: str) -> Value:
+        """The value of a cell that was checked: a number, a text, or None where it is missing."""
+        if self.type in KINDS:
+            return read_cell(KINDS[self.type], value)
+        return None if self.is_missing(value) else value.strip()
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """What a table must look like; `rows` are the fewest and the most it may have. `skip_spaces`
+    is for tables with a space after every delimiter.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[int, int]
+    header: bool = False
+    delimiter: str = "\t"
+    required: bool = True
+    skip_spaces: bool = False
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> TableSchema:
+        """The schema in a mapping; TypeError or KeyError when it is not one."""
+        low, high = raw["rows"]
+        return cls(
+            columns=tuple(Column(**column) for column in raw["columns"]),
+            rows=(int(low), int(high)),
+            header=bool(raw.get("header", False)),
+            delimiter=raw.get("delimiter", "\t"),
+            required=bool(raw.get("required", True)),
+            skip_spaces=bool(raw.get("skip_spaces", False)),
+        )
+
+
+@dataclass
+class Table:
+    """A table that was read: the rows as they stood, but for spaces around ids, and the line on
+    which each began.
+    """
+
+    path: Path
+    schema: TableSchema
+    rows: list[list[str]] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+
+    def column(self, name: str) -> list[str]:
+        """The values of one column, in the order of the rows."""
+        at = [column.name for column in self.schema.columns].index(name)
+        return [row[at] for row in self.rows]
+
+
+def _opened(path: Path) -> io.TextIOBase:
+    if path.suffix == ".gz":
+        return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _records(path: Path, schema: TableSchema) -> Iterator[tuple[int, list[str]]]:
+    """(first line, fields) of every record; a quoted field may hold line breaks."""
+    csv.field_size_limit(1 << 24)
+    with _opened(path) as stream:
+        spaces = schema.skip_spaces
+        reader = csv.reader(stream, delimiter=schema.delimiter, skipinitialspace=spaces)
+        line = 1
+        for record in reader:
+            if record:
+                yield line, record
+            line = reader.line_num + 1
+
+
+def read_table(
+    path: Path, schema: TableSchema, *, others: bool = False
+) -> tuple[Table, list[Finding]]:
+    """The rows of the right width, and everything that is wrong with the file. With `others`,
+    columns that the schema does not name are passed over, where a header names them.
+    """
+    table = Table(path, schema)
+    names = header = [column.name for column in schema.columns]
+    at: Sequence[int] = range(len(names))
+    findings: list[Finding] = []
+    if not path.is_file():
+        hint = "give the folder that holds it"
+        return table, [Finding("missing-file", path, 0, "there is no such file", path.name, hint)]
+    try:
+        for number, (line, record) in enumerate(_records(path, schema)):
+            if number == 0 and schema.header:
+                header = [name.strip() for name in record]
+                if others and {*names} <= {*header} and len({*header}) == len(header):
+                    at = [header.index(name) for name in names]
+                elif header != names:
+                    below = islice(_records(path, schema), 1, 1 + SAMPLED)
+                    rows = [row for _, row in below]
+                    return table, [_drift(path, line, schema, header, rows)]
+                continue
+            if len(record) != len(header):
+                code = "missing-column" if len(record) < len(header) else "extra-column"
+                expected = f"{len(header)}: {', '.join(header)}"
+                findings.append(Finding(code, path, line, f"{len(record)} columns", expected))
+                continue
+            table.rows.append(
+                [
+                    record[place].strip() if column.type == "id" else record[place]
+                    for place, column in zip(at, schema.columns, strict=True)
+                ]
+            )
+            table.lines.append(line)
+    except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, EOFError) as error:
+        hint = "save the file as UTF-8 with the separator that the schema names"
+        findings.append(Finding("unreadable", path, 0, str(error), "UTF-8 text", hint))
+        return table, findings
+    low, high = schema.rows
+    if not findings and not low <= len(table.rows) <= high:
+        code = "too-few-rows" if len(table.rows) < low else "too-many-rows"
+        hint = "correct the data, or change the bounds in the schema beside it"
+        expected = f"{low} to {high}"
+        findings.append(Finding(code, path, 0, f"{len(table.rows)} rows", expected, hint))
+    return table, findings + _wrong_values(table)
+
+
+def _drift(
+    path: Path, line: int, schema: TableSchema, header: list[str], rows: list[list[str]]
+) -> Finding:
+    """How the columns of a file differ from the schema's, in one finding: missing, unexpected, in
+    another order, and those that are there with no value of their type in the first `rows`.
+    """
+    names = [column.name for column in schema.columns]
+    missing = [name for name in names if name not in header]
+    unexpected = [name for name in header if name not in names]
+    present = [(at, name) for at, name in enumerate(header, 1) if name in names]
+    in_order = [name for name in names if name in header]
+    parts = {"missing": missing, "unexpected": unexpected}
+    parts["in another order"] = [
+        f"column {at} is {name}, expected {expected}"
+        for (at, name), expected in zip(present, in_order, strict=False)
+        if name != expected
+    ]
+    read = [dict(zip(header, row, strict=False)) for row in rows]
+    parts["of another type"] = [
+        f"{column.name} (no {column.type}: {values[0]!r})"
+        for column in schema.columns
+        if (values := [of[column.name] for of in read if column.name in of])
+        and all(_unlike(column, value) for value in values)
+    ]
+    between = {"in another order": "; "}
+    differences = "; ".join(
+        f"{what}: {between.get(what, ', ').join(of)}" for what, of in parts.items() if of
+    )
+    code = "missing-column" if missing else "extra-column" if unexpected else "column-order"
+    expected = ", ".join(f"{column.name} ({column.type})" for column in schema.columns)
+    hint = "correct the data, or change the schema and what reads it together"
+    return Finding(code, path, line, f"the columns differ; {differences}", expected, hint)
+
+
+def is_whole_number(value: str) -> bool:
+    """Whether a cell is a whole number of at most 18 digits."""
+    return _is("integer", value)
+
+
+def is_number(value: str) -> bool:
+    """Whether a cell is a finite number, written as 12, -0.5 or 1e-3."""
+    return _is("float", value)
+
+
+def _is(kind: Kind, value: str) -> bool:
+    try:
+        return read_cell(kind, value) is not None
+    except ValueError:
+        return False
+
+
+def _is_timestamp(value: str) -> bool:
+    try:
+        datetime.fromisoformat(value.strip())
+    except ValueError:
+        return False
+    return True
+
+
+def _unlike(column: Column, value: str) -> str:
+    """What a value of the column should be, or "" when it is."""
+    if column.type == "id" and len(value.split()) > 1:
+        return "an id without spaces"
+    if column.type == "timestamp" and not _is_timestamp(value):
+        return "an ISO 8601 time, as 2026-01-31"
+    if column.type == "integer" and not is_whole_number(value):
+        return "a whole number"
+    if column.type == "float" and not is_number(value):
+        return "a finite number"
+    return ""
+
+
+def _wrong_values(table: Table) -> list[Finding]:
+    findings: list[Finding] = []
+    for at, column in enumerate(table.schema.columns):
+        first: dict[str, int] = {}
+        for line, row in zip(table.lines, table.rows, strict=True):
+            value = row[at]
+            if column.is_missing(value):
+                if column.optional:
+                    continue
+                problem, expected = f"{column.name} is empty", f"a {column.type}"
+                findings.append(Finding("empty-value", table.path, line, problem, expected))
+            elif expected := _unlike(column, value):
+                problem = f"{column.name} is {value!r}"
+                findings.append(Finding("wrong-type", table.path, line, problem, expected))
+            if column.unique and value in first:
+                problem = f"{column.name} {value!r} is on line {first[value]} too"
+                findings.append(Finding("duplicate-id", table.path, line, problem, "each once"))
+            first.setdefault(value, line)
+    return findings
+
+
+def dangling(tables: Mapping[str, Table]) -> list[Finding]:
+    """References to a row that is not there: one finding a row."""
+    findings: list[Finding] = []
+    for table in tables.values():
+        for at, column in enumerate(table.schema.columns):
+            if column.refers_to not in tables:
+                continue
+            ids = {row[0] for row in tables[column.refers_to].rows}
+            for line, row in zip(table.lines, table.rows, strict=True):
+                if row[at] not in ids:
+                    problem = f"{column.name} {row[at]!r} is unknown"
+                    expected = f"an id of {column.refers_to}"
+                    hint = f"add it to {column.refers_to} or correct this row"
+                    findings.append(
+                        Finding("unknown-id", table.path, line, problem, expected, hint)
+                    )
+    return findings

@@ -1,0 +1,1 @@
+"""What fits, times and logs a training run."""

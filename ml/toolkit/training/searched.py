@@ -1,0 +1,148 @@
+"""A model that an AutoML job searched, beside those that a project's own train.py makes.
+
+The job gets the rows of training and validation as MLTables, and its model is measured only where
+it was fitted on exactly those rows: others might be rows of the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.contributions import Contributions
+from ml.serving.scoring.columns import Columns
+from ml.serving.scoring.members import Members
+from ml.toolkit.data.datasets import TABLE_TASKS, Dataset, Part
+from ml.toolkit.training.boosting import contributions, lightgbm
+
+# Where the facts of a model folder say how it was searched.
+FACT = "automl"
+_FILE = "rows.parquet"
+_MLTABLE = f"""\
+type: mltable
+paths:
+  - file: ./{_FILE}
+transformations:
+  - read_parquet
+"""
+
+
+class Winner:
+    """What a project's model.py says of its models, of a folder with members."""
+
+    @staticmethod
+    def predict(model: Members, table: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Its answer to each row."""
+        return model.predict(table)
+
+    @staticmethod
+    def contributions(folder: Path, table: NDArray[np.float64]) -> Contributions | str:
+        """What each column adds to the scores of a single member of LightGBM, else why not."""
+        files = Members(folder).files
+        if len(files) == 1 and files[0].endswith(".txt"):
+            return contributions(lightgbm().Booster(model_file=folder / files[0]), table)
+        if len(files) > 1:
+            return f"an ensemble of {len(files)} members has no exact contributions"
+        return f"contributions of {files[0]} are not computed"
+
+
+def write_table(dataset: Dataset, part: str, folder: Path) -> None:
+    """The features and the target of a part as an MLTable, whose file keeps their types."""
+    import pandas as pd
+
+    rows = dataset.parts[part]
+    folder.mkdir(parents=True, exist_ok=True)
+    values = _values(dataset, rows) | {dataset.about.target: _targets(dataset, rows)}
+    pd.DataFrame(values).to_parquet(folder / _FILE, index=False)
+    (folder / "MLTable").write_text(_MLTABLE, encoding="utf-8")
+
+
+def as_searched(
+    dataset: Dataset, columns: Columns, members: Members, search: Mapping[str, Any]
+) -> Dataset:
+    """The dataset with its features in the order of the model's columns.
+
+    Ends the program where the model was fitted on other rows than those of training, takes other
+    columns, or answers another question.
+    """
+    about = dataset.about
+    if about.folds:
+        _stop("folds", f"`folds: {about.folds}` in the schema", "no `folds`: AutoML is fitted once")
+    question = (about.task, about.positive, dataset.classes)
+    answers = (members.task, members.positive, columns.classes)
+    if question != answers:
+        _stop("other-target", f"it answers {answers}", f"{question}, as the schema says")
+    kinds = {name: kind == "text" for name, kind in columns.columns.items()}
+    expected = {name: kind == "text" for name, kind in dataset.kinds.items()}
+    if kinds != expected:
+        other = sorted(name for name in kinds | expected if kinds.get(name) != expected.get(name))
+        _stop("other-columns", f"`{other[0]}` is another to it", f"columns {', '.join(expected)}")
+    of = content(_values(dataset, dataset.train), dataset.train.labels)
+    if search.get("trained_on") != of:
+        _stop(
+            "other-rows",
+            "it was fitted on other rows than those of training, which may be rows of the test",
+            "a search of the table that `split` wrote",
+        )
+    at = [list(dataset.kinds).index(name) for name in columns.columns]
+    features = tuple(dataset.features[number] for number in at)
+    parts = {
+        name: replace(part, rows=[[row[number] for number in at] for row in part.rows])
+        for name, part in dataset.parts.items()
+    }
+    return replace(dataset, features=features, parts=parts)
+
+
+def refits(search: Mapping[str, Any], metric: str) -> list[float]:
+    """The metric of each fit of the model's trial; [] of a model that no search made."""
+    values = [of.get(metric) for of in search.get("folds", ())]
+    if search and (len(values) < 2 or None in values):
+        _stop("no-refits", f"its trial has no two values of `{metric}`", "a metric of the task")
+    return [float(value) for value in values]
+
+
+def content(values: Mapping[str, Any], labels: NDArray[Any]) -> str:
+    """A digest of rows (a sequence a column), whatever their order and that of the columns. A
+    missing number is NaN, a missing text None.
+    """
+    import pandas as pd
+
+    columns: dict[str, Any] = {}
+    for name in sorted(values):
+        of = pd.Series(values[name]).reset_index(drop=True)
+        is_number = pd.api.types.is_numeric_dtype(of)
+        columns[name] = of.astype(np.float64) if is_number else of.astype(object).fillna("")
+    columns["\0label"] = labels.astype(str if labels.dtype.kind in "OUS" else np.float64)
+    hashes = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy(np.uint64)
+    return f"{len(hashes)}-{int(hashes.sum()):016x}-{int(np.bitwise_xor.reduce(hashes)):016x}"
+
+
+def _values(dataset: Dataset, part: Part) -> dict[str, Sequence[Any]]:
+    of_column = zip(*part.rows, strict=True) if len(part) else [()] * len(dataset.features)
+    values: dict[str, Sequence[Any]] = {}
+    for (name, kind), of in zip(dataset.kinds.items(), of_column, strict=True):
+        missing = None if kind == "text" else np.nan
+        values[name] = [missing if value is None else value for value in of]
+    return values
+
+
+def _targets(dataset: Dataset, part: Part) -> Sequence[Any]:
+    """The target: the class as a text, or the number."""
+    about = dataset.about
+    if TABLE_TASKS[about.task].types:
+        return list(part.labels)
+    if about.positive:
+        return [about.positive if label else f"not {about.positive}" for label in part.labels]
+    return [str(label) for label in part.labels]
+
+
+def _stop(code: str, found: str, expected: str) -> NoReturn:
+    raise SystemExit(
+        f"error[{code}]: the model of an AutoML job cannot be measured: {found}\n"
+        f"  expected: {expected}"
+    )

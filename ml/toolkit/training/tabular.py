@@ -1,0 +1,306 @@
+"""A project of one table: what its train.py and its evaluate.py run.
+
+The project brings `derive` and the encoding (columns.py), the model (model.py), its own metrics
+(metrics.py) and the schema of the table; the order of things is here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures import measurement
+from ml.measures.contributions import Contributions
+from ml.measures.evaluation import EvaluationRefused
+from ml.measures.measurement import VALIDATION, Features, Training
+from ml.measures.metrics import OwnMetric
+from ml.measures.schema import Check, Metrics
+from ml.serving.scoring.columns import Columns, Derive, Encoding
+from ml.serving.scoring.members import Members, is_of_members
+from ml.toolkit.data.datasets import TEST, TRAIN, Dataset, Numbers, read_dataset
+from ml.toolkit.training import searched
+from ml.toolkit.training.model_folder import seal, unseal
+from ml.toolkit.training.tracking import tracking
+
+# Contributions may take time for each row; the shares of so many hardly change with more.
+EXPLAINED = 500
+# Trainings with other seeds, which show how much the metric moves with the seed alone.
+REFITS = (1, 2)
+# Code that does not decide what a training makes.
+_BESIDE = frozenset({"evaluate.py", "metrics.py", "endpoint", "tests"})
+
+
+class Answering(Protocol):
+    """What is asked of a model that is there."""
+
+    def predict(self, model: Any, table: NDArray[np.float64], /) -> NDArray[np.float64]:
+        """Its answer to each row."""
+
+    def contributions(self, folder: Path, table: NDArray[np.float64], /) -> Contributions | str:
+        """What each column adds to the scores, or why that is not known."""
+
+
+class Model(Answering, Protocol):
+    """The functions of a project's model.py."""
+
+    @property
+    def SETTINGS(self) -> Mapping[str, Any]:
+        """The hyperparameters with their usual values: arguments of the training."""
+
+    def fit(
+        self,
+        columns: Columns,
+        train: Numbers,
+        validation: Numbers,
+        settings: dict[str, Any],
+        seed: int,
+        /,
+    ) -> Any:
+        """A model of the rows of training, with what is best on validation."""
+
+    def save(self, model: Any, folder: Path, /) -> None:
+        """Write its files into the folder."""
+
+    def load(self, folder: Path, /) -> Any:
+        """The model in a folder."""
+
+
+@dataclass(frozen=True)
+class Tabular:
+    """The parts of a project of one table."""
+
+    schema: Path
+    model: Model
+    derive: Derive
+    encoding: Encoding
+    metrics: Mapping[str, OwnMetric] = field(default_factory=dict)
+
+    def read(self, folder: Path, *, others: bool = False) -> Dataset:
+        """The table, as `read_dataset`."""
+        return read_dataset(folder, self.schema, self.metrics, others=others)
+
+    def fit(self, dataset: Dataset, settings: Mapping[str, Any], seed: int) -> tuple[Columns, Any]:
+        """The columns as training fills them, and the model."""
+        with self._told("correct `derive` in columns.py"):
+            columns = dataset.columns(self.derive, self.encoding)
+            train, validation = (dataset.numbers(part, columns) for part in (TRAIN, VALIDATION))
+        return columns, self.model.fit(columns, train, validation, dict(settings), seed)
+
+    def scores(
+        self, dataset: Dataset, part: str, columns: Columns, fitted: Any
+    ) -> NDArray[np.float64]:
+        """The model's answers to the rows of a part."""
+        return self.model.predict(fitted, self.matrix(dataset, part, columns))
+
+    def matrix(self, dataset: Dataset, part: str, columns: Columns) -> NDArray[np.float64]:
+        """The rows of a part as a model of these columns takes them."""
+        hint = "train it again, or measure it in a checkout of the commit that made it"
+        with self._told(hint):
+            return columns.matrix(dataset.parts[part].rows)
+
+    @contextmanager
+    def _told(self, hint: str) -> Iterator[None]:
+        """End the program where the columns do not fit the rows or the model, without a traceback
+        through this code.
+        """
+        try:
+            yield
+        except ValueError as error:
+            lines = traceback.extract_tb((error.__cause__ or error).__traceback__)
+            code = getattr(self.derive, "__code__", None)
+            place = "".join(
+                f", {Path(line.filename).name}:{line.lineno}"
+                for line in lines
+                if code is not None and line.filename == code.co_filename
+            )
+            raise SystemExit(f"error[wrong-columns]: {error}{place}\n  hint: {hint}") from error
+
+    def maker(self, dataset: Dataset) -> dict[str, Any]:
+        """What decides, besides settings, seed and data, which model a training makes: the digest
+        of the project's code, the columns, the target and the split.
+        """
+        folder, digest = self.schema.parent.parent, hashlib.sha256()
+        for path in sorted(folder.rglob("*.py")):
+            name = path.relative_to(folder)
+            if name.parts[0] not in _BESIDE:
+                digest.update(name.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        about = dataset.about
+        return {
+            "code": digest.hexdigest(),
+            "columns": dataset.kinds,
+            "target": [about.task, about.target, about.positive],
+            "split": {name: getattr(about, name) for name in ("id", "group", "time", "folds")},
+        }
+
+
+def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
+    """Read, check, split, fit, log, save: one training by the arguments of the command line."""
+    parser = argparse.ArgumentParser(description="Train one model.")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument("--model", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--seed", type=int, default=0)
+    for name, usual in project.model.SETTINGS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(usual), default=usual)
+    settings = vars(parser.parse_args(arguments))
+    data, folder, seed = (settings.pop(name) for name in ("data", "model", "seed"))
+    dataset = project.read(data)
+    with tracking() as tracker:
+        tracker.parameters({**settings, "seed": seed})
+        began = time.perf_counter()
+        columns, fitted = project.fit(dataset, settings, seed)
+        scores = project.scores(dataset, VALIDATION, columns, fitted)
+        metrics = _metrics(dataset, scores)
+        seconds = time.perf_counter() - began
+        tracker.metrics({**metrics, "training_seconds": seconds})
+        columns.save(folder)
+        project.model.save(fitted, folder)
+        facts = {"seed": seed, "seconds": seconds, "hyperparameters": settings}
+        digest = seal(folder, {**facts, "maker": project.maker(dataset)})
+    print(f"model {folder} {digest}: {metrics}")
+
+
+def split(project: Tabular, arguments: Sequence[str] | None = None) -> None:
+    """Write the rows of training and of validation as an MLTable each, for an AutoML job: it sees
+    none of the test.
+    """
+    parser = argparse.ArgumentParser(description="Write the rows that an AutoML job may see.")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    for part in (TRAIN, VALIDATION):
+        parser.add_argument(f"--{part}", type=Path, required=True, help="the MLTable to write")
+    options = vars(parser.parse_args(arguments))
+    dataset = project.read(options["data"])
+    for part in (TRAIN, VALIDATION):
+        searched.write_table(dataset, part, options[part])
+
+
+def evaluate(
+    project: Tabular,
+    arguments: Sequence[str] | None = None,
+    *,
+    model: str,
+    unit: str = "",
+    baseline: Metrics | None = None,
+    baseline_from: str = "",
+    leakage: Sequence[Check] = (),
+) -> None:
+    """Measure a model by the arguments of the command line, as `ml.measures.measurement.evaluate`
+    does: `model` is the endpoint's name, and the others are as there.
+
+    A model of an AutoML job is measured as one that train wrote; its refits are those of its trial.
+    With `folds` in the schema the rows of the test are those of training, each answered by a model
+    that was fitted without its fold. Ends the program where this code did not make the model: its
+    folds would be another's.
+    """
+    parser = argparse.ArgumentParser(description="Measure a model.")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
+    parser.add_argument("--evaluation", type=Path, required=True, help="the folder to write")
+    options = parser.parse_args(arguments)
+    # A champion may be asked on the data of a candidate that reads another column.
+    dataset = project.read(options.data, others=True)
+    facts, digest = unseal(options.model)
+    columns = Columns.load(options.model, project.derive)
+    if is_of_members(options.model):
+        members = Members(options.model)
+        search = facts.pop(searched.FACT, {})
+        dataset = searched.as_searched(dataset, columns, members, search)
+        model_of: Answering = searched.Winner()
+        fitted: Any = members
+    else:
+        search, model_of, fitted = {}, project.model, project.model.load(options.model)
+    about, settings, seed = dataset.about, facts["hyperparameters"], facts["seed"]
+    if not search:
+        _check_maker(facts.pop("maker", {}), project.maker(dataset))
+
+    def scores(part: str) -> NDArray[np.float64]:
+        return model_of.predict(fitted, project.matrix(dataset, part, columns))
+
+    splits = {VALIDATION: scores(VALIDATION)}
+    if about.folds:
+        splits[TEST] = _out_of_fold(project, dataset, settings, seed)
+    else:
+        splits[TEST] = scores(TEST)
+    refits = searched.refits(search, about.primary_metric) or [
+        _metrics(dataset, project.scores(dataset, VALIDATION, *of))[
+            f"{VALIDATION}_{about.primary_metric}"
+        ]
+        for of in (project.fit(dataset, settings, seed + more) for more in REFITS)
+    ]
+    taken = columns.matrix(dataset.test.rows)
+    with tracking() as tracker:
+        try:
+            evaluation = measurement.evaluate(
+                options.evaluation,
+                {name: dataset.scored(name, scores) for name, scores in splits.items()},
+                Training(
+                    dataset.scored(TRAIN),
+                    refits=refits,
+                    **({"over": search["over"]} if search else {}),
+                    **facts,
+                ),
+                Features(columns.names, taken),
+                model_of.contributions(options.model, taken[:EXPLAINED]),
+                task=about.task,
+                primary_metric=about.primary_metric,
+                model=model,
+                digest=digest,
+                unit=unit,
+                resampled=about.group,
+                classes=dataset.classes,
+                leakage=[*dataset.leakage(), *leakage],
+                inputs=dataset.inputs(),
+                baseline=baseline,
+                baseline_from=baseline_from,
+                own_metrics=project.metrics,
+            )
+        except (EvaluationRefused, ValueError) as error:
+            raise SystemExit(f"error[no-evaluation]: {error}") from error
+        tracker.metrics(evaluation.values())
+    print(evaluation.text())
+
+
+def _metrics(dataset: Dataset, scores: NDArray[np.float64]) -> dict[str, float]:
+    try:
+        return dataset.metrics(VALIDATION, scores)
+    except ValueError as error:
+        raise SystemExit(f"error[no-metric]: {error}") from error
+
+
+def _check_maker(made: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """End the program where folds would measure another model, or rows of the test are those that
+    the model of other folds was trained on.
+    """
+    folds = [of.get("split", {}).get("folds", 0) for of in (made, now)]
+    differing = [name for name, of in now.items() if made.get(name) != of]
+    if folds == [0, 0] or not differing:
+        return
+    raise SystemExit(
+        f"error[other-code]: the model was made with another {' and '.join(differing)}: with "
+        "`folds` it is measured by fitting it again, which makes another model now\n"
+        "  expected: a model of this code and this schema\n"
+        "  hint: train it again, or measure it in a checkout of the commit that made it"
+    )
+
+
+def _out_of_fold(
+    project: Tabular, dataset: Dataset, settings: Mapping[str, Any], seed: int
+) -> NDArray[np.float64]:
+    """The answer to each row of training by the model of the other folds."""
+    scores: NDArray[np.float64] | None = None
+    for rows, fold in dataset.by_fold():
+        of_fold = np.asarray(project.scores(fold, TEST, *project.fit(fold, settings, seed)))
+        if scores is None:
+            scores = np.full((len(dataset.test), *of_fold.shape[1:]), np.nan)
+        scores[rows] = of_fold
+    assert scores is not None
+    return scores

@@ -1,0 +1,124 @@
+"""An AutoML plan becomes a sweep; what is not done here is refused with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ml.automl import lowering
+from ml.backends.local.backend import LocalBackend
+from ml.specs.plan.plan import AutoMLPlan, SweepPlan, sweeps
+
+Plans = Callable[..., AutoMLPlan]
+
+THREE = "training: {allowed_training_algorithms: [light_gbm, RandomForest, logistic_regression]}"
+
+
+def families(plan: AutoMLPlan) -> list[str]:
+    (space,) = lowering.lower(plan).search_space.values()  # type: ignore[union-attr]
+    return [branch["family"] for branch in space.args]  # type: ignore[index]
+
+
+def test_the_sweep_of_a_search(plan: Plans) -> None:
+    """Its limits are the sweep's; the portfolio is tried first, one of each family."""
+    limits = (
+        "limits: {max_trials: 9, max_concurrent_trials: 2, timeout_minutes: 5, exit_score: 0.9}"
+    )
+    sweep = lowering.lower(plan(f"{THREE}\n{limits}"))
+    assert isinstance(sweep, SweepPlan) and [*sweeps(sweep)] == [sweep]
+    assert (sweep.primary_metric, sweep.goal) == ("AUC_weighted", "maximize")
+    assert (sweep.max_total_trials, sweep.max_concurrent_trials, sweep.timeout_s) == (9, 2, 300)
+    assert sweep.ending is not None and sweep.ending.exit_score == 0.9
+    first = [point.values["model"]["family"] for point in sweep.hints.points[:3]]  # type: ignore[index]
+    assert first == ["light_gbm", "logistic_regression", "random_forest"]
+    assert all("portfolio" in point.because for point in sweep.hints.points)
+
+
+def test_which_families_are_tried(plan: Plans) -> None:
+    """Those that are allowed, else the usual ones; never those that are blocked."""
+    usual = families(plan())
+    assert {"light_gbm", "xg_boost_classifier", "extreme_random_trees"} <= {*usual}
+    assert "knn" not in usual and "elastic_net" not in usual
+    assert families(plan(THREE)) == ["light_gbm", "logistic_regression", "random_forest"]
+    assert families(plan("training: {allowed_training_algorithms: [KNN]}")) == ["knn"]
+    blocked = families(plan("training: {blocked_training_algorithms: [LightGBM]}"))
+    assert blocked == [name for name in usual if name != "light_gbm"]
+    regression = plan(task="regression", metric="r2_score", target="spent")
+    assert {"elastic_net", "xg_boost_regressor"} <= {*families(regression)}
+
+
+def test_ensembles_come_last_where_there_is_room(plan: Plans) -> None:
+    """Unless the spec says otherwise, or the trials are too few to combine."""
+
+    def ensembles(more: str) -> tuple[str, ...]:
+        sweep = lowering.lower(plan(more))
+        assert isinstance(sweep, SweepPlan) and sweep.ending
+        return sweep.ending.ensembles
+
+    assert ensembles("limits: {max_trials: 9}") == ("voting_ensemble",)
+    assert ensembles("limits: {max_trials: 3}") == ()
+    off = "training: {enable_vote_ensemble: false}"
+    assert ensembles(f"limits: {{max_trials: 9}}\n{off}") == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ("training: {enable_dnn_training: true}", "training.enable_dnn_training"),
+        ("training: {enable_stack_ensemble: true}", "training.enable_stack_ensemble"),
+        ("training: {training_mode: distributed}", "training.training_mode"),
+        ("training: {allowed_training_algorithms: [linear_svm]}", "linear_svm"),
+        ("featurization: {mode: custom, blocked_transformers: [text_target_encoder]}", "blocked"),
+        ("featurization: {mode: auto, enable_dnn_featurization: true}", "enable_dnn"),
+        ("limits: {max_trials: 2, max_nodes: 4}", "limits.max_nodes"),
+        ("n_cross_validations: 3\nvalidation_data_size: 0.2", "n_cross_validations"),
+        ("environment_variables: {A: b}", "environment_variables"),
+    ],
+)
+def test_what_is_not_done_here_is_refused_with_its_line(plan: Plans, more: str, field: str) -> None:
+    """Never ignored: Azure runs it."""
+    problems = LocalBackend().refusals(plan(more))
+    assert [problem.code for problem in problems] == ["automl"]
+    (problem,) = problems
+    assert field in problem.found and "--on azure" in problem.hint
+    assert problem.place is not None and problem.place.line == 8
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "training: {enable_dnn_training: false, enable_model_explainability: true}",
+        "featurization: {mode: 'off'}",
+        "limits: {max_trials: 2, max_nodes: 1, enable_early_termination: false}",
+        "n_cross_validations: auto\nvalidation_data_size: 0.2",
+        "tags: {team: a}\nproperties: {b: c}",
+        "training: {blocked_training_algorithms: [linear_svm]}",
+    ],
+)
+def test_what_is_honoured_or_says_nothing_is_not_refused(plan: Plans, more: str) -> None:
+    assert LocalBackend().refusals(plan(more)) == ()
+
+
+@pytest.mark.parametrize(("task", "metric"), [("forecasting", "r2_score")])
+def test_other_tasks_are_azures(plan: Plans, task: str, metric: str) -> None:
+    """With the line of the task."""
+    given = plan("forecasting: {time_column_name: age, forecast_horizon: 3}", task, metric, "spent")
+    (problem,) = LocalBackend().refusals(given)
+    assert problem.found.startswith("`task: forecasting`") and problem.place
+    assert problem.place.line == 4
+
+
+def test_without_its_packages_it_says_what_to_type(
+    plan: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lowering, "find_spec", lambda name: None)
+    (problem,) = LocalBackend().refusals(plan())
+    assert (problem.code, problem.hint) == ("automl-packages", "make automl")
+
+
+def test_a_column_that_takes_no_weights_is_refused(plan: Plans) -> None:
+    """kNN would ignore them."""
+    knn = "training: {allowed_training_algorithms: [knn]}\nweight_column_name: age"
+    (problem,) = LocalBackend().refusals(plan(knn))
+    assert "knn" in problem.found and problem.place and problem.place.line == 9

@@ -1,0 +1,124 @@
+"""A project measures a model that AutoML searched, where it saw the rows of training alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from ml.toolkit.training import tabular
+from ml.toolkit.training.tabular import Tabular, evaluate, split
+from tests.automl.conftest import Logged, people
+
+Fit = Callable[..., tuple[Path, dict[str, float]]]
+
+
+def project(folder: Path, **head: Any) -> Tabular:
+    """A project of the table of people, whose own model is never asked."""
+    folder.mkdir(parents=True)
+    rows = [{"id": f"r{at}", **row} for at, row in enumerate(people(400))]
+    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
+    columns = [
+        {"name": "id", "type": "id", "unique": True},
+        {"name": "age", "type": "integer"},
+        {"name": "income", "type": "float", "optional": True},
+        {"name": "city", "type": "category"},
+        {"name": "spent", "type": "float"},
+        {"name": "churn", "type": "category"},
+    ]
+    about = {
+        **{"task": "binary", "primary_metric": "auc", "target": "churn", "positive": "Yes"},
+        **{"id": "id", "slices": ["city"], "delimiter": ",", "header": True},
+        **{"rows": [100, 1000], "columns": columns},
+    }
+    schema = folder / "data" / "people.schema.yml"
+    schema.parent.mkdir()
+    schema.write_text(yaml.safe_dump(about | head))
+    return Tabular(schema, SimpleNamespace(SETTINGS={}), dict, "codes")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Tabular, Path], Any]:
+    """The evaluation of a model folder."""
+
+    @contextmanager
+    def tracking() -> Any:
+        yield Logged()
+
+    monkeypatch.setattr(tabular, "tracking", tracking)
+
+    def run(of: Tabular, model: Path) -> Mapping[str, Any]:
+        folder, to = of.schema.parent.parent, tmp_path / "evaluation"
+        words = ["--data", str(folder), "--model", str(model), "--evaluation", str(to)]
+        evaluate(of, words, model="people")
+        document: dict[str, Any] = json.loads((to / "evaluation.json").read_text())
+        return document
+
+    return run
+
+
+def searched(of: Tabular, fit: Fit, **more: Any) -> Path:
+    """The model of a search in the rows that `split` writes."""
+    folder = of.schema.parent.parent
+    words = ["--data", str(folder), "--train", str(folder / "train")]
+    split(of, [*words, "--validation", str(folder / "validation")])
+    given = {"validation": folder / "validation", "positive_label": "Yes"} | more
+    return fit(folder / "train", "light_gbm", SMALL, **given)[0]
+
+
+SMALL = {"n_estimators": 20, "learning_rate": 0.1, "num_leaves": 8}
+
+
+def test_its_validation_is_the_trials_and_its_test_was_not_seen(
+    tmp_path: Path, fit: Fit, measure: Callable[[Tabular, Path], Any]
+) -> None:
+    """Metrics by the project's own splits, contributions, and refits of other seeds."""
+    of = project(tmp_path / "people")
+    model = searched(of, fit)
+    evaluation = measure(of, model)
+    trial = json.loads((model / "settings.json").read_text())["automl"]
+    metrics = evaluation["metrics"]
+    assert metrics["validation"]["auc"]["value"] == pytest.approx(trial["folds"][0]["auc"])
+    assert metrics["test"]["auc"]["value"] > 0.7
+    stability = evaluation["stability"]["auc"]
+    assert stability["over"] == "seeds" and len(stability["values"]) == 3
+    assert evaluation["hyperparameters"]["family"] == "light_gbm"
+    assert evaluation["explanation"]["method"] == "TreeSHAP"
+
+
+@pytest.mark.attack("an AutoML job is handed the rows of the test among those of training")
+def test_a_model_that_saw_other_rows_is_not_measured(
+    tmp_path: Path, fit: Fit, measure: Callable[[Tabular, Path], Any]
+) -> None:
+    of = project(tmp_path / "people")
+    model = searched(of, fit)
+    folder = of.schema.parent.parent
+    parts = [pd.read_parquet(folder / part / "rows.parquet") for part in ("train", "validation")]
+    pd.concat(parts).to_parquet(folder / "train" / "rows.parquet", index=False)
+    model, _ = fit(
+        folder / "train", "light_gbm", SMALL, n_cross_validations=2, positive_label="Yes"
+    )
+    with pytest.raises(SystemExit, match=r"error\[other-rows\]"):
+        measure(of, model)
+
+
+def test_a_model_that_answers_something_else_is_not_measured(
+    tmp_path: Path, fit: Fit, measure: Callable[[Tabular, Path], Any]
+) -> None:
+    """Another positive class, columns of another kind, and a schema with folds."""
+    of = project(tmp_path / "people")
+    with pytest.raises(SystemExit, match=r"error\[other-target\]"):
+        measure(of, searched(of, fit, positive_label="not Yes"))
+    purposes = {"mode": "custom", "column_name_and_types": {"age": "Categorical"}}
+    with pytest.raises(SystemExit, match=r"error\[other-columns\].*`age`"):
+        measure(of, searched(of, fit, featurization=purposes))
+    with pytest.raises(SystemExit, match=r"error\[folds\]"):
+        measure(project(tmp_path / "folds", folds=5), searched(of, fit))

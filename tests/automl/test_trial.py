@@ -1,0 +1,253 @@
+"""A trial: what it fits, how it is judged, and what it writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml.automl import families, tables
+from ml.automl.families import FAMILIES
+from ml.serving.scoring.columns import Columns
+from ml.serving.scoring.manifest import verify
+from ml.serving.scoring.members import Members
+from policies.supply_chain.formats import formats
+from tests.automl.conftest import people, write
+
+Fit = Callable[..., tuple[Path, dict[str, float]]]
+# Fewer trees than a search would take.
+SMALL = {"n_estimators": 10}
+
+
+def of_family(name: str, task: str) -> dict[str, Any]:
+    settings = dict(families.of_task(task)[name].portfolio[0])
+    return settings | ({"n_estimators": 10} if "n_estimators" in settings else {})
+
+
+@pytest.mark.parametrize(
+    "name", [name for of in FAMILIES for name in [of.names.get("classification")] if name]
+)
+def test_every_family_of_classification(tmp_path: Path, fit: Fit, name: str) -> None:
+    """Better than chance; the folder has safe formats alone, and answers requests."""
+    table = write(tmp_path / "table", people())
+    folder, metrics = fit(
+        table, name, of_family(name, "classification"), n_cross_validations=2, target="churn"
+    )
+    assert metrics["AUC_weighted"] > 0.6 and metrics["AUC_weighted_std"] >= 0
+    verify(folder)
+    assert {*formats(folder).values()} <= {"lightgbm-text", "xgboost-json", "onnx", "json"}
+    columns, members = Columns.load(folder, lambda row: row), Members(folder)
+    rows = columns.read(
+        ["age", "income", "city", "spent"], [[70, None, "north", 210.0], [20, 1e4, "x", 60.0]]
+    )
+    high, low = members.predict(columns.matrix(rows))
+    assert 0 <= low < high <= 1 and members.positive == "Yes"
+
+
+@pytest.mark.parametrize(
+    "name", [name for of in FAMILIES for name in [of.names.get("regression")] if name]
+)
+def test_every_family_of_regression(tmp_path: Path, fit: Fit, name: str) -> None:
+    table = write(tmp_path / "table", people())
+    folder, metrics = fit(
+        table,
+        name,
+        of_family(name, "regression"),
+        task="regression",
+        target="spent",
+        metric="normalized_root_mean_squared_error",
+        n_cross_validations=2,
+    )
+    assert metrics["normalized_root_mean_squared_error"] < 0.3 and metrics["mae"] > 0
+    assert Members(folder).task == "regression"
+
+
+@pytest.mark.parametrize("name", ["light_gbm", "xg_boost_classifier", "random_forest"])
+def test_several_classes(tmp_path: Path, fit: Fit, name: str) -> None:
+    """A probability a class, in the order of the classes of columns.json."""
+    table = write(tmp_path / "table", people(classes=("a", "b", "c")))
+    folder, metrics = fit(table, name, of_family(name, "classification"), n_cross_validations=2)
+    columns, members = Columns.load(folder, lambda row: row), Members(folder)
+    assert columns.classes == ("a", "b", "c") and metrics["accuracy"] > 0.4
+    answers = members.predict(columns.matrix([[70, None, "north", 210.0]]))
+    assert answers.shape == (1, 3) and answers.sum() == pytest.approx(1, abs=1e-4)
+
+
+def test_numbers_are_those_of_the_server(tmp_path: Path) -> None:
+    """The encoding of a whole column is that of `ml.serving.scoring.columns`, row by row."""
+    rows = [dict(row, city="" if at % 9 == 0 else row["city"]) for at, row in enumerate(people(60))]
+    frame = tables.read(write(tmp_path / "table", rows), "churn")
+    table = tables.as_table(frame, target="churn", regression=False)
+    document = tables.encoding(table, np.arange(40), ())
+    columns = Columns(document, lambda row: row)
+    given = [[row["age"], row["income"] or None, row["city"] or None, row["spent"]] for row in rows]
+    served = columns.matrix(given).astype(np.float32)
+    np.testing.assert_array_equal(tables.matrix(table, document), served)
+    assert tables.categorical(document) == columns.categorical == [2]
+
+
+def test_the_final_score_is_of_rows_that_no_trial_saw(tmp_path: Path, fit: Fit) -> None:
+    """A share of the rows, the same for every trial; neither fitted nor judged by."""
+    table = write(tmp_path / "table", people())
+    folder, _ = fit(table, n_cross_validations=2, test_data_size=0.25)
+    facts = json.loads((folder / "settings.json").read_text())["automl"]
+    assert facts["rows"] == {"fitted": 180, "test": 60}
+    assert 0.5 < facts["test"]["AUC_weighted"] <= 1
+
+
+def test_rows_of_validation_judge_and_are_not_fitted(tmp_path: Path, fit: Fit) -> None:
+    table, judged = write(tmp_path / "a", people(120)), write(tmp_path / "b", people(60, seed=1))
+    folder, _ = fit(table, "light_gbm", of_family("light_gbm", "classification"), validation=judged)
+    facts = json.loads((folder / "settings.json").read_text())["automl"]
+    assert facts["rows"]["fitted"] == 120 and facts["validation"] == "60 rows of validation_data"
+    assert (facts["over"], len(facts["folds"])) == ("seeds", 3)
+
+
+def test_an_ensemble_is_judged_as_its_members_are(tmp_path: Path, fit: Fit) -> None:
+    """By each seed where one set of rows judges; its files are its members', with their weights."""
+    table, judged = write(tmp_path / "a", people(120)), write(tmp_path / "b", people(60, seed=1))
+    for name in ("light_gbm", "logistic_regression", "random_forest"):
+        fit(table, name, of_family(name, "classification"), validation=judged)
+    members = {"members": [0, 1, 2]}
+    folder, metrics = fit(table, "voting_ensemble", members, validation=judged)
+    facts = json.loads((folder / "settings.json").read_text())["automl"]
+    assert (facts["over"], len(facts["folds"])) == ("seeds", 3)
+    alone = [
+        json.loads((folder.parents[1] / str(at) / "model/settings.json").read_text())["automl"]
+        for at in range(3)
+    ]
+    best = max(np.mean([fold["AUC_weighted"] for fold in of["folds"]]) for of in alone)
+    assert metrics["AUC_weighted"] >= best
+    document = json.loads((folder / "members.json").read_text())
+    assert sum(of["weight"] for of in document["members"]) == pytest.approx(1)
+    verify(folder)
+
+
+def test_a_choice_for_each_column_is_said(tmp_path: Path, fit: Fit) -> None:
+    """What a column was taken for, and why one is left out; a purpose of the spec decides."""
+    rows = [
+        dict(row, id=f"c{at}", one=1, none="", day=f"2026-01-{at % 28 + 1:02}", code=at % 3)
+        for at, row in enumerate(people(120))
+    ]
+    table = write(tmp_path / "table", rows)
+    purposes = {
+        "mode": "custom",
+        "column_name_and_types": {"code": "Categorical", "spent": "Ignore"},
+    }
+    folder, _ = fit(table, n_cross_validations=2, featurization=purposes)
+    facts = json.loads((folder / "settings.json").read_text())["automl"]
+    chosen = {column["name"]: column["choice"] for column in facts["columns"]}
+    assert chosen["id"].startswith("a name") and chosen["one"].startswith("one value")
+    assert chosen["none"].startswith("no value") and chosen["day"].startswith("a time")
+    assert chosen["code"] == "a category of 3 values"
+    used = [column["name"] for column in facts["columns"] if column["used"]]
+    assert used == ["age", "income", "city", "code"]
+    # A request has every column of the table.
+    assert "id" in Columns.load(folder, lambda row: row).columns
+
+
+def test_the_target_encoded_among_the_columns_is_told(tmp_path: Path, fit: Fit) -> None:
+    """A column that gives the target away, rare classes, and few rows: findings of the report."""
+    rows = [dict(row, later=int(row["churn"] == "Yes")) for row in people(150)]
+    folder, _ = fit(write(tmp_path / "table", rows), n_cross_validations=2)
+    facts = json.loads((folder / "settings.json").read_text())["automl"]
+    checks = {of["check"]: of["found"] for of in facts["guardrails"]}
+    assert "later" in checks["leakage"] and "150 rows" in checks["rows"]
+    rare = [dict(row, churn="Yes" if at % 20 == 0 else "No") for at, row in enumerate(people(200))]
+    folder, _ = fit(write(tmp_path / "rare", rare), n_cross_validations=2, metric="accuracy")
+    facts = json.loads((folder / "settings.json").read_text())["automl"]
+    checks = {of["check"]: of["found"] for of in facts["guardrails"]}
+    assert "5.00%" in checks["imbalance"] and "accuracy" in checks["imbalance"]
+
+
+def test_rows_that_hang_together_are_told(tmp_path: Path, fit: Fit) -> None:
+    """A column of groups, and a time: folds that are drawn at random know too much. Not where the
+    spec says which rows judge.
+    """
+    rows = [
+        dict(row, customer=f"c{at % 40}", day=f"2026-{at % 12 + 1:02}-01", first=int(at < 90))
+        for at, row in enumerate(people(160))
+    ]
+    table = write(tmp_path / "table", rows)
+
+    def warned(**job: Any) -> set[str]:
+        folder, _ = fit(table, **job)
+        facts = json.loads((folder / "settings.json").read_text())["automl"]
+        findings = [of["found"] for of in facts["guardrails"] if of["check"] == "validation"]
+        return {found.partition(":")[0] for found in findings}
+
+    assert warned(n_cross_validations=2) == {"customer", "day"}
+    assert warned(cv_split_column_names=["first"]) == set()
+
+
+def changed(rows: Any, **columns: Callable[[int, Mapping[str, object]], object]) -> Any:
+    return [{**row, **{k: of(at, row) for k, of in columns.items()}} for at, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        (changed(people(60), churn=lambda at, row: "No"), "one-class"),
+        (changed(people(60), churn=lambda at, row: ""), "one-class"),
+        (changed(people(60), churn=lambda at, row: f"c{at}"), "too-many-classes"),
+        (changed(people(20), churn=lambda at, row: "Yes" if at == 3 else "No"), "too-few-rows"),
+        ([{"a": 1, "churn": "Yes"}, {"a": 1, "churn": "No"}] * 20, "no-feature"),
+    ],
+    ids=["one class", "no target", "a name as the target", "one positive", "constant"],
+)
+def test_tables_that_no_model_can_be_made_of(
+    tmp_path: Path, fit: Fit, rows: Any, code: str
+) -> None:
+    """End with the reason and no traceback."""
+    with pytest.raises(SystemExit, match=rf"error\[{code}\]"):
+        fit(write(tmp_path / "table", rows))
+
+
+def test_names_twice_are_refused(tmp_path: Path, fit: Fit) -> None:
+    header = ["age", "income", "age", "spent", "churn"]
+    with pytest.raises(SystemExit, match=r"error\[column-names\].*`age` twice"):
+        fit(write(tmp_path / "table", people(40), header))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        people(20),
+        changed(people(80), income=lambda at, row: "inf" if at % 5 == 0 else at),
+        changed(people(80), age=lambda at, row: "old" if at % 7 == 0 else row["age"]),
+        changed(people(80), none=lambda at, row: ""),
+        changed(people(80), city=lambda at, row: f"town {at % 40}"),
+    ],
+    ids=["20 rows", "infinities", "mixed types", "a column without values", "many categories"],
+)
+@pytest.mark.parametrize("name", ["light_gbm", "logistic_regression", "random_forest"])
+def test_hostile_tables_are_fitted(tmp_path: Path, fit: Fit, rows: Any, name: str) -> None:
+    folder, metrics = fit(
+        write(tmp_path / "table", rows),
+        name,
+        of_family(name, "classification"),
+        n_cross_validations=2,
+    )
+    assert np.isfinite(metrics["AUC_weighted"])
+    verify(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["light_gbm", "xg_boost_classifier", "logistic_regression"])
+def test_the_folder_is_a_model_of_mlflow(tmp_path: Path, fit: Fit, name: str) -> None:
+    """Loaded by its flavor it answers the numbers of columns.json as the server does."""
+    import mlflow.pyfunc
+
+    table = write(tmp_path / "table", people())
+    settings = of_family(name, "classification")
+    folder, _ = fit(table, name, settings, n_cross_validations=2)
+    columns, members = Columns.load(folder, lambda row: row), Members(folder)
+    numbers = columns.matrix([[70, None, "north", 210.0], [20, 1e4, "east", 60.0]])
+    loaded = mlflow.pyfunc.load_model(str(folder))
+    answer = loaded.predict(numbers.astype(np.float32))
+    of_onnx = answer["probabilities"][:, 1] if isinstance(answer, dict) else answer
+    np.testing.assert_allclose(of_onnx, members.predict(numbers), atol=1e-6)

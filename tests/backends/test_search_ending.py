@@ -1,0 +1,91 @@
+"""How the sweep of an AutoML job ends: by itself, and its ensembles come last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ml.backends.local.backend import LocalBackend
+from ml.core.errors import Place
+from ml.specs.plan.plan import Dimension, Ending, SweepPlan
+from ml.sweeps.objective import is_enough
+from tests.backends.conftest import LOG
+
+Sweeps = Callable[..., SweepPlan]
+SCRIPT = LOG + "log('score', float(sys.argv[1]))\n"
+# The value of x, or of an ensemble the number of its members.
+OF_MODEL = LOG + (
+    "import json\nmodel = json.loads(os.environ['AZUREML_SWEEP_model'])\n"
+    "log('score', model.get('x', len(model.get('members', ()))))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("scores", "ending", "enough"),
+    [
+        ((0.5, 0.6), Ending(exit_score=0.6), True),
+        ((0.5, 0.6), Ending(exit_score=0.7), False),
+        ((), Ending(exit_score=0.0, patience=0), False),
+        ((None, 0.6), Ending(exit_score=0.6), True),
+        ((0.9, 0.1, 0.1), Ending(patience=2), True),
+        ((0.9, 0.1, 0.95), Ending(patience=2), False),
+        ((0.9, 0.1, 0.1), Ending(patience=2, landmarks=2), False),
+        ((0.9, 0.1, 0.1), Ending(), False),
+    ],
+)
+def test_when_a_search_has_enough(
+    scores: tuple[float | None, ...], ending: Ending, enough: bool
+) -> None:
+    assert is_enough(scores, "maximize", ending) is enough
+    mirrored = [None if of is None else -of for of in scores]
+    exit_score = None if ending.exit_score is None else -ending.exit_score
+    theirs = Ending(exit_score, ending.patience, ending.landmarks)
+    assert is_enough(mirrored, "minimize", theirs) is enough
+
+
+def test_an_exit_score_ends_the_search(home: Path, sweep: Sweeps) -> None:
+    """The job is complete, with the trials that it took."""
+    plan = sweep(SCRIPT, max_total_trials=9, max_concurrent_trials=1, ending=Ending(0.0))
+    run = LocalBackend().run(plan)
+    assert (run.status, len(run.trials)) == ("Completed", 1)
+
+
+def test_ensembles_are_the_last_trials(home: Path, sweep: Sweeps) -> None:
+    """They are made of the best ones, once those have ended, and count as trials."""
+    place = Place("jobs/job.yml", 1)
+    branch = {"family": "one", "x": Dimension("x", "uniform", (0.0, 1.0), place)}
+    plan = sweep(OF_MODEL, max_total_trials=4, ending=Ending(ensembles=("voting_ensemble",)))
+    plan = replace(
+        plan,
+        trial=replace(plan.trial, command="python script.py"),
+        search_space={"model": Dimension("model", "choice", (branch,), place)},
+    )
+    run = LocalBackend().run(plan)
+    assert (run.status, len(run.trials)) == ("Completed", 4)
+    last = run.trials[-1]
+    assert run.best == last.name and last.metrics["score"] == 3
+    members = json.loads(str(last.parameters["model"]))["members"]
+    scores = [run.trials[number].metrics["score"] for number in members]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_the_time_of_a_search_is_what_it_may_use(home: Path, sweep: Sweeps) -> None:
+    """Its best model counts; a sweep that runs out of time is canceled."""
+    slow = SCRIPT + "time.sleep(600 if float(sys.argv[1]) > 0.5 else 0)\n"
+    plan = sweep(slow, max_total_trials=30, timeout_s=4.0, ending=Ending())
+    run = LocalBackend().run(plan)
+    assert run.status == "Completed" and run.best is not None and run.ended_by == ""
+    assert {trial.status for trial in run.trials} == {"Completed", "Canceled"}
+
+
+def test_a_table_that_no_trial_can_fit_ends_the_search(home: Path, sweep: Sweeps) -> None:
+    """The first ones tell why; the others would say the same."""
+    script = "raise SystemExit('error[one-class]: the target has only No')"
+    plan = sweep(script, max_total_trials=40, max_concurrent_trials=1, ending=Ending())
+    run = LocalBackend().run(plan)
+    assert (run.status, len(run.trials)) == ("Failed", 3)
+    assert run.error is not None and "error[one-class]" in run.error.found

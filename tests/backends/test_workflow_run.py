@@ -1,0 +1,131 @@
+"""Jobs of a workflow run on Azure: submitted by it, followed by name and digest, by no guess."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from infra.settings.workflows import JOB_SUBMITTER
+from ml.backends.azure import submission
+from ml.backends.azure.backend import AzureBackend
+from ml.backends.base import Options, WorkflowRun
+from ml.cli import clusters
+from ml.core.errors import Refused
+from tests.backends.test_azure import planned
+from tests.conftest import ROOT
+from tests.stand_ins.azure.actions import actions
+from tests.stand_ins.azure.running import StandIn
+
+CLUSTERS = frozenset({"cpu-cluster"})
+
+
+def handed_over(workflow: WorkflowRun) -> WorkflowRun:
+    """As the next job of the workflow run reads it."""
+    return WorkflowRun(CLUSTERS, json.loads(json.dumps(workflow.jobs)), final=True)
+
+
+def backend(workflow: WorkflowRun) -> AzureBackend:
+    """On a machine of its own."""
+    opened = AzureBackend(Options(workflow=workflow))
+    shutil.rmtree(opened.workspace.folder, ignore_errors=True)
+    return opened
+
+
+@pytest.mark.slow
+@pytest.mark.attack("Somebody's job has the name that main computes, or its outputs are replaced")
+def test_only_its_own_jobs_are_followed(workspace: StandIn, spec: Path) -> None:
+    forged = submission.prepare(planned(spec))  # the name is arithmetic
+    AzureBackend().workspace.client.jobs.create_or_update(forged.job)
+    workflow = WorkflowRun(CLUSTERS)
+    own = backend(workflow).run(planned(spec))
+    assert own.name != forged.name
+    assert re.fullmatch(r"say-a-word-[0-9a-f]{16}", own.name)
+    # The identity that trains may send all of this.
+    needed = actions(workspace.requests())
+    assert any(action.endswith("/jobs/write") for action in needed)
+    assert needed <= {*JOB_SUBMITTER.actions}
+
+    # The next job of the workflow run submits nothing, and gets what this one saw.
+    final = backend(handed_over(workflow))
+    assert final.run(planned(spec)).name == own.name
+    assert (final.run(planned(spec)).outputs["model"] / "model.txt").read_text() == "hello"
+    with pytest.raises(Refused, match="not-reviewed"):
+        final.run(planned(spec, word="bye"))
+    assert not [line for line in workspace.requests() if re.match("PUT .*/jobs/", line)]
+
+    # A node that may write to the storage replaces the model that the reviewer saw.
+    blobs = final.workspace.blobs
+    (blob,) = (
+        name for name in blobs.list_blob_names() if f"{own.name}/" in name and "model.txt" in name
+    )
+    blobs.upload_blob(blob, b"evil", overwrite=True)
+    with pytest.raises(Refused, match="output-changed"):
+        backend(handed_over(workflow)).run(planned(spec))
+
+
+@pytest.mark.attack("A job's properties say that it is of main's commit")
+@pytest.mark.parametrize("name", ["mlflow.source.git.commit", "azureml.git.dirty", "gitops.code"])
+def test_reserved_properties_are_nobodys(name: str, spec: Path) -> None:
+    """Neither in what a person runs nor in what a workflow does; a person's own may stay."""
+    text = spec.read_text()
+    spec.write_text(f"{text}properties: {{team: a}}\n")
+    assert AzureBackend().refusals(planned(spec)) == ()
+    spec.write_text(f"{text}properties: {{{name}: abc}}\n")
+    (problem,) = AzureBackend().refusals(planned(spec))
+    assert problem.code == "reserved-property" and problem.place
+    codes = {
+        each.code
+        for each in AzureBackend(Options(workflow=WorkflowRun(CLUSTERS))).refusals(planned(spec))
+    }
+    assert codes == {"asks-too-much"}
+
+
+def test_what_a_workflow_may_ask_for_is_its_backends_to_refuse(spec: Path) -> None:
+    """A person's job may ask for what the person may."""
+    spec.write_text(spec.read_text() + "name: mine\nidentity: {type: user_identity}\n")
+    assert AzureBackend().refusals(planned(spec)) == ()
+    (*problems,) = AzureBackend(Options(workflow=WorkflowRun(CLUSTERS))).refusals(planned(spec))
+    asked = " ".join(each.found for each in problems)
+    assert "`name: mine`" in asked and "`identity: " in asked
+
+
+@pytest.mark.attack(
+    "A pull request declares the cluster, the data or the environment that it asks for"
+)
+def test_what_is_declared_is_what_main_declares(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what the files beside the job do, though the command runs among them."""
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "infra").mkdir()
+    stack = (ROOT / "infra/Pulumi.dev.yaml").read_text()
+    (tmp_path / "infra/Pulumi.dev.yaml").write_text(stack.replace("cpu-cluster", "mine"))
+    schema = "$schema: https://azuremlschemas.azureedge.net/latest/environment.schema.json\n"
+    (tmp_path / "environment.yml").write_text(f"{schema}name: mine\nversion: 1\nimage: ubuntu\n")
+    monkeypatch.chdir(tmp_path)
+    workflow = WorkflowRun(clusters.names())
+    assert AzureBackend(Options(workflow=workflow)).refusals(planned(spec)) == ()
+    spec.write_text(spec.read_text().replace("ml-cpu", "mine").replace("cpu-cluster", "mine"))
+    found = [
+        each.found for each in AzureBackend(Options(workflow=workflow)).refusals(planned(spec))
+    ]
+    assert [text.split(":")[0] for text in found] == ["`compute", "`environment"]
+
+
+@pytest.mark.attack("A pipeline takes over a step whose outputs somebody else's job has written")
+def test_no_step_of_another_job_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person's pipeline reuses steps, a workflow's does not."""
+    step = "{type: command, command: echo, environment: azureml:ml-cpu:1}"
+    (tmp_path / "job.yml").write_text(
+        f"type: pipeline\ncompute: azureml:cpu-cluster\njobs: {{a: {step}}}\n"
+    )
+    wanted = submission.prepare(planned(tmp_path / "job.yml"))
+    assert not wanted.job.settings.force_rerun
+    opened, workflow = AzureBackend(), WorkflowRun(CLUSTERS)
+    monkeypatch.setattr(opened, "_submit", lambda submitted: submitted.job)
+    job = opened._of_workflow(wanted, workflow)
+    assert job.settings.force_rerun and workflow.jobs[wanted.name]["run"] == job.name != wanted.name

@@ -1,0 +1,153 @@
+"""Costs, weights, jobs and the served answer of the project, on a few thousand rows."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ml.measures.fairness import differences
+from ml.measures.metrics import Answers
+from ml.measures.tasks import metrics_of
+from ml.projects.fraud_scoring import imbalance, metrics, model, transactions
+from ml.projects.fraud_scoring.columns import derive
+from ml.projects.fraud_scoring.costs import REVIEW, threshold
+from ml.projects.fraud_scoring.endpoint import score
+from ml.projects.fraud_scoring.train import PROJECT, SCHEMA
+from ml.specs.plan.plan import AutoMLPlan, SweepPlan
+from ml.specs.plan.planning import plan
+from ml.specs.sdk.load import load
+from ml.toolkit.data.datasets import TRAIN, Dataset
+from ml.toolkit.training.model_folder import seal
+from tests.named import spans, wrong
+
+JOBS = SCHEMA.parents[1] / "jobs"
+
+
+@pytest.fixture(scope="module", name="small")
+def _small(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A table of a few cards."""
+    folder = tmp_path_factory.mktemp("small")
+    transactions.main(["--out", str(folder), "--cards", "150", "--days", "90"])
+    return PROJECT.read(folder / transactions.PROJECT)
+
+
+def answers(expected: list[int], scores: list[float]) -> Answers:
+    nothing = np.zeros(len(expected), dtype=np.int64)
+    return Answers(
+        np.array([str(of) for of in expected]),
+        np.array(["0"] * len(expected)),
+        nothing,
+        np.array(scores),
+    )
+
+
+def test_the_threshold_is_where_both_errors_cost_the_same() -> None:
+    """A purchase of 5 is reviewed from one half, one of 495 from a hundredth."""
+    assert (threshold(5.0), threshold(495.0)) == (0.5, 0.01)
+    assert threshold(495.0) * 495 == pytest.approx((1 - threshold(495.0)) * REVIEW)
+
+
+def test_what_errors_cost() -> None:
+    """A missed fraud its amount, a false alarm a review, a fraud that is reviewed nothing."""
+    given = answers([1, 1, 0, 0], [0.001, 0.9, 0.9, 0.001])
+    columns = {"amount": np.array([200.0, 300.0, 50.0, 50.0])}
+    assert metrics.cost(given, columns).tolist() == [[200, 200], [0, 300], [5, 0], [0, 0]]
+    assert metrics.reviewed(given, columns).tolist() == [0, 1, 1, 0]
+    assert metrics.caught(given, columns).sum(axis=0).tolist() == [1, 2]
+    assert metrics.false_alarms(given, columns).sum(axis=0).tolist() == [1, 2]
+
+
+def test_groups_are_compared_by_what_happens_to_them() -> None:
+    """Selection, true and false positive rates: the group that is reviewed more is named."""
+    count = 40
+    groups = ["young"] * count + ["old"] * count
+    expected = [1, 0] * count
+    scores = [0.9] * count + [0.9 if of else 0.001 for of in expected[count:]]
+    columns = {"amount": np.full(2 * count, 100.0)}
+    given = answers(expected, scores)
+    own = {name: of.values(name, given, columns) for name, of in metrics.METRICS.items()}
+    given = Answers(given.expected, given.predicted, given.rank, given.score, own)
+    gaps = differences(metrics_of("binary", metrics.METRICS), given, groups, "test")
+    assert gaps["reviewed"].difference == 0.5 and gaps["reviewed"].highest == "young"
+    assert gaps["caught"].difference == 0.0 and gaps["false_alarms"].difference == 1.0
+
+
+@pytest.mark.parametrize("changes", [{"positive_weight": 10.0}, {"others_share": 0.2}])
+def test_weights_and_sampling_leave_the_probabilities_right(
+    small: Dataset, changes: dict[str, float]
+) -> None:
+    """Their mean is the share of frauds, else the threshold would not follow from the costs."""
+    columns, fitted = PROJECT.fit(small, {**model.SETTINGS, "trees": 60, **changes}, seed=0)
+    mean = PROJECT.scores(small, TRAIN, columns, fitted).mean()
+    assert 0.5 < mean / small.train.labels.mean() < 2
+
+
+def test_no_model_decides_by_age(small: Dataset) -> None:
+    """It is a slice and no column; what is spent beside the usual is one."""
+    columns = small.columns(derive, PROJECT.encoding)
+    assert "age" not in columns.names and "unusual" in columns.names
+    assert {*small.test.slices["age"]} == {*transactions.AGES}
+
+
+def test_a_record_is_answered_and_decided_in_less_than_five_milliseconds(
+    small: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the endpoint's code; contributions add up to the score."""
+    columns, fitted = PROJECT.fit(small, {**model.SETTINGS, "trees": 60}, seed=0)
+    columns.save(tmp_path)
+    model.save(fitted, tmp_path)
+    seal(tmp_path, {})
+    explained = model.contributions(tmp_path, columns.matrix(small.test.rows[:50]))
+    assert not isinstance(explained, str) and explained.method == "TreeSHAP"
+    monkeypatch.setenv("AZUREML_MODEL_DIR", str(tmp_path))
+    monkeypatch.delenv("MODEL_DIGEST", raising=False)
+    score.init()
+    bodies = [json.dumps(of) for of in small.test.requests[:200]]
+    at = [column.name for column in small.features].index("amount")
+    for body in bodies:
+        answer = score.run(body)
+        assert isinstance(answer, dict)
+        amount = json.loads(body)["input_data"]["data"][0][at]
+        is_above = answer["predictions"][0] > threshold(amount)
+        assert answer["decisions"] == ["review" if is_above else "accept"]
+    missing = json.loads(bodies[0])
+    missing["input_data"]["data"][0][at] = None
+    unknown = score.run(json.dumps(missing))
+    assert isinstance(unknown, dict) and unknown["decisions"] == ["review"]
+    took = []
+    for body in bodies:
+        began = time.perf_counter()
+        score.run(body)
+        took.append(time.perf_counter() - began)
+    assert np.median(took) < 0.005
+
+
+def test_the_sweep_has_every_setting() -> None:
+    """The whole space but the number of trees, which validation chooses."""
+    sweep = plan(load(JOBS / "sweep.yml"))
+    assert isinstance(sweep, SweepPlan)
+    assert {*sweep.search_space} == {*model.SETTINGS} - {"trees"}
+
+
+def test_automl_looks_for_no_accuracy() -> None:
+    """It is a job that Azure ML takes, over a table without the test."""
+    job = plan(load(JOBS / "automl.yml"))
+    assert isinstance(job, AutoMLPlan) and job.primary_metric == "AUC_weighted"
+    assert job.target_column == "is_fraud"
+
+
+def test_the_page_names_what_is_there() -> None:
+    """Commands with their options, files."""
+    folder = SCHEMA.parents[1]
+    assert [of for of in spans((folder / "README.md").read_text()) if wrong(of, folder)] == []
+
+
+def test_precision_where_half_of_the_frauds_are_found() -> None:
+    """Two of four: the second one comes third."""
+    labels = np.array([1, 0, 1, 0, 1, 1])
+    scores = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
+    assert imbalance.precision_at_half(labels, scores) == pytest.approx(2 / 3)

@@ -1,0 +1,119 @@
+"""A champion beside a candidate of another library, of other columns, of other data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ml.backends.local.runs.store import LocalRuns
+from ml.backends.registry import Version
+from ml.backends.runs import unwatched
+from ml.measures.schema import Evaluation
+from ml.release.evidence import evidence
+from ml.release.promotion.gate_check import champion_evidence
+from ml.release.promotion.propose import propose
+from policies.promotion.evidence import Evidence
+from tests.local import BACKEND
+from tests.policies.cases import result
+from tests.release import tiny, tiny_classes
+from tests.release.conftest import World
+from tests.release.rollout.test_serving_changes import edit
+
+pytestmark = pytest.mark.slow
+
+
+def of_another_library(world: World) -> None:
+    """The project's code by now: it reads no model of before, and no earlier code reads its own."""
+    for name in ("train.py", "evaluate.py", "endpoint/score.py"):
+        edit(world.project.folder / name, "skill.json", "level.json")
+
+
+def test_a_candidate_of_another_library_is_compared(promoted_world: World) -> None:
+    """On the same rows the champion's kept predictions count: its model is not evaluated again."""
+    of_another_library(promoted_world)
+    run = promoted_world.project.train(0.95)
+    before = len([*LocalRuns().all()])
+    made = propose(BACKEND, "tiny", run.name)
+    assert made.decision.allowed, made.decision.blocking
+    assert "0.1500 better than the champion's" in result(made.decision, "superiority").found
+    assert len([*LocalRuns().all()]) == before + 1  # the candidate's own evaluation
+
+
+def test_a_champion_is_measured_on_other_data_by_its_own_code(promoted_world: World) -> None:
+    """The candidate's cannot read it. Where nothing can, one sentence says what to do."""
+    of_another_library(promoted_world)
+    tiny.questions(promoted_world.project.root, 300)
+    run = promoted_world.project.train(0.95)
+    found = result(propose(BACKEND, "tiny", run.name).decision, "superiority")
+    assert found.verdict == "pass" and "0.15" in found.found
+    for text in promoted_world.project.root.glob("ml/projects/tiny/data/files/*.csv"):
+        edit(text, "id,difficulty", "id,hardness")
+    edit(promoted_world.project.folder / "evaluate.py", '"difficulty"', '"hardness"')
+    edit(promoted_world.project.folder / "evaluate.py", '{"question"', '{"words"')
+    again = promoted_world.project.train(0.95)
+    refused = result(propose(BACKEND, "tiny", again.name).decision, "non-inferiority")
+    assert refused.verdict == "fail" and "was measured on other data" in refused.found
+    assert "propose the change of the model on azureml:tiny:1 first" in refused.found
+    # What each way ended with, in the words of its log.
+    assert "exited with 1: KeyError: 'difficulty'" in refused.found
+    assert "its requests have the field question" in refused.found
+    assert "the end of its log" not in refused.found
+
+
+def test_a_champion_of_an_earlier_schema_is_asked_by_its_serving(
+    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column is new and the target is called otherwise, so that no evaluation takes the other's
+    model: the server that the champion came with answers the new rows.
+    """
+    monkeypatch.chdir(tmp_path)
+    made = tiny_classes.make(tmp_path)
+    first = propose(BACKEND, "tiny", made.train(0.3).name)
+    BACKEND.registry.promote(first.candidate, "local")
+    table = made.folder / "data/files/rows.csv"
+    head, *rows = table.read_text().splitlines()
+    head = head.replace("fraud", "is_fraud") + ",night"
+    table.write_text("\n".join([head, *(f"{row},{at % 2}" for at, row in enumerate(rows))]) + "\n")
+    for name in ("reading.py", "endpoint/score.py"):
+        edit(made.folder / name, '("amount", "hour")', '("amount", "hour", "night")')
+    for name in ("reading.py", "evaluate.py"):
+        edit(made.folder / name, 'row["fraud"]', 'row["is_fraud"]')
+    night = 'asked.integers["hour"], asked.integers["night"]]'
+    edit(made.folder / "endpoint/score.py", 'asked.integers["hour"]]', night)
+    better = propose(BACKEND, "tiny", made.train(0.9).name)
+    assert better.decision.allowed, better.decision.blocking
+    assert "better than the champion's" in result(better.decision, "superiority").found
+    assert "0 of 200 answers differ" in result(better.decision, "serving").found
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "how"), [({"test": 5}, {}, "folds: 0"), ({}, {"test": 5}, "folds: 5")]
+)
+def test_a_champion_of_other_folds_is_not_asked(
+    ours: Mapping[str, float],
+    theirs: Mapping[str, float],
+    how: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has learnt from the rows that it would be asked: nothing is started, and the gate says
+    what to do.
+    """
+    of = Evidence(evaluation=Evaluation(task="binary"), labels={"test": {"a": "1"}})
+    champion = Version("tiny", "1", "sha256:" + "a" * 64, "tiny", "run", "")
+
+    def folds(of_split: Mapping[str, float]) -> Evaluation:
+        return replace(of.evaluation, out_of_fold=of_split)
+
+    monkeypatch.setattr(evidence, "load", lambda *_: replace(of, evaluation=folds(theirs)))
+    own = replace(of, evaluation=folds(ours), labels={"test": {"b": "1"}})
+    nothing = cast(Any, SimpleNamespace(rehearsal=True))
+    answer = champion_evidence(nothing, nothing, own, tmp_path, champion, "", unwatched)
+    assert answer is not None
+    (wrong,) = answer.disagreements or ()
+    assert f"version 1 was measured with `{how}`" in wrong and "in the schema" in wrong

@@ -1,0 +1,139 @@
+"""The fetch of a pull request writes no file that runs, and nothing that git takes for its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ml.core.errors import Refused
+from ml.repository.pull_requests.training_request import fetch
+from tests.test_fork import GIT
+
+PULL = 12
+
+
+def git(folder: Path, *words: str, text: str = "") -> str:
+    done = subprocess.run(
+        [*GIT, *words], cwd=folder, check=True, capture_output=True, text=True, input=text
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Main's clone, beside its origin."""
+    origin = tmp_path / "origin"
+    (origin / "ml").mkdir(parents=True)
+    (origin / "ml/train.py").write_text("print(1)\n")
+    (origin / "pyproject.toml").touch()
+    git(origin, "init", "-q", "-b", "main")
+    git(origin, "add", "-A")
+    git(origin, "commit", "-qm", "main")
+    git(tmp_path, "clone", "-q", str(origin), "clone")
+    monkeypatch.chdir(tmp_path / "clone")
+    return tmp_path / "clone"
+
+
+def requested(clone: Path, entries: str) -> str:
+    """The commit of a pull request with these entries in ml/projects, beside main's files."""
+    origin = clone.parent / "origin"
+    folder = git(origin, "mktree", "--missing", text=entries)
+    projects = git(origin, "mktree", text=f"040000 tree {folder}\tprojects\n")
+    former = git(origin, "ls-tree", "HEAD")
+    tree = git(origin, "mktree", text=f"{former.splitlines()[1]}\n040000 tree {projects}\tml\n")
+    commit = git(origin, "commit-tree", "-p", "main", tree, text="a change")
+    git(origin, "update-ref", f"refs/pull/{PULL}/head", commit)
+    return commit
+
+
+@pytest.mark.attack("A pull request has a repository, a part of one, or another by its name")
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *(f"100644 blob {{blob}}\t{name}" for name in (".git", ".GIT", "git~1", ".git.", "HEAD")),
+        "040000 tree {tree}\t.git",
+        "160000 commit {commit}\twords",
+    ],
+)
+def test_no_repository_is_fetched(entry: str, clone: Path) -> None:
+    origin = clone.parent / "origin"
+    ids = {
+        "blob": git(origin, "hash-object", "-w", "--stdin", text="gitdir: /tmp/evil\n"),
+        "commit": git(origin, "rev-parse", "HEAD"),
+        "tree": git(origin, "rev-parse", "HEAD:ml"),
+    }
+    commit = requested(clone, entry.format(**ids) + "\n")
+    with pytest.raises(Refused, match="name-not-allowed"):
+        fetch(PULL, commit, clone / ".local/pull-request")
+    assert not (clone / ".local").exists()
+
+
+@pytest.mark.attack("Attributes of a pull request have git write other bytes than were reviewed")
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ("* working-tree-encoding=ASCII//TRANSLIT\n", "x = ‘words’\n"),
+        ("* ident\n", "# $Id$\n"),
+        ("*.py text eol=crlf\n", "print(1)\n"),
+    ],
+)
+def test_what_is_fetched_is_what_was_read(attributes: str, text: str, clone: Path) -> None:
+    origin = clone.parent / "origin"
+    ids = [
+        git(origin, "hash-object", "-w", "--no-filters", "--stdin", text=each)
+        for each in (attributes, text)
+    ]
+    names = (".gitattributes", "a.py")
+    lines = (f"100644 blob {blob}\t{name}\n" for blob, name in zip(ids, names, strict=True))
+    commit = requested(clone, "".join(lines))
+    with pytest.raises(Refused, match=r"not-as-committed.*projects/a\.py"):
+        fetch(PULL, commit, clone / ".local/pull-request")
+
+
+def test_files_are_fetched_as_they_are(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the names at the root that main allows; the token is seen by nobody."""
+    monkeypatch.setenv("GH_TOKEN", "secret")
+    origin = clone.parent / "origin"
+    blob = git(origin, "hash-object", "-w", "--stdin", text="../../..")
+    words = git(origin, "mktree", text=f"120000 blob {blob}\tlink\n")
+    commit = requested(clone, f"100644 blob {blob}\ta.txt\n040000 tree {words}\twords\n")
+    to = clone / ".local/pull-request"
+    fetch(PULL, commit, to)
+    link = to / "ml/projects/words/link"
+    assert not link.is_symlink() and link.read_text() == "../../.."
+    assert git(to, "rev-parse", "HEAD") == commit
+    settings = [file for file in (clone / ".git").rglob("*") if file.is_file()]
+    assert not any(b"c2VjcmV0" in file.read_bytes() for file in settings)
+
+
+@pytest.mark.parametrize("commit", ["HEAD", "a" * 40, "--upload-pack=x"])
+def test_another_commit_is_not_fetched(commit: str, clone: Path) -> None:
+    requested(clone, "")
+    with pytest.raises(Refused, match="no-commit"):
+        fetch(PULL, commit, clone / ".local/pull-request")
+
+
+@pytest.mark.parametrize("cleaned", [False, True], ids=["there", "cleaned"])
+def test_another_fetch_on_the_same_machine(cleaned: bool, clone: Path) -> None:
+    """A runner of one's own keeps the clone, and removes ignored files between two jobs."""
+    to, blob = clone / ".local/pull-request", git(clone, "hash-object", "-w", "pyproject.toml")
+    git(clone.parent / "origin", "hash-object", "-w", "pyproject.toml")
+    fetch(PULL, requested(clone, f"100644 blob {blob}\told.txt\n"), to)
+    if cleaned:
+        shutil.rmtree(clone / ".local")
+    commit = requested(clone, f"100644 blob {blob}\tnew.txt\n")
+    fetch(PULL, commit, to)
+    assert git(to, "rev-parse", "HEAD") == commit
+    assert [path.name for path in (to / "ml/projects").iterdir()] == ["new.txt"]
+
+
+def test_a_folder_of_somebody_is_not_replaced(clone: Path) -> None:
+    to = clone / ".local/pull-request"
+    to.mkdir(parents=True)
+    (to / "mine.txt").touch()
+    with pytest.raises(Refused, match="already exists"):
+        fetch(PULL, requested(clone, ""), to)
+    assert (to / "mine.txt").exists()

@@ -1,0 +1,82 @@
+"""One entry of release.yml changes, and every other byte stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from ml.core.errors import Refused
+from ml.repository.releases import with_entry
+from tests.github.test_release import declared
+
+ONE = declared(dev="1", prod="1")
+TWO = declared(dev="2", prod="1")
+COMMENTS = """\
+# top
+environments: # all
+  dev: {}
+
+  # of R&D
+  prod:
+    a: 1
+# end
+traffic: {}
+"""
+BELOW = COMMENTS.replace("dev: {}", "dev:\n    version: 2")
+
+
+@pytest.mark.parametrize(
+    ("seen", "wanted", "now", "expected"),
+    {
+        "nothing else": (ONE, TWO, ONE, TWO),
+        "another environment moved on": (
+            *(ONE, TWO, declared(dev="1", prod="9")),
+            declared(dev="2", prod="9"),
+        ),
+        "the wanted text changes another one": (ONE, declared(dev="2", prod="2"), ONE, TWO),
+        "declared already": (ONE, TWO, TWO, TWO),
+        "declared already, without an end": (ONE, TWO, TWO.rstrip(), TWO.rstrip()),
+        "no end of the last line": (ONE.rstrip(), TWO, ONE.rstrip(), TWO),
+        "a first entry after a line without an end": (
+            *("environments:\n  prod: 1", "environments:\n  dev: 1", "environments:\n  prod: 1"),
+            "environments:\n  prod: 1\n  dev: 1\n",
+        ),
+        "a first entry": (
+            *("environments:\n", "environments:\n  dev: 1\n", "environments:\n"),
+            "environments:\n  dev: 1\n",
+        ),
+        "a first entry before other keys": (
+            "environments:\n  prod: 1\ntraffic: {}\n",
+            "environments:\n  prod: 1\n  dev: 1\ntraffic: {}\n",
+            "environments:\n  prod: 2\n\n# words\ntraffic: {}\n",
+            "environments:\n  prod: 2\n  dev: 1\n\n# words\ntraffic: {}\n",
+        ),
+        "comments, blank lines and more lines stay": (
+            *(COMMENTS, BELOW, COMMENTS.replace("a: 1", "a: 2")),
+            BELOW.replace("a: 1", "a: 2"),
+        ),
+    }.values(),
+    ids=str,
+)
+def test_one_entry_changes(seen: str, wanted: str, now: str, expected: str) -> None:
+    assert with_entry("dev", seen, wanted, now) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "code"),
+    [
+        (declared(dev="3", prod="1"), "declared-meanwhile"),
+        (declared(prod="1"), "declared-meanwhile"),
+        (ONE.replace("  dev: ", "  dev: &dev "), "entries-unclear"),
+        (f"{ONE}  more: *dev\n", "entries-unclear"),
+        (f"{ONE}  dev: {{}}\n", "entries-unclear"),
+        (ONE.replace("  ", "    "), "entries-unclear"),
+        (ONE.replace("  ", "\t"), "entries-unclear"),
+        ("environments: {dev: {version: 1}}\n", "entries-unclear"),
+        (f"{ONE}environments:\n  dev: {{}}\n", "entries-unclear"),
+        ("", "entries-unclear"),
+    ],
+)
+def test_an_entry_that_is_not_as_seen_is_not_changed(now: str, code: str) -> None:
+    """Another declaration, or one that cannot be told apart from the others."""
+    with pytest.raises(Refused, match=code):
+        with_entry("dev", ONE, declared(dev="2", prod="1"), now)

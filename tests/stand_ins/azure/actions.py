@@ -1,0 +1,30 @@
+"""What a role has to allow for a request: azure-resource-manager/management/control-plane-and-data-
+plane, and role-based-access-control/role-definitions, "Actions format".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_WORKSPACE = re.compile(
+    r"(?i)(?P<method>[A-Z]+) /subscriptions/[^/]+/resourceGroups/[^/]+/providers/"
+    r"Microsoft\.MachineLearningServices/workspaces/[^/?]+(?P<part>/[^?]*)?"
+)
+_VERBS = {"GET": "read", "HEAD": "read", "PUT": "write", "PATCH": "write", "DELETE": "delete"}
+
+
+def actions(requests: Iterable[str]) -> set[str]:
+    """Of requests to the control plane of a workspace, each as `METHOD path`.
+
+    Without one that azure-ai-ml sends for datastores with credentials alone: the stand-in's have
+    some, those of `infra` have none.
+    """
+    needed = set()
+    for line in requests:
+        if match := _WORKSPACE.match(line):
+            parts = (match["part"] or "").strip("/").split("/")[::2]
+            verb = _VERBS.get(match["method"], "action")
+            kinds = ("Microsoft.MachineLearningServices", "workspaces", *filter(None, parts))
+            needed.add("/".join((*kinds, verb)))
+    return needed - {"Microsoft.MachineLearningServices/workspaces/datastores/listSecrets/action"}
