@@ -30,6 +30,7 @@ from ml.serving.scoring.members import Members, is_of_members
 from ml.toolkit.data.datasets import TEST, TRAIN, Dataset, Numbers, read_dataset
 from ml.toolkit.training import searched
 from ml.toolkit.training.model_folder import seal, unseal
+from ml.toolkit.training.segments import checkpointed
 from ml.toolkit.training.tracking import tracking
 
 # Contributions may take time for each row; the shares of so many hardly change with more.
@@ -148,16 +149,19 @@ def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train one model.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--checkpoints", type=Path, help="the folder that a restart goes on from")
     parser.add_argument("--seed", type=int, default=0)
     for name, usual in project.model.SETTINGS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(usual), default=usual)
     settings = vars(parser.parse_args(arguments))
-    data, folder, seed = (settings.pop(name) for name in ("data", "model", "seed"))
+    names = ("data", "model", "checkpoints", "seed")
+    data, folder, checkpoints, seed = (settings.pop(name) for name in names)
     dataset = project.read(data)
     with tracking() as tracker:
         tracker.parameters({**settings, "seed": seed})
         began = time.perf_counter()
-        columns, fitted = project.fit(dataset, settings, seed)
+        with checkpointed(checkpoints):
+            columns, fitted = project.fit(dataset, settings, seed)
         scores = project.scores(dataset, VALIDATION, columns, fitted)
         metrics = _metrics(dataset, scores)
         seconds = time.perf_counter() - began
