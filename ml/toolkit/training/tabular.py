@@ -10,7 +10,7 @@ import argparse
 import hashlib
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,11 +44,14 @@ _BESIDE = frozenset({"evaluate.py", "metrics.py", "endpoint", "tests"})
 class Answering(Protocol):
     """What is asked of a model that is there."""
 
+    @property
+    def contributions(self) -> Callable[[Path, NDArray[np.float64]], Contributions | str] | str:
+        """What each column adds to the scores of rows by the model in a folder, or why that is not
+        known.
+        """
+
     def predict(self, model: Any, table: NDArray[np.float64], /) -> NDArray[np.float64]:
         """Its answer to each row."""
-
-    def contributions(self, folder: Path, table: NDArray[np.float64], /) -> Contributions | str:
-        """What each column adds to the scores, or why that is not known."""
 
 
 class Model(Answering, Protocol):
@@ -240,7 +243,9 @@ def evaluate(
         ]
         for of in (project.fit(dataset, settings, seed + more) for more in REFITS)
     ]
-    taken = columns.matrix(dataset.test.rows)
+    taken, explained = columns.matrix(dataset.test.rows), model_of.contributions
+    if not isinstance(explained, str):
+        explained = explained(options.model, taken[:EXPLAINED])
     with tracking() as tracker:
         try:
             evaluation = measurement.evaluate(
@@ -253,7 +258,7 @@ def evaluate(
                     **facts,
                 ),
                 Features(columns.names, taken),
-                model_of.contributions(options.model, taken[:EXPLAINED]),
+                explained,
                 task=about.task,
                 primary_metric=about.primary_metric,
                 model=model,
