@@ -13,7 +13,8 @@ from ml.serving.scoring.columns import Encoding
 @dataclass(frozen=True)
 class Library:
     """`search` has an entry of Azure ML's search space for each of the `settings`; `formats` are
-    those of the model folder's files, as the gate `format` calls them.
+    those of the model folder's files, as the gate `format` calls them; `resumes` says that its
+    training keeps checkpoints.
     """
 
     settings: Mapping[str, int | float]
@@ -21,6 +22,7 @@ class Library:
     formats: tuple[str, ...]
     encoding: Encoding = "codes"
     environment: str = "ml-cpu"
+    resumes: bool = False
 
 
 def _uniform(low: float, high: float) -> Mapping[str, Any]:
@@ -44,6 +46,7 @@ LIBRARIES: Mapping[str, Library] = {
             "feature_fraction": _uniform(0.4, 1.0),
         },
         formats=("lightgbm-text", "json"),
+        resumes=True,
     ),
     "sklearn": Library(
         settings={"penalty": 1.0},
@@ -70,6 +73,7 @@ LIBRARIES: Mapping[str, Library] = {
             "colsample_bytree": _uniform(0.4, 1.0),
         },
         formats=("xgboost-json", "json"),
+        resumes=True,
     ),
 }
 

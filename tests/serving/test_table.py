@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ml.serving.scoring.columns import Columns, Row
 from ml.serving.scoring.manifest import write_manifest
 from ml.serving.scoring.messages import BadRequest
-from ml.serving.scoring.table import MOST_ROWS, Table
+from ml.serving.scoring.table import MOST_ROWS, Table, endpoint
 
 NAMES = ["size", "place"]
 
@@ -57,6 +57,16 @@ def test_an_answer_has_a_number_a_row(opened: Any, tmp_path: Path) -> None:
     assert answer == {"predictions": [2.5, 0.0], "model_digest": digest}
     assert table.predict(body([1.5, "south"]).decode()) == [2.5]
     assert table.predict(body()) == []
+
+
+def test_an_endpoint_opens_then_answers(opened: Any) -> None:
+    """The two functions of a score.py; a second `init` opens the model anew."""
+    opened()
+    init, run = endpoint(same, lambda folder: "", summed)
+    for _ in range(2):
+        init()
+        answer = run(body([1.5, "south"]).decode())
+        assert isinstance(answer, dict) and answer["predictions"] == [2.5]
 
 
 def test_of_several_classes_the_answer_is_the_label(opened: Any) -> None:

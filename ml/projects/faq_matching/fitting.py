@@ -18,8 +18,10 @@ from ml.projects.faq_matching.pairs import sample_pairs, training_features
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import Split
 from ml.projects.faq_matching.vectors import Array, Index
-from ml.toolkit.training.boosting import lightgbm
+from ml.toolkit.training.boosting import Watch, boost_lightgbm, lightgbm
 
+# Trees of a segment, after each of which there is a checkpoint: there are few trees here.
+SEGMENT = 20
 # step (trees so far), metrics of the validation questions
 Report = Callable[[int, dict[str, float]], None]
 
@@ -130,12 +132,8 @@ def _boost(
             label > 0, len(label) / (2 * matches), len(label) / (2 * (len(label) - matches))
         )
     data = lgb.Dataset(features, label, group=group, weight=weight, feature_name=list(NAMES))
-    booster = lgb.train(
-        parameters,
-        data,
-        num_boost_round=settings.trees,
-        callbacks=[watch] if watch else None,
-    )
+    watching = Watch(watch.features, watch.every, watch.look) if watch else None
+    booster = boost_lightgbm(parameters, data, settings.trees, segment=SEGMENT, watch=watching)
     if watch and watch.best_trees < settings.trees:
         text = booster.model_to_string(num_iteration=watch.best_trees)
         booster = lgb.Booster(model_str=text)
@@ -143,7 +141,7 @@ def _boost(
 
 
 class _Watch:
-    """Scores the watched questions with the trees of the last rounds and reports their ranks.
+    """Ranks the entries for the watched questions and reports how well.
 
     `best_trees` is the latest report whose gain@3 no other exceeds.
     """
@@ -154,25 +152,16 @@ class _Watch:
         texts = [faq.questions[row].text for row in watched]
         self.expected = np.array([faq.questions[row].entry for row in watched])
         self.features = model.features(texts).reshape(-1, len(NAMES))
-        self.scores = np.zeros(len(self.features))
-        self.report, self.every, self.done = report, every, 0
+        self.report, self.every = report, every
         self.best, self.best_trees = -1.0, 0
 
-    def __call__(self, environment: Any) -> None:
-        trees = environment.iteration + 1
-        if trees % self.every and trees != environment.end_iteration:
-            return
-        self.scores += environment.model.predict(
-            self.features,
-            raw_score=True,
-            start_iteration=self.done,
-            num_iteration=trees - self.done,
-        )
-        self.done = trees
-        positions = ranks(self.scores.reshape(len(self.expected), -1), self.expected)
+    def look(self, trees: int, scores: Array, again: bool) -> None:
+        """Report, unless it was reported before an interruption."""
+        positions = ranks(scores.reshape(len(self.expected), -1), self.expected)
         if (gain := gain_at(positions, 3)) >= self.best:
             self.best, self.best_trees = gain, trees
-        self.report(trees, validation_metrics(positions))
+        if not again:
+            self.report(trees, validation_metrics(positions))
 
 
 def validation_metrics(positions: Index) -> dict[str, float]:

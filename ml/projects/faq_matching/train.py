@@ -19,6 +19,7 @@ from ml.projects.faq_matching.prepare import add_data_arguments, prepare
 from ml.projects.faq_matching.settings import Hyperparameters, add_arguments, boolean
 from ml.projects.faq_matching.splits import TRAIN, VALIDATION, Split, shuffled
 from ml.toolkit.training.boosting import threads
+from ml.toolkit.training.segments import checkpointed
 from ml.toolkit.training.timing import latency
 from ml.toolkit.training.tracking import tracking
 
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     add_data_arguments(parser)
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--checkpoints", type=Path, help="the folder that a restart goes on from")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--report-every", type=int, default=10, help="trees between two reports")
     parser.add_argument("--refits", type=int, default=0, help="other seeds, for the stability")
@@ -54,17 +56,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tracker.parameters(
             {**settings.as_dict(), "seed": options.seed, "shuffled_labels": options.shuffled}
         )
-        model = fit(
-            faq,
-            split,
-            split.rows(TRAIN),
-            settings,
-            seed=options.seed,
-            threads=threads(),
-            report=lambda step, metrics: tracker.metrics(metrics, step),
-            watched=validation,
-            every=options.report_every,
-        )
+        with checkpointed(options.checkpoints):
+            model = fit(
+                faq,
+                split,
+                split.rows(TRAIN),
+                settings,
+                seed=options.seed,
+                threads=threads(),
+                report=lambda step, metrics: tracker.metrics(metrics, step),
+                watched=validation,
+                every=options.report_every,
+            )
         if options.shuffled:
             model = replace(model, settings={**model.settings, "shuffled_labels": True})
         texts, expected = texts_of(faq, validation), entries_of(faq, validation)

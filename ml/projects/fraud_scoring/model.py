@@ -13,8 +13,8 @@ from ml.measures.contributions import Contributions
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.trees import Trees
 from ml.toolkit.data.datasets import Numbers
+from ml.toolkit.training.boosting import boost_lightgbm, lightgbm, threads
 from ml.toolkit.training.boosting import contributions as contributions_of_trees
-from ml.toolkit.training.boosting import lightgbm, threads
 
 FILE = "model.txt"
 # Each is an argument of train.py, and may be an entry of `search_space` in jobs/sweep.yml. The last
@@ -67,13 +67,12 @@ def fit(
         **{"num_threads": threads(), "verbosity": -1},
         **settings,
     }
-    stop = lgb.early_stopping(50, verbose=False)
-    booster = lgb.train(parameters, data, trees, valid_sets=[watched], callbacks=[stop])
+    booster = boost_lightgbm(parameters, data, trees, watched)
     first = booster.dump_model(num_iteration=1)["tree_info"][0]
     for leaf in range(first["num_leaves"]):
         value = booster.get_leaf_output(0, leaf) - log(weight / share)
         booster.set_leaf_output(0, leaf, value)
-    return lgb.Booster(model_str=booster.model_to_string(num_iteration=booster.best_iteration))
+    return booster
 
 
 def save(model: Any, folder: Path) -> None:

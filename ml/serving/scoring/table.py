@@ -2,14 +2,9 @@
 
     from ml.projects.churn.columns import derive
     from ml.projects.churn.model import load, predict
-    from ml.serving.scoring.table import Table
+    from ml.serving.scoring.table import endpoint
 
-    def init() -> None:
-        global table
-        table = Table.open(derive, load, predict)
-
-    def run(body: str) -> object:
-        return table.answer(body)
+    init, run = endpoint(derive, load, predict)
 
 A request has Azure ML's own form for tables, {"input_data": {"columns": [...], "data": [[...]]}},
 the columns in any order; the answer is {"predictions": [...], "model_digest": "…"}: for each row a
@@ -157,3 +152,20 @@ class Table:
         if np.isfinite(others).all():
             name = self._columns.names[int(sizes.max(axis=0).argmax())]
             raise BadRequest(name[:80], "a number too large for the model", "one that it can take")
+
+
+def endpoint(
+    derive: Derive,
+    load: Callable[[Path], Any],
+    predict: Callable[[Any, NDArray[np.float64]], NDArray[Any]],
+) -> tuple[Callable[[], None], Callable[[str], object]]:
+    """The `init` and the `run` of a score.py: the first opens the table, the second answers."""
+    tables: list[Table] = []
+
+    def init() -> None:
+        tables[:] = [Table.open(derive, load, predict)]
+
+    def run(body: str) -> object:
+        return tables[0].answer(body)
+
+    return init, run

@@ -1,4 +1,5 @@
-"""LightGBM: its import without packages that training does not use, and its contributions.
+"""Boosted trees, grown in segments; LightGBM's import without packages that training does not use,
+and its contributions.
 
 `import lightgbm` also imports scikit-learn, pandas and matplotlib where they are installed, for its
 wrappers of them: 1.1 s against 0.2 s, in every trial of a sweep.
@@ -9,6 +10,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.measures.contributions import Contributions
+from ml.toolkit.training.segments import PATIENCE, ROUNDS, Segments, identity_of
 
 # Contributions are sums of doubles over a few hundred trees.
 ROUNDING = 1e-6
@@ -64,3 +69,174 @@ def contributions(booster: Any, rows: NDArray[Any]) -> Contributions:
     if not error <= ROUNDING:
         raise NotAdditive(f"contributions are up to {error:g} of the score from adding up to it")
     return Contributions(shap_values[:, :-1], len(rows), "TreeSHAP", error)
+
+
+@dataclass
+class Watch:
+    """Rows to look at while trees grow: every so many trees, and after the last, `report` gets
+    their number, the raw scores of `rows`, and whether the training had reported that before it
+    was interrupted.
+    """
+
+    rows: NDArray[Any]
+    every: int
+    report: Callable[[int, NDArray[Any], bool], None]
+    _seen: int = field(default=0, init=False)
+    _scores: Any = field(default=0.0, init=False)
+
+    def look(self, model: Any, first: int, trees: int, due: bool, again: bool, ends: bool) -> None:
+        """`model` has the trees from number `first`; `ends` says that a segment does."""
+        due = due or trees % self.every == 0
+        if trees == self._seen or not (due or ends):
+            return
+        self._scores = self._scores + _raw(model, self.rows, self._seen - first, trees - first)
+        self._seen = trees
+        if due:
+            self.report(trees, self._scores, again)
+
+
+def boost_lightgbm(
+    parameters: Mapping[str, Any],
+    data: Any,
+    rounds: int,
+    watched: Any = None,
+    *,
+    patience: int = PATIENCE,
+    segment: int = ROUNDS,
+    watch: Watch | None = None,
+) -> Any:
+    """A booster of LightGBM, grown in segments: the same whether the training was interrupted.
+
+    `data` and `watched` are Datasets of numpy arrays that were not constructed yet. With `watched`
+    training ends when its first metric was no better for `patience` rounds, and the booster has the
+    trees up to the best; with dart, which changes trees that are there, it has all rounds. Raises
+    ValueError for a random forest, whose trees are averaged, and for dart with `watch`.
+    """
+    lgb = lightgbm()
+    kinds = {str(parameters.get(name)) for name in ("boosting", "boosting_type", "boost")}
+    if kinds & {"rf", "random_forest"}:
+        raise ValueError("a random forest does not boost: lightgbm.train trains it")
+    if watch is not None and "dart" in kinds:
+        raise ValueError("dart changes trees that `watch` has looked at")
+    stops = watched is not None and "dart" not in kinds
+    sets = [data] if watched is None else [data, watched]
+    rows = [of.data for of in sets]
+    if not all(isinstance(of, np.ndarray) for of in rows):
+        raise ValueError("expected Datasets of numpy arrays that were not constructed yet")
+    content = (
+        getattr(of, name)
+        for of in sets
+        for name in ("data", "label", "weight", "group", "init_score", "categorical_feature")
+    )
+    segments = Segments(rounds, segment, identity_of(parameters, lgb.__version__, *content))
+    growth, scores = segments.growth, [of.init_score for of in sets]
+    # The bins follow from the seed too, and all segments share those of the first.
+    data.params = {**(data.params or {}), **parameters}
+    data.construct()
+
+    def begin_with(first: int, end: int) -> None:
+        """Add the trees of a segment to the scores that the next one begins with."""
+        for at, of in enumerate(sets if end > first else ()):
+            raw = _raw(whole, rows[at], first, end, parameters.get("num_threads", 0))
+            scores[at] = raw if scores[at] is None else scores[at] + raw
+            of.set_init_score(scores[at])
+
+    def after_round(environment: Any) -> None:
+        model, first = environment.model, growth.trees
+        trees = first + model.current_iteration()
+        if watch is not None:
+            ends = environment.iteration + 1 == environment.end_iteration
+            watch.look(model, first, trees, trees == rounds, False, ends)
+        if stops:
+            _, _, value, larger, *_ = environment.evaluation_result_list[0]
+            if growth.measured(trees, value, larger, patience):
+                raise lgb.EarlyStopException(environment.iteration, [])
+
+    whole = lgb.Booster(model_str=segments.model.decode()) if segments.model else None
+    for first, end in pairwise((0, *growth.ends)):
+        begin_with(first, end)
+    for trees in range(1, growth.trees + 1 if watch is not None else 1):
+        watch.look(whole, 0, trees, trees == rounds, True, trees in growth.ends)
+    for more in segments:
+        booster = lgb.train(
+            segments.seeded(parameters), data, more, valid_sets=sets[1:], callbacks=[after_round]
+        )
+        text = _joined(segments.model.decode(), booster.model_to_string(num_iteration=-1))
+        whole, first = lgb.Booster(model_str=text), growth.trees
+        segments.grown(whole.model_to_string(num_iteration=-1).encode(), whole.current_iteration())
+        if not segments.are_over:
+            begin_with(first, growth.trees)
+    best = growth.best_trees if stops else -1
+    return lgb.Booster(model_str=whole.model_to_string(num_iteration=best))
+
+
+def boost_xgboost(
+    parameters: Mapping[str, Any],
+    data: Any,
+    rounds: int,
+    watched: Any = None,
+    *,
+    patience: int = PATIENCE,
+    segment: int = ROUNDS,
+) -> Any:
+    """A booster of XGBoost as `boost_lightgbm` makes one; the data are DMatrix."""
+    import xgboost as xgb
+
+    sets = [data] if watched is None else [data, watched]
+    segments = Segments(rounds, segment, identity_of(parameters, xgb.__version__, *_content(sets)))
+    growth = segments.growth
+
+    class AfterRound(xgb.callback.TrainingCallback):  # type: ignore[misc]
+        """Ends the training as `Growth` decides."""
+
+        def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+            (name, values), *_ = evals_log["watched"].items()
+            larger = name.startswith(_LARGER) and name != "mape"
+            return growth.measured(model.num_boosted_rounds(), values[-1], larger, patience)
+
+    for more in segments:
+        booster = xgb.train(
+            segments.seeded(parameters),
+            data,
+            more,
+            evals=[(watched, "watched")] if watched is not None else [],
+            # The bytes of a checkpoint, in an uninterrupted training too.
+            xgb_model=xgb.Booster(model_file=bytearray(segments.model)) if segments.model else None,
+            callbacks=[AfterRound()] if watched is not None else [],
+            verbose_eval=False,
+        )
+        segments.grown(bytes(booster.save_raw("json")), booster.num_boosted_rounds())
+    whole = xgb.Booster(model_file=bytearray(segments.model))
+    return whole[: growth.best_trees] if watched is not None else whole
+
+
+# Metrics of XGBoost of which more is better; LightGBM says it.
+_LARGER = ("auc", "aucpr", "pre", "map", "ndcg")
+
+
+def _raw(model: Any, rows: NDArray[Any], first: int, end: int, threads: int = 0) -> NDArray[Any]:
+    """Raw scores by the trees from `first` to `end`, which is larger: for none there are all."""
+    counts = {"start_iteration": first, "num_iteration": end - first, "num_threads": threads}
+    return np.asarray(model.predict(rows, raw_score=True, **counts))
+
+
+def _joined(whole: str, segment: str) -> str:
+    """LightGBM's text of a model with the trees of a segment at its end.
+
+    Without the sizes of the trees its reader looks for them one after another, whatever their
+    numbers; a Booster writes both anew.
+    """
+    if not whole:
+        return segment
+    head, tree, rest = whole.partition("\nTree=")
+    head = "\n".join(line for line in head.split("\n") if not line.startswith("tree_sizes="))
+    trees, end, foot = rest.partition("end of trees\n")
+    grown = segment.partition(tree)[2].partition(end)[0]
+    return head + tree + trees + tree.lstrip() + grown + end + foot
+
+
+def _content(sets: Sequence[Any]) -> Iterator[Any]:
+    for of in sets:
+        rows = of.get_data()
+        yield from (rows.data, rows.indices, rows.indptr, of.get_label(), of.get_weight())
+        yield from (of.get_base_margin(), of.get_group(), of.feature_types)

@@ -10,7 +10,7 @@ import argparse
 import hashlib
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ from ml.serving.scoring.members import Members, is_of_members
 from ml.toolkit.data.datasets import TEST, TRAIN, Dataset, Numbers, read_dataset
 from ml.toolkit.training import searched
 from ml.toolkit.training.model_folder import seal, unseal
+from ml.toolkit.training.segments import checkpointed
 from ml.toolkit.training.tracking import tracking
 
 # Contributions may take time for each row; the shares of so many hardly change with more.
@@ -43,11 +44,14 @@ _BESIDE = frozenset({"evaluate.py", "metrics.py", "endpoint", "tests"})
 class Answering(Protocol):
     """What is asked of a model that is there."""
 
+    @property
+    def contributions(self) -> Callable[[Path, NDArray[np.float64]], Contributions | str] | str:
+        """What each column adds to the scores of rows by the model in a folder, or why that is not
+        known.
+        """
+
     def predict(self, model: Any, table: NDArray[np.float64], /) -> NDArray[np.float64]:
         """Its answer to each row."""
-
-    def contributions(self, folder: Path, table: NDArray[np.float64], /) -> Contributions | str:
-        """What each column adds to the scores, or why that is not known."""
 
 
 class Model(Answering, Protocol):
@@ -148,16 +152,19 @@ def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train one model.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--checkpoints", type=Path, help="the folder that a restart goes on from")
     parser.add_argument("--seed", type=int, default=0)
     for name, usual in project.model.SETTINGS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(usual), default=usual)
     settings = vars(parser.parse_args(arguments))
-    data, folder, seed = (settings.pop(name) for name in ("data", "model", "seed"))
+    names = ("data", "model", "checkpoints", "seed")
+    data, folder, checkpoints, seed = (settings.pop(name) for name in names)
     dataset = project.read(data)
     with tracking() as tracker:
         tracker.parameters({**settings, "seed": seed})
         began = time.perf_counter()
-        columns, fitted = project.fit(dataset, settings, seed)
+        with checkpointed(checkpoints):
+            columns, fitted = project.fit(dataset, settings, seed)
         scores = project.scores(dataset, VALIDATION, columns, fitted)
         metrics = _metrics(dataset, scores)
         seconds = time.perf_counter() - began
@@ -236,7 +243,9 @@ def evaluate(
         ]
         for of in (project.fit(dataset, settings, seed + more) for more in REFITS)
     ]
-    taken = columns.matrix(dataset.test.rows)
+    taken, explained = columns.matrix(dataset.test.rows), model_of.contributions
+    if not isinstance(explained, str):
+        explained = explained(options.model, taken[:EXPLAINED])
     with tracking() as tracker:
         try:
             evaluation = measurement.evaluate(
@@ -249,7 +258,7 @@ def evaluate(
                     **facts,
                 ),
                 Features(columns.names, taken),
-                model_of.contributions(options.model, taken[:EXPLAINED]),
+                explained,
                 task=about.task,
                 primary_metric=about.primary_metric,
                 model=model,

@@ -1,0 +1,193 @@
+"""Boosting in segments: a training that was interrupted ends with the model of one that was not.
+
+LightGBM and XGBoost go on from a model, but their random numbers begin anew there: with bagging,
+feature_fraction, goss, dart or subsample the trees are others than without the interruption. So
+every training begins anew after the same rounds, interrupted or not, each segment with a seed that
+follows from its number. After each, the model and what early stopping has seen are written to the
+folder of `checkpointed`, on which a training that is started again goes on.
+
+A checkpoint is a folder `round-00000200` with the model, state.json and manifest.json, which is
+written last: the sha256 of the files are compared before anything reads them. On a mounted
+container a rename is not one act, so the manifest alone decides what is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ml.serving.scoring.manifest import ManifestError, verify, write_manifest
+
+# Rounds of a segment. Fewer lose less of an interrupted training, and take longer:
+# `make bench ARGS=segments`.
+ROUNDS = 100
+# Rounds without a better value after which a training ends.
+PATIENCE = 50
+# Far enough apart for trainings whose seeds are neighbours to share no segment's seed.
+_STRIDE, _SEEDS = 1_000_003, 2**31
+_PREFIX, _MODEL, _STATE = "round-", "model", "state.json"
+# The one before the newest too, for the case that the newest is not whole.
+_KEPT = 2
+# What does not decide which trees grow: another node may have other cores.
+_BESIDE = frozenset({"num_threads", "nthread", "n_jobs", "verbosity", "verbose"})
+
+_folder: ContextVar[Path | None] = ContextVar("checkpoints", default=None)
+
+
+@contextmanager
+def checkpointed(folder: Path | None) -> Iterator[None]:
+    """Keep the checkpoints of trainings within the block in `folder`, an output of the job that
+    survives a restart; None keeps none.
+    """
+    token = _folder.set(folder)
+    try:
+        yield
+    finally:
+        _folder.reset(token)
+
+
+@dataclass
+class Growth:
+    """How far a training is. `ends` are the trees (of each class) after each segment, which may be
+    fewer than the rounds: a round that finds no split adds none.
+    """
+
+    rounds: int = 0
+    ends: list[int] = field(default_factory=list)
+    best: float | None = None
+    best_trees: int = 0
+    waited: int = 0
+    is_over: bool = False
+
+    @property
+    def trees(self) -> int:
+        """After the last segment that ended."""
+        return self.ends[-1] if self.ends else 0
+
+    def measured(self, trees: int, value: float, larger: bool, patience: int) -> bool:
+        """Take in the metric of a round; whether the training is over."""
+        best = self.best
+        if best is None or best != best or (value > best if larger else value < best):
+            self.best, self.best_trees, self.waited = value, trees, 0
+        else:
+            self.waited += 1
+            self.is_over = self.waited >= patience
+        return self.is_over
+
+
+class Segments:
+    """The segments of one training that are still to grow, and its checkpoints.
+
+    `identity` says which training it is, as `identity_of` makes it: a checkpoint of another one is
+    not its own. `model` is what the last segment left, b"" before the first.
+    """
+
+    def __init__(self, rounds: int, size: int, identity: Iterable[bytes]) -> None:
+        if rounds < 1 or size < 1:
+            raise ValueError(f"{rounds} rounds in segments of {size}: expected one at least")
+        self._total, self._size = rounds, size
+        self.growth, self.model = Growth(), b""
+        folder, self._place = _folder.get(), None
+        if folder is not None:
+            digest = hashlib.sha256(f"{rounds} {size}".encode())
+            for content in identity:
+                digest.update(len(content).to_bytes(8, "little") + content)
+            self._place = folder / digest.hexdigest()[:16]
+            self._restore()
+
+    def __iter__(self) -> Iterator[int]:
+        """The rounds of each segment to grow, until the training is over."""
+        while not self.are_over:
+            yield min(self._size, self._total - self.growth.rounds)
+
+    @property
+    def are_over(self) -> bool:
+        """Whether no segment is left to grow."""
+        return self.growth.is_over or self.growth.rounds >= self._total
+
+    @property
+    def number(self) -> int:
+        """Of the segment that grows, from 0."""
+        return self.growth.rounds // self._size
+
+    def seeded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters for the segment that grows: the first has the seeds as they are."""
+        shift = self.number * _STRIDE
+        names = {name for name in parameters if name.endswith("seed") or name == "random_state"}
+        names -= {"data_random_seed"}  # of the bins, which all segments share
+        if shift and not names:
+            return {**parameters, "seed": shift % _SEEDS}
+        return {**parameters, **{name: (parameters[name] + shift) % _SEEDS for name in names}}
+
+    def grown(self, model: bytes, trees: int) -> None:
+        """Keep what a segment left: the whole model, of so many trees."""
+        self.model = model
+        self.growth.ends.append(trees)
+        self.growth.rounds = min(self.growth.rounds + self._size, self._total)
+        if self._place is None:
+            return
+        checkpoint = self._place / f"{_PREFIX}{self.growth.rounds:08}"
+        state = json.dumps(asdict(self.growth))
+        try:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            checkpoint.mkdir(parents=True)
+            _write(checkpoint / _MODEL, model)
+            _write(checkpoint / _STATE, state.encode())
+            write_manifest(checkpoint)
+        except OSError as error:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            _warn("no-checkpoint", f"{checkpoint}: {error.strerror or error}", "training goes on")
+            return
+        for older in self._checkpoints()[_KEPT:]:
+            shutil.rmtree(older, ignore_errors=True)
+
+    def _restore(self) -> None:
+        for checkpoint in self._checkpoints():
+            try:
+                verify(checkpoint)
+                state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
+                self.growth, self.model = Growth(**state), (checkpoint / _MODEL).read_bytes()
+            except (ManifestError, OSError) as error:
+                _warn("skipped-checkpoint", str(error), "an earlier one, or the start, is taken")
+                continue
+            print(f"resumed after {self.growth.rounds} rounds: {checkpoint}", flush=True)
+            return
+
+    def _checkpoints(self) -> list[Path]:
+        """The newest first."""
+        assert self._place is not None
+        return sorted(self._place.glob(f"{_PREFIX}*"), reverse=True)
+
+
+def identity_of(parameters: Mapping[str, Any], *contents: Any) -> Iterator[bytes]:
+    """Bytes that differ where a training would: parameters, and arrays, texts or None."""
+    deciding = {name: of for name, of in parameters.items() if name not in _BESIDE}
+    yield json.dumps(deciding, sort_keys=True, default=str).encode()
+    for content in contents:
+        if isinstance(content, np.ndarray):
+            yield f"{content.dtype.str} {content.shape}".encode()
+            yield np.ascontiguousarray(content).data.cast("B") if content.size else b""
+        else:
+            yield json.dumps(content, default=str).encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _warn(code: str, found: str, then: str) -> None:
+    print(f"warning[{code}]: {found}\n  {then}", file=sys.stderr, flush=True)
