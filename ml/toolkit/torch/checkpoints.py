@@ -315,7 +315,7 @@ class Checkpoints:
             shutil.rmtree(gone)
 
     def _tensors(self) -> tuple[dict[str, Any], dict[str, torch.Tensor], set[str]]:
-        """What is kept: facts as JSON, this process's tensors, and which of them to copy at once."""
+        """What is kept: facts as JSON, this process's tensors, and which to copy at once."""
         facts: dict[str, Any] = {}
         tensors: dict[str, torch.Tensor] = {}
         volatile: set[str] = set()
