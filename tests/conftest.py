@@ -29,6 +29,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--torture`, which is what `make torture` says."""
     parser.addoption("--torture", action="store_true", help="every round of the randomised tests")
+    parser.addoption("--quick", action="store_true", help="with --torture: a tenth of the kills")
 
 
 @pytest.fixture
@@ -145,6 +146,16 @@ def pytest_terminal_summary(
     """Say how many cases of the gates were decided as their data files say, and of the attacks."""
     if config.option.markexpr == "attack":
         _show_attacks(terminalreporter)
+    kills = Counter[str]()
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            kills.update(dict(report.user_properties).get("kills", {}))
+    if kills:
+        different = kills.pop("different")
+        ways = ", ".join(f"{count} {way}" for way, count in sorted(kills.items()))
+        terminalreporter.write_line(
+            f"checkpoint: {kills.total()} kills ({ways}), {different} weights differ"
+        )
     passed = [report.nodeid for report in terminalreporter.stats.get("passed", [])]
     kinds = {
         kind: [one for one in passed if f"test_gate_cases.py::test_a_gate_{kind}[" in one]

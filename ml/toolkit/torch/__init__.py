@@ -1,0 +1,1 @@
+"""Parts of a training loop by PyTorch; the loop itself stays the project's own."""

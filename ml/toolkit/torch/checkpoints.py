@@ -1,0 +1,461 @@
+"""Checkpoints of a training: complete, whole or not there, checked before anything opens them.
+
+A checkpoint is a folder `step-00000120` with torch.distributed.checkpoint's files (tensors; each
+process writes its share), `state.json` (all else), `rank-N.json` (the random state of a process)
+and `manifest.json`: the sha256 of every file. It is written under another name and renamed. On a
+mounted container a rename is not one act, so the manifest decides what is whole.
+
+    with Checkpoints(folder, world, {"model": model, "optimiser": optimiser}, every_steps=200) as c:
+        step = c.restore()
+        ...
+            updates.step()
+            c.after(step)
+
+A snapshot is copied while the next forward and backward passes run, and is joined before the
+optimiser's next step, which a hook of the optimiser sees to. Buffers (as BatchNorm's), which a
+forward pass changes, are copied at once. Nothing else may change weights in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ml.toolkit.torch import snapshot, stored
+from ml.toolkit.torch.distributed import World
+from ml.toolkit.torch.evictions import SCHEDULED_EVENTS, Evicted, Evictions
+
+PREFIX = "step-"
+_UNFINISHED, _ASIDE = ".unfinished", ".set-aside"
+
+
+class CheckpointError(SystemExit):
+    """A checkpoint cannot be written or read; ends a script that does not catch it with the
+    sentence and no traceback.
+    """
+
+    def __init__(self, code: str, found: str, hint: str) -> None:
+        super().__init__(f"error[{code}]: {found}\n  hint: {hint}")
+
+
+class Checkpoints:
+    """The checkpoints of one training in `folder`, a declared output that survives a restart.
+
+    state: what is kept, by name: each has `state_dict` and `load_state_dict` (models, optimisers,
+    schedules, `Updates`, `Batches`). What is no model's or optimiser's has to be alike in every
+    process. The random states of every process are kept besides.
+    every_steps, every_s: when a checkpoint is due, besides after each step that has a metric.
+    keep_last, keep_best: how many stay, by step and by metric (`best` says which is better).
+    events: the address of Azure's Scheduled Events, or None.
+
+    Every process makes one, alike, and calls its methods at the same steps.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        world: World,
+        state: Mapping[str, Any],
+        *,
+        every_steps: int | None = None,
+        every_s: float | None = None,
+        keep_last: int = 2,
+        keep_best: int = 0,
+        best: Literal["highest", "lowest"] = "highest",
+        events: str | None = SCHEDULED_EVENTS,
+    ) -> None:
+        if keep_last < 1 or keep_best < 0:
+            raise ValueError("keep_last is at least 1, keep_best at least 0")
+        self.folder, self.blocked_s = Path(folder), 0.0
+        self._world, self._every_steps, self._every_s = world, every_steps, every_s
+        self._keep = (keep_last, keep_best, best)
+        self._state = {name: _bare(part) for name, part in state.items()}
+        self._evictions = Evictions(events)
+        # Threads of one process must not meet others' in one group: each needs its own.
+        self._writing = dist.new_group(backend="gloo")
+        self._stager = snapshot.Stager()
+        self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._staging: Future[None] | None = None
+        self._published: Future[None] | None = None
+        self._reserved = False
+        self._saved_step, self._saved_at = -1, time.monotonic()
+        self._noticed = False
+
+    def __enter__(self) -> Self:
+        if self._world.first:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for stale in self.folder.glob(f"{PREFIX}*{_UNFINISHED}"):
+                shutil.rmtree(stale)
+        self._world.barrier()
+        self._evictions.__enter__()
+        self._hooks = [
+            part.register_step_pre_hook(lambda *_: self.join())
+            for part in self._state.values()
+            if isinstance(part, torch.optim.Optimizer)
+        ]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        try:
+            self.finish()
+        except (CheckpointError, RuntimeError):
+            if kind is None:
+                raise
+        finally:
+            self._evictions.__exit__()
+            self._finisher.shutdown()
+            self._stager.close()
+
+    def after(self, step: int, metric: float | None = None) -> None:
+        """Save what is due after `step` steps. `metric` decides which are best; NaN is never.
+
+        After SIGTERM to any process, all save and Evicted ends them with exit code 143.
+        """
+        began = time.perf_counter()
+        late = self._every_s is not None and time.monotonic() - self._saved_at >= self._every_s
+        published = self._published
+        failed = published is not None and published.done() and published.exception() is not None
+        heard = self._evictions
+        agreed = torch.tensor([heard.leaving, bool(heard.noticed), late, failed], dtype=torch.int32)
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
+        leaving, noticed, late, failed = agreed.bool().tolist()
+        if failed:
+            self.finish()  # raises, in every process
+        due = late or metric is not None
+        due |= self._every_steps is not None and step % self._every_steps == 0
+        if noticed and not self._noticed:
+            self._say(f"step {step}: the node may go ({self._evictions.noticed}); saving")
+            self._noticed = due = True
+        if due or (leaving and self._saved_step != step):
+            self._begin(step, metric)
+        elif not self._reserved:
+            self._stager.reserve(self._tensors()[1])
+            self._reserved = True
+        self.blocked_s += time.perf_counter() - began
+        if leaving:
+            self.finish()
+            self._say(f"step {step}: told to leave (SIGTERM); saved")
+            raise Evicted(step)
+
+    def save(self, step: int, metric: float | None = None) -> None:
+        """Save now, unless this step was saved, and wait until it is there."""
+        if self._saved_step != step or metric is not None:
+            self._begin(step, metric)
+        self.finish()
+
+    def join(self) -> None:
+        """Wait until the snapshot is copied: weights may change afterwards."""
+        if self._staging is not None:
+            began = time.perf_counter()
+            self._staging.result()
+            self._staging = None
+            self.blocked_s += time.perf_counter() - began
+
+    def finish(self) -> None:
+        """Wait until the checkpoint that is being written is there; raises CheckpointError."""
+        self.join()
+        published, self._published = self._published, None
+        if published is not None:
+            published.result()
+
+    def restore(self, before: int | None = None) -> int:
+        """Load the newest checkpoint that is whole and return its step; 0 where there is none.
+
+        With `before` it is one of an earlier step, and later ones are set aside. What is damaged is
+        set aside too, and said. Raises CheckpointError for a whole one of another model: the folder
+        is another training's.
+        """
+        self.finish()
+        numbers: list[int] = self._world.gather(sorted(_steps(self.folder), reverse=True))[0]
+        for step in numbers:
+            folder = self._place(step)
+            if before is not None and step >= before:
+                self._set_aside(folder, "it is of a later step than is gone back to")
+                continue
+            problem, manifest = self._checked(folder)
+            if isinstance(problem, stored.Foreign):
+                raise CheckpointError(
+                    "foreign-checkpoint",
+                    f"{folder} is a checkpoint of another model: {problem}",
+                    "give this training a folder of its own, or delete those of the other",
+                )
+            if problem is not None:
+                self._set_aside(folder, str(problem))
+                continue
+            assert manifest is not None
+            self._load(folder, manifest)
+            self._say(f"going on from {folder.name}")
+            self._saved_step = step
+            return step
+        return 0
+
+    def _begin(self, step: int, metric: float | None) -> None:
+        self.finish()
+        facts, tensors, volatile = self._tensors()
+        texts = {stored.rank_file(self._world.rank): json.dumps(snapshot.random_state())}
+        if self._world.first:
+            texts[stored.STATE] = json.dumps(facts)
+        unfinished = self.folder / (self._place(step).name + _UNFINISHED)
+        self._stager.volatile = volatile
+        response = dcp.async_save(
+            tensors,
+            storage_writer=dcp.FileSystemWriter(unfinished),
+            process_group=self._writing,
+            async_stager=self._stager,
+        )
+        assert isinstance(response, AsyncSaveResponse)
+        self._staging = response.staging_completion
+        self._published = self._finisher.submit(
+            self._finish, unfinished, step, metric, texts, response.upload_completion
+        )
+        self._saved_step, self._saved_at = step, time.monotonic()
+        self._reserved = True
+
+    def _finish(
+        self,
+        unfinished: Path,
+        step: int,
+        metric: float | None,
+        texts: Mapping[str, str],
+        upload: Future[Any],
+    ) -> None:
+        """In a thread: wait for DCP's files, then manifest, rename, and forget old ones."""
+        files: dict[str, str] = {}
+        problem: BaseException | None = None
+        try:
+            upload.result()
+            for name, text in texts.items():
+                stored.write_file(unfinished / name, text)
+            written = [
+                *unfinished.glob(f"__{self._world.rank}_*"),
+                *(unfinished / n for n in texts),
+            ]
+            written += [unfinished / ".metadata"] if self._world.first else []
+            files = {path.name: stored.digest(path) for path in written}
+        except BaseException as error:
+            problem = error
+        self._together(problem)
+        parts: list[Any] = [None] * self._world.size
+        dist.all_gather_object(parts, files, group=self._writing)
+        problem = None
+        if self._world.first:
+            try:
+                all_files = {name: sha256 for part in parts for name, sha256 in part.items()}
+                manifest = stored.Manifest(
+                    step, metric, self._world.size, self._weights(), all_files
+                )
+                stored.write_manifest(unfinished, manifest)
+                self._publish(unfinished, self._place(step))
+                self._forget()
+            except OSError as error:
+                problem = error
+        self._together(problem)
+
+    def _together(self, problem: BaseException | None) -> None:
+        """Fail in every process where one has failed; the unfinished checkpoint is removed."""
+        problems: list[Any] = [None] * self._world.size
+        text = _sentence(problem) if problem is not None else None
+        dist.all_gather_object(problems, text, group=self._writing)
+        failed = {rank: of for rank, of in enumerate(problems) if of is not None}
+        if not failed:
+            return
+        if self._world.first:
+            for stale in self.folder.glob(f"{PREFIX}*{_UNFINISHED}"):
+                shutil.rmtree(stale, ignore_errors=True)
+        rank, (code, sentence) = next(iter(failed.items()))
+        raise CheckpointError(
+            code,
+            f"{self.folder}: the checkpoint was not written by process {rank}: {sentence}",
+            "those before it are as they were: make room, then start the training again",
+        )
+
+    def _publish(self, unfinished: Path, final: Path) -> None:
+        stored.sync_folder(unfinished)
+        replaced = final.with_name(f"{final.name}.replaced{_UNFINISHED}")
+        if final.exists():  # of the same step: saved again with its metric, or of another format
+            final.rename(replaced)
+        unfinished.rename(final)
+        stored.sync_folder(self.folder)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+    def _forget(self) -> None:
+        """Remove what the policy does not keep, of those that can be read."""
+        metrics: dict[int, float | None] = {}
+        for step in _steps(self.folder):
+            try:
+                metrics[step] = stored.read_manifest(self._place(step)).metric
+            except stored.Unusable:
+                continue
+        last, count, best = self._keep
+        ranked = sorted(
+            (step for step, metric in metrics.items() if metric is not None and metric == metric),
+            key=lambda step: (metrics[step] or 0.0) * (-1 if best == "highest" else 1),
+        )
+        for step in {*metrics} - {*sorted(metrics)[-last:], *ranked[:count]}:
+            # Under a name that counts for nothing: a kill in the middle leaves no half of one.
+            gone = self._place(step).with_suffix(_UNFINISHED)
+            self._place(step).rename(gone)
+            shutil.rmtree(gone)
+
+    def _tensors(self) -> tuple[dict[str, Any], dict[str, torch.Tensor], set[str]]:
+        """What is kept: facts as JSON, this process's tensors, and which to copy at once."""
+        facts: dict[str, Any] = {}
+        tensors: dict[str, torch.Tensor] = {}
+        volatile: set[str] = set()
+        for name, part in self._state.items():
+            mine: dict[str, torch.Tensor] = {}
+            try:
+                facts[name] = snapshot.pack(part.state_dict(), name, mine)
+            except TypeError as error:
+                raise CheckpointError(
+                    "unsaved-state",
+                    str(error),
+                    "give it a state_dict of numbers, texts and tensors",
+                ) from None
+            lasting = set(mine)
+            if isinstance(part, nn.Module):
+                lasting = {
+                    f"{name}/{of}" for of, _ in part.named_parameters(remove_duplicate=False)
+                }
+            elif not isinstance(part, torch.optim.Optimizer):
+                lasting = set()
+            for of in mine.keys() - lasting:
+                # Buffers differ between processes; those of the first are what DDP goes on with.
+                if not self._world.first and not isinstance(mine[of], DTensor):
+                    del mine[of]
+                else:
+                    volatile.add(of)
+            tensors |= mine
+        return facts, tensors, volatile
+
+    def _weights(self) -> dict[str, list[Any]]:
+        return {
+            f"{name}/{key}": [list(of.shape), str(of.dtype)]
+            for name, part in self._state.items()
+            if isinstance(part, nn.Module)
+            for key, of in part.state_dict().items()
+            if isinstance(of, torch.Tensor)
+        }
+
+    def _checked(self, folder: Path) -> tuple[stored.Unusable | None, stored.Manifest | None]:
+        """What is wrong with a checkpoint; the processes share the reading, and agree."""
+        problem: stored.Unusable | None = None
+        manifest = None
+        try:
+            manifest = stored.read_manifest(folder)
+            stored.check_files(folder, manifest, self._world.rank, self._world.size)
+            stored.check_weights(manifest, self._weights())
+        except stored.Unusable as error:
+            problem = error
+        problems = self._world.gather(problem)
+        return next((of for of in problems if of is not None), None), manifest
+
+    def _load(self, folder: Path, manifest: stored.Manifest) -> None:
+        facts = json.loads((folder / stored.STATE).read_text(encoding="utf-8"))
+        if facts.keys() != self._state.keys():
+            raise CheckpointError(
+                "foreign-checkpoint",
+                f"{folder} holds {', '.join(sorted(facts))}; this training keeps "
+                f"{', '.join(sorted(self._state))}",
+                "give this training a folder of its own",
+            )
+        reader = stored.Reader(folder)
+        kinds = reader.read_metadata().state_dict_metadata
+        tensors: dict[str, torch.Tensor] = {}
+        for name, part in self._state.items():
+            tensors |= dict(_places(part, name, facts[name], kinds))
+        dcp.load(tensors, storage_reader=reader, process_group=self._writing)
+        for name, part in self._state.items():
+            part.load_state_dict(snapshot.unpack(facts[name], tensors))
+        mine = folder / stored.rank_file(self._world.rank)
+        if manifest.processes == self._world.size:
+            snapshot.set_random_state(json.loads(mine.read_text(encoding="utf-8")))
+        else:
+            self._say(
+                f"{folder.name} is of {manifest.processes} processes, now there are "
+                f"{self._world.size}: random states begin anew from the step"
+            )
+            self._world.seed(manifest.step)
+
+    def _set_aside(self, folder: Path, why: str) -> None:
+        self._say(f"skipped {folder.name}: {why}")
+        if self._world.first:
+            folder.rename(_free(folder))
+        self._world.barrier()
+
+    def _place(self, step: int) -> Path:
+        return self.folder / f"{PREFIX}{step:08}"
+
+    def _say(self, sentence: str) -> None:
+        if self._world.first:
+            print(f"checkpoints: {sentence}", file=sys.stderr, flush=True)
+
+
+def _bare(part: Any) -> Any:
+    return part.module if isinstance(part, DistributedDataParallel) else part
+
+
+def _steps(folder: Path) -> list[int]:
+    names = [path.name.removeprefix(PREFIX) for path in folder.glob(f"{PREFIX}*") if path.is_dir()]
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _free(folder: Path) -> Path:
+    """A name beside the folder for what is set aside."""
+    for number in range(1, 1_000_000):
+        path = folder.with_name(f"{folder.name}{_ASIDE}-{number}")
+        if not path.exists():
+            return path
+    raise AssertionError("no free name")
+
+
+def _places(
+    part: Any, name: str, facts: snapshot.Facts, kinds: Mapping[str, Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Where DCP is to put each tensor of a part: a model's are read in place, and those of an
+    optimiser are sharded as their parameters are.
+    """
+    if isinstance(part, nn.Module):
+        for key, tensor in part.state_dict().items():
+            if isinstance(tensor, torch.Tensor):
+                yield f"{name}/{key}", tensor
+        return
+    parameters: list[torch.Tensor] = []
+    if isinstance(part, torch.optim.Optimizer):
+        parameters = [of for group in part.param_groups for of in group["params"]]
+    for key in snapshot.names(facts):
+        kind = kinds[key]
+        words = key.removeprefix(f"{name}/").split("/")
+        of = parameters[int(words[1])] if parameters and words[0] == "state" else None
+        if of is not None and of.shape == kind.size and isinstance(of, DTensor):
+            yield key, torch.zeros_like(of, dtype=kind.properties.dtype)
+        else:
+            yield key, torch.empty(kind.size, dtype=kind.properties.dtype)
+
+
+def _sentence(problem: BaseException) -> tuple[str, str]:
+    """The code and the sentence of a failed write; DCP wraps what its processes raised."""
+    causes = [*getattr(problem, "failures", {}).values()]
+    cause = causes[0][0] if causes else problem
+    number = getattr(cause, "errno", None)
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "disk-full", str(cause)
+    text = str(cause).strip().splitlines()
+    return "checkpoint-failed", f"{type(cause).__name__}: {text[-1] if text else ''}"

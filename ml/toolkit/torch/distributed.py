@@ -1,0 +1,195 @@
+"""The processes of a distributed job: how they find one another, wrap a model and sum a metric.
+
+Azure ML gives a process of `distribution: pytorch` the variables RANK, WORLD_SIZE, LOCAL_RANK,
+MASTER_ADDR and MASTER_PORT, and one of `mpi` Open MPI's OMPI_COMM_WORLD_* and AZ_BATCH_MASTER_NODE
+(how-to-train-distributed-gpu). A process without any of them is a world of one: the same code runs.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+Strategy = Literal["ddp", "fsdp"]
+# Where AZ_BATCH_MASTER_NODE is absent, and for its port, which is the one of the batch node.
+MASTER_PORT = "29500"
+
+
+@dataclass(frozen=True)
+class World:
+    """All processes of the job, and which of them this is."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that logs, and writes what is written once."""
+        return self.rank == 0
+
+    def wrap(
+        self,
+        model: nn.Module,
+        strategy: Strategy = "ddp",
+        *,
+        bfloat16: bool = False,
+        **options: Any,
+    ) -> nn.Module:
+        """The model on this process's device, its gradients averaged over all processes.
+
+        `ddp` keeps the whole model in every process (DistributedDataParallel with `options`; one
+        process trains the bare model). `fsdp` shards parameters, gradients and optimiser states
+        (`fully_shard` of each child that has parameters, of the members of a list, then of the
+        rest), and computes in `bfloat16` where asked. Make the optimiser after this.
+        """
+        model = model.to(self.device)
+        if strategy == "fsdp":
+            kind = torch.bfloat16 if bfloat16 else None
+            policy = MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=torch.float32)
+            mesh = dist.init_device_mesh(self.device.type, (self.size,))
+            for block in _blocks(model):
+                fully_shard(block, mesh=mesh, mp_policy=policy, **options)
+            fully_shard(model, mesh=mesh, mp_policy=policy, **options)
+            return model
+        if self.size == 1:
+            return model
+        ids = [self.device.index] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=ids, **options)
+
+    def sums(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The sum over all processes of each value, in double precision and in the order of ranks;
+        a name that a process lacks counts as zero there. Every process has to call it.
+        """
+        totals: dict[str, float] = {}
+        for part in self.gather(dict(values)):
+            for name, value in part.items():
+                totals[name] = totals.get(name, 0.0) + value
+        return totals
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of every process, by rank, in every process."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        self.gather(None)
+
+    def seed(self, seed: int, *, shared: bool = False) -> None:
+        """Seed Python's, numpy's and torch's generators: with `shared` alike in every process, as
+        the first weights need, else each by its rank, as dropout needs.
+        """
+        # Seeds of neighbouring jobs and ranks must not meet: both are spread over all 64 bits.
+        words = np.random.SeedSequence([seed, 0 if shared else self.rank + 1]).generate_state(2)
+        torch.manual_seed(int(words[0]))
+        random.seed(int(words[1]))
+        np.random.seed(int(words[1]))
+
+
+class Metrics:
+    """Means and ratios of a metric's parts, right with batches and ranks of different sizes.
+
+    A mean of means is wrong as soon as the last batch is smaller: what is added up is numerators
+    and denominators, and they are divided once, over all processes.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._parts: dict[str, list[float]] = {}
+
+    def add(self, name: str, numerator: float, denominator: float = 1.0) -> None:
+        """Count a part: the sum of a batch's losses and its rows, or hits and tries."""
+        sums = self._parts.setdefault(name, [0.0, 0.0])
+        sums[0] += float(numerator)
+        sums[1] += float(denominator)
+
+    def reduce(self) -> dict[str, float]:
+        """Each name's ratio over all processes, alike in every one, and start again from nothing.
+
+        A name without any denominator is left out. Every process has to call it.
+        """
+        flat = {
+            f"{side} {name}": self._parts[name][side] for name in self._parts for side in (0, 1)
+        }
+        sums = self._world.sums(flat)
+        self._parts.clear()
+        names = [key[2:] for key in sums if key.startswith("1 ") and sums[key]]
+        return {name: sums[f"0 {name}"] / sums[f"1 {name}"] for name in names}
+
+
+@contextmanager
+def distributed(
+    seed: int | None = None, *, timeout_s: float = 600, device: str | None = None
+) -> Iterator[World]:
+    """The world of this job: the process group is there inside the context and closed after it.
+
+    gloo joins processes on CPUs; on GPUs NCCL sums gradients and gloo the small things. Each
+    process gets the GPU of its local rank. With `seed` first weights are alike in every process:
+    `World.seed` gives each its own afterwards. A collective that takes longer than `timeout_s`, as
+    with a process that died, raises.
+    """
+    rank, size, local_rank, local_size = _ranks(os.environ)
+    # Azure ML sets them for pytorch; Open MPI's processes find the master by another name.
+    if size > 1 and "MASTER_ADDR" not in os.environ:
+        address, _, port = os.environ.get("AZ_BATCH_MASTER_NODE", "127.0.0.1").partition(":")
+        os.environ["MASTER_ADDR"] = address
+        os.environ.setdefault("MASTER_PORT", port or MASTER_PORT)
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    place = torch.device(kind, local_rank) if kind == "cuda" else torch.device(kind)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    rest: dict[str, Any] = {"store": dist.HashStore()} if size == 1 else {"init_method": "env://"}
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=timeout_s),
+        **rest,
+    )
+    world = World(rank, size, local_rank, local_size, place)
+    if seed is not None:
+        world.seed(seed, shared=True)
+    try:
+        yield world
+    finally:
+        dist.destroy_process_group()
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """The children that have parameters; of a list, which has no forward pass, its members."""
+    for child in model.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield from _blocks(child)
+        elif next(child.parameters(), None) is not None:
+            yield child
+
+
+def _ranks(environment: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """Rank, size, local rank and local size by the environment; ValueError where a part lacks."""
+    for prefix in ("", "OMPI_COMM_WORLD_"):
+        size = environment.get(f"{prefix}SIZE" if prefix else "WORLD_SIZE")
+        if size is None:
+            continue
+        try:
+            rank, local = (int(environment[f"{prefix}{name}"]) for name in ("RANK", "LOCAL_RANK"))
+        except KeyError as missing:
+            raise ValueError(f"of a process of {size} the variable {missing} is not set") from None
+        sizes = f"{prefix}LOCAL_SIZE" if prefix else "LOCAL_WORLD_SIZE"
+        return rank, int(size), local, int(environment.get(sizes, size))
+    return 0, 1, 0, 1

@@ -1,0 +1,298 @@
+"""Rows of sharded, memory-mapped arrays as batches: shuffled, prefetched, resumable in mid-epoch.
+
+`write_shards` writes each column as .npy files of equal numbers of rows; `Shards` maps them, from
+a copy on the node's own disk if asked. `Batches` gives each process its part of every step. Which
+rows a step has depends on the seed, the epoch and the step alone: not on the number of processes,
+nor on how many threads load, so that a training may go on with others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ml.toolkit.torch.distributed import World
+
+INDEX = "index.json"
+Rows = dict[str, NDArray[Any]]
+Batch = dict[str, torch.Tensor]
+
+
+def write_shards(
+    folder: Path, chunks: Iterable[Mapping[str, NDArray[Any]]], rows_per_shard: int = 1 << 18
+) -> int:
+    """Write columns that come in chunks (alike in names, types and widths) and return their rows.
+
+    The index is written last: a folder without it was never finished.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / INDEX).unlink(missing_ok=True)
+    pending: list[Rows] = []
+    sizes: list[int] = []
+    names: list[str] = []
+
+    def write(rows: Rows) -> None:
+        for name, values in rows.items():
+            np.save(folder / f"{name}-{len(sizes):05}.npy", values)
+        sizes.append(len(next(iter(rows.values()))))
+
+    def joined() -> Rows:
+        return {name: np.concatenate([chunk[name] for chunk in pending]) for name in names}
+
+    waiting = 0
+    for chunk in chunks:
+        rows = {name: np.asarray(values) for name, values in chunk.items()}
+        names = names or sorted(rows)
+        lengths = {len(values) for values in rows.values()}
+        if sorted(rows) != names or len(lengths) != 1:
+            raise ValueError(
+                f"a chunk has other columns than {names}, or columns of {lengths} rows"
+            )
+        pending.append(rows)
+        waiting += lengths.pop()
+        while waiting >= rows_per_shard:
+            whole = joined()
+            write({name: values[:rows_per_shard] for name, values in whole.items()})
+            pending = [{name: values[rows_per_shard:] for name, values in whole.items()}]
+            waiting -= rows_per_shard
+    if waiting:
+        write(joined())
+    index = {"rows_per_shard": rows_per_shard, "rows": sum(sizes), "columns": names}
+    (folder / INDEX).write_text(json.dumps(index))
+    return sum(sizes)
+
+
+class Shards:
+    """Columns that `write_shards` wrote, read through the page cache.
+
+    cache: a folder on the node's own disk, into which a thread copies shard after shard while the
+    first ones are read where they are; the processes of a node share it.
+    """
+
+    def __init__(self, folder: Path, cache: Path | None = None) -> None:
+        try:
+            index = json.loads((folder / INDEX).read_text())
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{folder} has no {INDEX}: it was never finished") from None
+        self.columns: list[str] = index["columns"]
+        self._rows, self._each = int(index["rows"]), int(index["rows_per_shard"])
+        self._folder, self._cache = folder, cache
+        self._maps: dict[tuple[str, int], NDArray[Any]] = {}
+        self._copying = ThreadPoolExecutor(1, thread_name_prefix="shards")
+        if cache is not None:
+            cache.mkdir(parents=True, exist_ok=True)
+            for name in self._names():
+                self._copying.submit(self._copy, name)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def take(self, rows: NDArray[np.int64]) -> Rows:
+        """The rows of these numbers, of every column."""
+        shards, within = np.divmod(rows, self._each)
+        numbers = np.unique(shards)
+        taken: Rows = {}
+        for column in self.columns:
+            if len(numbers) == 1:
+                taken[column] = self._map(column, int(numbers[0]))[within]
+                continue
+            first = self._map(column, int(numbers[0]))
+            values = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
+            for number in numbers:
+                here = shards == number
+                values[here] = self._map(column, int(number))[within[here]]
+            taken[column] = values
+        return taken
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A whole column, as that of the classes."""
+        count = -(-self._rows // self._each)
+        return np.concatenate([self._map(name, number) for number in range(count)])
+
+    def wait(self) -> None:
+        """Wait until everything is in the cache; raises what went wrong."""
+        self._copying.submit(lambda: None).result()
+
+    def _names(self) -> Iterator[str]:
+        for number in range(-(-self._rows // self._each)):
+            for column in self.columns:
+                yield f"{column}-{number:05}.npy"
+
+    def _map(self, column: str, number: int) -> NDArray[Any]:
+        mapped = self._maps.get((column, number))
+        if mapped is None:
+            name = f"{column}-{number:05}.npy"
+            cached = self._cache / name if self._cache is not None else None
+            there = cached is not None and cached.exists()
+            path = cached if cached is not None and there else self._folder / name
+            mapped = np.load(path, mmap_mode="r")
+            if there or cached is None:
+                self._maps[column, number] = mapped
+        return mapped
+
+    def _copy(self, name: str) -> None:
+        """Copy a file as a whole or not at all; another process of the node may do the same."""
+        assert self._cache is not None
+        source, target = self._folder / name, self._cache / name
+        if target.exists() and target.stat().st_size == source.stat().st_size:
+            return
+        part = self._cache / f"{name}.{os.getpid()}"
+        try:
+            shutil.copyfile(source, part)
+            part.replace(target)
+        except OSError:  # a full disk: the shard is read where it is
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+class Batches:
+    """The steps of a training: each a list of micro-batches, those of this process.
+
+    batch: rows of a step, of all processes and micro-batches together. The last step of an epoch
+    has what is left, and every row is used once an epoch; where fewer rows are left than there are
+    processes, they join the step before.
+    micro_batches: into how many a process splits its part.
+    block, blocks: rows are shuffled by blocks of `block` neighbours, and then within `blocks` of
+    them at a time, so that a disk reads neighbours; `block=1` shuffles fully, 0 not at all.
+    balanced: a column of classes; each row is then drawn, with repetition, so that all classes come
+    equally often. An epoch stays as long.
+    transform: what a loading thread makes of the rows, with a generator for whatever it draws.
+    threads, ahead: how many load, and how many steps ahead of the loop.
+    """
+
+    def __init__(
+        self,
+        source: Shards,
+        world: World,
+        *,
+        batch: int,
+        micro_batches: int = 1,
+        seed: int = 0,
+        block: int = 64,
+        blocks: int = 1024,
+        balanced: str | None = None,
+        transform: Callable[[Rows, np.random.Generator], Rows] | None = None,
+        threads: int = 1,
+        ahead: int = 4,
+    ) -> None:
+        if not (world.size * micro_batches <= batch <= len(source)):
+            raise ValueError(
+                f"a step of {batch} rows: at least {world.size * micro_batches}, one for each "
+                f"micro-batch of each process, and at most the {len(source)} that there are"
+            )
+        self.epoch = self.step = 0
+        self.waited_s = self.taken_s = 0.0
+        self.samples = 0
+        self._source, self._world = source, world
+        self._batch, self._micro_batches, self._seed = batch, micro_batches, seed
+        self._block, self._blocks = block, blocks
+        self._transform, self._threads, self._ahead = transform, threads, max(1, ahead)
+        self._classes = (
+            None if balanced is None else np.unique(source.column(balanced), return_inverse=True)[1]
+        )
+        steps, rest = divmod(len(source), batch)
+        self._steps = steps + (rest >= world.size)
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[list[Batch]]:
+        """The rest of this epoch; the next call begins the next one. `step` counts those given."""
+        if self.step == self._steps:
+            self.epoch, self.step = self.epoch + 1, 0
+        steps = iter(self._rows(self.epoch, self.step))
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="loading")
+        waiting: deque[Future[list[Batch]]] = deque()
+        try:
+            number = self.step
+            while True:
+                for rows in islice(steps, self._ahead - len(waiting)):
+                    waiting.append(pool.submit(self._load, rows, self.epoch, number))
+                    number += 1
+                if not waiting:
+                    return
+                began = time.perf_counter()
+                loaded = waiting.popleft().result()
+                given = time.perf_counter()
+                self.step += 1
+                self.samples += sum(len(next(iter(of.values()))) for of in loaded)
+                self.waited_s += given - began
+                yield loaded
+                self.taken_s += time.perf_counter() - began
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position: the step after the last that was given."""
+        return {"epoch": self.epoch, "step": self.step, "seed": self._seed, "batch": self._batch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a position; ValueError where its steps are made of other rows."""
+        mine = self.state_dict()
+        for name in ("seed", "batch"):
+            if state[name] != mine[name]:
+                raise ValueError(f"the position is of {name} {state[name]}, now it is {mine[name]}")
+        self.epoch, self.step = int(state["epoch"]), int(state["step"])
+
+    def rates(self) -> dict[str, float]:
+        """Rows a second of this process, and the share of time that the loop waited for them, since
+        the last call.
+        """
+        taken = max(self.taken_s, 1e-9)
+        rates = {"samples_per_second": self.samples / taken, "waiting_share": self.waited_s / taken}
+        self.samples, self.waited_s, self.taken_s = 0, 0.0, 0.0
+        return rates
+
+    def _rows(self, epoch: int, first: int) -> Iterator[NDArray[np.int64]]:
+        """The rows of each step from `first` on, of all processes."""
+        order = self._order(epoch)
+        for step in range(first, self._steps):
+            last = step == self._steps - 1
+            yield order[step * self._batch : None if last else (step + 1) * self._batch]
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        generator = np.random.default_rng([self._seed, epoch])
+        count = len(self._source)
+        if self._classes is not None:
+            sizes = np.bincount(self._classes)
+            by_class = np.split(np.argsort(self._classes, kind="stable"), np.cumsum(sizes)[:-1])
+            drawn = generator.integers(len(sizes), size=count)
+            picks = (generator.random(count) * sizes[drawn]).astype(np.int64)
+            return np.array(
+                [by_class[of][at] for of, at in zip(drawn, picks, strict=True)], dtype=np.int64
+            )
+        order = np.arange(count, dtype=np.int64)
+        if self._block == 0:
+            return order
+        starts = generator.permutation(-(-count // self._block)) * self._block
+        order = (starts[:, None] + np.arange(self._block)).ravel()
+        order = order[order < count]
+        for at in range(0, count, self._block * self._blocks):
+            generator.shuffle(order[at : at + self._block * self._blocks])
+        return order
+
+    def _load(self, rows: NDArray[np.int64], epoch: int, step: int) -> list[Batch]:
+        mine = np.array_split(rows, self._world.size)[self._world.rank]
+        batches = []
+        for number, part in enumerate(np.array_split(mine, self._micro_batches)):
+            if not len(part):
+                continue
+            values = self._source.take(part)
+            if self._transform is not None:
+                place = [self._seed, epoch, step, self._world.rank, number]
+                values = self._transform(values, np.random.default_rng(place))
+            batches.append({name: torch.from_numpy(of) for name, of in values.items()})
+        return batches

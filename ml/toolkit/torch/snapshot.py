@@ -1,0 +1,180 @@
+"""The state of a training at one moment: tensors by name and all else as JSON, and their copies.
+
+JSON instead of pickles: what is not a tensor is read without running anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Iterator, Mapping, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.tensor import DTensor
+
+Facts = Any  # what JSON can hold
+
+
+def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Facts:
+    """`value` as JSON, each tensor moved into `tensors` under its path.
+
+    Dictionaries, lists, tuples, numbers, texts, None, tensors and numpy's arrays; TypeError with
+    the path of anything else, as of a function.
+    """
+    if isinstance(value, torch.Tensor):
+        tensors[path] = value
+        return {"$tensor": path}
+    if isinstance(value, np.ndarray):
+        return {"$array": pack(torch.from_numpy(value.copy()), path, tensors)}
+    if isinstance(value, Mapping):
+        items = {key: pack(of, f"{path}/{key}", tensors) for key, of in value.items()}
+        if all(isinstance(key, str) and not key.startswith("$") for key in items):
+            return items
+        return {"$pairs": [[pack(key, path, tensors), of] for key, of in items.items()]}
+    if isinstance(value, list | tuple):
+        listed = [pack(of, f"{path}/{at}", tensors) for at, of in enumerate(value)]
+        return listed if isinstance(value, list) else {"$tuple": listed}
+    if isinstance(value, np.generic):
+        return pack(value.item(), path, tensors)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{path} is a {type(value).__name__}, which a checkpoint does not hold")
+
+
+def unpack(facts: Facts, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The value that `pack` was given, with the tensors of these names."""
+    if isinstance(facts, list):
+        return [unpack(of, tensors) for of in facts]
+    if not isinstance(facts, dict):
+        return facts
+    if facts.keys() == {"$tensor"}:
+        return tensors[facts["$tensor"]]
+    if facts.keys() == {"$array"}:
+        return unpack(facts["$array"], tensors).numpy()
+    if facts.keys() == {"$pairs"}:
+        return {unpack(key, tensors): unpack(of, tensors) for key, of in facts["$pairs"]}
+    if facts.keys() == {"$tuple"}:
+        return tuple(unpack(of, tensors) for of in facts["$tuple"])
+    return {key: unpack(of, tensors) for key, of in facts.items()}
+
+
+def names(facts: Facts) -> Iterator[str]:
+    """The names of the tensors that packed facts refer to."""
+    if isinstance(facts, list):
+        for of in facts:
+            yield from names(of)
+    elif isinstance(facts, dict):
+        if facts.keys() == {"$tensor"}:
+            yield facts["$tensor"]
+        else:
+            yield from names(list(facts.values()))
+
+
+def random_state() -> Facts:
+    """The state of every generator of this process: Python's, numpy's, torch's, the GPU's."""
+    version, numbers, gauss = random.getstate()
+    kind, words, *rest = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "python": [version, list(numbers), gauss],
+        "numpy": [kind, [int(word) for word in words], *rest],
+        "torch": base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = base64.b64encode(torch.cuda.get_rng_state().numpy().tobytes()).decode()
+    return state
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Set every generator of this process; the GPU's where both had one."""
+
+    def decoded(text: str) -> torch.Tensor:
+        return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
+
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    kind, words, *rest = state["numpy"]
+    np.random.set_state((kind, np.array(words, dtype=np.uint32), *rest))
+    torch.set_rng_state(decoded(state["torch"]))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(decoded(state["cuda"]))
+
+
+class Stager(AsyncStager):  # type: ignore[misc]
+    """Copies a state into buffers of its own, which it keeps: fresh memory costs a page fault each.
+
+    `stage` copies at once what is in `volatile`, and the rest in a thread: it may be changed once
+    the future has its result.
+    """
+
+    def __init__(self) -> None:
+        self.volatile: Set[str] = frozenset()
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint snapshot")
+        self._stream = torch.cuda.Stream() if torch.cuda.is_available() else None
+
+    def reserve(self, state: Mapping[str, torch.Tensor]) -> Future[None]:
+        """Make the buffers of a state in the thread, before the first snapshot asks for them."""
+        local = {name: _local(tensor) for name, tensor in state.items()}
+
+        def make() -> None:
+            for name, tensor in local.items():
+                self._buffer(name, tensor)
+
+        return self._thread.submit(make)
+
+    def stage(self, state_dict: dict[str, torch.Tensor]) -> Future[dict[str, torch.Tensor]]:
+        """The copy of the state, when it is whole."""
+        for name in self.volatile & state_dict.keys():
+            self._copy(name, _local(state_dict[name]))
+        begun = None
+        if self._stream is not None:
+            begun = torch.cuda.Event()
+            begun.record()
+        return self._thread.submit(self._rest, dict(state_dict), begun)
+
+    def close(self) -> None:
+        """Forget the buffers and end the thread."""
+        self._thread.shutdown()
+        self._buffers.clear()
+
+    def _rest(
+        self, state: dict[str, torch.Tensor], begun: torch.cuda.Event | None
+    ) -> dict[str, torch.Tensor]:
+        if self._stream is not None and begun is not None:
+            with torch.cuda.stream(self._stream):
+                self._stream.wait_event(begun)
+                self._copy_all(state)
+            self._stream.synchronize()
+        else:
+            self._copy_all(state)
+        return {name: self._staged(name, tensor) for name, tensor in state.items()}
+
+    def _copy_all(self, state: Mapping[str, torch.Tensor]) -> None:
+        for name in state.keys() - self.volatile:
+            self._copy(name, _local(state[name]))
+
+    def _copy(self, name: str, tensor: torch.Tensor) -> None:
+        self._buffer(name, tensor).copy_(tensor, non_blocking=name not in self.volatile)
+
+    def _buffer(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+            pinned = tensor.device.type == "cuda"
+            # `zeros` would leave its pages for the first copy to touch.
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned).fill_(0)
+            self._buffers[name] = buffer
+        return buffer
+
+    def _staged(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, DTensor):
+            return DTensor(self._buffers[name], tensor._spec, requires_grad=False)
+        return self._buffers[name]
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that is in this process, without its history."""
+    return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()

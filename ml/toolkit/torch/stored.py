@@ -1,0 +1,158 @@
+"""A checkpoint's folder: its manifest, and a reader that runs nothing of what it reads."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+
+FORMAT = 1
+MANIFEST, STATE = "manifest.json", "state.json"
+
+
+def rank_file(rank: int) -> str:
+    """The file with what a process has of its own."""
+    return f"rank-{rank}.json"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint is of, and the sha256 of each of its files."""
+
+    step: int
+    metric: float | None
+    processes: int
+    weights: Mapping[str, Sequence[Any]]  # name → shape and dtype of each tensor of the models
+    files: Mapping[str, str]
+    format: int = FORMAT
+
+
+class Unusable(Exception):
+    """A checkpoint that is not opened; says why."""
+
+
+class Foreign(Unusable):
+    """A whole checkpoint, of another model."""
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest with a digest of itself, and wait until the disk has it."""
+    body = asdict(manifest)
+    text = json.dumps({**body, "digest": _digest(body)}, indent=1)
+    write_file(folder / MANIFEST, text)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder; Unusable where it is missing, changed or of another format."""
+    try:
+        body = json.loads((folder / MANIFEST).read_bytes())
+        digest = body.pop("digest")
+        if body.get("format") != FORMAT:
+            raise Unusable(f"it has the format {body.get('format')}, this code reads {FORMAT}")
+        if digest != _digest(body):
+            raise Unusable(f"{MANIFEST} was changed")
+        return Manifest(**body)
+    except FileNotFoundError:
+        raise Unusable(f"it has no {MANIFEST}: it was never finished") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        raise Unusable(f"{MANIFEST} cannot be read") from None
+
+
+def check_files(folder: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> None:
+    """Compare every file with its sha256, or one share of them; raises Unusable with the first."""
+    for name, sha256 in sorted(manifest.files.items())[share::shares]:
+        try:
+            if digest(folder / name) != sha256:
+                raise Unusable(f"{name} was changed or cut short")
+        except FileNotFoundError:
+            raise Unusable(f"{name} is missing") from None
+        except OSError as error:
+            raise Unusable(f"{name} cannot be read: {error.strerror}") from None
+    # A stray file is no harm to what is listed, and nothing opens it.
+
+
+def check_weights(manifest: Manifest, weights: Mapping[str, Sequence[Any]]) -> None:
+    """Raise Foreign where the checkpoint's models are not of these names, shapes and types."""
+    for name in sorted(manifest.weights.keys() | weights.keys()):
+        there, here = manifest.weights.get(name), weights.get(name)
+        if there is None or here is None:
+            raise Foreign(f"{name} is in {'this model' if there is None else 'it'} alone")
+        if list(there) != list(here):
+            raise Foreign(f"{name} is {there} there and {here} in this model")
+
+
+def digest(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file and wait until the disk has it."""
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the names in a folder; a mount that cannot say so is passed over."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+class Reader(FileSystemReader):  # type: ignore[misc]
+    """DCP's reader; its metadata, a pickle, may name DCP's own classes and nothing else.
+
+    The digests find damage. Who may write the folder could write digests too: that must not run
+    code either.
+    """
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The metadata; raises Unusable where it names anything besides DCP's classes."""
+        with (Path(self.path) / ".metadata").open("rb") as stream:
+            metadata = _Unpickler(stream).load()
+        if not isinstance(metadata, Metadata):
+            raise Unusable(".metadata is not DCP's")
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
+_MODULES = {"torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem"}
+_OTHERS = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        of_dcp = module in _MODULES and "." not in name
+        kind = getattr(importlib.import_module(module), name, None) if of_dcp else None
+        if isinstance(kind, type) and kind.__module__ in _MODULES:
+            return kind
+        is_dtype = module == "torch" and name.startswith(("float", "bfloat", "int", "uint", "bool"))
+        if (module, name) in _OTHERS or is_dtype:
+            return super().find_class(module, name)
+        raise Unusable(f".metadata names {module}.{name}")

@@ -1,0 +1,124 @@
+"""One step of the optimiser out of many micro-batches: precision, accumulation, clipping.
+
+The gradient of a step is that of the mean loss over all items of all its micro-batches in all
+processes, however they are split: losses and items are summed, and divided once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ml.toolkit.torch.distributed import World
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What became of a step; alike in every process."""
+
+    loss: float  # the mean over all items of the step
+    gradient_norm: float  # before clipping
+    items: float
+    taken: bool  # False where the loss or a gradient is not finite: no weight has changed
+
+
+class Updates:
+    """Takes the steps of one optimiser.
+
+    precision: `bfloat16` and `float16` compute under autocast, the weights stay as they are;
+    float16 scales its losses (torch.amp.GradScaler), whose state is this object's state_dict.
+    clip: the largest norm of the gradient of a step, over all parameters.
+    schedule: a scheduler of torch.optim.lr_scheduler, stepped with the optimiser.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        *,
+        precision: Precision = "float32",
+        clip: float | None = None,
+        schedule: Any = None,
+    ) -> None:
+        if precision == "float16" and isinstance(model, FSDPModule):
+            raise ValueError(
+                "a sharded model is not trained in float16: the scaler of one process "
+                "does not see the gradients of the others; take bfloat16"
+            )
+        self._world, self._model, self._optimiser = world, model, optimiser
+        self._kind: torch.dtype = getattr(torch, precision)
+        self._clip, self._schedule = clip, schedule
+        self._scaler = torch.amp.GradScaler(world.device.type, enabled=precision == "float16")
+        self._sums = torch.zeros(2, dtype=torch.float64, device=world.device)
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """Forward and backward of one micro-batch; the processes meet in the `last` one alone."""
+        if isinstance(self._model, FSDPModule):
+            self._model.set_requires_gradient_sync(last)
+        alone = isinstance(self._model, DistributedDataParallel) and not last
+        with self._model.no_sync() if alone else nullcontext(), self.autocast():
+            yield
+
+    def autocast(self) -> torch.autocast:
+        """The precision of the forward pass, as evaluation takes it too."""
+        enabled = self._kind is not torch.float32
+        return torch.autocast(self._world.device.type, self._kind, enabled=enabled)
+
+    def backward(self, loss: torch.Tensor, items: float) -> None:
+        """Add the gradient of `loss`, the SUM over the micro-batch's `items` (rows, or tokens)."""
+        self._sums += torch.stack([loss.detach().double(), self._sums.new_tensor(items)])
+        with torch.autocast(self._world.device.type, enabled=False):
+            self._scaler.scale(loss).backward()
+
+    def step(self) -> Update:
+        """Divide by the items of all processes, clip, step and forget the gradients.
+
+        Where the loss or the gradient is not finite, nothing is stepped, in no process.
+        """
+        sums = self._sums.clone()
+        self._sums.zero_()
+        dist.all_reduce(sums)
+        loss, items = sums.tolist()
+        if not items:
+            raise ValueError("a step without any item in any process")
+        self._scaler.unscale_(self._optimiser)
+        parameters = [p for group in self._optimiser.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        # DDP and FSDP have divided by the number of processes.
+        torch._foreach_mul_(gradients, self._world.size / items)
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        if self._clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
+        update = Update(loss / items, float(norm), items, math.isfinite(float(norm) + loss))
+        if update.taken:
+            self._scaler.step(self._optimiser)
+            if self._schedule is not None:
+                self._schedule.step()
+        self._scaler.update()
+        self._optimiser.zero_grad(set_to_none=True)
+        return update
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of float16's scaler."""
+        return dict(self._scaler.state_dict())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state_dict."""
+        if state:
+            self._scaler.load_state_dict(state)
