@@ -19,12 +19,12 @@ from pathlib import Path
 
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.registry import LocalRegistry
+from ml.backends.local.serving import endpoint
 from ml.release import audit
 from ml.release.declaration import desired_state
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
-from ml.serving import endpoint
 from tests.local import LOG
 
 RACES = 50
@@ -76,7 +76,7 @@ def _race(names: list[str], draw: random.Random) -> bool:
     )
     applied = [line["version"] for line in audit.verify(LOG) if line["event"] == "applied"]
     assert champion and declared
-    answered = ask("tiny", {"question": "how?"}).version
+    answered = ask(endpoint, "tiny", {"question": "how?"}).version
     skill = json.loads((champion.folder / "skill.json").read_text())["skill"]
     print(f"applied {', '.join(map(str, applied))}; the champion's skill is {skill}", flush=True)
     agreed = {champion.version, declared.version, answered, str(applied[-1])}

@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import median
 
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.serving import endpoint
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
-from ml.serving import endpoint
 
 AT_ONCE_S = 5.0
 REPEATS = 3
@@ -56,7 +56,7 @@ def _roll_back() -> float:
     rollback = subprocess.Popen(
         [ML, "release", "rollback", "tiny", "--approved-by", "ana"], stderr=subprocess.DEVNULL
     )
-    while ask("tiny", {"question": "how?"}).version != "1":
+    while ask(endpoint, "tiny", {"question": "how?"}).version != "1":
         assert rollback.poll() in (None, 0), "the rollback failed"
         time.sleep(0.01)
     seconds = time.perf_counter() - began

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 from benchmarks.load import Crowd, closed_loop, latencies, share
+from ml.backends.deployments import Canary, Live
+from ml.backends.local.serving import endpoint, server
 from ml.release.canary import canary
-from ml.serving import endpoint, server
-from ml.serving.endpoint import Canary, Live
 
 BODY = b'{"question": "how?"}'
 ROUNDS = 5
@@ -22,7 +22,7 @@ PER_SECOND = 200.0
 
 
 def main(quick: bool) -> float:
-    from tests.serving.servers import launch
+    from tests.backends.serving.servers import launch
 
     seconds, requests = (1.0, 200) if quick else (4.0, 1000)
     with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +61,7 @@ def main(quick: bool) -> float:
 
 def rollouts(port: int, folder: Path, requests: int, count: int) -> None:
     """That many requests by four callers while one version after another takes over."""
-    from tests.serving.servers import launch
+    from tests.backends.serving.servers import launch
 
     crowd = Crowd(port, BODY, 4)
     begun = time.perf_counter()

@@ -22,10 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.load import Caller, closed_loop, latencies, share
-from ml.serving import processes, server
+from ml.backends.deployments import Launch
+from ml.backends.local.serving import processes, server
+from ml.core.machine import hardware
 from ml.serving.scoring.columns import FILE
 from ml.serving.scoring.manifest import folder_digest, write_manifest
-from ml.serving.server import Launch, hardware
 
 ROOT = Path(__file__).parents[1]
 TREES, COLUMNS, TEXTS = 300, 30, 3

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.backends.traffic import BUCKETS, FIRST_S, PER_OCTAVE
 from ml.release.canary.statistics import Memory, Side, decide
 from ml.release.canary.traffic import ENOUGH_PER_S, INTERVAL_S, LatencyIntervals
 from ml.release.declaration.release_file import Strategy, Tolerances
-from ml.serving.router.records import BUCKETS, FIRST_S, PER_OCTAVE
 
 STRATEGY = Strategy(prediction="answer", tolerances=Tolerances(latency_ms=0.0))
 LOOKS = 8  # in the time that a step takes at least; and so on while it holds

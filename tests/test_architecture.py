@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ SOURCES = sorted(
 )
 
 ROOMS_OF_THE_CLI = [
-    *("backends", "release", "reports", "repository", "serving", "specs", "sweeps"),
+    *("backends", "release", "reports", "repository", "specs", "sweeps"),
 ]
 
 # Rooms that travel to the node by themselves; all others may import `ml.core`.
@@ -46,21 +46,24 @@ ALLOWED: list[tuple[str, list[str]]] = [
     (
         "ml.reports*",
         [
-            *("ml.specs*", "ml.backends*", "ml.release*", "ml.serving*", "ml.measures*"),
+            *("ml.specs*", "ml.backends*", "ml.release*", "ml.measures*"),
             *("ml.sweeps.objective*", "policies*"),
         ],
     ),
     (
         "ml.release*",
-        ["ml.specs*", "ml.backends*", "ml.measures*", "ml.serving*", "policies*"],
+        ["ml.specs*", "ml.backends*", "ml.measures*", "ml.serving.scoring*", "policies*"],
     ),
     # The stack files name the endpoints.
-    ("ml.backends.azure*", ["ml.backends*", "ml.specs*", "ml.serving*", "infra.settings*"]),
+    ("ml.backends.azure*", ["ml.backends*", "ml.specs*", "ml.serving.scoring*", "infra.settings*"]),
     (
         "ml.backends.local*",
-        ["ml.backends*", "ml.specs*", "ml.sweeps*", "ml.automl*", "ml.serving*"],
+        ["ml.backends*", "ml.specs*", "ml.sweeps*", "ml.automl*", "ml.serving.scoring*"],
     ),
-    ("ml.backends.*", ["ml.backends*", "ml.specs*", "ml.sweeps.objective*", "ml.serving*"]),
+    (
+        "ml.backends.*",
+        ["ml.backends*", "ml.specs*", "ml.sweeps.objective*", "ml.serving.scoring*"],
+    ),
     ("ml.backends*", ["ml.specs*"]),
     ("ml.sweeps*", ["ml.specs*"]),
     # The sweep of a search is made here; its trials travel to the node.
@@ -75,7 +78,7 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.toolkit*", ["ml.measures*", "ml.serving.scoring*"]),
     ("ml.features*", []),
     ("ml.serving.scoring*", []),
-    ("ml.serving*", ["ml.specs*"]),
+    ("ml.serving*", []),
     ("ml.core*", []),
     # The gates read what an evaluation states by its own schema.
     ("policies*", ["ml.measures.schema*"]),
@@ -168,13 +171,30 @@ def _forbidden(module: str, imported: str) -> bool:
     return True
 
 
-def _past_the_port(module: str, imported: str) -> bool:
-    """Whether `module` reaches around the port into a backend, or one backend into the other."""
-    for name in ("local", "azure"):
-        if f"{imported}.".startswith(f"ml.backends.{name}."):
-            inside = fnmatch(module, f"ml.backends.{name}*") or module == "ml.backends.choice"
-            return not inside
-    return False
+# Modules that may know a backend: the module that chooses one by name.
+CHOICE = "ml.backends.choice"
+
+
+def _reached(start: str, graph: Mapping[str, Set[str]]) -> Mapping[str, tuple[str, ...]]:
+    """Every module that an import of `start` leads to, past the choice, each with the way there."""
+    ways, queue = {start: (start,)}, [start]
+    while queue:
+        module = queue.pop()
+        for imported in graph.get(module, frozenset()) - {*ways, CHOICE}:
+            ways[imported] = (*ways[module], imported)
+            queue.append(imported)
+    return ways
+
+
+def _past_the_port(start: str, graph: Mapping[str, Set[str]]) -> list[tuple[str, ...]]:
+    """The ways from a module to a backend that was not chosen by name."""
+    return [
+        way
+        for module, way in _reached(start, graph).items()
+        for name in ("local", "azure")
+        if f"{module}.".startswith(f"ml.backends.{name}.")
+        and not f"{start}.".startswith(f"ml.backends.{name}.")
+    ]
 
 
 def _circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
@@ -210,7 +230,7 @@ def test_imports_follow_the_design() -> None:
         ("ml.projects.one.train", "ml.measures.metrics", False),
         ("ml.projects.one.train", "ml.projects.one.features", False),
         ("ml.projects.one.train", "ml.projects.other.train", True),
-        ("ml.projects.one.train", "ml.serving.server", True),
+        ("ml.projects.one.train", "ml.serving.fast", True),
         ("ml.measures.metrics", "ml.specs.plan.plan", True),
         ("ml.serving.scoring.request", "ml.measures.metrics", True),
         ("ml.specs.plan.plan", "ml.core.errors", False),
@@ -234,20 +254,33 @@ def test_the_import_rule_allows_and_refuses(module: str, imported: str, forbidde
     assert _forbidden(module, imported) is forbidden
 
 
-def test_nothing_imports_a_backend_past_the_port() -> None:
-    """The others know the port, ml/backends/base: what runs a plan is chosen by name."""
-    offenders = {
-        module: wrong
-        for module in MODULES
-        if (wrong := sorted({name for name in _imports(module) if _past_the_port(module, name)}))
+def test_nothing_reaches_a_backend_past_the_port() -> None:
+    """Whatever is imported on the way, lazily or for a type checker: a backend is chosen by name.
+
+    So is one backend for the other.
+    """
+    graph = {module: {*_imports(module)} & {*MODULES} for module in MODULES}
+    ways = [way for module in MODULES if module != CHOICE for way in _past_the_port(module, graph)]
+    assert ways == []
+
+
+def test_the_rule_of_the_port_allows_and_refuses() -> None:
+    """The rule itself: what is reached by another module counts, what is chosen does not."""
+    local, azure = "ml.backends.local.serving.server", "ml.backends.azure.backend"
+    graph = {
+        "ml.cli.run": {CHOICE, "ml.release.apply"},
+        "ml.release.apply": {"ml.serving.server"},
+        "ml.serving.server": {local},
+        CHOICE: {local, azure},
+        azure: {"ml.backends.traffic"},
+        local: {"ml.backends.local.serving.processes"},
     }
-    assert offenders == {}
-    assert _past_the_port("ml.cli.run", "ml.backends.local.home")
-    assert _past_the_port("ml.cli.run", "ml.backends.local")
-    assert not _past_the_port("ml.cli.run", "ml.backends.base")
-    assert _past_the_port("ml.backends.azure.backend", "ml.backends.local.files")
-    assert not _past_the_port("ml.backends.choice", "ml.backends.local.backend")
-    assert not _past_the_port("ml.backends.azure.runs", "ml.backends.azure.workspace")
+    assert _past_the_port("ml.cli.run", graph)[0] == (
+        *("ml.cli.run", "ml.release.apply", "ml.serving.server", local),
+    )
+    assert not _past_the_port(azure, graph) and not _past_the_port(local, graph)
+    assert not _past_the_port("ml.cli.run", {**graph, "ml.serving.server": set()})
+    assert _past_the_port(azure, {azure: {local}}) == [(azure, local)]
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -9,18 +9,20 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from ml.backends.assets import AssetStore
 from ml.backends.attestation import Verifier
-from ml.backends.audit_log import AuditLog
-from ml.backends.endpoints import Endpoints
+from ml.backends.endpoints import Candidate, Endpoints, Servers
 from ml.backends.registry import Registry
 from ml.backends.resources import Resources
 from ml.backends.runs import Run, RunStore, Watch, unwatched
 from ml.backends.storage import Storage
 from ml.core.errors import Problem
 from ml.specs.plan.plan import PipelinePlan, Plan, SweepPlan
+
+if TYPE_CHECKING:
+    from ml.backends.deployments import Launch
 
 # The code of a refusal that only asks for data to be brought here.
 DATA_NOT_HERE = "data-not-here"
@@ -69,6 +71,27 @@ class Options:
     workflow: WorkflowRun | None = None
 
 
+class AuditLog(Protocol):
+    """One file that is only ever added to, by all machines that release to the same place."""
+
+    @property
+    def place(self) -> str:
+        """Its path or address, for messages."""
+        ...
+
+    def read(self) -> bytes | None:
+        """All of it; None before the first line. Raises Refused."""
+        ...
+
+    def append(self, line: Callable[[bytes | None], bytes]) -> None:
+        """Append what `line` makes of the present content; nobody else appends in between.
+
+        `line` is called again when another machine was faster. It is on the disk when this returns,
+        whole or not at all. Raises Refused.
+        """
+        ...
+
+
 class Backend(Protocol):
     """A place where plans run."""
 
@@ -108,6 +131,19 @@ class Backend(Protocol):
         ...
 
     @property
+    def candidate(self) -> Callable[[Launch], AbstractContextManager[Candidate]] | None:
+        """Starts a server on this machine, which only the caller asks, and ends it with the block.
+
+        Raises Refused when it does not start.
+        """
+        ...
+
+    @property
+    def servers(self) -> Servers | None:
+        """The servers of its endpoints; None where they are not processes of this machine."""
+        ...
+
+    @property
     def audit_log(self) -> AuditLog:
         """The log of what was decided and released here."""
         ...
@@ -130,8 +166,10 @@ class Backend(Protocol):
         """Runs within it share what is slow to start."""
         ...
 
-    def serve_pages(self, port: int, ready: Callable[[str], None]) -> None:
+    def serve_pages(self, port: int | None, ready: Callable[[str], None]) -> None:
         """Serve the tracking server's own pages until Ctrl-C; `ready` gets the address.
+
+        Without a port it is a free one.
 
         Raises Refused when there is nothing to serve.
         """

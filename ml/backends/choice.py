@@ -16,8 +16,9 @@ def _local(options: Options) -> Backend:
 
 def _azure(options: Options) -> Backend:
     from ml.backends.azure.backend import AzureBackend
+    from ml.backends.local.serving.endpoint import candidate
 
-    return AzureBackend(options)
+    return AzureBackend(options, candidate=candidate)
 
 
 # The name that `--on` takes → what makes the backend.

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ml.core.errors import Refused
 
 if TYPE_CHECKING:
-    from ml.serving.endpoint import Live
-    from ml.serving.server import Answer, Launch, Server
+    from ml.backends.deployments import Answer, Launch, Live, Server
 
-
+# The requests that a candidate answers before its latency is measured.
+WARM_UP = 20
 # The code of a refusal: the endpoint is not as the release left it.
 CHANGED = "endpoint-changed"
+
+
+Reserve = Callable[[str, Callable[[str], None]], AbstractContextManager[object]]
 
 
 class Router(Protocol):
@@ -46,6 +49,46 @@ class Router(Protocol):
         ...
 
 
+class Candidate(Protocol):
+    """A server of this machine that is started to be asked; it gets no requests of callers."""
+
+    def score(self, body: Mapping[str, object]) -> Answer:
+        """Post one request; OSError or HTTPException without an answer."""
+        ...
+
+    def measure(self, bodies: Sequence[Mapping[str, object]], requests: int) -> list[float]:
+        """The milliseconds of each of the requests, one after another, with the bodies in turn.
+
+        `WARM_UP` requests before them are not counted. Raises ValueError at the first answer that
+        is not 200: the time of an error is not a latency.
+        """
+        ...
+
+    def failure(self, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
+        """The error for a candidate that failed, with the end of its log."""
+        ...
+
+
+class Servers(Protocol):
+    """The servers of endpoints, where they are processes of this machine."""
+
+    def names(self) -> Sequence[str]:
+        """The endpoints that something was ever served on, by name."""
+        ...
+
+    def folders(self) -> Sequence[str]:
+        """The endpoints that ever had a process: a first candidate comes before what is live."""
+        ...
+
+    def stop(self, endpoint: str) -> bool:
+        """Stop every process of the endpoint, and keep its state; whether one ran."""
+        ...
+
+    def log(self, slot: Path) -> Path:
+        """The output of the server in the slot."""
+        ...
+
+
 class Endpoints(Protocol):
     """Endpoints by name, each with up to three servers: blue and green, and a canary's baseline.
 
@@ -72,12 +115,20 @@ class Endpoints(Protocol):
         """Hold the endpoint: starting, stopping and switching happen one at a time."""
         ...
 
-    def reserve(
-        self, endpoint: str, waiting: Callable[[str], None]
-    ) -> AbstractContextManager[object]:
-        """Keep other machines from releasing to the endpoint meanwhile.
+    @property
+    def reserve(self) -> Reserve | None:
+        """Keeps other machines from releasing to the endpoint of that name meanwhile.
 
-        Where another one does, `waiting` is told which, and this one waits.
+        Where another one does, the function is told which, and this one waits. None where no other
+        machine can.
+        """
+        ...
+
+    @property
+    def exposed(self) -> Callable[[str, str], Iterator[Mapping[str, Any]]] | None:
+        """The routing keys that an endpoint has split for an experiment, `id` the ticket of each.
+
+        None where callers name the deployment themselves.
         """
         ...
 
@@ -154,10 +205,12 @@ class Endpoints(Protocol):
         """
         ...
 
-    def p95_ms(self, server: Server, since: float, until: float) -> float | None:
-        """The 95th percentile of the server's latency between these times (epoch seconds), in ms.
+    @property
+    def p95_ms(self) -> Callable[[Server, float, float], float | None] | None:
+        """The 95th percentile of a server's latency between two times (epoch seconds), in ms.
 
-        As it is measured where the server runs; None while that is not known.
+        As it is measured where the server runs, None while that is not known; None where evidence
+        is measured on the machine that serves.
         """
         ...
 
@@ -166,3 +219,10 @@ class Endpoints(Protocol):
     ) -> Refused:
         """The error for a server that failed, with the end of its log."""
         ...
+
+
+def reserved(
+    endpoints: Endpoints, name: str, waiting: Callable[[str], None]
+) -> AbstractContextManager[object]:
+    """The endpoint, kept from other machines where there are any."""
+    return nullcontext() if endpoints.reserve is None else endpoints.reserve(name, waiting)

@@ -152,10 +152,11 @@ class Steps:
         from ml.release.declaration.projects import example
         from ml.release.rollout.invoke import ask, of_text
 
-        request = of_text(endpoint, question) if question else self.project.samples()[0]
+        endpoints = open_backend().endpoints
+        request = of_text(endpoints, endpoint, question) if question else self.project.samples()[0]
         typed = f"ml invoke {endpoint} {shlex.quote(question)}"
         self._step(typed if question else example(endpoint, endpoint))
-        for answer in answer_texts(ask(endpoint, request).body):
+        for answer in answer_texts(ask(endpoints, endpoint, request).body):
             typer.echo(answer)
 
     def bad_model(self, changes: Mapping[str, str]) -> None:
@@ -168,13 +169,13 @@ class Steps:
         """Drill: roll out the serving version with a fault; its canary rolls it back."""
         from ml.cli.render.release_text import show_canary, show_drill
         from ml.release.rollout.drill import drill
-        from ml.serving.faulty import FAULTS
+        from ml.release.rollout.faulty import FAULTS
 
         self._step(
             f"ml release drill {self.project.name} --fault {fault}",
             f"the same model with a fault: {FAULTS.get(fault, fault)}",
         )
-        outcome = drill(self.project.name, fault, progress=show_canary)
+        outcome = drill(open_backend(), self.project.name, fault, progress=show_canary)
         show_drill(outcome)
         if not outcome.noticed:
             raise typer.Exit(Exit.RUN_FAILED)

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from ml.backends.audit_log import AuditLog
-from ml.backends.base import Backend
+from ml.backends.base import AuditLog, Backend
+from ml.backends.deployments import Launch
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
-from ml.serving.server import Launch
 
 START = "0" * 64  # what the first line holds in place of a hash before it
 APPLIED, ROLLED_BACK = "applied", "rolled-back"  # events of a rollout

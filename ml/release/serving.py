@@ -19,11 +19,11 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.backends.base import Backend
+from ml.backends.deployments import NAMES, HomePath, Launch, serving_digest
 from ml.backends.registry import Registry, Version
 from ml.backends.snapshot import IgnoreFile, unnamed_projects
 from ml.core import documents, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused, errors
-from ml.serving.server import NAMES, HomePath, Launch, serving_digest
 from ml.specs.check.rules.security import TIMEOUT, deployment_faults, environment_faults
 from ml.specs.parts import Part
 from ml.specs.plan.bindings import Bindings

@@ -21,7 +21,6 @@ from ml.core import faults, files, home
 from ml.core.errors import Exit, Problem, Refused
 from ml.release import audit, serving
 from ml.release.declaration import desired_state
-from ml.serving import endpoint
 from ml.serving.scoring.manifest import ManifestError, verify
 
 # The outputs of a run that a release reads.
@@ -251,8 +250,8 @@ def find_in_use(backend: Backend) -> Needed:
         if line["event"] == "applied":
             why = f"{line['model']} {line['version']} served with it: a rollback may need it"
             paths.update(dict.fromkeys(_code(str(line.get("serving", ""))), why))
-    for name in endpoint.names():
-        live = endpoint.live(name)
+    for name in backend.servers.names() if backend.servers else ():
+        live = backend.endpoints.live(name)
         if live:
             for launch in (live.launch, *([live.canary.launch] if live.canary else [])):
                 for path in (launch.model_folder, launch.code):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ml.backends.azure.workspace import configured
+from ml.backends.local.serving import endpoint
 from ml.core.errors import Place
-from ml.serving import endpoint
 from ml.specs.plan.plan import (
     CommandPlan,
     Dimension,

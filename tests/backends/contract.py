@@ -11,21 +11,20 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Backend
+from ml.backends.deployments import Launch, Live, Server
 from ml.backends.registry import DIGEST_PREFIX, model_folder
 from ml.backends.runs import STARTED_BY, Event, Filter, Run
 from ml.core.errors import Exit, Place, Refused, Severity
 from ml.release import audit
 from ml.release.canary import canary
-from ml.serving.endpoint import Live
 from ml.serving.scoring.manifest import folder_digest
-from ml.serving.server import Launch, Server
 from ml.specs.plan import planning
 from ml.specs.plan.plan import Distribution, EarlyTermination
 from ml.specs.sdk import load
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.deployments import QUICK, SAMPLES, released
+from tests.backends.serving.servers import CRASH
 from tests.release.canary.greens import script
-from tests.serving.servers import CRASH
 
 _PLACE = Place("jobs/job.yml", 30)
 POLICIES = (

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.base import Backend
+from ml.backends.deployments import Launch, serving_digest
 from ml.backends.registry import model_folder
 from ml.release.declaration.release_file import Strategy
 from ml.serving.scoring.manifest import folder_digest, write_manifest
-from ml.serving.server import Launch, serving_digest
 from tests.release.canary.greens import SAMPLES, script
 from tests.shared import bring
 from tests.stand_ins.azure.running import provision

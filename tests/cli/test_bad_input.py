@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from ml.backends import snapshot
+from ml.backends.deployments import Live
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.local.serving import endpoint, processes, server
 from ml.cli.app import main
 from ml.core import home
 from ml.release.versions import store
-from ml.serving import endpoint, processes, server
-from ml.serving.endpoint import Live
+from tests.backends.serving.servers import launch
 from tests.local import BACKEND
 from tests.release.tiny import model_folder
-from tests.serving.servers import launch
 
 GOOD = "code: code\ncommand: echo working\nenvironment: azureml:e:1\n"
 SWEEP = """\

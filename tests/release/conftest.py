@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.local.serving import endpoint
 from ml.backends.runs import Run
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
-from ml.serving import endpoint
 from policies.promotion import floor
 from tests.local import BACKEND
 from tests.release import tiny

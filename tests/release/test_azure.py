@@ -24,7 +24,9 @@ from ml.backends.azure import traffic
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.workspace import REGISTRY, VARIABLES
+from ml.backends.deployments import Canary, Launch, Live
 from ml.backends.endpoints import Endpoints
+from ml.backends.local.serving.endpoint import candidate
 from ml.backends.registry import model_folder
 from ml.backends.runs import Run
 from ml.core.errors import Refused
@@ -41,9 +43,7 @@ from ml.release.rollout.invoke import ask
 from ml.release.rollout.plan import plan
 from ml.release.rollout.rollback import roll_back
 from ml.release.rollout.status import status
-from ml.serving.endpoint import Canary, Live
 from ml.serving.scoring.manifest import folder_digest
-from ml.serving.server import Launch
 from ml.specs.plan import planning
 from ml.specs.sdk.load import load
 from tests.backends.conftest import azure
@@ -67,7 +67,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.project = tiny.make(folder, tiny.SINGLE)
-        self.backend = AzureBackend()
+        self.backend = AzureBackend(candidate=candidate)
         self.backend.verifier = AUTHORITY.verifier
         register_environment(self.backend.workspace.client, "ml-cpu", "1")
         self.endpoint = self.backend.endpoints.name_of("tiny", "dev")
@@ -77,7 +77,7 @@ class World:
     def move(self, home: Path, patch: pytest.MonkeyPatch) -> AzureBackend:
         """Go on with another home, as another machine does; its backend."""
         patch.setenv("MLOPS_HOME", str(home))
-        self.backend = AzureBackend()
+        self.backend = AzureBackend(candidate=candidate)
         self.backend.verifier = AUTHORITY.verifier
         return self.backend
 
@@ -154,7 +154,7 @@ def test_the_whole_way(
     done = apply(machine(), "tiny", "dev", "ana", progress=lines.append, waiting=leave)
     assert len(waits) == 1
     assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
-    assert ask(world.endpoint, {"question": "how?"}, backend.endpoints).version == "1"
+    assert ask(backend.endpoints, world.endpoint, {"question": "how?"}).version == "1"
 
     machine()
     score = world.project.folder / "endpoint" / "score.py"
@@ -173,7 +173,7 @@ def test_the_whole_way(
         slow.setattr(AzureEndpoints, "p95_ms", lambda *_: 999.0)
         apply(machine(), "tiny", "dev", "bo", progress=lines.append)
     assert refused.value.problems[0].code == "too-slow" and lines == []
-    assert ask(world.endpoint, {"question": "how?"}, backend.endpoints).version == "1"
+    assert ask(backend.endpoints, world.endpoint, {"question": "how?"}).version == "1"
     world.propose(second)
     done = apply(machine(), "tiny", "dev", "bo", progress=lines.append)
     assert done and (done.outcome, done.version.version) == ("applied", "2"), done.decision.blocking
@@ -181,7 +181,7 @@ def test_the_whole_way(
     latency = "latency on the deployment"
     answers = "evaluated rows asked of the deployment"
     assert [line.partition(":")[0] for line in lines] == [latency, answers, "10 %", "50 %", "100 %"]
-    assert ask(world.endpoint, {"question": "how?"}, backend.endpoints).version == "2"
+    assert ask(backend.endpoints, world.endpoint, {"question": "how?"}).version == "2"
     (now,) = status(machine(), "tiny", "dev")
     assert (now.declared, now.champion, now.serving, now.signed_off) == ("2", "2", "2", "bo")
     assert now.verdict == "as declared" and now.url
@@ -285,7 +285,7 @@ def test_the_same_files_reach_another_workspace(
     with prod.endpoints.locked("words"):
         server = prod.endpoints.begin(prod.endpoints.other_slot("words"), launch)()
         prod.endpoints.switch("words", Live(server, launch))
-    assert ask("words", SAMPLES[0], prod.endpoints).version == "1"
+    assert ask(prod.endpoints, "words", SAMPLES[0]).version == "1"
 
     other = "sha256:" + "0" * 64
     azure.fail({"pattern": "POST /score", "status": 403})

@@ -21,15 +21,14 @@ from ml.backends.azure.blobs import Written
 from ml.backends.azure.endpoints import CANARY, LIVE, AzureEndpoints
 from ml.backends.azure.registry import AzureRegistry
 from ml.backends.azure.workspace import Workspace
+from ml.backends.deployments import Canary, Live, Server
+from ml.backends.local.serving import endpoint
 from ml.core.errors import Exit, Refused
 from ml.release.canary import canary
 from ml.release.rollout import apply as applying
 from ml.release.rollout.status import status
 from ml.release.versions import _descendant
 from ml.release.watch.environment import drift
-from ml.serving import endpoint
-from ml.serving.endpoint import Canary, Live
-from ml.serving.server import Server
 from tests.backends.conftest import azure
 from tests.backends.deployments import SAMPLES, released
 from tests.conftest import ROOT

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.local.serving import endpoint
 from ml.cli.app import main
-from ml.serving import endpoint
 from tests.release import tiny
 from tests.release.conftest import World
 

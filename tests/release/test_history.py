@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.deployments import Launch
 from ml.release import audit
-from ml.serving.server import Launch
 from tests.local import LOG
 
 

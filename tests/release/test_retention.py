@@ -9,13 +9,13 @@ import pytest
 
 from ml.backends.local import cleaning
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.local.serving import endpoint
 from ml.backends.registry import model_folder
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release.declaration import desired_state
 from ml.release.rollout.apply import apply
 from ml.release.versions import descendants, find_in_use, store
-from ml.serving import endpoint
 from tests.local import BACKEND
 from tests.release.conftest import World
 

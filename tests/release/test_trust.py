@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ml.backends.local.serving import endpoint
 from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.core.errors import Exit, Refused
 from ml.release import audit
@@ -25,7 +26,6 @@ from ml.release.promotion.gate_check import GateCheck, champion_of, check_gates,
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.plan import plan
-from ml.serving import endpoint
 from ml.specs.plan import planning
 from ml.specs.sdk.load import load
 from policies.promotion.decision import Result

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from ml.backends.deployments import Launch
 from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.release.declaration import desired_state
 from ml.serving.scoring.manifest import write_manifest
-from ml.serving.server import Launch
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.local import BACKEND

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.local.serving import endpoint
 from ml.backends.registry import Version
 from ml.backends.runs import Run
 from ml.core import home
@@ -20,7 +21,6 @@ from ml.release.promotion.gate_check import check_gates, request
 from ml.release.promotion.propose import propose
 from ml.reports.facts import Release, gather
 from ml.reports.pages import report
-from ml.serving import endpoint
 from policies.promotion.evidence import Evidence
 from tests.local import BACKEND, LOG
 from tests.policies import cases

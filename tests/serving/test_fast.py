@@ -20,12 +20,12 @@ import yaml
 
 from benchmarks.load import Crowd
 from benchmarks.serving import fast, fixture, request, rows
+from ml.backends.deployments import Launch
+from ml.backends.local.serving import processes, server
 from ml.core.errors import Refused
-from ml.serving import processes, server
-from ml.serving.server import Launch
 from ml.specs.check.check import check
 from ml.specs.sdk.load import load
-from tests.serving.servers import CRASH, launch
+from tests.backends.serving.servers import CRASH, launch
 from tests.shared import bring
 
 ROOT = Path(__file__).parents[2]

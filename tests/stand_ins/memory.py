@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.attestation import Verifier
-from ml.backends.audit_log import LocalAuditLog
 from ml.backends.base import EnvironmentComparison
-from ml.backends.endpoints import Endpoints
+from ml.backends.endpoints import Endpoints, Servers
+from ml.backends.local.audit_log import LocalAuditLog
+from ml.backends.local.serving import endpoint
 from ml.backends.registry import Version, withdrawn
 from ml.backends.runs import (
     OPEN,
@@ -43,7 +44,6 @@ from ml.backends.runs import (
 from ml.backends.storage import Cleaning, Needed, Usage
 from ml.core import home, trees
 from ml.core.errors import Problem, Refused
-from ml.serving import endpoint
 from ml.specs.expressions import resolve_command
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, Value
 from ml.sweeps.objective import leader, score
@@ -262,6 +262,8 @@ class MemoryBackend:
     assets = None
     resources = None
     endpoints: Endpoints = endpoint
+    servers: Servers = endpoint
+    candidate = staticmethod(endpoint.candidate)
     audit_log = LocalAuditLog()
     rehearsal = False
 
@@ -286,7 +288,7 @@ class MemoryBackend:
     def sharing(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def serve_pages(self, port: int, ready: Callable[[str], None]) -> None:
+    def serve_pages(self, port: int | None, ready: Callable[[str], None]) -> None:
         raise Refused(Problem("no-pages", "it has no pages"))
 
     def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:

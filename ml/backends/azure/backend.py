@@ -26,6 +26,8 @@ from ml.backends.azure.storage import AzureStorage
 from ml.backends.azure.submission import Submission
 from ml.backends.azure.workspace import Workspace, configured
 from ml.backends.base import EnvironmentComparison, Options, WorkflowRun
+from ml.backends.deployments import Launch
+from ml.backends.endpoints import Candidate
 from ml.backends.runs import LOG_FOLLOWS, OPEN, Event, Run, Watch, unwatched
 from ml.core import faults
 from ml.core.errors import Problem, Refused
@@ -47,9 +49,16 @@ class AzureBackend:
     name = "azure"
     rehearsal = False
     verifier: Verifier | None = GitHubAttestations()
+    servers = None
 
-    def __init__(self, options: Options | None = None, workspace: Workspace | None = None) -> None:
-        self._options = options or Options()
+    def __init__(
+        self,
+        options: Options | None = None,
+        workspace: Workspace | None = None,
+        candidate: Callable[[Launch], AbstractContextManager[Candidate]] | None = None,
+    ) -> None:
+        """`candidate` starts a server on this machine: see `Backend`."""
+        self._options, self.candidate = options or Options(), candidate
         self._workspace = workspace
 
     @cached_property
@@ -92,7 +101,7 @@ class AzureBackend:
     def sharing(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def serve_pages(self, port: int, ready: Callable[[str], None]) -> None:
+    def serve_pages(self, port: int | None, ready: Callable[[str], None]) -> None:
         hint = f"open https://ml.azure.com/?wsid={self.workspace.id}"
         raise Refused(Problem("no-pages", "the pages of a workspace are the studio's", hint=hint))
 

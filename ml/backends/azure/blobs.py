@@ -28,7 +28,7 @@ _POLL_S = 1.0
 
 
 class AzureAuditLog:
-    """An append blob: implements `ml.backends.audit_log.AuditLog`."""
+    """An append blob: implements `ml.backends.base.AuditLog`."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace

@@ -27,15 +27,22 @@ from ml.backends.azure.errors import UNKNOWN, as_refusals, explain
 from ml.backends.azure.registry import AzureRegistry
 from ml.backends.azure.traffic import AzureRouter
 from ml.backends.azure.workspace import Workspace
+from ml.backends.deployments import (
+    BASELINE,
+    SLOTS,
+    Answer,
+    Canary,
+    Launch,
+    Live,
+    Server,
+    check_launch,
+)
 from ml.backends.endpoints import CHANGED
 from ml.backends.registry import model_folder
+from ml.backends.traffic import TIMEOUT_MS
 from ml.core import documents, files
 from ml.core.errors import Exit, Problem, Refused
-from ml.serving import endpoint as local
-from ml.serving.endpoint import BASELINE, SLOTS, Canary, Live
-from ml.serving.router.routes import TIMEOUT_MS
 from ml.serving.scoring.model import MODEL_DIGEST
-from ml.serving.server import Answer, Launch, Server
 from ml.specs.sdk import load
 
 # Tags of an endpoint, each with the name of a deployment.
@@ -76,6 +83,8 @@ METRICS_S, _RECENT_S = 20.0, 900.0
 
 class AzureEndpoints:
     """Implements `ml.backends.endpoints.Endpoints`. A `Server.slot` is ENDPOINT/DEPLOYMENT."""
+
+    exposed = None  # callers name the deployment
 
     def __init__(self, workspace: Workspace, registry: AzureRegistry) -> None:
         self._workspace, self._registry = workspace, registry
@@ -160,7 +169,7 @@ class AzureEndpoints:
         self._check(launch.endpoint)
         if launch.settings:
             self._registry.bring(self._registry.find(launch.model, launch.version))
-            local.check_launch(launch)
+            check_launch(launch)
 
     def ensure(self, endpoint: str, port: int | None = None) -> tuple[Live, bool]:
         state = self.live(endpoint)
@@ -214,7 +223,7 @@ class AzureEndpoints:
         before = _routes(self._check(endpoint)[0])
         after: Routes = {"traffic": {}, "mirror": {}, LIVE: "", CANARY: ""}
         if to is not None:
-            after["traffic"] = {name: of for name, of in local.routes(to)["traffic"].items() if of}
+            after["traffic"] = {name: of for name, of in to.traffic.items() if of}
             after[LIVE] = to.server.slot.name
         if to is not None and to.canary is not None:
             after[CANARY] = to.canary.server.slot.name

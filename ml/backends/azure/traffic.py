@@ -18,10 +18,8 @@ from uuid import uuid4
 
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import MODEL_ERROR, Workspace
-from ml.serving.endpoint import Live, routes
-from ml.serving.router.records import REQUEST_ID, Counters, Recent
-from ml.serving.router.routes import DEPLOYMENT_HEADER, at
-from ml.serving.server import Answer
+from ml.backends.deployments import Answer, Live
+from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID, Counters, Recent, at
 
 # The caller's name of a request, which the log has as XMSClientRequestId.
 CLIENT_ID = "x-ms-client-request-id"
@@ -57,9 +55,8 @@ class AzureRouter:
     def follow(self, state: Live) -> None:
         """The endpoint's shares from now on; where requests are copied, those of the copies."""
         with self._lock:
-            split = routes(state)
-            self._live, self._shares = split["live"], split["mirror"] or split["traffic"]
-            for name in split["traffic"]:
+            self._live, self._shares = state.server.slot.name, state.mirror or state.traffic
+            for name in state.traffic:
                 self._counters.setdefault(name, Counters())
 
     def renew(self) -> Mapping[str, Any]:

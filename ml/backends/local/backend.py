@@ -11,10 +11,10 @@ from pathlib import Path
 
 from ml.automl import lowering
 from ml.backends import snapshot
-from ml.backends.audit_log import LocalAuditLog
 from ml.backends.base import DATA_NOT_HERE, EnvironmentComparison, Options
-from ml.backends.endpoints import Endpoints
+from ml.backends.endpoints import Endpoints, Servers
 from ml.backends.local import distribution, environment, registration
+from ml.backends.local.audit_log import LocalAuditLog
 from ml.backends.local.environment import Interpreters
 from ml.backends.local.environments import building, requirements
 from ml.backends.local.execution import resumption, reuse
@@ -32,13 +32,13 @@ from ml.backends.local.processes.spot import Evictions
 from ml.backends.local.registry import LocalRegistry
 from ml.backends.local.runs import jobs, lifecycle
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.local.serving import endpoint
 from ml.backends.local.storage import LocalStorage
 from ml.backends.local.tracking import server, tracking
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.runs import Event, Run, Watch, unwatched
 from ml.core import faults, repository
 from ml.core.errors import Exit, Problem, Refused
-from ml.serving import endpoint
 from ml.specs.assets import assets
 from ml.specs.plan.plan import (
     CommandPlan,
@@ -76,6 +76,8 @@ class LocalBackend:
     storage = LocalStorage()
     registry = LocalRegistry()
     endpoints: Endpoints = endpoint
+    servers: Servers = endpoint
+    candidate = staticmethod(endpoint.candidate)
     audit_log = LocalAuditLog()
     assets = None
     resources = None

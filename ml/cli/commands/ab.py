@@ -52,12 +52,13 @@ def start(
 
     environment = check_environment(env)
     model = projects.find(project).endpoint()
-    registry = open_backend().registry
+    backend = open_backend()
+    registry = backend.registry
     first = registry.find(model, a) if a else registry.champion(model, environment)
     if first is None:
         raise Refused(Problem("no-champion", f"`{model}` has none in {environment}", "--a VERSION"))
     ab_test = experiment.declare(
-        *(name, first, registry.find(model, b)),
+        *(backend, name, first, registry.find(model, b)),
         environment=environment,
         outcome=outcome,
         effect=effect,
@@ -101,7 +102,7 @@ def serve(
     from ml.release.ab import experiment, routing
 
     ab_test = experiment.find(name)
-    decision, router = routing.serve(open_backend(), ab_test, approved_by)
+    decision, router = routing.serve(open_backend(ab_test.place), ab_test, approved_by)
     if router is None:
         verdicts.show(decision)
         if [result.gate for result in decision.blocking] == ["sign-off"]:
@@ -117,7 +118,8 @@ def stop(name: Name) -> None:
     """Send every key to A again; late outcomes may still be recorded."""
     from ml.release.ab import experiment, routing
 
-    was = "stopped" if routing.stop(experiment.find(name)) else "was not served"
+    ab_test = experiment.find(name)
+    was = "stopped" if routing.stop(open_backend(ab_test.place), ab_test) else "was not served"
     typer.echo(f"{name}: {was}", err=True)
 
 
@@ -130,7 +132,8 @@ def assign(
     """Print which version answers a key, and record the assignment."""
     from ml.release.ab import experiment, records
 
-    arms = records.assign(experiment.find(name), keys)
+    ab_test = experiment.find(name)
+    arms = records.assign(open_backend(ab_test.place), ab_test, keys)
     if as_json:
         write_json(dict(arms))
         return
@@ -157,7 +160,7 @@ def record(
         outcomes = [(key, value)]
     else:
         raise Refused(Problem("no-outcome", "nothing to record", "KEY VALUE, or --from FILE"))
-    counted = records.record(ab_test, outcomes)
+    counted = records.record(open_backend(ab_test.place), ab_test, outcomes)
     repeated = len(outcomes) - counted
     also = f"; {repeated} ignored: the key had an outcome already" if repeated else ""
     typer.echo(f"{name}: {counted} recorded{also}", err=True)
@@ -176,7 +179,8 @@ def report(
     from ml.release.ab.verdict import verdict
 
     ab_test = experiment.find(name)
-    outcomes, is_served = records.read(ab_test), routing.is_served(ab_test)
+    backend = open_backend(ab_test.place)
+    outcomes, is_served = records.read(backend, ab_test), routing.is_served(backend, ab_test)
     result = verdict(ab_test, outcomes)
     if out is not None:
         from ml.core import files
@@ -213,7 +217,8 @@ def list_() -> None:
         typer.echo("no experiment; next: ml ab start --help", err=True)
     for name in experiment.every():
         ab_test = experiment.find(name)
-        sentence = verdict(ab_test, records.read(ab_test)).said
+        outcomes = records.read(open_backend(ab_test.place), ab_test)
+        sentence = verdict(ab_test, outcomes).said
         typer.echo(
             f"{name}: {ab_test.model} {ab_test.a.version} against {ab_test.b.version}: {sentence}"
         )

@@ -239,11 +239,11 @@ def drill(
     Exit 0 when it was rolled back and no request to the old version failed, 1 when not.
     """
     from ml.release.rollout.drill import drill as go
-    from ml.serving.faulty import FAULTS
+    from ml.release.rollout.faulty import FAULTS
 
     if fault in FAULTS:
         typer.echo(f"a faulty copy beside what serves: {FAULTS[fault]}", err=True)
-    result = go(project, fault, progress=show_canary)
+    result = go(open_backend(), project, fault, progress=show_canary)
     if as_json:
         document = {
             **asdict(result),

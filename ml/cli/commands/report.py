@@ -64,10 +64,7 @@ def _open_in_browser(path: Path) -> bool:
 def ui(port: Port = None) -> None:
     """Serve MLflow's pages on the local store, in the foreground; Ctrl-C ends it."""
     from ml.backends.choice import open_backend
-    from ml.serving import processes
 
-    if port is not None and not processes.port_is_free(port):
-        raise processes.port_in_use(port, "leave --port out for a free one")
     typer.echo("MLflow is starting; Ctrl-C ends it", err=True)
-    open_backend().serve_pages(port or processes.free_port(), typer.echo)
+    open_backend().serve_pages(port, typer.echo)
     typer.echo("ended", err=True)

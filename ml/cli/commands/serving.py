@@ -28,17 +28,20 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Show, start or stop the model servers on this machine."""
-    from ml.serving import endpoint as endpoints
-    from ml.serving import processes, server
+    from ml.backends.choice import open_backend
+
+    here = open_backend()
+    endpoints, processes = here.endpoints, here.servers
+    assert processes is not None  # of this machine
 
     if (stop or port is not None) and endpoint is None:
-        expected = f"one of: {', '.join(endpoints.names()) or 'nothing is served yet'}"
+        expected = f"one of: {', '.join(processes.names()) or 'nothing is served yet'}"
         raise Refused(Problem("no-endpoint", "no endpoint is named", expected))
     if stop or stop_all:
-        for name in endpoints.folders() if stop_all else [check("endpoint", str(endpoint))]:
-            if name not in endpoints.folders():
+        for name in processes.folders() if stop_all else [check("endpoint", str(endpoint))]:
+            if name not in processes.folders():
                 raise endpoints.nothing_served(name)
-            was = "stopped" if endpoints.stop(name) else "was not running"
+            was = "stopped" if processes.stop(name) else "was not running"
             typer.echo(f"{name}: {was}", err=True)
         return
     if endpoint is not None:
@@ -46,9 +49,9 @@ def serve(
         typer.echo(f"{endpoint}: {'started' if started else 'was running already'}", err=True)
         servers = [(endpoint, live, endpoints.router(endpoint))]
     else:
-        launched = [(name, endpoints.live(name)) for name in endpoints.names()]
+        launched = [(name, endpoints.live(name)) for name in processes.names()]
         servers = [
-            (name, live, endpoints.router(name) if server.is_up(live.server) else None)
+            (name, live, endpoints.router(name) if endpoints.is_up(live.server) else None)
             for name, live in launched
             if live
         ]
@@ -105,20 +108,21 @@ def invoke(
         return
     from ml.release.declaration import projects
     from ml.release.rollout.invoke import ask, of_text
-    from ml.serving import endpoint as here
 
-    endpoints = open_backend(on).endpoints
+    backend = open_backend(on)
+    endpoints, processes = backend.endpoints, backend.servers
     names = {project.name for project in projects.every()}
     # No endpoint's name has an underscore.
-    if endpoint not in here.folders() and ("_" in endpoint or endpoint in names):
+    known = processes.folders() if processes else ()
+    if endpoint not in known and ("_" in endpoint or endpoint in names):
         endpoint = projects.find(endpoint).endpoint()
     check("endpoint", endpoint)
     if not request.strip():
         hint = projects.example(endpoint, endpoint)
         raise Refused(Problem("no-request", "the request is empty", "some text", hint))
     body = _object(request)
-    asked = of_text(endpoint, request, endpoints) if body is None else body
-    reply = ask(endpoint, asked, endpoints)
+    asked = of_text(endpoints, endpoint, request) if body is None else body
+    reply = ask(endpoints, endpoint, asked)
     if reply.started:
         typer.echo(f"{endpoint} was not running; started it at {reply.router.url}", err=True)
     if as_json:

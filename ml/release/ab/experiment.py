@@ -13,12 +13,12 @@ from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from ml.backends.base import Backend
 from ml.backends.registry import Version
+from ml.backends.traffic import at, position, ticket
 from ml.core import faults, files, home, names
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
-from ml.serving import endpoint
-from ml.serving.router.routes import at, position, ticket
 
 Arm = Literal["A", "B"]
 Outcome = Literal["binary", "continuous"]
@@ -39,7 +39,8 @@ class Experiment:
 
     `share` is B's percentage of the keys; `salt` decides which keys those are. `baseline` is A's
     expected rate of a binary outcome, `deviation` the expected standard deviation of a continuous
-    one; `effect` is the smallest difference that matters, in the unit of the outcome.
+    one; `effect` is the smallest difference that matters, in the unit of the outcome. `place` is
+    the endpoint's backend.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -62,6 +63,7 @@ class Experiment:
     baseline: float | None
     deviation: float | None
     started: str
+    place: str = "local"
 
     @property
     def folder(self) -> Path:
@@ -108,6 +110,7 @@ def folder(name: str) -> Path:
 
 
 def declare(
+    backend: Backend,
     name: str,
     a: Version,
     b: Version,
@@ -134,7 +137,7 @@ def declare(
         name=name,
         project=a.project,
         model=a.model,
-        endpoint=endpoint.name_of(a.model, environment),
+        endpoint=backend.endpoints.name_of(a.model, environment),
         environment=environment,
         a=Side(a.version, a.digest),
         b=Side(b.version, b.digest),
@@ -148,6 +151,7 @@ def declare(
         baseline=baseline,
         deviation=deviation,
         started=datetime.now(UTC).isoformat(),
+        place=backend.name,
     )
     _check(experiment)
     text = json.dumps(asdict(experiment), indent=1) + "\n"

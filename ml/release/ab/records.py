@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from ml.backends.base import Backend
 from ml.core import faults, files
 from ml.core.errors import Problem, Refused
 from ml.release.ab.experiment import Arm, Experiment
 from ml.release.ab.sequence import Flags, Floats
-from ml.serving import endpoint
-from ml.serving.router.records import EXPOSED
 
 FILE = "records.jsonl"
 LARGEST = 1e100
@@ -57,18 +56,18 @@ class Records:
         return np.array([value for _, value in self.outcomes], dtype=np.float64)
 
 
-def assign(experiment: Experiment, keys: Sequence[str]) -> Mapping[str, Arm]:
+def assign(backend: Backend, experiment: Experiment, keys: Sequence[str]) -> Mapping[str, Arm]:
     """The version that answers each key; new assignments are recorded."""
     tickets = {key: experiment.ticket(key) for key in keys}
     with faults.as_refusals(), files.locked(experiment.folder / "lock"):
-        assigned = read(experiment).assigned
+        assigned = read(backend, experiment).assigned
         now = datetime.now(UTC).timestamp()
         new = dict.fromkeys(ticket for ticket in tickets.values() if ticket not in assigned)
         _add(experiment, [{"at": now, "event": "assigned", "id": ticket} for ticket in new])
     return {key: experiment.arm(ticket) for key, ticket in tickets.items()}
 
 
-def record(experiment: Experiment, outcomes: Sequence[tuple[str, float]]) -> int:
+def record(backend: Backend, experiment: Experiment, outcomes: Sequence[tuple[str, float]]) -> int:
     """Add outcomes by key, all or none; returns how many keys had no outcome before.
 
     Raises Refused for a key that was never assigned and for a value that is not an outcome.
@@ -78,7 +77,7 @@ def record(experiment: Experiment, outcomes: Sequence[tuple[str, float]]) -> int
             expected = "0 or 1" if experiment.outcome == "binary" else "a number below 1e100"
             raise Refused(Problem("bad-outcome", f"{value} for the key `{key}`", expected))
     with faults.as_refusals(), files.locked(experiment.folder / "lock"):
-        assigned, counted = _replay(experiment)[:2]
+        assigned, counted = _replay(backend, experiment)[:2]
         tickets = {key: experiment.ticket(key) for key, _ in outcomes}
         if unknown := [key for key, _ in outcomes if tickets[key] not in assigned]:
             raise _unknown(experiment, unknown)
@@ -87,23 +86,23 @@ def record(experiment: Experiment, outcomes: Sequence[tuple[str, float]]) -> int
     return len({*tickets.values()} - counted.keys())
 
 
-def read(experiment: Experiment) -> Records:
+def read(backend: Backend, experiment: Experiment) -> Records:
     """The records so far; unreadable lines are counted and left out."""
-    assigned, counted, skipped = _replay(experiment)
+    assigned, counted, skipped = _replay(backend, experiment)
     outcomes = [(assigned[ticket], value) for ticket, value in counted.items()]
     return Records(assigned, outcomes, *(skipped[reason] for reason in _SKIPPED))
 
 
 def _replay(
-    experiment: Experiment,
+    backend: Backend, experiment: Experiment
 ) -> tuple[Mapping[str, Arm], Mapping[str, float], Mapping[str, int]]:
     """The versions and the outcomes by ticket, and the number of skipped lines by reason."""
     assigned: dict[str, Arm] = {}
     counted: dict[str, float] = {}
     skipped = dict.fromkeys(_SKIPPED, 0)
-    exposed = endpoint.folder(experiment.endpoint) / EXPOSED / f"{experiment.name}.jsonl"
-    paths = [path for path in (exposed, experiment.folder / FILE) if path.is_file()]
-    for line in chain.from_iterable(map(files.json_lines, paths)):
+    exposed, path = backend.endpoints.exposed, experiment.folder / FILE
+    split = exposed(experiment.endpoint, experiment.name) if exposed else ()
+    for line in chain(split, files.json_lines(path) if path.is_file() else ()):
         ticket, event = line.get("id"), line.get("event")
         value: Any = line.get("value")
         if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):

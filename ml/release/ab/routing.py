@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from ml.backends.audit_log import LocalAuditLog
 from ml.backends.base import Backend
+from ml.backends.deployments import Canary, Launch, Live
+from ml.backends.endpoints import Router, reserved
 from ml.core.errors import Problem, Refused
 from ml.release import audit
 from ml.release.ab.experiment import Experiment
 from ml.release.canary.canary import smoke_test
 from ml.release.declaration import projects
 from ml.release.promotion.gate_check import check_gates, request
-from ml.serving import endpoint, server
-from ml.serving.endpoint import Canary, Live
-from ml.serving.router.process import Router
-from ml.serving.server import Launch
 from policies.promotion.decision import Decision
 
 
 def serve(
-    backend: Backend, experiment: Experiment, approved_by: str
+    backend: Backend,
+    experiment: Experiment,
+    approved_by: str,
+    waiting: Callable[[str], None] = lambda _: None,
 ) -> tuple[Decision, Router | None]:
     """Start B beside A and send B its keys; when B serves already, make sure that both run.
 
@@ -31,12 +32,13 @@ def serve(
     until a release is applied. No canary watches it: the share of an experiment is fixed, and a
     person has to stop a B that fails under load.
     """
-    _state(experiment)
+    endpoints = backend.endpoints
+    _state(backend, experiment)
     project = projects.find(experiment.project)
     version = backend.registry.find(experiment.model, experiment.b.version)
     name = experiment.endpoint
     launch = project.serving().snapshot(backend).launch(version, name)
-    _check_not_rolled_back(launch, project.name)
+    _check_not_rolled_back(backend, launch, project.name)
     check = check_gates(
         backend,
         project,
@@ -53,47 +55,50 @@ def serve(
     )
     if check.decision.outcome != "approved":
         return check.decision, None
-    endpoint.ensure(name)
-    with endpoint.locked(name), ExitStack() as undo:
-        state = _state(experiment)
+    endpoints.ensure(name)
+    with reserved(endpoints, name, waiting), endpoints.locked(name), ExitStack() as undo:
+        state = _state(backend, experiment)
         if state.canary is None:
-            endpoint.check_launch(launch)
-            undo.callback(endpoint.stop_idle, name)
-            green = server.start(endpoint.other_slot(name), launch)
-            smoke_test(endpoint, green, launch, project.samples())
+            endpoints.check_launch(launch)
+            undo.callback(endpoints.stop_idle, name)
+            green = endpoints.begin(endpoints.other_slot(name), launch)()
+            smoke_test(endpoints, green, launch, project.samples())
             beside = Canary(
-                *(green, launch, experiment.share),
+                # Where callers name the deployment, nobody else is sent there.
+                *(green, launch, experiment.share if endpoints.exposed else 0),
                 experiment=experiment.name,
                 salt=experiment.salt,
             )
             # Before any request.
-            audit.append(LocalAuditLog(), "ab-served", _details(experiment, approved_by))
-            undo.callback(endpoint.switch, name, state)
-            endpoint.switch(name, replace(state, canary=beside))
+            audit.append(backend.audit_log, "ab-served", _details(experiment, approved_by))
+            undo.callback(endpoints.switch, name, state)
+            endpoints.switch(name, replace(state, canary=beside))
         undo.pop_all()
-    return check.decision, endpoint.router(name)
+    return check.decision, endpoints.router(name)
 
 
-def stop(experiment: Experiment) -> bool:
+def stop(
+    backend: Backend, experiment: Experiment, waiting: Callable[[str], None] = lambda _: None
+) -> bool:
     """Send every key to A again and stop B's server; returns whether B served.
 
     Outcomes may still be recorded.
     """
-    name = experiment.endpoint
-    with endpoint.locked(name):
-        state = endpoint.live(name)
+    name, endpoints = experiment.endpoint, backend.endpoints
+    with reserved(endpoints, name, waiting), endpoints.locked(name):
+        state = endpoints.live(name)
         if state is None or not _is_on(state, experiment):
             return False
-        endpoint.switch(name, replace(state, canary=None))
-        endpoint.drain(name)
-        endpoint.stop_idle(name)
-        audit.append(LocalAuditLog(), "ab-stopped", _details(experiment, ""))
+        endpoints.switch(name, replace(state, canary=None))
+        endpoints.drain(name)
+        endpoints.stop_idle(name)
+        audit.append(backend.audit_log, "ab-stopped", _details(experiment, ""))
     return True
 
 
-def is_served(experiment: Experiment) -> bool:
+def is_served(backend: Backend, experiment: Experiment) -> bool:
     """Whether B is served its keys now."""
-    state = endpoint.live(experiment.endpoint)
+    state = backend.endpoints.live(experiment.endpoint)
     return state is not None and _is_on(state, experiment)
 
 
@@ -101,11 +106,11 @@ def _is_on(state: Live, experiment: Experiment) -> bool:
     return state.canary is not None and state.canary.experiment == experiment.name
 
 
-def _state(experiment: Experiment) -> Live:
+def _state(backend: Backend, experiment: Experiment) -> Live:
     """The endpoint's state; Refused unless A is live, beside nothing but this experiment."""
-    state = endpoint.live(experiment.endpoint)
+    state = backend.endpoints.live(experiment.endpoint)
     if state is None:
-        raise endpoint.nothing_served(experiment.endpoint)
+        raise backend.endpoints.nothing_served(experiment.endpoint)
     if state.launch.digest != experiment.a.digest:
         raise Refused(
             Problem(
@@ -128,9 +133,10 @@ def _state(experiment: Experiment) -> Live:
     return state
 
 
-def _check_not_rolled_back(launch: Launch, project: str) -> None:
+def _check_not_rolled_back(backend: Backend, launch: Launch, project: str) -> None:
     """Refuse a B whose canary rolled it back: an experiment has no canary."""
-    if (line := audit.history(LocalAuditLog(), launch.endpoint).rolled_back(launch)) is not None:
+    history = audit.history(backend.audit_log, launch.endpoint)
+    if (line := history.rolled_back(launch)) is not None:
         raise audit.refused_before(
             line,
             "a B that its canary has not rolled back: an experiment has no canary",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+from ml.backends.deployments import BASELINE, Answer, Canary, Launch, Live, Server
 from ml.backends.endpoints import CHANGED, Endpoints, Router
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.canary.statistics import KINDS, Signal, Verdict, decide, object_to
@@ -28,9 +29,6 @@ from ml.release.canary.traffic import (
 )
 from ml.release.declaration.release_file import Strategy
 from ml.release.evidence.served import Examination
-from ml.serving import endpoint
-from ml.serving.endpoint import Canary, Live
-from ml.serving.server import Answer, Launch, Server
 
 LOOK_S = 0.1
 # Requests by which green's latency is measured where it runs: so many of each sample that the first
@@ -332,6 +330,7 @@ def check_latency(
     Raises Refused: too-slow above the limit, what `smoke_test` raises, and latency-unknown, which
     is not a verdict on green.
     """
+    assert endpoints.p95_ms is not None  # else there is no limit
     began = time.time()
     for index in range(max(requests, PER_SAMPLE * len(samples))):
         sample = samples[index % len(samples)]
@@ -420,7 +419,7 @@ def _drain_router(endpoints: Endpoints, name: str) -> None:
 
 def _begin_baseline(endpoints: Endpoints, blue: Live, samples: Samples) -> Callable[[], Server]:
     """Start a second server of the live version; the returned function waits until it answers."""
-    slot = blue.server.slot.with_name(endpoint.BASELINE)
+    slot = blue.server.slot.with_name(BASELINE)
     with _as_baseline_failed(blue):
         endpoints.check_launch(blue.launch)
         starting = endpoints.begin(slot, blue.launch)

@@ -40,8 +40,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, xlog1py, xlogy
 
+from ml.backends.traffic import BUCKETS, PER_OCTAVE, bucket
 from ml.release.declaration.release_file import Strategy
-from ml.serving.router.records import BUCKETS, PER_OCTAVE, bucket
 
 Action = Literal["go-on", "hold", "roll-back"]
 # The signals with a sequential test, for the requests of each kind; each has an equal share of the

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from ml.backends.deployments import Server
 from ml.backends.endpoints import Endpoints, Router
 from ml.core.errors import Refused
 from ml.release.canary.statistics import KINDS, Latencies, Memory, Side
-from ml.serving.server import Server
 
 # The first answers define the known shapes and the bins; they are not counted.
 REFERENCE = 60

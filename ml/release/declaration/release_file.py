@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSchema
 from pydantic.config import JsonDict
 
+from ml.backends.traffic import MAX_MIRRORED
 from ml.core import documents, repository, settings
 from ml.core.documents import Document
 from ml.core.errors import Place, Problem, Refused
@@ -24,7 +25,6 @@ from ml.core.imports import ROOT
 from ml.core.names import not_words
 from ml.core.settings import CLOSED, SchemaVersion
 from ml.release.declaration.projects import Project
-from ml.serving.router.routes import MAX_MIRRORED
 from policies.promotion import floor
 from policies.waivers import Waiver, located
 

@@ -25,7 +25,7 @@ from ml.backends.attestation import AttestationError, Attestor, Statement, Verif
 from ml.backends.base import Backend
 from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
-from ml.core import faults, files, home, repository, trees
+from ml.core import faults, files, home, machine, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.measures import reference, schema
 from ml.measures.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
@@ -40,7 +40,6 @@ from ml.release.evidence.recomputation import (
     with_predictions,
 )
 from ml.release.versions import EVALUATION, MODEL
-from ml.serving import server
 from ml.serving.scoring.manifest import ManifestError, verify
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, Latency, parse, uri
 from policies.supply_chain import packages
@@ -293,7 +292,7 @@ def _as_told_here(version: Version, evidence: Evidence) -> Evidence:
     kept, created, lineage = version.kept_at(version.evidence), evidence.created, evidence.lineage
     chain, latency = evidence.supply_chain, evidence.latency
     if latency.hardware == latency.instance_type:
-        latency = replace(latency, hardware=server.hardware())
+        latency = replace(latency, hardware=machine.hardware())
     return replace(
         evidence,
         created=min(kept, created) if kept and created else created,

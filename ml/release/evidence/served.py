@@ -8,13 +8,17 @@ import http.client
 import json
 import math
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from ml.backends.base import Backend
+from ml.backends.deployments import Answer, Launch
+from ml.backends.endpoints import Candidate
 from ml.backends.registry import Version
+from ml.core.errors import Exit, Problem, Refused
 from ml.measures.evaluation import PREDICTIONS, Prediction
 from ml.measures.measurement import VALIDATION, measure
 from ml.measures.requests import MOST as MOST_REQUESTS
@@ -28,9 +32,7 @@ from ml.release.evidence.recomputation import (
     with_predictions,
 )
 from ml.release.serving import Serving
-from ml.serving import endpoint, processes, server
 from ml.serving.scoring.table import as_asked, probabilities
-from ml.serving.server import Answer, Launch
 from policies.promotion.evidence import Evidence
 
 Ask = Callable[[Mapping[str, object]], Answer]
@@ -145,7 +147,12 @@ def _unasked(
 
 
 def champion_on(
-    candidate: Evidence, folder: Path, champion: Version, theirs: Evidence, serves: Serving
+    backend: Backend,
+    candidate: Evidence,
+    folder: Path,
+    champion: Version,
+    theirs: Evidence,
+    serves: Serving,
 ) -> Evidence:
     """The evidence of a champion with the candidate's rows answered by its own serving, one by one.
 
@@ -165,9 +172,9 @@ def champion_on(
     their_file = champion.evidence_folder / REQUESTS
     their_requests = read_requests(their_file, theirs.evaluation.requests or "")
     answered = {}
-    with _server(serves.launch(champion, champion.model)) as port:
+    with serve(backend, serves.launch(champion, champion.model)) as server:
         for each in requests:
-            answer = server.score(port, as_asked(each.request, their_requests[0].request))
+            answer = server.score(as_asked(each.request, their_requests[0].request))
             row = rows.rows[each.split][each.unit]
             answered[each.split, each.unit] = _predicted(answer, row, task, pointer)
     splits = {}
@@ -194,16 +201,12 @@ def champion_on(
     return with_predictions(measured, Predictions(splits, "", (), task))
 
 
-@contextmanager
-def _server(launch: Launch) -> Iterator[int]:
-    """The port of a server that is started to be asked, and nothing else."""
-    slot = endpoint.folder(launch.endpoint) / "candidate"
-    with endpoint.locked(launch.endpoint):
-        started = server.start(slot, launch)
-        try:
-            yield started.port
-        finally:
-            processes.stop(slot)
+def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]:
+    """A server of the launch that is started to be asked; raises what starting it raises."""
+    if backend.candidate is None:
+        found, expected = f"`{backend.name}` starts no server to be asked", "this machine's"
+        raise Refused(Problem("no-candidate", found, expected), exit_code=Exit.CANNOT_HONOUR)
+    return backend.candidate(launch)
 
 
 def _predicted(answer: Answer, row: Prediction, task: Task, pointer: str) -> Prediction:

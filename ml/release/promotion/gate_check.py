@@ -233,7 +233,7 @@ def _asked_again(
     digest = theirs.serving.code or ""
     if not digest or (serves := serving.bring(backend.registry, champion.model, digest)) is None:
         raise ValueError("the serving code that it was measured with is not kept")
-    return served.champion_on(own, rows, champion, theirs, serves)
+    return served.champion_on(backend, own, rows, champion, theirs, serves)
 
 
 def _snapshot(code: str) -> Path:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import http.client
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ml.backends.attestation import Attestor
 from ml.backends.base import Backend
+from ml.backends.deployments import Launch, check_launch
+from ml.backends.endpoints import WARM_UP
 from ml.backends.registry import EVIDENCE_FILE, Registry, Version
 from ml.backends.runs import Filter, Run, Watch, unwatched
-from ml.core import documents, faults, files, git, repository
+from ml.core import documents, faults, files, git, machine, repository
 from ml.core.errors import Problem, Refused
 from ml.release import audit, serving
 from ml.release.canary.canary import smoke_fault
@@ -35,8 +36,6 @@ from ml.release.promotion.gate_check import (
 )
 from ml.release.serving import Serving
 from ml.release.versions import EVALUATION, MODEL, parts, store
-from ml.serving import endpoint, processes, server
-from ml.serving.server import Launch
 from ml.specs.sdk.load import load
 from policies.promotion.evidence import Latency
 
@@ -145,7 +144,7 @@ def propose(
                 serving=serves.digest,
             )
             registry.bring(version)
-            endpoint.check_launch(launch)
+            check_launch(launch)
             with faults.as_refusals():
                 serving.keep(registry, serves, samples)
                 written.append(desired_state.declare(target.name, environment, declares))
@@ -330,7 +329,9 @@ def _measure(
     pointer = (
         gate.text("prediction") or desired_state.strategy(project.name, environment).prediction
     )
-    times, answers = _measured(project, serves.launch(unregistered, model), evaluated, pointer)
+    times, answers = _measured(
+        backend, project, serves.launch(unregistered, model), evaluated, pointer
+    )
     version = backend.registry.register(model, project.name, digest, chosen.id)
     latency = _latency(times, serves.instance_type)
     priced = cost.of(chosen, latency, prices, backend.runs.entry(chosen).lineage)
@@ -343,7 +344,7 @@ def _latency(times: Sequence[float], instance_type: str) -> Latency:
     percentiles = (slower[min(int(len(slower) * of), len(slower) - 1)] for of in PERCENTILES)
     p50, p95, p99 = percentiles
     mean = sum(slower) / len(slower)
-    about = (len(slower), server.WARM_UP, server.hardware(), instance_type)
+    about = (len(slower), WARM_UP, machine.hardware(), instance_type)
     return Latency(p50, p95, p99, mean, *about)
 
 
@@ -366,35 +367,28 @@ def attach(release: Path, environment: str, version: Version) -> list[Path]:
 
 
 def _measured(
-    project: Project, launch: Launch, evaluated: Run, pointer: str
+    backend: Backend, project: Project, launch: Launch, evaluated: Run, pointer: str
 ) -> tuple[list[float], Mapping[str, object]]:
     """The milliseconds of requests to the candidate, served to be measured, and how it answers
     evaluated rows.
     """
-    slot = endpoint.folder(launch.endpoint) / "candidate"
     samples = project.samples()
     of = evidence.evaluation_of(evaluated)
     examination = served.examination(evaluated.outputs[EVALUATION], of, pointer)
-    with endpoint.locked(launch.endpoint):
-        started = server.start(slot, launch)
+    with served.serve(backend, launch) as candidate:
         try:
             for sample in samples:
-                answer = server.score(started.port, sample)
-                if fault := smoke_fault(answer, launch, sample):
+                if fault := smoke_fault(candidate.score(sample), launch, sample):
                     raise ValueError(fault)
-            times = server.measure(started.port, samples, REQUESTS)
-            answers = examination.of(partial(server.score, started.port))
-            return times, {**answers, "code": launch.serving}
+            times = candidate.measure(samples, REQUESTS)
+            return times, {**examination.of(candidate.score), "code": launch.serving}
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise processes.failure(
-                slot,
+            raise candidate.failure(
                 "candidate-fails",
                 f"the served candidate does not answer: {error}",
                 "an answer of this model to every sample request",
                 f"the requests: {project.requests}",
             ) from None
-        finally:
-            processes.stop(slot)
 
 
 def _unapplied(

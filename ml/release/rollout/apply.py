@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from ml.backends.audit_log import AuditLog
-from ml.backends.base import Backend
-from ml.backends.endpoints import Endpoints, Router
+from ml.backends.base import AuditLog, Backend
+from ml.backends.deployments import Launch, Live, Server
+from ml.backends.endpoints import Endpoints, Router, reserved
 from ml.backends.registry import Registry, Version
 from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Exit, Place, Problem, Refused
@@ -36,8 +36,6 @@ from ml.release.evidence import served
 from ml.release.evidence.served import Examination
 from ml.release.promotion.gate_check import GateCheck, check_gates, load_gates, request
 from ml.release.serving import Serving
-from ml.serving.endpoint import Live
-from ml.serving.server import Launch, Server
 from policies.promotion.decision import Decision, Request, Step
 from policies.promotion.measurements import by_precision
 
@@ -172,7 +170,7 @@ def apply(
     here = partial(waiting, f"another apply to {environment} is running; waiting")
     with (
         desired_state.rollout_lock(target.name, environment, here),
-        backend.endpoints.reserve(name, waiting),
+        reserved(backend.endpoints, name, waiting),
     ):
         while True:
             with desired_state.project_lock(target.name):
@@ -262,7 +260,7 @@ def find_change(
         history=history,
         live=live,
         returns=returns,
-        latency_limit=_latency_limit(project, wanted, check),
+        latency_limit=_latency_limit(project, wanted, check) if backend.endpoints.p95_ms else None,
         new_fields=new_fields,
         spent=spent,
         examination=_examination(project, wanted, check),

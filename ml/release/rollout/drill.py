@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ml.backends.audit_log import LocalAuditLog
+from ml.backends.base import Backend
+from ml.backends.deployments import Launch
 from ml.core.errors import Problem, Refused
 from ml.release import audit
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome, clear_canary, start_trial
 from ml.release.declaration import desired_state, projects
 from ml.release.promotion.gate_check import load_gates
-from ml.serving import endpoint, faulty
-from ml.serving.server import Launch
+from ml.release.rollout import faulty
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ class Drilled:
         return self.outcome.kind == "rolled-back" and not self.failed
 
 
-def drill(project: str, fault: str, progress: Callable[[str], None] = lambda _: None) -> Drilled:
+def drill(
+    backend: Backend, project: str, fault: str, progress: Callable[[str], None] = lambda _: None
+) -> Drilled:
     """Run a canary of the live version of `local` with the fault injected, beside itself.
 
     One apply or drill at a time. Raises Refused for an unknown fault, and when nothing serves or
@@ -49,11 +51,11 @@ def drill(project: str, fault: str, progress: Callable[[str], None] = lambda _: 
         faults = "; ".join(f"{name}: {effect}" for name, effect in faulty.FAULTS.items())
         raise Refused(Problem("no-such-fault", f"there is no fault `{fault}`", faults))
     target = projects.find(project)
-    samples = target.samples()
-    name = endpoint.name_of(target.endpoint(), desired_state.LOCAL)
+    samples, endpoints = target.samples(), backend.endpoints
+    name = endpoints.name_of(target.endpoint(), desired_state.LOCAL)
     waiting = partial(progress, "another apply is running; waiting")
     with desired_state.rollout_lock(target.name, desired_state.LOCAL, waiting), ExitStack() as undo:
-        live, _ = endpoint.ensure(name)
+        live, _ = endpoints.ensure(name)
         if live.canary and live.canary.experiment:
             raise Refused(
                 Problem(
@@ -63,20 +65,20 @@ def drill(project: str, fault: str, progress: Callable[[str], None] = lambda _: 
                     f"ml ab stop {live.canary.experiment}",
                 )
             )
-        with endpoint.locked(name):
-            blue = clear_canary(endpoint, name) or live
+        with endpoints.locked(name):
+            blue = clear_canary(endpoints, name) or live
             bad = with_fault(blue.launch, fault)
             trial = start_trial(
-                endpoint, name, blue, bad, samples, undo, baseline=True, smoke=False
+                endpoints, name, blue, bad, samples, undo, baseline=True, smoke=False
             )
         strategy = desired_state.strategy(target.name, desired_state.LOCAL).within(
             load_gates(target)["latency"].number("p95_ms")
         )
-        outcome = canary.lead(endpoint, name, trial, strategy, samples, progress=progress)
+        outcome = canary.lead(endpoints, name, trial, strategy, samples, progress=progress)
     green = trial.server.slot.name
     failed = sum(count for slot, count in outcome.errors.items() if slot != green)
     audit.append(
-        LocalAuditLog(),
+        backend.audit_log,
         "drill",
         {
             "endpoint": name,

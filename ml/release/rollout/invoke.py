@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from ml.backends.endpoints import Endpoints, Router
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import projects
-from ml.serving import endpoint
 
 
 @dataclass(frozen=True)
@@ -22,8 +21,8 @@ class Reply:
     started: bool
 
 
-def ask(name: str, request: Mapping[str, object], endpoints: Endpoints = endpoint) -> Reply:
-    """Post a request to an endpoint, by default of this machine, and start its server if needed.
+def ask(endpoints: Endpoints, name: str, request: Mapping[str, object]) -> Reply:
+    """Post a request to an endpoint, and start its server if needed.
 
     Raises Refused: nothing-served, request-refused (exit 2: the request breaks the schema),
     server-error (exit 1), and what starting a server raises.
@@ -52,7 +51,7 @@ def ask(name: str, request: Mapping[str, object], endpoints: Endpoints = endpoin
     return Reply(answer.body, launch.version, router, started)
 
 
-def of_text(name: str, text: str, endpoints: Endpoints = endpoint) -> Mapping[str, object]:
+def of_text(endpoints: Endpoints, name: str, text: str) -> Mapping[str, object]:
     """The endpoint's sample request with the text in its only field.
 
     Raises Refused: nothing-served, and not-a-request where a sample has other fields.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ml.backends.base import Backend
+from ml.backends.deployments import Live
 from ml.backends.endpoints import CHANGED
 from ml.core.errors import Refused
 from ml.release import audit
@@ -13,7 +14,6 @@ from ml.release.audit import Attempt, History, Line
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
 from ml.release.rollout.plan import nothing_declared
-from ml.serving.endpoint import Live
 
 
 @dataclass(frozen=True)

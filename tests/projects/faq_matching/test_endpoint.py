@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.deployments import Launch, Server
+from ml.backends.local.serving import processes, server
 from ml.release.serving import read
-from ml.serving import processes, server
 from ml.serving.scoring.manifest import folder_digest
-from ml.serving.server import Launch, Server
 from tests.conftest import ROOT
 
 PROJECT = ROOT / "ml" / "projects" / "faq_matching"

@@ -11,6 +11,7 @@ import pytest
 from ml.backends.registry import Version
 from ml.release.ab import experiment
 from ml.release.ab.experiment import Experiment
+from tests.local import BACKEND
 
 A = Version("tiny", "1", "sha256:" + "a" * 64, "tiny", "run-a", "")
 B = Version("tiny", "2", "sha256:" + "b" * 64, "tiny", "run-b", "")
@@ -24,6 +25,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
     monkeypatch.setattr(experiment.secrets, "token_hex", lambda size: f"{next(salts):0{2 * size}x}")
 
     def begin(name: str = "wording", **settings: Any) -> Experiment:
-        return experiment.declare(name, A, B, **{"environment": "local", **BINARY, **settings})
+        return experiment.declare(
+            BACKEND, name, A, B, **{"environment": "local", **BINARY, **settings}
+        )
 
     return begin

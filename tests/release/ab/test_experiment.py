@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
+from ml.backends.local.serving.router.routes import Routes
 from ml.core.errors import Refused
 from ml.release.ab import experiment
 from ml.release.ab.experiment import Experiment
-from ml.serving.router.routes import Routes
+from tests.local import BACKEND
 from tests.release.ab.conftest import A
 
 Begun = Callable[..., Experiment]
@@ -87,7 +88,7 @@ def test_a_version_is_not_compared_with_itself() -> None:
     """The same files would be two names for one thing."""
     with pytest.raises(Refused, match="ab-same"):
         experiment.declare(
-            *("e", A, A), environment="local", outcome="binary", effect=0.1, baseline=0.4
+            BACKEND, *("e", A, A), environment="local", outcome="binary", effect=0.1, baseline=0.4
         )
 
 

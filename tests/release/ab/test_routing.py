@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.audit_log import AuditLog
+from ml.backends.base import AuditLog
+from ml.backends.local.serving import endpoint, processes, server
 from ml.core import files
 from ml.core.errors import Refused
 from ml.release import audit
@@ -20,11 +21,10 @@ from ml.release.ab import experiment, routing
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
 from ml.release.rollout.apply import apply, find_change, record
-from ml.serving import endpoint, processes, server
+from tests.backends.serving.servers import process_of
 from tests.local import BACKEND, LOG
 from tests.release.conftest import Template, World
 from tests.release.test_commands import ml
-from tests.serving.servers import process_of
 
 KEYS = [f"customer-{number}" for number in range(16)]
 START = ("ab", "start", "wording", "tiny", "--b", "2", "--baseline", "0.4", "--effect", "0.1")
@@ -56,7 +56,9 @@ def test_an_experiment_from_start_to_stop(
     assert "salt" not in out
     code, _, err = ml(capsys, "ab", "serve", "wording")
     assert (
-        code == 3 and "--approved-by" in err and not routing.is_served(experiment.find("wording"))
+        code == 3
+        and "--approved-by" in err
+        and not routing.is_served(BACKEND, experiment.find("wording"))
     )
     code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
     assert code == 0 and "50 % of the keys" in err
@@ -119,7 +121,9 @@ def test_b_is_started_again_and_an_apply_leaves_it_alone(
     desired_state.declare(
         "tiny", "local", Declared(one.model, one.version, one.digest, one.evidence, decision)
     )
-    assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged" and routing.is_served(made)
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged" and routing.is_served(
+        BACKEND, made
+    )
 
 
 @pytest.mark.slow
@@ -145,7 +149,7 @@ def test_a_full_disk_sends_no_key_to_a_b_that_is_stopped(
         patch.setattr(audit, "append", append)
         code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
     assert code == 1 and "error[disk-full]" in err
-    assert not routing.is_served(made) and {ask(key)[0] for key in KEYS} == {made.a.digest}
+    assert not routing.is_served(BACKEND, made) and {ask(key)[0] for key in KEYS} == {made.a.digest}
     assert process_of(endpoint.other_slot("tiny")) is None
     assert routing.serve(BACKEND, made, "ana")[1] is not None
 
@@ -156,6 +160,7 @@ def test_b_is_not_served_beside_another_than_a(challenged: World) -> None:
     registry = BACKEND.registry
     one, two = registry.find("tiny", "1"), registry.find("tiny", "2")
     made = experiment.declare(
+        BACKEND,
         *("upside-down", two, one),
         environment="local",
         outcome="binary",
@@ -164,7 +169,7 @@ def test_b_is_not_served_beside_another_than_a(challenged: World) -> None:
     )
     with pytest.raises(Refused, match="ab-not-live"):
         routing.serve(BACKEND, made, "ana")
-    assert not routing.is_served(made)
+    assert not routing.is_served(BACKEND, made)
 
 
 def test_a_b_that_its_canary_took_back_is_not_served(
@@ -181,7 +186,7 @@ def test_a_b_that_its_canary_took_back_is_not_served(
     record(change, "rolled-back", None, why="latency: too slow")
     code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
     assert code == 3 and "error[refused-before]" in err and "latency: too slow" in err
-    assert not routing.is_served(experiment.find("wording"))
+    assert not routing.is_served(BACKEND, experiment.find("wording"))
 
 
 def test_a_name_is_not_asked_for_where_another_gate_says_no(

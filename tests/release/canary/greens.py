@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ml.backends.deployments import BASELINE, Canary, Launch, Live, Server
+from ml.backends.local.serving import endpoint, server
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration.release_file import Strategy, Tolerances
-from ml.serving import endpoint, server
-from ml.serving.endpoint import Canary, Live
-from ml.serving.server import Launch, Server
-from tests.serving.servers import launch
+from tests.backends.serving.servers import launch
 
 SAMPLES = [{"question": word} for word in ("how?", "why not?", "where to?", "who was it?")]
 # Its greens are slow in terms of milliseconds.
@@ -118,10 +117,10 @@ class Servers:
         """The servers for these scripts; blue is live and has all the traffic."""
         blue_launch = self._launch("1", script(wake=wake))
         green_launch = self._launch("2", script(bad, wake))
-        wanted = {"blue": blue_launch, "green": green_launch, endpoint.BASELINE: blue_launch}
+        wanted = {"blue": blue_launch, "green": green_launch, BASELINE: blue_launch}
         missing = {slot for slot, launched in wanted.items() if not self._runs(slot, launched)}
-        if missing & {"green", endpoint.BASELINE}:
-            missing |= {"green", endpoint.BASELINE}
+        if missing & {"green", BASELINE}:
+            missing |= {"green", BASELINE}
         folder = endpoint.folder("echo")
         starting = {slot: server.begin(folder / slot, wanted[slot]) for slot in missing}
         for slot, process in starting.items():

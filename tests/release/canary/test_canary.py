@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import pytest
 
+from ml.backends.local.serving import endpoint, processes
+from ml.backends.traffic import DEPLOYMENT_HEADER, KEY_HEADER
 from ml.core.errors import Problem, Refused
 from ml.release.canary import canary
 from ml.release.canary.traffic import Replay
-from ml.serving import endpoint, processes
-from ml.serving.router.routes import DEPLOYMENT_HEADER, KEY_HEADER
+from tests.backends.serving.servers import process_of
 from tests.release.canary.greens import (
     BAD_GREENS,
     BURST,
@@ -26,7 +27,6 @@ from tests.release.canary.greens import (
     TWICE,
     Servers,
 )
-from tests.serving.servers import process_of
 
 pytestmark = pytest.mark.slow
 QUICK = replace(STRATEGY, requests=(40, 60, 40))

@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import binom
 
 from benchmarks import simulated_canary as canary
+from ml.backends.traffic import BUCKETS, bucket
 from ml.release.canary.statistics import decide, latency_evidence, limit
-from ml.serving.router.records import BUCKETS, bucket
 
 CANARIES = 100
 

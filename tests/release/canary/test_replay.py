@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from ml.backends.local.serving.router.process import Router
 from ml.core.errors import Problem, Refused
 from ml.release.canary import traffic
 from ml.release.canary.traffic import Replay, Traffic
-from ml.serving.router.process import Router
 
 Tallies = dict[str, dict[str, dict[str, int]]]
 NOBODY = Router(Path(), 0, 0, 0, "", "")

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ml.backends.traffic import BUCKETS, bucket
 from ml.release.canary.statistics import Memory, Side, Verdict, decide, latency_evidence, object_to
 from ml.release.declaration.release_file import Strategy, Tolerances
-from ml.serving.router.records import BUCKETS, bucket
 
 STRATEGY = Strategy(
     requests=(100, 100, 100), prediction="answer", tolerances=Tolerances(latency_ms=0.0)

@@ -7,12 +7,12 @@ from dataclasses import asdict
 
 import pytest
 
+from ml.backends.traffic import Tally
 from ml.release.canary import statistics, traffic
 from ml.release.canary.statistics import Side
 from ml.release.canary.traffic import REFERENCE, Answers, edges, prediction, shape
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import Strategy, Tolerances
-from ml.serving.router.records import Tally
 
 
 def test_without_a_word_the_defaults_hold() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +14,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from ml.backends.base import Backend
+from ml.backends.deployments import Answer, Server
 from ml.backends.endpoints import Endpoints
 from ml.backends.registry import Version
 from ml.core.errors import Problem, Refused
@@ -29,7 +31,6 @@ from ml.release.evidence.served import Evaluated, Examination, examination
 from ml.release.rollout import apply as applying
 from ml.release.serving import Serving
 from ml.serving.scoring.table import as_asked
-from ml.serving.server import Answer, Server
 from policies.promotion.evidence import Evidence, Served
 
 COUNT, CLASSES = 40, ("high", "low", "middle")
@@ -235,12 +236,7 @@ def champion_on(
 ) -> tuple[Evidence, Evidence]:
     """The candidate's evidence, and the champion's with the candidate's rows asked of it."""
 
-    @contextmanager
-    def serving(launch: object) -> Iterator[int]:
-        yield 0
-
-    monkeypatch.setattr(served, "_server", serving)
-    monkeypatch.setattr(served.server, "score", lambda port, body: ask(body))
+    backend = SimpleNamespace(candidate=lambda launch: nullcontext(SimpleNamespace(score=ask)))
     own = Evidence(evaluation=written(folder, task))
     version = Version("tiny", "1", "sha256:" + "a" * 64, "tiny", "run", "")
     kept = version.evidence_folder
@@ -251,7 +247,7 @@ def champion_on(
     evaluation = replace(own.evaluation, requests=hashed, primary_metric="other")
     theirs = Evidence(evaluation=evaluation, serving=Served(prediction="predictions/0"))
     launch = cast(Serving, SimpleNamespace(launch=lambda *_: None))
-    return own, served.champion_on(own, folder, version, theirs, launch)
+    return own, served.champion_on(cast(Backend, backend), own, folder, version, theirs, launch)
 
 
 @pytest.mark.parametrize("task", SCORES)

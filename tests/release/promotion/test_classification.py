@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.local.serving import endpoint
 from ml.measures.metrics import BINARY
 from ml.release.declaration import desired_state
 from ml.release.evidence.verification import checks
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
-from ml.serving import endpoint
 from tests.local import BACKEND
 from tests.release import tiny_classes
 from tests.release.test_commands import ml
@@ -41,7 +41,7 @@ def test_a_classification_from_propose_to_the_next_champion(
         assert stated["auc"].low and stated["auc"].count == 500
         done = apply(BACKEND, "tiny", "local", "ana")
         assert done and done.outcome == "applied"
-        assert 0 < float(str(ask("tiny", {"amount": 90}).body["fraud"])) < 1
+        assert 0 < float(str(ask(endpoint, "tiny", {"amount": 90}).body["fraud"])) < 1
 
         better = propose(BACKEND, "tiny", good)
         gates = {one.gate: one for one in better.decision.results}

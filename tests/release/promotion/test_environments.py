@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.azure.workspace import VARIABLES
+from ml.backends.local.serving import endpoint
 from ml.core.errors import Exit, Refused
 from ml.release import audit
 from ml.release.declaration import desired_state
@@ -21,7 +22,6 @@ from ml.release.rollout import plan, rollback
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
 from ml.release.rollout.status import status
-from ml.serving import endpoint
 from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.conftest import World
@@ -122,7 +122,7 @@ def test_promoted_by_commits_and_reverted(
         "1",
     )
     assert endpoint.live("tiny") is None and BACKEND.registry.champion("tiny", "local") is None
-    assert ask("tiny-prod", {"question": "how?"}).version == "1"
+    assert ask(endpoint, "tiny-prod", {"question": "how?"}).version == "1"
     settled = plan.plan(BACKEND, "tiny", "prod")
     assert settled.steps == () and settled.verdict.startswith("nothing to do")
 
@@ -155,7 +155,7 @@ def test_promoted_by_commits_and_reverted(
     assert unsigned and unsigned.outcome == "refused"  # going back takes a name too
     done = apply(BACKEND, "tiny", "prod", "cy")
     assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
-    assert ask("tiny-prod", {"question": "how?"}).version == "1"
+    assert ask(endpoint, "tiny-prod", {"question": "how?"}).version == "1"
 
     git("revert", "--no-edit", "HEAD")
     done = apply(BACKEND, "tiny", "prod", "cy")
@@ -175,7 +175,7 @@ def test_promoted_by_commits_and_reverted(
     assert apply(BACKEND, "tiny", "prod", "cy") is None
     (is_now,) = status(BACKEND, "tiny", "prod")
     assert is_now.verdict == "nothing is declared; version 1 keeps serving"
-    assert ask("tiny-prod", {"question": "how?"}).version == "1"
+    assert ask(endpoint, "tiny-prod", {"question": "how?"}).version == "1"
 
 
 @pytest.mark.slow
@@ -258,7 +258,11 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     code, out, err = ml(capsys, "release", "plan", "tiny")
     assert code == 3 and "refused: gates that failed for version 3" in out and "superiority" in err
     done = apply(BACKEND, "tiny", "local", "ana")
-    assert done and done.outcome == "refused" and ask("tiny", {"question": "how?"}).version == "2"
+    assert (
+        done
+        and done.outcome == "refused"
+        and ask(endpoint, "tiny", {"question": "how?"}).version == "2"
+    )
     is_now = status(BACKEND, "tiny", "local")[0]
     assert is_now.last_attempt and is_now.last_attempt.outcome == "refused"
     assert "non-inferiority" in is_now.last_attempt.why

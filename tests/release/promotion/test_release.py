@@ -15,6 +15,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.local.serving import endpoint, server
 from ml.backends.registry import Version
 from ml.backends.runs import Run
 from ml.core import home
@@ -28,14 +29,13 @@ from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
 from ml.release.rollout.plan import plan
 from ml.release.rollout.status import status
-from ml.serving import endpoint, server
 from policies.promotion.evidence import SCHEMA_VERSION
+from tests.backends.serving.servers import process_of
 from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.conftest import World
 from tests.release.test_commands import ml
 from tests.release.test_registry import full_disk
-from tests.serving.servers import process_of
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def test_the_whole_way_from_a_run_to_an_answer(world: World) -> None:
 
     done = apply(BACKEND, "tiny", "local", "ana")
     assert (done.outcome, done.version.version, done.replaced) == ("applied", "1", None)
-    reply = ask("tiny", {"question": "how?"})
+    reply = ask(endpoint, "tiny", {"question": "how?"})
     assert reply.body["model_digest"] == done.version.digest and not reply.started
     assert isinstance(reply.body["answers"], list)
 
@@ -100,7 +100,7 @@ def test_a_better_model_takes_over(challenged: World) -> None:
     green = endpoint.live("tiny")
     assert blue and green and green.server.slot != blue.server.slot
     assert not server.is_up(blue.server) and process_of(blue.server.slot) is None
-    assert ask("tiny", {"question": "how?"}).version == "2"
+    assert ask(endpoint, "tiny", {"question": "how?"}).version == "2"
     champion = BACKEND.registry.champion("tiny", "local")
     assert champion and champion.version == "2"
 
@@ -182,7 +182,9 @@ def test_what_was_tampered_with_after_it_was_proposed_is_not_applied(
     live = endpoint.live("tiny")
     refused = apply(BACKEND, "tiny", "local", "ana")
     assert refused.outcome == "refused" and verdicts(refused.decision)["recomputed"] == "fail"
-    assert endpoint.live("tiny") == live and ask("tiny", {"question": "how?"}).version == "1"
+    assert (
+        endpoint.live("tiny") == live and ask(endpoint, "tiny", {"question": "how?"}).version == "1"
+    )
 
 
 def test_what_has_come_since_it_was_proposed_is_refused_when_it_is_applied(
@@ -275,7 +277,7 @@ def test_a_full_disk_leaves_everything_as_it_was(served: World) -> None:
     assert raised.value.problems[0].code == "disk-full"
     assert [one.version for one in BACKEND.registry.versions("tiny")] == ["1"]
     assert desired_state.read("tiny", "local") == declared and endpoint.live("tiny") == live
-    assert ask("tiny", {"question": "how?"}).version == "1"
+    assert ask(endpoint, "tiny", {"question": "how?"}).version == "1"
     assert propose(BACKEND, "tiny", served.run(0.95)).decision.allowed
 
 

@@ -6,15 +6,16 @@ import json
 
 import pytest
 
+from ml.backends.local.serving import endpoint
 from ml.cli.app import main
 from ml.core.errors import Refused
 from ml.release import audit
+from ml.release.rollout import faulty
 from ml.release.rollout.drill import drill, with_fault
 from ml.release.rollout.invoke import ask
-from ml.serving import endpoint, faulty
+from tests.backends.serving.servers import process_of
 from tests.local import BACKEND, LOG
 from tests.release.conftest import World
-from tests.serving.servers import process_of
 
 
 @pytest.mark.slow
@@ -22,14 +23,14 @@ from tests.serving.servers import process_of
 def test_the_canary_takes_it_back(served: World, fault: str) -> None:
     """No request to the old version fails, nothing of it is left, and nothing is promoted."""
     live = endpoint.live("tiny")
-    done = drill("tiny", fault)
+    done = drill(BACKEND, "tiny", fault)
     assert done.noticed and done.outcome.kind == "rolled-back" and done.failed == 0
     assert endpoint.live("tiny") == live
     running = (*endpoint.SLOTS, endpoint.BASELINE)
     assert [one for one in running if process_of(endpoint.folder("tiny") / one)] == [
         live.server.slot.name if live else ""
     ]
-    assert ask("tiny", {"question": "how?"}).version == "1"
+    assert ask(endpoint, "tiny", {"question": "how?"}).version == "1"
     champion = BACKEND.registry.champion("tiny", "local")
     assert champion is not None and champion.version == "1"
     assert [line["event"] for line in audit.verify(LOG)][-1] == "drill"
@@ -45,15 +46,17 @@ def test_a_fault_that_is_not_noticed(served: World, capsys: pytest.CaptureFixtur
     assert ended.value.code == 1
     said = json.loads(capsys.readouterr().out)
     assert said["noticed"] is False and said["outcome"]["outcome"] == "passed"
-    assert endpoint.live("tiny") == live and ask("tiny", {"question": "how?"}).version == "1"
+    assert (
+        endpoint.live("tiny") == live and ask(endpoint, "tiny", {"question": "how?"}).version == "1"
+    )
 
 
 def test_what_cannot_be_drilled(world: World) -> None:
     """Another fault, and a project of which nothing serves."""
     with pytest.raises(Refused, match="no-such-fault"):
-        drill("tiny", "fire")
+        drill(BACKEND, "tiny", "fire")
     with pytest.raises(Refused, match="nothing-served"):
-        drill("tiny", "errors")
+        drill(BACKEND, "tiny", "errors")
     assert not audit.verify(LOG)
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.local.serving import endpoint
 from ml.release import audit
 from ml.release.declaration import desired_state
 from ml.release.promotion import propose as proposing
 from ml.release.rollout import apply as applying
-from ml.serving import endpoint
 from tests.local import BACKEND, LOG
 from tests.release.rollout.test_states import NAME, Machine, install
 

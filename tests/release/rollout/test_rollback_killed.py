@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.local.serving import endpoint
 from ml.core import home
 from ml.release import audit
 from ml.release.declaration import desired_state
 from ml.release.promotion import propose as proposing
 from ml.release.rollout import plan, rollback
 from ml.release.rollout.apply import apply
-from ml.serving import endpoint
 from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.conftest import Template, World

@@ -8,7 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from ml.backends.audit_log import AuditLog
+from ml.backends.base import AuditLog
+from ml.backends.deployments import Canary, Live, Server
+from ml.backends.local.serving import endpoint, server
+from ml.backends.local.serving.server import START_S, Starting
 from ml.backends.registry import EVIDENCE_FILE
 from ml.core.errors import Problem, Refused
 from ml.core.home import home
@@ -18,16 +21,13 @@ from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import Applied, apply
 from ml.release.rollout.invoke import ask
 from ml.release.rollout.status import status
-from ml.serving import endpoint, server
-from ml.serving.endpoint import Canary, Live
-from ml.serving.server import START_S, Server, Starting
+from tests.backends.serving.servers import process_of
 from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.conftest import World
 from tests.release.killing import killed
 from tests.release.test_commands import ml
 from tests.release.test_registry import full_disk
-from tests.serving.servers import process_of
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def assert_blue_serves(live: Live | None) -> None:
     assert live is not None and endpoint.live("tiny") == live
     champion = BACKEND.registry.champion("tiny", "local")
     assert champion and champion.version == "1"
-    assert ask("tiny", {"question": "how?"}).version == "1"
+    assert ask(endpoint, "tiny", {"question": "how?"}).version == "1"
     assert running() == [live.server.slot.name]
 
 
@@ -244,7 +244,7 @@ from ml.backends.local.backend import LocalBackend
 from ml.release import audit, serving
 from ml.release.rollout.apply import apply
 from ml.backends.local.registry import LocalRegistry
-from ml.serving import endpoint, server
+from ml.backends.local.serving import endpoint, server
 done, calls = {holder}.{name}, []
 def killed(*given, **named):
     if {name!r} == "append" and given[1] != "applied":
@@ -259,12 +259,12 @@ def killed(*given, **named):
 apply(LocalBackend(), "tiny", "local", "ana")
 """
     killed(code)
-    assert ask("tiny", {"question": "how?"}).version in ("1", "2")
+    assert ask(endpoint, "tiny", {"question": "how?"}).version in ("1", "2")
     apply(BACKEND, "tiny", "local", "ana")
     live = endpoint.live("tiny")
     champion = BACKEND.registry.champion("tiny", "local")
     assert live and live.launch.version == "2" and champion and champion.version == "2"
-    assert ask("tiny", {"question": "how?"}).version == "2"
+    assert ask(endpoint, "tiny", {"question": "how?"}).version == "2"
     assert running() == [live.server.slot.name]
     applied = [line["version"] for line in audit.verify(LOG) if line["event"] == "applied"]
     assert set(applied) == {"1", "2"} and applied[-1] == "2"
@@ -291,11 +291,11 @@ def test_two_applies_at_once_end_as_one(challenged: World) -> None:
 def test_after_a_reboot_the_declared_model_is_started_and_said_so(served: World) -> None:
     """Nothing runs, the state is there: asking starts it; a lost state file is applied again."""
     endpoint.stop("tiny")
-    assert ask("tiny", {"question": "how?"}).started
+    assert ask(endpoint, "tiny", {"question": "how?"}).started
     endpoint.stop("tiny")
     (endpoint.folder("tiny") / "live.json").unlink()
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
-    assert ask("tiny", {"question": "how?"}).version == "1"
+    assert ask(endpoint, "tiny", {"question": "how?"}).version == "1"
 
 
 def test_a_canary_that_a_killed_apply_left_is_told(served: World) -> None:

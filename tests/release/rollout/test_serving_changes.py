@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.local.serving import endpoint
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release import audit, serving
@@ -22,7 +23,6 @@ from ml.release.rollout.invoke import ask
 from ml.release.rollout.plan import plan
 from ml.release.rollout.rollback import roll_back
 from ml.release.versions import find_in_use
-from ml.serving import endpoint
 from tests.local import BACKEND, LOG
 from tests.release.conftest import World
 from tests.release.test_commands import ml
@@ -118,7 +118,7 @@ def test_a_rollback_serves_the_earlier_model_by_its_own_code(challenged: World) 
     assert done.outcome == "applied" and done.canary is None
     live = endpoint.live("tiny")
     assert live and live.launch.serving == first.launch.serving
-    assert ask("tiny", QUESTION).version == "1"
+    assert ask(endpoint, "tiny", QUESTION).version == "1"
 
 
 def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
@@ -161,7 +161,7 @@ def test_a_rollback_with_a_name_serves_at_once(
     document = json.loads(out)
     assert code == 0 and document["declared"]["version"] == "1"
     assert (document["applied"]["outcome"], document["applied"]["canary"]) == ("applied", None)
-    assert ask("tiny", QUESTION).version == "1"
+    assert ask(endpoint, "tiny", QUESTION).version == "1"
 
 
 def test_a_rollback_through_a_canary(challenged: World) -> None:

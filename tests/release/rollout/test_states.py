@@ -23,7 +23,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from ml.backends.deployments import Canary, Launch, Server
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.serving import endpoint, processes, server
+from ml.backends.local.serving.router import process
 from ml.backends.registry import Version
 from ml.core.errors import Problem, Refused
 from ml.release import audit
@@ -35,10 +38,6 @@ from ml.release.promotion import propose as proposing
 from ml.release.promotion.gate_check import GateCheck
 from ml.release.rollout import apply as applying
 from ml.release.rollout import rollback, status
-from ml.serving import endpoint, processes, server
-from ml.serving.endpoint import Canary
-from ml.serving.router import process
-from ml.serving.server import Launch, Server
 from tests.local import BACKEND, LOG
 
 NAME = "tiny"

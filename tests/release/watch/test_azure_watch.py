@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from ml.backends.azure.backend import AzureBackend
+from ml.backends.deployments import Canary, Live
 from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.measures.reference import write_reference
 from ml.release.declaration import projects
 from ml.release.declaration.projects import Project
 from ml.release.evidence.evidence import REFERENCE_FIELD, keep_reference
 from ml.release.watch.requests import read_collected
-from ml.serving.endpoint import Canary, Live
 from tests.backends.conftest import azure
 from tests.backends.deployments import SAMPLES, released
 from tests.release.test_commands import ml

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from ml.backends.local.serving import endpoint
 from ml.release.rollout.apply import apply
-from ml.serving import endpoint
 from tests.local import BACKEND
 from tests.release.conftest import World
 from tests.release.test_commands import ml

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from ml.backends.local.serving import endpoint
+from ml.backends.local.serving.router.records import FOLDER
 from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.core.errors import Refused
 from ml.measures.reference import REFERENCE, Columns, write_reference
@@ -19,8 +21,6 @@ from ml.release.watch import requests
 from ml.release.watch.limits import Limits
 from ml.release.watch.report import look
 from ml.reports.pages import watch_page
-from ml.serving import endpoint
-from ml.serving.router.records import FOLDER
 from tests.local import BACKEND
 from tests.release.conftest import World
 from tests.release.test_commands import ml

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.local.serving import endpoint
+from ml.backends.local.serving.router.records import FOLDER, numbered
 from ml.core.errors import Refused
 from ml.release.watch import requests
-from ml.serving import endpoint
-from ml.serving.router.records import FOLDER, numbered
 
 
 def kept(own_home: Path, *lines: object, torn: str = "") -> None:

@@ -1,6 +1,6 @@
 """What is deployed to the stand-in's endpoints: the real inference server, started on this machine.
 
-The container of a managed deployment is that very server; see `ml.serving.launch`.
+The container of a managed deployment is that very server; see `ml.backends.local.serving.launch`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from threading import Thread
 from typing import Any
 from uuid import uuid4
 
+from ml.backends.deployments import Launch, Server
+from ml.backends.local.serving import endpoint, processes, server
+from ml.backends.local.serving.processes import HOST
 from ml.core.errors import Refused
-from ml.serving import endpoint, processes, server
-from ml.serving.processes import HOST
 from ml.serving.scoring.model import MODEL_DIGEST
-from ml.serving.server import Launch, Server
 from tests.stand_ins.azure.storage import Storage
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.serving.router.routes import DEPLOYMENT_HEADER, at
+from ml.backends.traffic import DEPLOYMENT_HEADER, at
 from tests.stand_ins.azure.deployed import Deployed
 from tests.stand_ins.azure.server import AGAIN, Answer, Refusal, Request
 from tests.stand_ins.azure.service import INSTANCE_GIB, Workspace, route

@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,11 +18,12 @@ from types import FrameType
 
 from ml.backends.local import outcome
 from ml.backends.local.processes.process import Reaper
+from ml.backends.local.serving import processes
+from ml.backends.local.serving.processes import HOST
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 
-HOST = "127.0.0.1"
 # MLflow imports for seconds before it answers; this is for a machine that is busy.
 START_S = 120.0
 GRACE_S = 10.0
@@ -88,11 +88,15 @@ def _answers(port: int) -> bool:
         connection.close()
 
 
-def serve_pages(port: int, ready: Callable[[str], None]) -> None:
+def serve_pages(port: int | None, ready: Callable[[str], None]) -> None:
     """Serve MLflow's own pages until Ctrl-C or SIGTERM; `ready` is called with the address.
 
-    Raises Refused when there is no store, and with the end of MLflow's log when MLflow exits.
+    Raises Refused when the port is taken, when there is no store, and with the end of MLflow's log
+    when MLflow exits.
     """
+    if port is not None and not processes.port_is_free(port):
+        raise processes.port_in_use(port, "leave --port out for a free one")
+    port = port or processes.free_port()
     if not home.database().exists():
         raise Refused(
             Problem(
@@ -147,9 +151,7 @@ def in_front_of_store(reaper: Reaper) -> Iterator[str]:
     It ends with this block, or with this program if that is killed.
     """
     Tracking()  # makes the tables: the server must not
-    with socket.socket() as free:
-        free.bind((HOST, 0))
-        port = free.getsockname()[1]
+    port = processes.free_port()
     log = home.home() / "tracking-server.log"
     name = f"server-{os.getpid()}-{port}"
     words = ["server", "--no-serve-artifacts", "--default-artifact-root", str(home.artifacts())]

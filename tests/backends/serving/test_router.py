@@ -18,13 +18,23 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ml.backends.local.serving import processes
+from ml.backends.local.serving.router import process
+from ml.backends.local.serving.router.front import MAX_BODY
+from ml.backends.local.serving.router.records import EXPOSED
+from ml.backends.traffic import ticket
 from ml.core.errors import Refused
-from ml.serving import processes
-from ml.serving.router import process
-from ml.serving.router.front import MAX_BODY
-from ml.serving.router.records import EXPOSED
-from ml.serving.router.routes import ticket
-from tests.serving.backends import OK, POST, Backend, Routed, ask, raw, routed, scripted, tally
+from tests.backends.serving.backends import (
+    OK,
+    POST,
+    Backend,
+    Routed,
+    ask,
+    raw,
+    routed,
+    scripted,
+    tally,
+)
 
 
 def test_a_request_and_its_answer_pass_unchanged(both: Routed, blue: Backend) -> None:

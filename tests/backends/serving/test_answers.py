@@ -1,4 +1,4 @@
-"""ml.serving.server: incomplete answers, and the hardware of a latency."""
+"""ml.backends.local.serving.server: incomplete answers, and the hardware of a latency."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import http.client
 
 import pytest
 
-from ml.serving import server
-from ml.serving.server import Answer, hardware
-from tests.serving.backends import scripted
+from ml.backends.deployments import Answer
+from ml.backends.local.serving import server
+from ml.core.machine import hardware
+from tests.backends.serving.backends import scripted
 
 
 def response(body: bytes, length: int | None = None) -> bytes:

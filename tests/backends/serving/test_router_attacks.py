@@ -21,13 +21,14 @@ from typing import Any
 import psutil
 import pytest
 
-from ml.serving import processes
-from ml.serving.router.front import MAX_HELD
-from ml.serving.router.process import Router
-from ml.serving.router.proxy import MAX_IN_FLIGHT
-from ml.serving.router.records import Keys
-from ml.serving.router.routes import SAMPLE_HEADER, ticket
-from tests.serving.backends import (
+from ml.backends.local.serving import processes
+from ml.backends.local.serving.router.front import MAX_HELD
+from ml.backends.local.serving.router.process import Router
+from ml.backends.local.serving.router.proxy import MAX_IN_FLIGHT
+from ml.backends.local.serving.router.records import Keys
+from ml.backends.local.serving.router.routes import SAMPLE_HEADER
+from ml.backends.traffic import ticket
+from tests.backends.serving.backends import (
     POST,
     Backend,
     Routed,

@@ -1,4 +1,4 @@
-"""The router process of one endpoint; `ml.serving.router.process` starts it as a file.
+"""The router process of one endpoint, which `process` starts as a file.
 
     python -P __main__.py FOLDER LISTENER ROUTES_FILE PART…
 
@@ -34,9 +34,9 @@ import ml  # noqa: F401
 
 del sys.path[-len(sys.argv[4:]) :]
 
-from ml.serving.processes import HOST  # noqa: E402
-from ml.serving.router.front import MAX_CONNECTIONS, Load, Server, error  # noqa: E402
-from ml.serving.router.proxy import Proxy  # noqa: E402
+from ml.backends.local.serving.processes import HOST  # noqa: E402
+from ml.backends.local.serving.router.front import MAX_CONNECTIONS, Load, Server, error  # noqa: E402
+from ml.backends.local.serving.router.proxy import Proxy  # noqa: E402
 
 # The routes file is checked this often, in case its writer could not announce a change.
 CHECK_S = 0.5

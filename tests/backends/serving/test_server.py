@@ -1,4 +1,4 @@
-"""ml.serving.server and endpoint, with the real Azure ML inference server."""
+"""ml.backends.local.serving.server and endpoint, with the real Azure ML inference server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ml.backends.deployments import Live, Server
+from ml.backends.local.serving import endpoint, processes, server
+from ml.backends.local.serving.router import process
 from ml.core.errors import Refused
-from ml.serving import endpoint, processes, server
-from ml.serving.endpoint import Live
-from ml.serving.router import process
-from ml.serving.server import Server
-from tests.serving.servers import CRASH, ECHO, HANG, launch, process_of
+from tests.backends.serving.servers import CRASH, ECHO, HANG, launch, process_of
 
 
 @pytest.fixture
@@ -149,8 +148,8 @@ def test_it_outlives_the_command_that_started_it(own_home: Path, tmp_path: Path)
     made = launch(tmp_path)
     code = (
         "from pathlib import Path\n"
-        "from ml.serving import server\n"
-        f"from ml.serving.server import Launch\n"
+        "from ml.backends.local.serving import server\n"
+        "from ml.backends.deployments import Launch\n"
         f"made = Launch('echo', 'echo', '1', {made.digest!r}, Path({str(made.code)!r}),\n"
         f"    'score.py', Path({str(made.model_folder)!r}), {{}})\n"
         f"started = server.start(Path({str(slot)!r}), made)\n"

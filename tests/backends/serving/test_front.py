@@ -1,4 +1,4 @@
-"""ml.serving.router.front: what callers can make the router hold."""
+"""ml.backends.local.serving.router.front: what callers can make the router hold."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
-from ml.serving.router import front
-from ml.serving.router.front import Full, Load, Room, Server
+from ml.backends.local.serving.router import front
+from ml.backends.local.serving.router.front import Full, Load, Room, Server
 
 GET = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: h\r\n"

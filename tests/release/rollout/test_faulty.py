@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from ml.serving import faulty
+from ml.release.rollout import faulty
 
 REAL = """
 ready = False

@@ -2,144 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
 import psutil
-from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
-from ml.core import home, imports, trees
-from ml.serving import processes
-from ml.serving.processes import HOST
-from ml.serving.router.routes import DEPLOYMENT_HEADER
+from ml.backends.deployments import Answer, Launch, Server
+from ml.backends.endpoints import WARM_UP
+from ml.backends.local.serving import processes
+from ml.backends.local.serving.processes import HOST
+from ml.backends.traffic import DEPLOYMENT_HEADER
+from ml.core import imports
 from ml.serving.scoring.model import MODEL_DIGEST, MODEL_DIR
 
-
-def _in_home(path: object) -> Path:
-    if not isinstance(path, str | Path):
-        raise ValueError("a path")
-    return home.home() / path
-
-
-def _to_home(path: Path) -> str:
-    for root in (home.home(), home.home().resolve()):
-        if path.is_relative_to(root):
-            return str(path.relative_to(root))
-    return str(path)
-
-
-# What names a deployment, and does not change how it serves.
-NAMES = frozenset(
-    {"$schema", "name", "endpoint_name", "model", "description", "tags", "properties"}
-)
-# A path in a file of the home, relative to it where it lies inside, so that the home can be moved.
-HomePath = Annotated[Path, PlainValidator(_in_home), PlainSerializer(_to_home)]
 START_S = 60.0  # importing LightGBM and scikit-learn on a busy machine with two cores takes ten
 POLL_S = 0.05
 ANSWER_S = 30.0
 MAX_ANSWER = 64 * 2**20
-MAX_EXCERPT = 300
-WARM_UP = 20
-# Where it is set, it names this machine's Azure instance type (`Standard_DS3_v2`).
-INSTANCE_TYPE = "MLOPS_INSTANCE_TYPE"
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Everything needed to start a server, today or after a reboot.
-
-    `code` is the snapshot that `scoring_script` is relative to, `model_folder` the model's own
-    folder. `version` is "" for a candidate that is not registered yet. `collect` is the share of
-    its requests that the router records. `serving` is the `serving_digest` of it all but the model,
-    with the `settings` of deployment.yml and the content of its `environment`, a line each.
-    `server` is the module that answers, "" for Azure ML's own server.
-    """
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
-
-    endpoint: str
-    model: str
-    version: str
-    digest: str
-    code: HomePath
-    scoring_script: str
-    model_folder: HomePath
-    environment_variables: Mapping[str, str]
-    collect: float = 0.0
-    serving: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    environment: tuple[str, ...] = ()
-    server: str = ""
-
-    def is_as_released(self) -> bool:
-        """Whether the code as it is now and the settings have the digest that was released."""
-        try:
-            code = trees.digest(trees.files(self.code)).removeprefix(trees.DIGEST_PREFIX)
-        except OSError:
-            return False
-        return self.serving == serving_digest(
-            code,
-            self.scoring_script,
-            self.environment_variables,
-            self.collect,
-            self.settings,
-            self.environment,
-            self.server,
-        )
-
-
-def serving_digest(
-    code: str,
-    scoring_script: str,
-    environment_variables: Mapping[str, str],
-    collect: float,
-    settings: Mapping[str, Any],
-    environment: Sequence[str],
-    server: str = "",
-) -> str:
-    """The sha256 of how a model is served, in hex; `code` is that of its files."""
-    content = {
-        "code": code,
-        "scoring_script": scoring_script,
-        "environment_variables": environment_variables,
-        "collect": collect,
-        "settings": {key: value for key, value in settings.items() if key not in NAMES},
-        # Without one, so is a release from before it was recorded.
-        **({"environment": environment} if environment else {}),
-        **({"server": server} if server else {}),
-    }
-    text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Server:
-    """A server that answered: its slot's folder, its process and its port on this machine.
-
-    A deployment on Azure has a slot alone, ENDPOINT/NAME; its process and port are 0.
-    """
-
-    __pydantic_config__ = ConfigDict(strict=True)
-
-    slot: Annotated[HomePath, AfterValidator(Path.resolve)]
-    pid: Annotated[int, Field(gt=0)]
-    port: Annotated[int, Field(gt=0)]
-
-    @property
-    def url(self) -> str:
-        """The address that requests are posted to."""
-        return f"http://{HOST}:{self.port}/score"
 
 
 @dataclass(frozen=True)
@@ -240,29 +127,6 @@ def _wait(process: subprocess.Popen[bytes], slot: Path, port: int, deadline_s: f
     raise processes.failure(slot, "server-not-ready", what)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A server's answer: the HTTP status and the JSON body (text when it is not JSON).
-
-    `deployment` is the one behind a router that answered, "" without a router; `by_model` is false
-    where what is before the model answered in its place.
-    """
-
-    status: int
-    body: object
-    deployment: str = ""
-    by_model: bool = True
-
-    @property
-    def excerpt(self) -> str:
-        """The beginning of the body on one line, for a message."""
-        if isinstance(self.body, str):
-            text, complete = repr(self.body[:MAX_EXCERPT])[1:-1], len(self.body) <= MAX_EXCERPT
-            return text if complete else f"{text}…"
-        text = repr(self.body)
-        return text if len(text) <= MAX_EXCERPT else f"{text[:MAX_EXCERPT]}…"
-
-
 def is_healthy(port: int, timeout_s: float) -> bool:
     """Whether the server answers its liveness probe with 200 before the timeout."""
     connection = http.client.HTTPConnection(HOST, port, timeout=max(timeout_s, 0.001))
@@ -285,11 +149,7 @@ def score(port: int, body: Mapping[str, object]) -> Answer:
 
 
 def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) -> list[float]:
-    """The milliseconds of each of the requests, one after another, with the bodies in turn; the
-    `WARM_UP` requests before them are not counted.
-
-    Raises ValueError at the first answer that is not 200: the time of an error is not a latency.
-    """
+    """See `ml.backends.endpoints.Candidate`."""
     payloads = [json.dumps(body) for body in bodies]
     connection = http.client.HTTPConnection(HOST, port, timeout=ANSWER_S)
     times: list[float] = []
@@ -305,24 +165,6 @@ def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) ->
     finally:
         connection.close()
     return times
-
-
-def hardware() -> str:
-    """The instance type in MLOPS_INSTANCE_TYPE; without it the processor, the usable cores and the
-    memory of this machine.
-    """
-    if instance_type := os.environ.get(INSTANCE_TYPE, "").strip():
-        return instance_type
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = psutil.virtual_memory().total / 2**30
-    return f"{model}, {cores} cores, {memory:.0f} GiB"
 
 
 def _post(connection: http.client.HTTPConnection, payload: str) -> Answer:

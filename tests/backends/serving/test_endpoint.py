@@ -1,4 +1,4 @@
-"""ml.serving.endpoint: what an endpoint's file says, and the routes that follow from it."""
+"""What an endpoint's file says, and the routes that follow from it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ml.serving import endpoint
-from ml.serving.endpoint import Canary, Live
-from ml.serving.router import routes as routing
-from ml.serving.server import Launch, Server
+from ml.backends.deployments import Canary, Launch, Live, Server
+from ml.backends.local.serving import endpoint
+from ml.backends.local.serving.router import routes as routing
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 
+from ml.backends.local.serving import processes
+from ml.backends.local.serving.router.routes import SAMPLE_HEADER
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.imports import PARTS
-from ml.serving import processes
-from ml.serving.router.routes import SAMPLE_HEADER
 
 START_S = 30.0
 CALL_S = 10.0

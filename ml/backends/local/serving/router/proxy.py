@@ -19,30 +19,29 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
-from ml.serving import processes
-from ml.serving.processes import HOST
-from ml.serving.router import routes as routing
-from ml.serving.router.front import MAX_HEADERS, SMALL, Full, Load, error
-from ml.serving.router.records import (
+from ml.backends.local.serving import processes
+from ml.backends.local.serving.processes import HOST
+from ml.backends.local.serving.router import routes as routing
+from ml.backends.local.serving.router.front import MAX_HEADERS, SMALL, Full, Load, error
+from ml.backends.local.serving.router.records import (
     FOLDER,
     NO_ANSWER,
-    REQUEST_ID,
     TOO_FULL,
     TOO_LATE,
     TOO_MANY,
     Collector,
-    Counters,
     Keys,
-    Kind,
-    Recent,
 )
-from ml.serving.router.routes import (
+from ml.backends.local.serving.router.routes import SAMPLE_HEADER, Routes, RoutesError
+from ml.backends.traffic import (
     DEPLOYMENT_HEADER,
     KEY_HEADER,
-    SAMPLE_HEADER,
+    REQUEST_ID,
     TIMEOUT_MS,
-    Routes,
-    RoutesError,
+    Counters,
+    Kind,
+    Recent,
+    ticket,
 )
 from ml.serving.scoring.messages import is_finite
 
@@ -228,7 +227,7 @@ class Proxy:
         if named is not None:
             return "apart"
         if key is not None and routes.lease_s is not None:
-            is_new = self._keys.add(routing.ticket(key, routes.salt))
+            is_new = self._keys.add(ticket(key, routes.salt))
             return "callers" if is_new else "apart"
         sample = request.headers.get(SAMPLE_HEADER, "").encode("utf-8", "surrogateescape")
         return "samples" if sample and hmac.compare_digest(sample, self._sample) else "callers"
@@ -294,7 +293,7 @@ class Proxy:
         if routes.lease_s is not None:
             return False
         if routes.experiment and key is not None:
-            self.collector.expose(routes.experiment, routing.ticket(key, routes.salt), chosen)
+            self.collector.expose(routes.experiment, ticket(key, routes.salt), chosen)
         share = routes.collect.get(chosen, 0.0)
         return share > 0 and self._random.random() < share
 

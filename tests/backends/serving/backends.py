@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from ml.backends.local.serving import processes
+from ml.backends.local.serving.router import process
+from ml.backends.local.serving.router.process import Router
 from ml.core import files
-from ml.serving import processes
-from ml.serving.router import process
-from ml.serving.router.process import Router
 
 
 class _Server(ThreadingHTTPServer):

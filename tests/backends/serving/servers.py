@@ -6,10 +6,10 @@ from pathlib import Path
 
 import psutil
 
+from ml.backends.deployments import Launch, serving_digest
+from ml.backends.local.serving import processes
 from ml.core import trees
-from ml.serving import processes
 from ml.serving.scoring.manifest import folder_digest, write_manifest
-from ml.serving.server import Launch, serving_digest
 from tests.shared import bring
 
 ECHO = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.backends import Backend, Routed, backend, routed
+from tests.backends.serving.backends import Backend, Routed, backend, routed
 
 
 @pytest.fixture

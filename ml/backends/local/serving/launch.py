@@ -1,4 +1,4 @@
-"""Runs the inference server of one slot; `ml.serving.server` starts it as a file.
+"""Runs the inference server of one slot; `ml.backends.local.serving.server` starts it as a file.
 
 Without a MODULE it is the server inside managed online endpoints, unchanged but for its address:
 azmlinfsrv always binds 0.0.0.0, which would offer an unauthenticated model to the whole network.

@@ -8,82 +8,32 @@ have a third slot, its baseline.
 from __future__ import annotations
 
 import json
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from ml.backends import deployments
+from ml.backends.deployments import SLOTS, Answer, Canary, Launch, Live, Server
+from ml.backends.local.serving import processes, server
+from ml.backends.local.serving.router import process
+from ml.backends.local.serving.router.process import Router
+from ml.backends.local.serving.router.records import EXPOSED, FOLDER, numbered
+from ml.backends.traffic import TIMEOUT_MS
 from ml.core import files, home
 from ml.core import names as forms
 from ml.core.errors import Exit, Problem, Refused
-from ml.serving import processes, server
-from ml.serving.router import process
-from ml.serving.router.process import Router
-from ml.serving.router.records import FOLDER, numbered
-from ml.serving.router.routes import TIMEOUT_MS
-from ml.serving.scoring.manifest import ManifestError, verify
-from ml.serving.server import Answer, Launch, Server
 
-SLOTS = ("blue", "green")
 ROUTER = "router"
-BASELINE = "baseline"
 STATE = "live.json"
 POLL_S = 0.02
 # A canary that nobody has watched for this long gets no more traffic; the live slot gets all.
 LEASE_S = 15.0
-
-
-@dataclass(frozen=True)
-class Canary:
-    """A server beside the live one, with its share of the traffic and of copies, in percent.
-
-    `baseline` is a second server of the live version, started at the same time and given as many
-    requests and copies, to compare with. Above 50 % the remaining traffic is not enough for that,
-    and it gets none. The canary of an `experiment` (ml.release.ab) has no baseline and needs no
-    lease. `salt` says which routing keys lead to it; no caller knows it.
-    """
-
-    __pydantic_config__ = ConfigDict(strict=True)
-
-    server: Server
-    launch: Launch
-    weight: int
-    mirror: int = 0
-    baseline: Server | None = None
-    experiment: str = ""
-    salt: str = field(default_factory=secrets.token_hex)
-
-
-@dataclass(frozen=True)
-class Live:
-    """The live server of an endpoint, how to start it again, and the canary beside it."""
-
-    server: Server
-    launch: Launch
-    canary: Canary | None = None
-
-    @property
-    def beside(self) -> tuple[Server, ...]:
-        """The servers of the canary."""
-        if self.canary is None:
-            return ()
-        baseline = self.canary.baseline
-        return (self.canary.server, *([baseline] if baseline else []))
-
-    def in_slot(self, slot: str) -> tuple[Server, Launch]:
-        """The server in the slot of that name and its launch; the live one for any other name."""
-        if self.canary is not None:
-            if slot == self.canary.server.slot.name:
-                return self.canary.server, self.canary.launch
-            if self.canary.baseline and slot == self.canary.baseline.slot.name:
-                return self.canary.baseline, self.launch
-        return self.server, self.launch
 
 
 _LIVE = TypeAdapter(Live)
@@ -136,6 +86,7 @@ def live(endpoint: str) -> Live | None:
 
 
 served = live  # nobody else writes that file
+reserve = p95_ms = None  # no other machine releases here, and the evidence is measured here
 
 
 def switch(endpoint: str, to: Live | None) -> None:
@@ -164,11 +115,6 @@ def locked(endpoint: str) -> AbstractContextManager[None]:
     return files.locked(folder(endpoint) / "lock")
 
 
-def reserve(endpoint: str, waiting: Callable[[str], None]) -> AbstractContextManager[None]:
-    """No other machine releases to the endpoints of this one."""
-    return nullcontext()
-
-
 def router(endpoint: str) -> Router | None:
     """The endpoint's router, if it runs."""
     return process.find(folder(endpoint) / ROUTER)
@@ -182,6 +128,12 @@ def collected(endpoint: str, since: float | None = None) -> Iterator[Mapping[str
     for path in numbered(folder(endpoint) / FOLDER):
         with suppress(FileNotFoundError):  # it made room for a newer one
             yield from files.json_lines(path)
+
+
+def exposed(endpoint: str, experiment: str) -> Iterator[Mapping[str, Any]]:
+    """The routing keys that the router has split for the experiment."""
+    path = folder(endpoint) / EXPOSED / f"{experiment}.jsonl"
+    return files.json_lines(path) if path.is_file() else iter(())
 
 
 def url(endpoint: str) -> str | None:
@@ -291,6 +243,39 @@ def begin(slot: Path, launch: Launch) -> Callable[[], Server]:
     return lambda: server.wait_until_ready(starting)
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """Implements `ml.backends.endpoints.Candidate`."""
+
+    server: Server
+
+    def score(self, body: Mapping[str, object]) -> Answer:
+        return server.score(self.server.port, body)
+
+    def measure(self, bodies: Sequence[Mapping[str, object]], requests: int) -> list[float]:
+        return server.measure(self.server.port, bodies, requests)
+
+    def failure(self, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
+        return processes.failure(self.server.slot, code, what, expected, hint)
+
+
+@contextmanager
+def candidate(launch: Launch) -> Iterator[Candidate]:
+    """A server in a slot of its own, while the endpoint is held; raises as `server.start`."""
+    slot = folder(launch.endpoint) / "candidate"
+    with locked(launch.endpoint):
+        started = server.start(slot, launch)
+        try:
+            yield Candidate(started)
+        finally:
+            processes.stop(slot)
+
+
+def log(slot: Path) -> Path:
+    """The output of the slot's server."""
+    return processes.log(slot)
+
+
 def is_up(deployment: Server) -> bool:
     """Whether that server still runs and still listens on its port."""
     return server.is_up(deployment)
@@ -318,41 +303,14 @@ def resident(deployment: Server) -> tuple[float, float] | None:
         return None
 
 
-def p95_ms(deployment: Server, since: float, until: float) -> float | None:
-    """None: here the evidence is measured on the machine that serves, or is of a rehearsal."""
-    return None
-
-
 def failure(slot: Path, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
     """The error for a server that failed, with the end of its log."""
     return processes.failure(slot, code, what, expected, hint)
 
 
 def check_launch(launch: Launch) -> None:
-    """Refuse a model that is not, to the bit, the registered one, or serving code that is not the
-    released one; both are hashed again.
-    """
-    try:
-        verify(launch.model_folder, launch.digest)
-    except (ManifestError, OSError) as error:
-        problem = Problem(
-            "model-corrupt",
-            str(error),
-            f"{launch.model} {launch.version} with the digest {launch.digest}",
-            "nothing was loaded; propose and apply a version whose files are intact",
-        )
-        raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
-    if not launch.is_as_released():
-        path = folder(launch.endpoint) / STATE
-        problem = Problem(
-            "serving-changed",
-            f"the serving code of {launch.model} {launch.version} was changed: {launch.code} and "
-            f"the settings in {path}",
-            f"code and settings with the digest {launch.serving or 'of a release'}",
-            f"nothing was started; find out who changed them, remove {launch.code} and {path}, "
-            "propose the version again and apply it",
-        )
-        raise Refused(problem, exit_code=Exit.GATE_SAID_NO)
+    """As `deployments.check_launch`, whose settings are in the endpoint's state."""
+    deployments.check_launch(launch, folder(launch.endpoint) / STATE)
 
 
 def nothing_served(endpoint: str) -> Refused:
@@ -374,15 +332,8 @@ def document(state: Live) -> Mapping[str, object]:
 
 
 def routes(state: Live) -> Mapping[str, Any]:
-    """The routes: the canary first, so that its sticky keys stay while its share grows."""
+    """The routes, as the router reads them."""
     canary = state.canary
-    weights: dict[str, int] = {}
-    mirror: dict[str, int] = {}
-    if canary is not None:
-        weights[canary.server.slot.name] = canary.weight
-        if canary.baseline is not None:
-            weights[canary.baseline.slot.name] = canary.weight if canary.weight <= 50 else 0
-        mirror = dict.fromkeys(weights, canary.mirror) if canary.mirror else {}
     timeout_ms = int(state.launch.environment_variables.get("SCORING_TIMEOUT_MS", TIMEOUT_MS))
     name = state.server.slot.name
     servers = (*state.beside, state.server)
@@ -391,8 +342,8 @@ def routes(state: Live) -> Mapping[str, Any]:
         "live": name,
         "ports": {each.slot.name: each.port for each in servers},
         "pids": {each.slot.name: each.pid for each in servers},
-        "traffic": {**weights, name: 100 - sum(weights.values())},
-        "mirror": mirror,
+        "traffic": state.traffic,
+        "mirror": state.mirror,
         "timeout_ms": timeout_ms,
         "lease_s": LEASE_S if canary and not canary.experiment else None,
         "experiment": canary.experiment if canary else "",

@@ -7,22 +7,16 @@ learn.microsoft.com/azure/machine-learning/how-to-safely-rollout-online-endpoint
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# The header of managed online endpoints: this deployment, whatever its weight.
-DEPLOYMENT_HEADER = "azureml-model-deployment"
-# Requests with the same key go to the same deployment for as long as its weight does not shrink.
-KEY_HEADER = "x-routing-key"
+from ml.backends.traffic import MAX_MIRRORED, TIMEOUT_MS, at, position, ticket
+
 # A release marks its own requests with it: the secret in router.json. No deployment gets it.
 SAMPLE_HEADER = "x-canary-sample"
-# Managed online endpoints mirror at most half of the traffic.
-MAX_MIRRORED = 50
-TIMEOUT_MS = 5000  # the default of a managed deployment without `request_settings`
 
 
 class RoutesError(Exception):
@@ -110,27 +104,3 @@ def read(path: Path) -> Routes:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RoutesError(f"{path}: {error!r}") from None
-
-
-def ticket(key: str, salt: str = "") -> str:
-    """16 hex digits for a key, the same in every process; another salt gives other digits.
-
-    Keyed BLAKE2 (RFC 7693): without the salt, of which the first 64 bytes count, nobody can tell
-    whether a ticket belongs to a key.
-    """
-    content, secret = (text.encode("utf-8", "surrogateescape") for text in (key, salt))
-    return hashlib.blake2b(content, digest_size=8, key=secret[:64]).hexdigest()
-
-
-def position(ticket: str) -> float:
-    """A ticket's position between 0 and 100, evenly spread."""
-    return int(ticket, 16) / 2**64 * 100
-
-
-def at(point: float, shares: Mapping[str, int], rest: str) -> str:
-    """Whose share of a hundred the point lies in, the first at the lowest points; else `rest`."""
-    for name, share in shares.items():
-        if point < share:
-            return name
-        point -= share
-    return rest

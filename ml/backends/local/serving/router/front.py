@@ -16,7 +16,7 @@ from typing import Any, cast
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from ml.serving.router.routes import DEPLOYMENT_HEADER
+from ml.backends.traffic import DEPLOYMENT_HEADER
 
 # A managed online endpoint accepts at most 10 MB.
 MAX_BODY = 10 * 2**20

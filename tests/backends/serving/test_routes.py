@@ -1,4 +1,4 @@
-"""ml.serving.router.routes and tally: which deployment gets a request, and the counters."""
+"""The router: which deployment gets a request, and the counters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ml.serving.router import routes as routing
-from ml.serving.router.proxy import Proxy
-from ml.serving.router.records import (
+from ml.backends.local.serving.router import routes as routing
+from ml.backends.local.serving.router.proxy import Proxy
+from ml.backends.local.serving.router.routes import Routes, RoutesError
+from ml.backends.traffic import (
     BUCKETS,
     FIRST_S,
     MAX_ANSWERS,
@@ -22,8 +23,9 @@ from ml.serving.router.records import (
     Recent,
     Tally,
     bucket,
+    position,
+    ticket,
 )
-from ml.serving.router.routes import Routes, RoutesError
 
 PORTS = {"green": 2, "blue": 1}
 
@@ -157,18 +159,16 @@ def test_recent_answers_are_bounded() -> None:
 def test_another_salt_gives_other_tickets() -> None:
     """The groups of two experiments are independent, and a ticket hides its key."""
     keys = [f"customer-{number}" for number in range(4000)]
-    one, other = (
-        [routing.position(routing.ticket(key, salt)) < 50 for key in keys] for salt in "ab"
-    )
+    one, other = ([position(ticket(key, salt)) < 50 for key in keys] for salt in "ab")
     assert 1840 <= sum(a == b for a, b in zip(one, other, strict=True)) <= 2160
-    assert routing.ticket("customer-1", "a") != routing.ticket("customer-1")
+    assert ticket("customer-1", "a") != ticket("customer-1")
 
 
 def test_the_ticket_determines_the_deployment() -> None:
     """With a salt, too."""
     routes = Routes("blue", PORTS, {"green": 30, "blue": 70}, {}, salt="s", experiment="e")
     for number in range(500):
-        green = routing.position(routing.ticket(f"k{number}", "s")) < 30
+        green = position(ticket(f"k{number}", "s")) < 30
         assert (routes.pick(f"k{number}", random.Random(0)) == "green") is green
 
 

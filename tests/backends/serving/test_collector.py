@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from ml.serving import processes
-from ml.serving.router import process, records
-from ml.serving.router.records import Collector, numbered
-from ml.serving.router.routes import position, ticket
-from tests.serving.backends import Routed, backend, routed, scripted
+from ml.backends.local.serving import processes
+from ml.backends.local.serving.router import process, records
+from ml.backends.local.serving.router.records import Collector, numbered
+from ml.backends.traffic import position, ticket
+from tests.backends.serving.backends import Routed, backend, routed, scripted
 
 DIGESTS = {"blue": "sha256:b", "green": "sha256:g"}
 

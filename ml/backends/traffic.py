@@ -1,0 +1,159 @@
+"""How requests are split between the deployments of an endpoint, and how answers are counted.
+
+The split follows managed online endpoints:
+learn.microsoft.com/azure/machine-learning/how-to-safely-rollout-online-endpoints.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+from typing import Literal
+
+# The header of managed online endpoints: this deployment, whatever its weight.
+DEPLOYMENT_HEADER = "azureml-model-deployment"
+# Requests with the same key go to the same deployment for as long as its weight does not shrink.
+KEY_HEADER = "x-routing-key"
+# Azure ML's inference server answers with the caller's id of the request, or with one of its own.
+REQUEST_ID = "x-request-id"
+# Managed online endpoints mirror at most half of the traffic.
+MAX_MIRRORED = 50
+TIMEOUT_MS = 5000  # the default of a managed deployment without `request_settings`
+# Buckets of seconds grow by an eighth of an octave (9 %) from 50 microseconds to about 100 seconds.
+FIRST_S = 50e-6
+PER_OCTAVE = 8
+BUCKETS = 168
+# Limits on the recent answers that a canary reads, of each kind; the oldest are dropped first.
+MAX_ANSWERS = 4096
+MAX_BYTES = 8 * 2**20
+# A longer body is recorded as null.
+MAX_BODY = 64 * 2**10
+
+
+def ticket(key: str, salt: str = "") -> str:
+    """16 hex digits for a key, the same in every process; another salt gives other digits.
+
+    Keyed BLAKE2 (RFC 7693): without the salt, of which the first 64 bytes count, nobody can tell
+    whether a ticket belongs to a key.
+    """
+    content, secret = (text.encode("utf-8", "surrogateescape") for text in (key, salt))
+    return hashlib.blake2b(content, digest_size=8, key=secret[:64]).hexdigest()
+
+
+def position(ticket: str) -> float:
+    """A ticket's position between 0 and 100, evenly spread."""
+    return int(ticket, 16) / 2**64 * 100
+
+
+def at(point: float, shares: Mapping[str, int], rest: str) -> str:
+    """Whose share of a hundred the point lies in, the first at the lowest points; else `rest`."""
+    for name, share in shares.items():
+        if point < share:
+            return name
+        point -= share
+    return rest
+
+
+def bucket(seconds: float) -> int:
+    """The histogram bucket: `k` holds times below FIRST_S * 2 ** (k / PER_OCTAVE).
+
+    The last bucket holds all longer times.
+    """
+    if not seconds > FIRST_S:
+        return 0
+    return min(1 + int(math.log2(seconds / FIRST_S) * PER_OCTAVE), BUCKETS - 1)
+
+
+Kind = Literal["callers", "samples", "apart"]
+
+
+@dataclass
+class Tally:
+    """Counts of answers.
+
+    `errors` are answers of 500 and more, and those of the router itself; `refused` are the
+    deployment's own answers from 400 to 499. `mirrored` requests count in every figure.
+    """
+
+    requests: int = 0
+    errors: int = 0
+    refused: int = 0
+    mirrored: int = 0
+    seconds: float = 0.0
+    statuses: dict[int, int] = field(default_factory=dict)
+    latency: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+
+    def add(self, status: int, seconds: float, own: bool) -> None:
+        """Count one answer; `own` means that the deployment gave it, not the router."""
+        self.requests += 1
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        if status >= 500 or not own:
+            self.errors += 1
+        elif status >= 400:
+            self.refused += 1
+        self.seconds += seconds
+        self.latency[bucket(seconds)] += 1
+
+
+@dataclass
+class Counters:
+    """The counters of one deployment since it was added to the routes.
+
+    A canary judges what the router split at random: `callers` are requests of callers, `samples`
+    the project's own, which no caller can forge. All others are `apart`: the caller named the
+    deployment or repeated a routing key, or the router was too busy to ask the deployment.
+    """
+
+    callers: Tally = field(default_factory=Tally)
+    samples: Tally = field(default_factory=Tally)
+    apart: Tally = field(default_factory=Tally)
+
+    def of(self, kind: Kind) -> Tally:
+        """The tally of that kind."""
+        tally: Tally = getattr(self, kind)
+        return tally
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One recorded answer; `body` is None when it was longer than MAX_BODY."""
+
+    number: int
+    deployment: str
+    kind: Kind
+    status: int
+    body: bytes | None
+
+
+class Recent:
+    """The latest answers that a canary judges, numbered from 1, within a bound of memory.
+
+    The bound holds for each kind, so that callers do not displace the samples.
+    """
+
+    def __init__(self) -> None:
+        self._answers: dict[Kind, deque[Answered]] = {"callers": deque(), "samples": deque()}
+        self._bytes: dict[Kind, int] = {"callers": 0, "samples": 0}
+        self.last = 0
+
+    def add(self, deployment: str, kind: Kind, status: int, body: bytes) -> None:
+        """Record an answer, and drop the oldest of its kind beyond the bound."""
+        self.last += 1
+        short = body if len(body) <= MAX_BODY else None
+        answers = self._answers[kind]
+        answers.append(Answered(self.last, deployment, kind, status, short))
+        self._bytes[kind] += len(short or b"")
+        while len(answers) > MAX_ANSWERS or self._bytes[kind] > MAX_BYTES:
+            self._bytes[kind] -= len(answers.popleft().body or b"")
+
+    def since(self, number: int) -> list[Answered]:
+        """Those after `number`, the oldest first."""
+        found = chain.from_iterable(self._answers.values())
+        return sorted(
+            (answer for answer in found if answer.number > number), key=attrgetter("number")
+        )
