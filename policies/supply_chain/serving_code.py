@@ -41,6 +41,11 @@ STANDARD = _words("""
 # module → what may be used of it.
 PARTS = {
     "azureml_inference_server_http": _words("api"),
+    # `make_dataclass` makes a program of the names that it is given.
+    "dataclasses": _words("""
+        FrozenInstanceError InitVar KW_ONLY MISSING asdict astuple dataclass field
+        is_dataclass replace
+    """),
     "gc": _words("collect disable freeze"),
     "logging": _words("""
         CRITICAL DEBUG ERROR Filter Formatter Handler INFO Logger LoggerAdapter StreamHandler
@@ -48,6 +53,8 @@ PARTS = {
     """),
     "onnxruntime": _words("InferenceSession"),
     "operator": _words("add eq ge gt index itemgetter le lt mul ne neg sub truediv"),
+    # Beside it are converters that read pickles.
+    "skops": _words("io"),
     "os": _words("""
         PathLike cpu_count environ fspath getenv getpid linesep listdir path sched_getaffinity
         scandir sep stat urandom walk
@@ -66,6 +73,8 @@ PARTS = {
     "xgboost": _words("Booster DMatrix QuantileDMatrix train"),
     "yaml": _words("YAMLError safe_dump safe_load safe_load_all"),
 }
+# module → what of it reads pickles (from a cache of downloads), or evaluates texts.
+LEFT_OUT = {"pandas": _words("core"), "scipy": _words("datasets"), "sklearn": _words("datasets")}
 # Names that run text, unpickle, lead to the modules that do, or find something by a computed name.
 REFUSED = _words("""
     ForwardRef __import__ breakpoint eval exec get_type_hints globals locals vars
@@ -75,12 +84,16 @@ REFUSED = _words("""
     builtins cPickle cloudpickle codeop ctypeslib dill distutils f2py imp importlib joblib
     jsonpickle marshal multiprocessing pickle pickle_compat pkgutil posix pydoc runpy shelve
     subprocess testing jinja2 zipimport
-    attrgetter get_field getattr_static getmembers getmembers_static import_module
-    import_optional_dependency methodcaller
+    attrgetter evaluate_forward_ref get_annotations get_field getattr_static getmembers
+    getmembers_static import_module import_optional_dependency methodcaller singledispatch
+    singledispatchmethod update_wrapper
+    Styler compile_expression from_string get_template select_template template_class
     cr_code f_builtins f_code f_globals f_locals gi_code
 """)
 # A library's own imports: `pathlib.os` is all of os. And `re.compile` is not the builtin function.
-_ATTRIBUTES, _NAMES = REFUSED | _words("ctypes os sys"), REFUSED | {"compile"}
+# `style` of a frame leads to its templates, which are programs; `help` imports what it is told.
+_ATTRIBUTES = REFUSED | _words("ctypes os style sys")
+_NAMES = REFUSED | _words("compile help")
 # The attributes between two underscores that serving code may name.
 _SPECIAL = re.compile(
     r"__(?!(all|call|class|doc|file|init|len|name|new|post_init|qualname|setattr|slots|version)__$)"
@@ -89,9 +102,18 @@ _SPECIAL = re.compile(
 # Arguments that decide whether a loader runs code → their harmless values.
 _ARGUMENTS: Mapping[str, tuple[object, ...]] = {
     "allow_pickle": (False,),
+    # A folder of pickles, which joblib reads.
+    "memory": (None,),
     "trusted": (None, [], ()),
     "weights_only": (True,),
 }
+# Variables that serving code may set: of threads, and of its own.
+_SETTABLE = re.compile(r"[A-Z]+_NUM_THREADS|TOKENIZERS_PARALLELISM|SCORE_\w+", re.ASCII)
+_READS = _words("copy get items keys values")
+# Methods of pandas that call another by its name, and their arguments that are not handed to it.
+_EXCEPTIONS = _words("Exception RuntimeError ValueError")
+_BY_NAME = _words("agg aggregate apply transform")
+_OWN_ARGUMENTS = _words("axis by_row engine engine_kwargs include_groups raw result_type")
 _COMPILED = (".pyc", ".pyd", ".so")
 # The folder by which a code folder is known to be a whole repository.
 _REPOSITORY = "ml/serving/scoring/"
@@ -261,6 +283,15 @@ class _Module:
         self._bound, self._twice = set[str](), set[str]()
         # The functions of the module: their bodies are read.
         self.functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        self._classes = {node.name for node in self._nodes if isinstance(node, ast.ClassDef)}
+        self._stored = {
+            node.id
+            for node in self._nodes
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+        }
+        self._above_of = {
+            id(inner): node for node in self._nodes for inner in ast.iter_child_nodes(node)
+        }
         for node in self._nodes:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 for alias in node.names:
@@ -319,25 +350,86 @@ class _Module:
                     yield node.lineno, f"`{node.id}`, which is imported as two things"
                 elif node.id in _NAMES or _SPECIAL.fullmatch(node.id):
                     yield node.lineno, f"`{node.id}`"
-                elif node.id == "getattr" and not _is_plain(called.get(id(node))):
-                    yield node.lineno, "`getattr` of a computed name"
+                elif node.id in ("delattr", "getattr", "setattr") and not _is_plain(
+                    called.get(id(node))
+                ):
+                    yield node.lineno, f"`{node.id}` of a computed name"
                 elif node.id in self._bound and id(node) not in bases:
                     yield node.lineno, f"the module `{node.id}` under another name"
             elif isinstance(node, ast.MatchClass):
                 for name in filter(_is_refused, node.kwd_attrs):
                     yield node.lineno, f"`{name}`"
-            elif isinstance(node, ast.Attribute) and _is_refused(node.attr):
+            elif isinstance(node, ast.Attribute) and (
+                _is_refused(node.attr)
+                or (node.attr in _ARGUMENTS and isinstance(node.ctx, ast.Store))
+                or (node.attr == "__setattr__" and not _sets_plain(called.get(id(node))))
+            ):
                 yield node.lineno, f"`{ast.unparse(node)}`"
             elif isinstance(node, ast.Call):
                 for keyword in node.keywords:
                     if not _is_harmless(keyword):
                         yield node.lineno, f"a call with `{ast.unparse(keyword)}`"
-            if isinstance(node, ast.Attribute | ast.Name) and id(node) not in bases:
+                if self._calls_by_name(node):
+                    yield node.lineno, f"`{ast.unparse(node.func)}` of a computed name"
+            elif isinstance(node, ast.ClassDef) and node.keywords:
+                yield node.lineno, f"the class `{node.name}` with `{ast.unparse(node.keywords[0])}`"
+            if isinstance(node, ast.Attribute | ast.Name):
                 dotted = self._dotted(node, modules)
-                if self._is_read(dotted, modules):
+                if dotted == "os.environ" and not self._only_reads(node):
+                    yield node.lineno, "a change of `os.environ`, by which libraries load code"
+                elif dotted.startswith("dataclasses.") and not self._is_of_class(node, dotted):
+                    yield node.lineno, f"`{ast.unparse(node)}` other than in a class of the code"
+                if id(node) in bases or self._is_read(dotted, modules):
                     continue
                 if problem := self._of_use(dotted, called.get(id(node))):
                     yield node.lineno, f"`{ast.unparse(node)}`{problem}"
+
+    def _only_reads(self, environ: ast.expr) -> bool:
+        """Whether a use of os.environ sets nothing, or a variable that may be set."""
+        use = self._above_of.get(id(environ))
+        if isinstance(use, ast.Compare):
+            return True
+        if isinstance(use, ast.Subscript):
+            return isinstance(use.ctx, ast.Load) or _is_settable(use.slice)
+        if not isinstance(use, ast.Attribute):
+            return False
+        call = self._above_of.get(id(use))
+        return use.attr in _READS or (
+            use.attr == "setdefault" and isinstance(call, ast.Call) and _is_settable(*call.args[:1])
+        )
+
+    def _is_of_class(self, node: ast.expr, dotted: str) -> bool:
+        """Whether a dataclass's fields are those of the text: they become a program's text."""
+        use = self._above_of.get(id(node))
+        if isinstance(use, ast.Call) and use.func is node:
+            use = self._above_of.get(id(use))
+        if dotted == "dataclasses.field":
+            of = self._above_of.get(id(use))
+            return isinstance(use, ast.AnnAssign | ast.Assign) and isinstance(of, ast.ClassDef)
+        if dotted != "dataclasses.dataclass":
+            return True
+        return isinstance(use, ast.ClassDef) and all(map(self._is_class, use.bases))
+
+    def _is_class(self, base: ast.expr) -> bool:
+        """Whether a base is a class of the text, or an imported one."""
+        while isinstance(base, ast.Attribute | ast.Subscript):
+            base = base.value
+        if not isinstance(base, ast.Name) or base.id in self._stored:
+            return False
+        return base.id in self._classes or base.id in self.names or base.id in _EXCEPTIONS
+
+    def _calls_by_name(self, call: ast.Call) -> bool:
+        """Whether pandas may be told the name of a method, and what to hand to it."""
+        if not (isinstance(call.func, ast.Attribute) and call.func.attr in _BY_NAME):
+            return False
+        first, *others = [*call.args, *(each.value for each in call.keywords if each.arg == "func")]
+        others += [each.value for each in call.keywords if each.arg not in _OWN_ARGUMENTS]
+        if isinstance(first, ast.Constant):
+            return not isinstance(first.value, str) or _is_refused(first.value)
+        known = isinstance(first, ast.Lambda) or (
+            isinstance(first, ast.Name) and first.id in self.functions - self._stored
+        )
+        return bool(others) and not known
 
     def _above(self, node: ast.ImportFrom) -> str:
         """The dotted name of the module that something is imported from."""
@@ -392,6 +484,11 @@ class _Module:
                 else "no private part and no other module"
             )
             return f": of `{top}` {parts}"
+        names = [keyword.arg for keyword in call.keywords] if call else []
+        if dotted == "functools.wraps" and (call is None or len(call.args) != 1 or names):
+            return " with a list of names"
+        if top == "sklearn" and None in names:
+            return " with arguments that are not named"
         if dotted.rpartition(".")[2] != "load" and not (top == "skops" and rest.endswith("loads")):
             return ""
         # Whatever has this method: in another place the name may stand for a library.
@@ -433,7 +530,9 @@ def _is_refused(name: str) -> bool:
 def _is_left_out(dotted: str) -> bool:
     """Whether it is a part of a library that may not be used."""
     top, *inner = dotted.split(".")
-    is_other = bool(inner) and top in PARTS and inner[0] not in PARTS[top]
+    is_other = bool(inner) and (
+        inner[0] not in PARTS[top] if top in PARTS else inner[0] in LEFT_OUT.get(top, ())
+    )
     return (
         is_other or any(part.startswith("_") for part in inner) or _leads_elsewhere([top, *inner])
     )
@@ -466,10 +565,23 @@ def _leads_elsewhere(parts: Sequence[str]) -> bool:
 
 def _is_plain(call: ast.Call | None) -> bool:
     """Whether a call of `getattr` names the attribute, and one that may be used."""
-    if call is None or len(call.args) < 2 or not isinstance(call.args[1], ast.Constant):
-        return False
-    name = call.args[1].value
-    return isinstance(name, str) and name != "load" and not _is_refused(name)
+    return call is not None and len(call.args) > 1 and _is_name(call.args[1])
+
+
+def _sets_plain(call: ast.Call | None) -> bool:
+    """The same of a call of `object.__setattr__`, or of that of a class above."""
+    return call is not None and any(map(_is_name, call.args[:2]))
+
+
+def _is_name(node: ast.expr) -> bool:
+    name = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(name, str) and name not in ("load", *_ARGUMENTS) and not _is_refused(name)
+
+
+def _is_settable(name: ast.expr | None = None) -> bool:
+    """Whether it is the name of a variable of the environment that serving code may set."""
+    text = name.value if isinstance(name, ast.Constant) else None
+    return isinstance(text, str) and bool(_SETTABLE.fullmatch(text))
 
 
 def _is_harmless(keyword: ast.keyword) -> bool:

@@ -22,8 +22,8 @@ class Command:
 PICKLE = pickle.dumps(Command())
 OLD = pickle.dumps(Command(), protocol=0)
 LISTED = (
-    *("numpy", "onnxruntime", "orjson", "pandas", "safetensors", "skops", "torch", "yaml"),
-    "ml.toolkit",
+    *("lightgbm", "numpy", "onnxruntime", "orjson", "pandas", "pyarrow", "safetensors"),
+    *("scipy", "skops", "sklearn", "torch", "yaml", "ml.toolkit"),
 )
 CODE = {
     "an import": "import pickle\n",
@@ -109,6 +109,66 @@ CODE = {
     "names of a function": "def f(): pass\nf.__globals__['__builtins__']\n",
     "names of a pattern": "match len:\n    case object(__self__=x):\n        pass\n",
     "code that cannot be read": "def init(:\n",
+    "fields of a dataclass": (
+        "import dataclasses, json\nnames = json.loads(open('x').read())\n"
+        "dataclasses.dataclass(type('X', (), {'__annotations__': dict.fromkeys(names, int)}))\n"
+    ),
+    "fields of a dataclass, set later": (
+        "import dataclasses as d\nmark = d.field()\n@d.dataclass\nclass A:\n    x: int = mark\n"
+        "mark.name = open('x').read()\n@d.dataclass\nclass B(A):\n    pass\n"
+    ),
+    "fields of a dataclass, by its base": (
+        "from dataclasses import dataclass\nBase = made()\n@dataclass\nclass A(Base):\n    pass\n"
+    ),
+    "fields of a dataclass, by its metaclass": "class A(metaclass=made()):\n    pass\n",
+    "fields of a dataclass, by the list of them": "from dataclasses import fields\n",
+    "text as a type, registered": (
+        "import functools\ndef g(a): pass\nsetattr(g, '__annotations__', {'a': open('x').read()})\n"
+    ),
+    "text as a type, by a computed name": "setattr(f, '__annot' + 'ations__', {})\n",
+    "text as a type, by another setter": "object.__setattr__(f, name, {})\n",
+    "text as a type, dispatched": "from functools import singledispatch\n",
+    "text as a type, evaluated": "import typing_extensions as t\nt.get_annotations(f)\n",
+    "names of a function, copied": (
+        "import functools\nfunctools.wraps(f, ('__globals__',), ())(Bag())\n"
+    ),
+    "names of a function, copied by the other": (
+        "import functools\nfunctools.update_wrapper(Bag(), f, assigned=('__globals__',))\n"
+    ),
+    "the search path of programs": (
+        "import os\nimport pandas as pd\nos.environ['PATH'] = 'models'\npd.read_clipboard()\n"
+    ),
+    "the place of a native library": (
+        "import os\nimport pyarrow.fs\nos.environ.update(JAVA_HOME='models')\n"
+        "pyarrow.fs.HadoopFileSystem('default')\n"
+    ),
+    "variables under another name": "from os import environ as e\ne |= {'OPENSSL_CONF': 'x'}\n",
+    "variables handed on": "import os\nset_all(os.environ)\n",
+    "a default of a variable": "import os\nos.environ.setdefault('JAVA_HOME', 'models')\n",
+    "a cache of downloads": (
+        "from sklearn.datasets import fetch_california_housing\n"
+        "fetch_california_housing(data_home='models', download_if_missing=False)\n"
+    ),
+    "a cache of steps": "from sklearn.pipeline import Pipeline\nPipeline([], memory='models')\n",
+    "a cache of steps, set later": "model.memory = 'models'\n",
+    "a cache of steps, by a mapping": (
+        "from sklearn.pipeline import Pipeline\nPipeline([], **settings)\n"
+    ),
+    "a converter of pickles": (
+        "import skops.cli.entrypoint\nskops.cli.entrypoint.main_cli(['convert', 'x.pkl'])\n"
+    ),
+    "a card of a pickle": "import skops.card\nskops.card.Card('x.pkl', allow_pickle=True)\n",
+    "a frame's expression, by its parser": (
+        "from pandas.core.computation.expr import Expr\nExpr(open('x').read(), env=e)\n"
+    ),
+    "a frame's expression, by a name": (
+        "import pandas as pd\npd.DataFrame().apply('eval', args=(open('x').read(),))\n"
+    ),
+    "a frame's expression, by a computed name": (
+        "import pandas as pd\npd.DataFrame().agg(open('n').read(), 0, open('x').read())\n"
+    ),
+    "a frame's templates": "frame.style.env.from_string(open('x').read()).render()\n",
+    "a module that help imports": "help(open('x').read())\n",
 }
 HARMLESS = [
     "import numpy as np\nnp.load('x.npz', allow_pickle=False)\nnp.load('x.npz', 'r')\n",
@@ -128,6 +188,15 @@ HARMLESS = [
     "TEXT = 'a text of many letters, which is in no code'\nKEY = 'deadbeefdeadbeefdeadbeef'\n",
     f"DATA = {base64.b64encode(b'some bytes that are no pickle').decode()!r}\n",
     f"NUMBERS = {pickle.dumps([1, 2, 3])!r}\n",
+    "import os\nos.environ.setdefault('OMP_NUM_THREADS', '1')\nos.environ['SCORE_X'] = '1'\n"
+    "'X' in os.environ and dict(os.environ.items())\n",
+    "from dataclasses import asdict, dataclass, field\n@dataclass(frozen=True)\nclass A:\n"
+    "    x: list[int] = field(default_factory=list)\n@dataclass\nclass B(A):\n"
+    "    def __post_init__(self):\n        object.__setattr__(self, 'x', [])\n",
+    "import functools\ndef d(f):\n    @functools.wraps(f)\n    def g(): pass\n    return g\n",
+    "from sklearn.pipeline import make_pipeline\nmake_pipeline(None, memory=None)\n",
+    "import pandas as pd\ndef f(row, k): pass\nx = pd.DataFrame()\nx.apply(f, axis=1, k=2)\n"
+    "x.apply(lambda row: 1)\nx.agg('mean')\nscaler.transform(x)\nsetattr(x, 'threshold', 1)\n",
 ]
 
 
