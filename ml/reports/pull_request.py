@@ -20,8 +20,8 @@ from ml.reports.markdown import code, details, link, plain, table, text, truncat
 MARKER = "<!-- ml-check -->"
 # The most characters of the whole comment and of one of its parts; GitHub refuses 65,537.
 MAX_LENGTH, MAX_PART = 60_000, 14_000
-# Rows of a table, failed jobs of the verdict; candidates, projects or stacks, and metrics of a small
-# run, that are shown.
+# Rows of a table, failed jobs of the verdict; candidates, projects or stacks, and metrics of a run,
+# that are shown.
 ROWS, FAILED, CANDIDATES, PROJECTS, METRICS = 20, 6, 4, 12, 6
 # Of what a pull request changes of its own judges, these are named first; and the most characters
 # of their names and of the others', and the folders in one that are told apart.
