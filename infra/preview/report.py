@@ -55,7 +55,8 @@ LIMITS_HINT = (
 class Report:
     """One stack. `base` is the revision that it is compared with, "" without a comparison.
 
-    `removed`: the revision had the stack, and its file is gone.
+    `removed`: the revision had the stack, and its file is gone. `imported` are the environments of
+    Pulumi ESC that set more than its file.
     """
 
     capture: Capture
@@ -65,6 +66,7 @@ class Report:
     base_cost: Estimate | None = None
     changes: tuple[Change, ...] = ()
     removed: bool = False
+    imported: tuple[str, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -75,6 +77,16 @@ class Report:
     def immutable(self) -> tuple[str, ...]:
         """Changes that Azure would refuse for existing resources; a preview knows none of them."""
         return tuple(immutable_changes(self.changes))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reviewer has to know besides: first what this preview does not know."""
+        imported = (
+            f"Pulumi reads settings from the ESC environment {name} too: this preview, its policies"
+            " and its cost do not know them"
+            for name in self.imported
+        )
+        return (*imported, *self.immutable)
 
     @property
     def refused(self) -> tuple[Finding, ...]:
@@ -114,7 +126,7 @@ class Report:
         if self.refused:
             return f"{len(self.refused)} refused by policy"
         advised = f", {len(self.advised)} only advised against or waived" if self.advised else ""
-        notes = ", but see the notes" if self.immutable else ""
+        notes = ", but see the notes" if self.notes else ""
         return f"nothing refused by policy{advised}{notes}"
 
     def to_json(self) -> dict[str, object]:
@@ -129,7 +141,7 @@ class Report:
             "outputs": capture.outputs,
             "diagrams": [{"title": title, "mermaid": graph} for title, graph in diagrams(capture)],
             "problems": self.problems,
-            "immutable": self.immutable,
+            "immutable": self.notes,
             "refused": [asdict(finding) for finding in self.refused],
             "advised": [asdict(finding) for finding in self.advised],
             "base": self.base or None,
@@ -174,6 +186,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
                 base=against,
                 base_cost=estimate(old, prices) if old else None,
                 changes=changes(old_capture, capture) if against else (),
+                imported=loader.imported(capture.stack, root / "infra"),
             )
         )
     return removed + current
@@ -281,7 +294,7 @@ def _text(report: Report) -> Iterator[str]:
     yield from (f"    {note}" for note in price_notes(report.cost))
     yield f"    not included: {'; '.join(EXCLUDED)}"
     yield from (f"  problem: {problem}" for problem in report.problems)
-    yield from (f"  note: {note}" for note in report.immutable)
+    yield from (f"  note: {note}" for note in report.notes)
     yield from (f"  refused by {finding.policy}: {finding.message}" for finding in report.refused)
     yield from (f"  advice or waived: {finding.message}" for finding in report.advised)
     yield f"  {report.verdict}"
@@ -294,7 +307,7 @@ def _overview(reports: Sequence[Report]) -> Iterator[str]:
     currency = reports[0].cost.currency if reports else ""
     yield f"| | verdict | changes | {currency} a month: idle, typical, worst |\n|---|---|---|---|"
     for report in reports:
-        mark = "❌" if report.problems or report.refused else "⚠️" if report.immutable else "✅"
+        mark = "❌" if report.problems or report.refused else "⚠️" if report.notes else "✅"
         changed = _counts(report.changes) if report.base else "not compared"
         month = str(report.cost.total)
         if report.base_cost and str(report.base_cost.total) != month:
@@ -307,7 +320,7 @@ def _markdown(report: Report) -> Iterator[str]:
 
     yield f"### {report.headline}\n"
     yield from (f"- **problem** {problem}" for problem in report.problems)
-    yield from (f"- **note** {note}" for note in report.immutable)
+    yield from (f"- **note** {note}" for note in report.notes)
     yield from (
         f"- **refused** by `{finding.policy}`: {finding.message}" for finding in report.refused
     )

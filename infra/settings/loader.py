@@ -28,6 +28,13 @@ FOLDER = ROOT / "infra"
 PULUMI_KEYS = frozenset(
     {"config", "encryptionsalt", "secretsprovider", "encryptedkey", "environment"}
 )
+# The project file beside them, and the fields of it that say nothing of what is deployed.
+PROJECT_FILE = "Pulumi.yaml"
+ABOUT = frozenset({"author", "description", "license", "website"})
+PROJECT = {
+    "name": "platform",
+    "runtime": {"name": "python", "options": {"virtualenv": "../.venv"}},
+}
 # Values that must be encrypted: `pulumi config set --secret`.
 SECRETS = frozenset({"platform:lake_sas"})
 # What the provider reads of a stack file too; its other keys are none of ours.
@@ -62,6 +69,7 @@ def load(stack: str, folder: Path = FOLDER) -> Settings:
     """The settings of a stack; Refused with every problem of its file, each with line and key."""
     settings, document = _read(stack, folder)
     if problems := [
+        *_project(folder),
         *checks.problems(settings, document),
         *_reference(settings, document, folder),
     ]:
@@ -212,6 +220,33 @@ def placeholders(stack: str, folder: Path = FOLDER) -> Iterator[Problem]:
                 hint = "write your own value into the stack file"
                 place = document.place("config", key)
                 yield Problem("placeholder", message, "a value of yours", hint, place)
+
+
+def imported(stack: str, folder: Path = FOLDER) -> tuple[str, ...]:
+    """The environments of ESC whose settings Pulumi reads besides the stack file's, as texts."""
+    listed = _document(folder / f"Pulumi.{stack}.yaml").data.get("environment") or ()
+    names = listed if isinstance(listed, list) else [listed]
+    return tuple(each if isinstance(each, str) else json.dumps(each, default=str) for each in names)
+
+
+def _project(folder: Path) -> Iterator[Problem]:
+    """A project file that has Pulumi run another program, or read other settings or another state
+    than these files and the workflows name.
+    """
+    for name in ("Pulumi.json", "Pulumi.yml"):
+        if (folder / name).exists():
+            place, found = Place(f"{folder.name}/{name}", 1), f"`{name}`"
+            yield Problem("other-project", found, f"{PROJECT_FILE} alone", "remove it", place)
+    if not (folder / PROJECT_FILE).exists():
+        return
+    document = documents.read(folder / PROJECT_FILE, f"{folder.name}/{PROJECT_FILE}")
+    fields = document.data if isinstance(document.data, dict) else {}
+    for key in dict.fromkeys([*PROJECT, *fields]):
+        if key not in ABOUT and fields.get(key) != PROJECT.get(key):
+            found = f"`{key}: {json.dumps(fields.get(key), default=str)[:100]}`"
+            expected = f"{json.dumps(PROJECT[key])}" if key in PROJECT else "no such field"
+            hint = "settings are in Pulumi.STACK.yaml, the state is infra bootstrap's"
+            yield Problem("other-project", found, expected, hint, document.place(str(key)))
 
 
 def encryption(stack: str, folder: Path = FOLDER) -> tuple[str, str] | None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ml.core.errors import Place, Problem, Refused
+from ml.core.terminal import INVISIBLE
 
 Kind = Literal[
     "asset", "endpoint", "experiment", "job", "port", "project", "split test", "variable", "version"
@@ -51,11 +52,8 @@ def form(kind: Kind) -> str:
     return _FORMS[kind][1]
 
 
-# Letters and marks that are printed as nothing: fillers, joiners, selectors of a variant.
-_INVISIBLE = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
-    "\U0001d159\U0001d173-\U0001d17a\U000e0100-\U000e01ef]"
-)
+# An emoji's selectors are printed as nothing too.
+_SELECTORS = re.compile("[\ufe0e\ufe0f]")
 
 
 def not_words(text: str) -> str:
@@ -63,7 +61,8 @@ def not_words(text: str) -> str:
 
     It has a letter that can be seen, and no character that cannot.
     """
-    if _INVISIBLE.search(text) or not text.replace("\n", " ").isprintable():
+    hidden = INVISIBLE.search(text) or _SELECTORS.search(text)
+    if hidden or not text.replace("\n", " ").isprintable():
         return "it has characters that cannot be seen"
     if not any(unicodedata.category(char).startswith("L") for char in text):
         return "it has no letter"

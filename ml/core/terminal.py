@@ -12,6 +12,7 @@ import io
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -21,16 +22,33 @@ from typing import TextIO
 # spells it.
 _COMMAND = re.compile(r"(?m)^([ \t]*:):|(##)\[")
 
+# Letters, marks and spaces that are printed as nothing, some of which Python takes for letters of a
+# name: fillers, joiners, selectors of a variant but that of emoji, a Braille pattern without dots.
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\U0001d159\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e01ef]"
+)
+# Marks on one letter: more of them cover the lines above and below.
+_MOST_MARKS = 4
+
 
 def _spelt(match: re.Match[str]) -> str:
     return f"{match[1]}\\u003a" if match[1] else f"{match[2]}\\u005b"
 
 
 def printable(text: str) -> str:
-    """One line of text with its control characters and line ends spelt out."""
-    if text.isprintable():
+    """One line of text with its control characters and line ends spelt out, and with what is
+    printed as nothing, or over other lines.
+    """
+    if text.isascii() and text.isprintable():
         return text
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    line, marks = "", 0
+    for char in text:
+        marks = marks + 1 if unicodedata.category(char).startswith("M") else 0
+        is_plain = char.isprintable() and not INVISIBLE.match(char) and marks <= _MOST_MARKS
+        line += char if is_plain else ascii(char)[1:-1]
+    return line
 
 
 def readable(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -103,6 +104,9 @@ def _figure(folder: Path, drawn: Mapping[str, Any]) -> Figure:
     if "fault" in drawn:
         return Figure(title, fault=redact_line(str(drawn["fault"])))
     file = folder / Path(drawn["file"]).name
+    state = file.lstat()
+    if not stat.S_ISREG(state.st_mode) or state.st_size > LARGEST:
+        return Figure(title, fault=f"{file.name} is no file of at most {LARGEST:,} bytes")
     return Figure(title, file.suffix, file.read_bytes())
 
 

@@ -20,8 +20,9 @@ from ml.reports.markdown import code, details, link, plain, table, text, truncat
 MARKER = "<!-- ml-check -->"
 # The most characters of the whole comment and of one of its parts; GitHub refuses 65,537.
 MAX_LENGTH, MAX_PART = 60_000, 14_000
-# Rows of a table, failed jobs of the verdict; candidates, and projects or stacks, that are shown.
-ROWS, FAILED, CANDIDATES, PROJECTS = 20, 6, 4, 12
+# Rows of a table, failed jobs of the verdict; candidates, projects or stacks, and metrics of a run,
+# that are shown.
+ROWS, FAILED, CANDIDATES, PROJECTS, METRICS = 20, 6, 4, 12, 6
 # Of what a pull request changes of its own judges, these are named first; and the most characters
 # of their names and of the others', and the folders in one that are told apart.
 RULES_LENGTH, OTHERS_LENGTH, DEPTH = 8_000, 4_000, 8
@@ -149,23 +150,36 @@ def comment_of(
     the run that wrote the document `train`.
     """
     values = {name: Value(document) for name, document in documents.items()}
-    infra = [*values.get("infra", Value())][:PROJECTS]
-    trained = [*values.get("train", Value())][:PROJECTS] if training else []
-    compared = [each["comparison"] for each in trained if each["comparison"]][:CANDIDATES]
+    stacks, projects = run.change.stacks, run.change.projects
+    infra = _of_change(values.get("infra", Value()), "stack", stacks)
+    trained = _of_change(values.get("train", Value()), "project", projects) if training else []
+    compared = [each["comparison"] for each in trained if each["comparison"]]
     first = f"{MARKER}\n{state(run, training)}\n\n{_verdict(run, infra, trained, training)}"
     parts = [
         *_remarks(run, [*unread, *_unreported(run, values)]),
         *(_trained(trained, training, run) if training else ()),
         _offer(run) if not training and run.change.projects else "",
-        *(_candidate(value, repository) for value in compared),
-        _smoke(values.get("smoke", Value())),
+        *(_candidate(value, repository) for value in compared[:CANDIDATES]),
+        _left_out(compared, CANDIDATES),
+        _smoke(_of_change(values.get("smoke", Value()), "project", projects)),
         _costs(infra),
-        *(_infrastructure(report) for report in infra),
+        *(_infrastructure(report) for report in infra[:PROJECTS]),
         _jobs(run),
         _touched(run.change),
-        _diagrams(infra),
+        _diagrams(infra[:PROJECTS]),
     ]
     return comment.fit([first, *map(_bounded, parts)], MAX_LENGTH)
+
+
+def _of_change(document: Value, key: str, names: Sequence[str]) -> list[Value]:
+    """The entries of a document, those first that are about what the change touches: it may be
+    filled with others.
+    """
+    return sorted(document, key=lambda entry: entry[key].string not in names)
+
+
+def _left_out(entries: Sequence[Value], shown: int) -> str:
+    return f"{len(entries) - shown} more are not shown." if len(entries) > shown else ""
 
 
 def _bounded(part: str) -> str:
@@ -179,10 +193,10 @@ def _verdict(
     run: Run, infra: Sequence[Value], trained: Sequence[Value], training: Training | None
 ) -> str:
     """One sentence that says whether the checks passed, and what did not."""
-    refused = [report["stack"].code() for report in infra if report["refused"]]
+    refused = [report["stack"].code() for report in infra if report["refused"]][:PROJECTS]
     compared = [each["comparison"] for each in trained]
     gates = [value["candidate"]["name"].text() for value in compared if comment.is_refused(value)]
-    failed = [each["project"].code() for each in trained if each["error"]]
+    failed = [each["project"].code() for each in trained if each["error"]][:PROJECTS]
     reasons = [f"{_name(job)} {_outcome(job)}" for job in run.failed[:FAILED]]
     if len(run.failed) > FAILED:
         reasons.append(f"{len(run.failed) - FAILED} more failed")
@@ -310,7 +324,7 @@ def _trained(trained: Sequence[Value], training: Training, run: Run) -> Iterator
         if each["error"]
     ]
     if failed:
-        yield "\n".join(failed)
+        yield "\n".join(failed[:PROJECTS])
     if training.conclusion == "success" and not trained:
         yield "The commit touches no project that trains."
 
@@ -327,10 +341,10 @@ def _candidate(compared: Value, repository: str) -> str:
     return comment.fit([comment.title(compared), *parts], MAX_PART)
 
 
-def _smoke(runs: Value) -> str:
+def _smoke(runs: Sequence[Value]) -> str:
     """The small runs of the projects, with their metrics besides times."""
     rows = []
-    for run in [*runs][:PROJECTS]:
+    for run in runs[:PROJECTS]:
         metrics = [
             f"{text(name, 40)} {number(value.number)}"
             for name, value in run["metrics"].fields()
@@ -342,18 +356,20 @@ def _smoke(runs: Value) -> str:
                 run["project"].code(),
                 run["status"].text(30) + (f": {run['error'].text()}" if run["error"] else ""),
                 "" if seconds is None or not 0 <= seconds < 1e6 else duration(seconds),
-                ", ".join(metrics[:6]),
+                ", ".join(metrics[:METRICS])
+                + (f", and {len(metrics) - METRICS} more" if len(metrics) > METRICS else ""),
             ]
         )
     if not rows:
         return ""
     runs_table = table(["project", "status", "took", "metrics"], rows)
-    return f"**Small training runs on this change**, as its own code says\n\n{runs_table}"
+    words = "**Small training runs on this change**, as its own code says"
+    return "\n\n".join(filter(None, [words, runs_table, _left_out(runs, PROJECTS)]))
 
 
 def _costs(infra: Sequence[Value]) -> str:
     rows = []
-    for report in infra:
+    for report in infra[:PROJECTS]:
         mark = "❌ " if report["problems"] or report["refused"] else ""
         now, before = _month(report["cost"]), _month(report["cost_before"])
         cost = f"{before} → **{now}**" if before and before != now else now
@@ -363,7 +379,7 @@ def _costs(infra: Sequence[Value]) -> str:
     currency = infra[0]["cost"]["currency"].text(8)
     head = ["environment", "changes", f"{currency} a month: idle, typical, worst"]
     words = "**Infrastructure after the merge**, as the pull request's own code says"
-    return f"{words}\n\n{table(head, rows)}"
+    return "\n\n".join(filter(None, [words, table(head, rows), _left_out(infra, PROJECTS)]))
 
 
 def _month(cost: Value) -> str:

@@ -32,7 +32,8 @@ EVERY_PROJECT = f"{TESTS}/projects/test_every_project.py"
 SOURCES = ("ml", "infra", "policies")
 # How often the files are listed until they are those of one commit.
 _LOOKS = 3
-# Files that people read and no program does; a text in a folder of a project may be data.
+# Files that people read and no program does; a text of a project may be data, or a prompt, but its
+# README.
 DOCUMENTS = ("*.md", "LICENSE")
 NO_DOCUMENTS = (f"{PROJECTS}/*/*/*", f"{TESTS}/*")
 # What is installed: the stacks and the framework run with it. Of that a job has the packages alone:
@@ -431,6 +432,8 @@ class _Change:
 
 def is_document(file: str) -> bool:
     """Whether people read the file and no program does."""
+    if _matches(file, (f"{PROJECTS}/*/*",)) and posixpath.basename(file) != "README.md":
+        return False
     return _matches(posixpath.basename(file), DOCUMENTS) and not _matches(file, NO_DOCUMENTS)
 
 

@@ -35,6 +35,8 @@ _PACKAGE = re.compile(r"(ml|infra|policies)/__init__\.|ml/serving(/__init__)?\."
 _COMPILED = re.compile(r".*\.(py[cdo]|so)")
 # What has owners by its name: of a link, the file behind it would have others.
 _OWNED = re.compile(r"ml/projects/[^/]+(/(gates\.yml|release\.yml|evidence(/.*)?))?", re.S)
+# Bytes of a path and of a part of it that every disk holds, below the folder of a clone.
+_LONGEST_PATH, _LONGEST_NAME = 1000, 255
 _LINK, _GITLINK = "120000", "160000"
 # What file systems leave out of a name, or read as its end: HFS+ and NTFS.
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
@@ -58,6 +60,11 @@ def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iter
         if top not in NAMES and top not in names:
             expected = f"one of {', '.join(sorted(NAMES))}"
             hint = f"a folder of these, or `root` under [tool.{TABLE}] in {repository.MARK}"
+        elif _is_long(parts):
+            expected = (
+                f"at most {_LONGEST_PATH} bytes, {_LONGEST_NAME} in a part: no disk holds more"
+            )
+            hint = "a shorter name: no disk holds more"
         elif mode == _LINK and not below:
             expected, hint = "no link at the root", "the file itself"
         elif mode == _LINK and _OWNED.fullmatch(path):
@@ -83,8 +90,13 @@ def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iter
             hint = "another name"
         if expected:
             # A name may have line ends, by which a workflow would read a command.
-            name = printable(path)
+            name = printable(path[:_LONGEST_NAME])
             yield Problem("name-not-allowed", f"`{name}`", expected, hint, Place(name, 1))
+
+
+def _is_long(parts: Sequence[str]) -> bool:
+    lengths = [len(name.encode(errors="surrogateescape")) for name in parts]
+    return max(lengths) > _LONGEST_NAME or sum(lengths) + len(parts) - 1 > _LONGEST_PATH
 
 
 def _other_spelling(parts: Sequence[str], spelled: dict[tuple[str, str], str]) -> str:

@@ -1,5 +1,6 @@
 """Relative links of the repository's pages lead to a file, and to a heading that is there; no file
-has the markers of a merge that nobody finished, nor a name that `layout` does not allow.
+has the markers of a merge that nobody finished, nor a name that `layout` does not allow, and no
+program has characters that nobody sees.
 
 `python -m ml.repository.links` needs no package: a pull request of documents installs nothing.
 """
@@ -14,10 +15,13 @@ from pathlib import Path
 
 from ml.core import git, repository
 from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.terminal import INVISIBLE, printable
 from ml.repository import layout
 
 # What `make update` writes around lines that it could not merge.
 MARKERS = r"^(<<<<<<< before updating|>>>>>>> after updating)"
+# Files that programs run or read as settings; names and texts of data may have any letters.
+_PROGRAMS = ("*.py", "*.yml", "*.yaml", "*.toml", "*.mk", "*Makefile", "*Dockerfile", "*.sh")
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _CODE = re.compile(r"`[^`]*`")
 # A target in angle brackets may have spaces. Few characters are tried twice: a stranger writes the
@@ -44,6 +48,22 @@ def unmerged(root: Path) -> list[str]:
     """The files of the work tree with such markers."""
     names = git.ask(root, "grep", "--untracked", "-lzE", MARKERS) or ""  # none: exit 1
     return [name for name in names.split("\0") if name]
+
+
+def unseen(root: Path) -> Iterator[Problem]:
+    """A problem for each program or setting with a character that is printed as nothing: Python
+    takes some for letters of a name, others turn what a reviewer reads.
+    """
+    words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *_PROGRAMS)
+    for name in sorted({*git.run(root, *words).split("\0")} - {""}):
+        if (root / name).is_symlink() or not (root / name).is_file():
+            continue
+        # Editors of Windows put a mark at the start of a file.
+        text = (root / name).read_text(encoding="utf-8-sig", errors="replace")
+        if not text.isascii() and (match := INVISIBLE.search(text)):
+            place = Place(printable(name), text.count("\n", 0, match.start()) + 1)
+            found, hint = f"a character that nobody sees: {printable(match[0])}", "write its escape"
+            yield Problem("unseen-character", found, "characters that a reviewer sees", hint, place)
 
 
 def _links(page: Path) -> Iterator[tuple[int, str]]:
@@ -96,6 +116,7 @@ def main() -> int:
         broken = [
             *problems(root),
             *layout.tracked_problems(root),
+            *unseen(root),
             *(
                 Problem("unmerged", name, "no markers of an update", hint, Place(name, 1))
                 for name in unmerged(root)

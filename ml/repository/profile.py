@@ -199,14 +199,32 @@ def profile(path: Path, choices: Choices) -> Profile:
     return replace(result, samples=samples)
 
 
+def _sniffed(start: str) -> type[csv.Dialect]:
+    """The dialect of a file by its first lines; by its header alone where the rows are so long that
+    no two of them are there.
+    """
+    try:
+        return csv.Sniffer().sniff(start, _DELIMITERS)
+    except csv.Error:
+        header = start.partition("\n")[0]
+        delimiters = [each for each in _DELIMITERS if each in header]
+        if len(delimiters) != 1:
+            raise
+
+        class Dialect(csv.excel):
+            delimiter = delimiters[0]
+
+        return Dialect
+
+
 def _read(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
     """The cells as texts without spaces around them, and how the schema says that they stand."""
     import pandas as pd
 
-    expected = "a text file (CSV) in UTF-8 with a header"
+    expected, hint = "a text file (CSV) in UTF-8 with a header", "save it as CSV UTF-8"
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            sniffed = csv.Sniffer().sniff(stream.read(_SNIFFED), _DELIMITERS)
+            sniffed = _sniffed(stream.read(_SNIFFED))
             form: dict[str, object] = {"delimiter": sniffed.delimiter}
             if sniffed.skipinitialspace:
                 form["skip_spaces"] = True
@@ -223,7 +241,7 @@ def _read(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
             index_col=False,
         )
     except (OSError, UnicodeDecodeError, csv.Error, StopIteration, ValueError) as error:
-        raise Refused(Problem("unreadable", f"{path}: {error}", expected)) from None
+        raise Refused(Problem("unreadable", f"{path}: {error}", expected, hint)) from None
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice or "" in header:
         found = f"the column `{twice[0]}` is there twice" if twice else "a column has no name"

@@ -23,7 +23,9 @@ from ml.repository.stacks import deployed
 
 FILE = "release.yml"
 DECLARED_MEANWHILE = "declared-meanwhile"
-# Of a release.yml: the line above the entries, the first line of one, and what refers to another.
+# Of a release.yml: a key of the document, the line above the entries, the first line of one, and
+# what refers to another.
+_KEY = re.compile(r"---[ \t\r]*\n|[A-Za-z_]\w*:(?=\s)", re.ASCII)
 _HEAD = re.compile(r"environments:[ \t\r]*(?:#.*)?\n")
 _ENTRY = re.compile(r"  (\w+):\s")
 _REFERENCE = re.compile(r"(?<!\w)[&*]\w|<<\s*:")
@@ -68,12 +70,17 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
 def _parts(content: str, environment: str) -> tuple[str, str, str] | None:
     """What comes before an environment's entry, the entry, "" without one, and what comes after.
 
-    None unless each entry has lines of its own, indented by two spaces, and none refers to another.
+    None unless each entry has lines of its own, indented by two spaces, and none refers to another,
+    and where a key of the document is written otherwise than as a word: YAML takes a text in quotes
+    from the first column on too.
     Blank lines and comments below an entry are not part of it. The last line gets its end.
     """
     lines = [f"{line}\n" for line in content.removesuffix("\n").split("\n")]
     heads = [at for at, line in enumerate(lines) if line.startswith("environments")]
     if _REFERENCE.search(content) or len(heads) != 1:
+        return None
+    written = [line for line in lines if line.strip() and not line.lstrip(" ").startswith("#")]
+    if written[0][0].isspace() or not all(_KEY.match(of) for of in written if not of[0].isspace()):
         return None
     if not _HEAD.fullmatch(lines[heads[0]]):
         return None

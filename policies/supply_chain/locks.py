@@ -55,10 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return DONE
         advisories = read(options.advisories)
         lines = [*known(advisories, locks)]
-    except (AdvisoriesError, OSError) as error:
-        sys.stderr.write(
-            f"error[cannot-read]: {error}\n  hint: make advisories downloads osv.dev's export\n"
-        )
+    except (AdvisoriesError, OSError, ValueError) as error:
+        hint = "make advisories downloads osv.dev's export; make lock writes the locks"
+        sys.stderr.write(f"error[cannot-read]: {error}\n  hint: {hint}\n")
         return WRONG_CALL
     for line in lines:
         print(line)

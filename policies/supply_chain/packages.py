@@ -95,7 +95,11 @@ def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
 
 
-_PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([^\s;\\]+)", re.M)
+# A line of a lock, its continuations joined: a package in one version, and its hashes.
+_PIN = re.compile(
+    r"([A-Za-z0-9][\w.-]*)(?:\[[\w, .-]*\])?==([\w.!+-]+)\s*(?:;[^#]*?)?(?:\s*--hash=\S+)*",
+    re.ASCII,
+)
 SPEC_VERSION = "1.6"
 
 
@@ -115,9 +119,17 @@ def normalised(name: str) -> str:
 
 
 def packages(lock: Path) -> tuple[Package, ...]:
-    """Every pinned package of a requirements file, by name; OSError when the file is missing."""
-    lines = lock.read_text(encoding="utf-8")
-    pins = {normalised(name): version for name, version in _PIN.findall(lines)}
+    """Every pinned package of a requirements file, by name; OSError when the file is missing.
+
+    ValueError, with the line, for what is no such pin: pip installs packages by an address, another
+    file or another notation too, which would be in no bill.
+    """
+    pins: dict[str, str] = {}
+    text = re.sub(r"(?m)^\s*#.*$|\s#.*$", "", lock.read_text(encoding="utf-8"))
+    for line in filter(None, map(str.strip, text.replace("\\\n", "").splitlines())):
+        if (pin := _PIN.fullmatch(line)) is None:
+            raise ValueError(f"{lock.name} has `{line[:100]}`, which is no package==version")
+        pins[normalised(pin[1])] = pin[2]
     return tuple(_package(name, pins[name]) for name in sorted(pins))
 
 

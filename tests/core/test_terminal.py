@@ -28,6 +28,15 @@ def test_control_characters_are_spelt_out(text: str) -> None:
     assert "\\" in line
 
 
+@pytest.mark.attack("A text has letters that nobody sees, or marks that cover the lines around it")
+@pytest.mark.parametrize("text", ["\u3164", "\u2800", "a\u034f", "\uffa0", "\U000e0041", "\ufe01"])
+def test_what_is_printed_as_nothing_is_spelt_out(text: str) -> None:
+    assert ascii(text[-1])[1:-1] in printable(f"name{text}")
+    assert "\\u0301" in printable("a" + "\u0301" * 9)
+    for words in ("ö", "o\u0308", "สวัสดีครับ", "नमस्ते", "⚠️ ✅", "שָׁלוֹם"):
+        assert printable(words) == words
+
+
 def test_lines_tabs_and_other_scripts_stay() -> None:
     """Text of people stays as it is; a progress bar's return begins a new line."""
     text = "día → 東京 ✓\n\tnext\n"

@@ -490,6 +490,33 @@ def test_what_no_document_is_about_is_said(state: State) -> None:
     assert "no result for the stack prod" in body and "as the pull request's own code says" in body
 
 
+@pytest.mark.attack(
+    "A pull request's code fills its report, so that what a policy refuses is cut off"
+)
+def test_what_a_long_report_cuts_off_is_in_the_verdict(state: State) -> None:
+    """What the change touches is shown first; what is not shown is counted."""
+    state.changed[PULL] = [TRAIN, "infra/Pulumi.dev.yaml", "infra/Pulumi.prod.yaml"]
+    month = {"cost": {"currency": "EUR", "month": {"idle": 0}}}
+    filling = [{"stack": f"s{number}", **month} for number in range(30)]
+    refused = {"stack": "prod", "refused": [{"policy": "storage", "message": "open"}], **month}
+    metrics = {f"metric{number}": number for number in range(9)}
+    small = {"project": "fraud_scoring", "status": "Completed", "metrics": metrics}
+    small_runs = [
+        *({"project": f"p{number}", "status": "Completed"} for number in range(30)),
+        small,
+    ]
+    documents = {"smoke.json": small_runs, "infra.json": [*filling, {"stack": "dev"}, refused]}
+    state.artifact(RUN, "check-results", packed(documents))
+    post(client(state), RUN)
+    (body,) = state.bodies(PULL)
+    assert "a policy refuses `prod`" in body.split("\n")[3]
+    shown = body.partition("**Infrastructure after the merge**")[2]
+    assert "**prod is refused** by `storage`" in shown and "20 more are not shown" in shown
+    small_runs_shown = body.partition("**Small training runs")[2]
+    assert "`fraud_scoring`" in small_runs_shown and "19 more are not shown" in small_runs_shown
+    assert "metric5 5, and 3 more" in body
+
+
 def test_a_push_while_the_comment_is_made(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files would be the newer commit's: its own run has the checks."""
     pages = GitHub.pages

@@ -19,6 +19,7 @@ from ml.repository.releases import (
     read,
     revert,
     summary,
+    with_entry,
 )
 from tests.github.events import NONE, Job, Repository, git
 from tests.github.test_check import team, template
@@ -326,6 +327,28 @@ environments:
 def test_the_lines_of_an_environment(text: str, expected: str) -> None:
     """Comments below aside; all of the text where they cannot be told apart: rather too much."""
     assert declaration(text, "dev") == expected
+
+
+HIDDEN = "{}:\n  dev: {{version: 2}}\nnote: {}\nenvironments:\n  dev: {{version: 1}}\n{}\n"
+
+
+@pytest.mark.attack("A text in release.yml passes for all of its environments")
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(HIDDEN.format(key, mark, mark) for key in ('"environments"', "'environments'")
+          for mark in "\"'"),
+        *(HIDDEN.format(key, '"', '"') for key in ("? environments\n", "!!str environments")),
+        '  environments:\n    dev: {version: 2}\n  n: "\nenvironments:\n  dev: {version: 1}\n"\n',
+        '{"environments": {dev: {version: 2}}, note: "\nenvironments:\n  dev: {version: 1}\n"}\n',
+        '--- {"environments": {dev: {version: 2}}, n: "\nenvironments:\n  dev: {version: 1}\n"}\n',
+    ],
+)  # fmt: skip
+def test_a_text_is_no_environment(text: str) -> None:
+    """YAML reads the key that is quoted, and a text from the first column on."""
+    assert declaration(text, "dev") == text
+    with pytest.raises(Refused, match="entries-unclear"):
+        with_entry("dev", text, text.replace("1", "3"), text)
 
 
 @pytest.mark.parametrize("open_before", [True, False])

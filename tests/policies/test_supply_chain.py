@@ -113,6 +113,30 @@ def test_a_package_that_is_not_installed_has_no_version(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.attack("A lock installs a package by a line that no bill of materials has")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "evil @ https://example.org/evil-1.0-py3-none-any.whl --hash=sha256:ab",
+        "evil === 1.0",
+        "evil == 1.0",
+        "evil>=1.0",
+        "-r other.lock",
+        "--find-links folder",
+        "./wheels/evil-1.0-py3-none-any.whl",
+        "-e .",
+    ],
+)
+def test_a_lock_has_pins_alone(line: str, tmp_path: Path) -> None:
+    """Whatever pip reads besides them is refused with its line; pins in any place are read."""
+    lock = tmp_path / "main.lock"
+    lock.write_text("  evil==1.0 ; python_version > '3' # c\nbad\\\n==2\n")
+    assert [(each.name, each.locked) for each in packages(lock)] == [("bad", "2"), ("evil", "1.0")]
+    lock.write_text(f"good==1.0 \\\n    --hash=sha256:ab\n    # via x\n{line}\n")
+    with pytest.raises(ValueError, match="no package==version"):
+        packages(lock)
+
+
 def test_the_bill_of_materials_is_the_same_for_the_same_packages() -> None:
     """CycloneDX: every package with its purl and licence, the same bytes twice."""
     found = packages(ROOT / "requirements/main.lock")

@@ -126,6 +126,22 @@ def test_a_charts_py_that_cannot_be_used(project: Path, code: str, words: str) -
     assert "Lineage" in page.text
 
 
+@pytest.mark.attack("Charts of a project leave what never ends, is elsewhere, or fills the memory")
+@pytest.mark.parametrize(
+    "made",
+    ["os.mkfifo(svg)", "os.symlink('/etc/hosts', svg)", "open(svg, 'wb').truncate(10**11)"],
+)
+def test_a_figure_is_a_small_file(project: Path, made: str) -> None:
+    """Of other files the page says that they are none."""
+    (project / "charts.py").write_text(
+        "import json, os, sys\nfolder = sys.argv[2]\nsvg = folder + '/0.svg'\n"
+        f"{made}\ndrawn = [{{'title': 'x', 'file': '0.svg'}}]\n"
+        "open(folder + '/figures.json', 'w').write(json.dumps(drawn))\nos._exit(0)\n"
+    )
+    (figure,) = report(job(), BACKEND).figures
+    assert figure.title == "x" and "no file of at most" in figure.fault
+
+
 @pytest.mark.attack("Charts of a project take a token from the variables of who asks for a report")
 def test_charts_are_drawn_without_the_callers_variables(
     project: Path, monkeypatch: pytest.MonkeyPatch

@@ -79,6 +79,7 @@ FILES = {
     # one: metrics of the toolkit, data of another folder, the environment cpu, no scoring
     "ml/projects/one/train.py": "from ml.toolkit.metrics import auc\n",
     "ml/projects/one/README.md": "words",
+    "ml/projects/one/prompt.md": "what a model is told",
     "ml/projects/one/gates.yml": "{}",
     "ml/projects/one/data/faq/notes.md": "data, not a document",
     "ml/projects/one/corpus/page.md": "what a model may learn from",
@@ -136,6 +137,9 @@ CASES = {
     ),
     "data of any folder": Case(
         edit("ml/projects/one/corpus/page.md"), projects=("one",), tests=ONE
+    ),
+    "a prompt beside the code": Case(
+        edit("ml/projects/one/prompt.md"), projects=("one",), tests=ONE
     ),
     "a document and code": Case(
         edit("README.md", "ml/projects/one/train.py"), projects=("one",), tests=ONE

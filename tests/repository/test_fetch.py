@@ -137,3 +137,19 @@ def test_a_folder_of_somebody_is_not_replaced(clone: Path) -> None:
     with pytest.raises(Refused, match="already exists"):
         fetch(PULL, requested(clone, ""), to)
     assert (to / "mine.txt").exists()
+
+
+@pytest.mark.attack("A tree is so deep that it cannot be written, or removed again")
+@pytest.mark.parametrize(("depth", "name"), [(600, "d"), (1, "ö" * 150)])
+def test_a_path_that_no_disk_holds_is_not_fetched(depth: int, name: str, clone: Path) -> None:
+    """Nothing of it is written, so that the next fetch finds no rest."""
+    origin, to = clone.parent / "origin", clone / ".local/pull-request"
+    tree = git(origin, "rev-parse", "HEAD:ml")
+    for _ in range(depth):
+        tree = git(origin, "mktree", text=f"040000 tree {tree}\t{name}\n")
+    with pytest.raises(Refused, match="name-not-allowed"):
+        fetch(PULL, requested(clone, f"040000 tree {tree}\td\n"), to)
+    assert not to.exists()
+    blob = git(origin, "rev-parse", "HEAD:ml/train.py")
+    fetch(PULL, requested(clone, f"100644 blob {blob}\tx.py\n"), to)
+    assert (to / "ml/projects/x.py").is_file()

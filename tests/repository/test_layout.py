@@ -214,6 +214,22 @@ def test_no_program_reads_otherwise_than_it_runs() -> None:
     assert "PLE2502" in lint("\u202e plain")
 
 
+@pytest.mark.attack("A program has a name of letters that nobody sees")
+@pytest.mark.parametrize("name", ["ml/projects/words/x.py", "infra/Pulumi.dev.yaml", "Makefile"])
+@pytest.mark.parametrize("letter", ["\u3164", "\uffa0", "\u202e", "\u200b"])
+def test_no_program_has_characters_that_nobody_sees(name: str, letter: str, tmp_path: Path) -> None:
+    """Of U+3164 Python makes a name; documents and data may have any."""
+    subprocess.run([*GIT, "init", "-q", tmp_path], check=True)
+    for path in (name, "docs/page.md", "ml/projects/words/data/rows.csv"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"größe = 1\nx = {letter}\n", encoding="utf-8")
+    (tmp_path / "infra").mkdir(exist_ok=True)
+    (tmp_path / "infra/Pulumi.yaml").write_text("name: x\n", encoding="utf-8-sig")
+    (problem,) = links.unseen(tmp_path)
+    assert problem.code == "unseen-character" and str(problem.place) == f"{name}:2"
+    assert problem.found.isascii()
+
+
 @pytest.mark.attack("A page has so many brackets that the check of its links never ends")
 @pytest.mark.parametrize("line", ["[a](" * 20_000, "[](<" * 20_000, "# a" + " " * 50_000 + "x"])
 def test_a_page_of_brackets_is_read_to_its_end(tmp_path: Path, line: str) -> None:

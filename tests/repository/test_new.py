@@ -292,6 +292,21 @@ def test_what_cannot_be_written_is_refused(
     assert [one.name for one in (repository / "ml/projects").iterdir()] == ["taken"]
 
 
+@pytest.mark.parametrize("delimiter", ",;")
+def test_a_table_of_many_columns(delimiter: str, tmp_path: Path) -> None:
+    """Of which the first bytes have no two whole rows; Excel's UTF-16 is told how to save it."""
+    names, count = [f"column {number}" for number in range(4000)], FEWEST_ROWS_OF_FOLDS
+    rows = [[f"{row % 7}.{number % 10}" for number in range(3999)] for row in range(count)]
+    lines = [names, *([*row, str(at % 2)] for at, row in enumerate(rows))]
+    path = tmp_path / "wide.csv"
+    path.write_text("".join(f"{delimiter.join(line)}\n" for line in lines))
+    about = profile(path, Choices("column 3999"))
+    assert about.task == "binary" and about.head["delimiter"] == delimiter
+    path.write_text(path.read_text(), encoding="utf-16")
+    with pytest.raises(Refused, match="save it as CSV UTF-8"):
+        profile(path, Choices("column 3999"))
+
+
 def test_tables_that_are_none_are_refused(repository: Path) -> None:
     """Too few rows, two columns of one name, no text, no file, too many bytes for git."""
     path = repository / "rows.csv"

@@ -404,12 +404,16 @@ def supply_chain() -> tuple[Mapping[str, object], str]:
     """The field `supply_chain` of evidence.json, and the text of the bill of materials.
 
     Without a lock both are empty, which the gate refuses. Raises Refused for a source of advisories
-    that cannot be read.
+    that cannot be read, and for a lock with a line that is no pin.
     """
     try:
         locked = packages.packages(repository.lock())
     except OSError:
         return {}, ""
+    except ValueError as error:
+        expected, hint = "packages that can be looked up, each in one version", "make lock"
+        place = Place(repository.LOCK, 1)
+        raise Refused(Problem("lock-unread", str(error), expected, hint, place)) from None
     bill = packages.sbom(locked)
     stated: dict[str, object] = {
         "lock": repository.LOCK,

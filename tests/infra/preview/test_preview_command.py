@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -13,8 +14,8 @@ from infra.cost.estimate import estimate
 from infra.cost.prices import read
 from infra.preview import report as previews
 from infra.preview.capture import Capture, Finding, Resource
-from infra.preview.report import Report
-from infra.settings.loader import load
+from infra.preview.report import Report, rendered
+from infra.settings.loader import FOLDER, imported, load
 
 STACK = Resource("urn:stack", "pulumi:pulumi:Stack", "platform-dev", "", {}, custom=False)
 VAULT = Resource("urn:vault", "azure-native:keyvault:Vault", "vault", STACK.urn, {})
@@ -34,6 +35,22 @@ def _preview(
     with pytest.raises(SystemExit) as ended:
         cli.main(["preview", *argv])
     return int(ended.value.code or 0)
+
+
+@pytest.mark.attack("A stack file has settings from elsewhere, which no preview knows")
+@pytest.mark.parametrize("listed", ["[evil/prod]", "{imports: [evil/prod]}"])
+def test_settings_from_elsewhere_are_noted(listed: str, tmp_path: Path) -> None:
+    """Environments of Pulumi ESC are read when a stack is deployed, by who signs in there."""
+    text = (FOLDER / "Pulumi.dev.yaml").read_text()
+    (tmp_path / "Pulumi.dev.yaml").write_text(f"{text}environment: {listed}\n")
+    (name,) = imported("dev", tmp_path)
+    report = Report(Capture("dev", (STACK, VAULT), {}), estimate(load("dev"), read()))
+    noted = dataclasses.replace(report, imported=(name,))
+    for style in ("text", "md"):
+        assert (
+            "evil/prod" in "".join(rendered([noted], style)) != "".join(rendered([report], style))
+        )
+    assert "evil/prod" in noted.to_json()["immutable"][0]  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,39 @@ def test_invalid_bytes_are_refused(content: bytes, tmp_path: Path) -> None:
         load("dev", tmp_path)
 
 
+OTHER_PROJECTS = {
+    "stackConfigDir: hidden\n": "stackConfigDir",
+    "main: ../other\n": "main",
+    "backend: {url: 'file:///tmp'}\n": "backend",
+    "config: {'platform:exposure': starter}\n": "config",
+    "plugins: {providers: [{name: azure-native, path: ../other}]}\n": "plugins",
+}
+
+
+@pytest.mark.attack("The project file has Pulumi read other settings, or run another provider")
+@pytest.mark.parametrize(("line", "field"), OTHER_PROJECTS.items())
+def test_the_project_file_names_no_other_settings(line: str, field: str, tmp_path: Path) -> None:
+    """What is reviewed in the stack files is what Pulumi reads; a description may differ."""
+    for path in FOLDER.glob("Pulumi*.yaml"):
+        shutil.copy(path, tmp_path)
+    assert load("dev", tmp_path).environment == "dev"
+    project = tmp_path / "Pulumi.yaml"
+    text = project.read_text()
+    project.write_text(text.replace("description: ", "description: Our "))
+    assert load("dev", tmp_path).environment == "dev"
+    for content in (text + line, text.replace("../.venv", "../other"), f"{text}{text}", "- x\n"):
+        project.write_text(content)
+        with pytest.raises(Refused) as refused:
+            load("dev", tmp_path)
+        if content.endswith(line):
+            (problem,) = refused.value.problems
+            assert problem.code == "other-project" and f"`{field}: " in problem.found
+    project.write_text(text)
+    (tmp_path / "Pulumi.json").write_text("{}")  # which Pulumi takes first
+    with pytest.raises(Refused, match="other-project"):
+        load("dev", tmp_path)
+
+
 def test_an_unencrypted_secret_is_not_printed(tmp_path: Path) -> None:
     source = next(path for path in WRONG if path.stem == "secret-in-the-open")
     assert "sig=abc" not in str(_refused(source, tmp_path))
