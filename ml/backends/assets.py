@@ -33,8 +33,6 @@ class AssetStore(Protocol):
 
     def compare(self, root: Path) -> Sequence[AssetState]:
         """The state of every asset that a spec below `root` defines, by kind and name."""
-        ...
 
     def create(self, state: AssetState) -> None:
         """Register a missing version from its spec."""
-        ...

@@ -38,6 +38,8 @@ def _to_home(path: Path) -> str:
 NAMES = frozenset(
     {"$schema", "name", "endpoint_name", "model", "description", "tags", "properties"}
 )
+# The fields of a `Launch` that say how it serves, besides the code.
+SERVED = ("scoring_script", "environment_variables", "collect", "settings", "environment", "server")
 # A path in a file of the home, relative to it where it lies inside, so that the home can be moved.
 HomePath = Annotated[Path, PlainValidator(_in_home), PlainSerializer(_to_home)]
 
@@ -75,15 +77,7 @@ class Launch:
             code = trees.digest(trees.files(self.code)).removeprefix(trees.DIGEST_PREFIX)
         except OSError:
             return False
-        return self.serving == serving_digest(
-            code,
-            self.scoring_script,
-            self.environment_variables,
-            self.collect,
-            self.settings,
-            self.environment,
-            self.server,
-        )
+        return self.serving == serving_digest(code, *(getattr(self, name) for name in SERVED))
 
 
 def serving_digest(

@@ -32,9 +32,9 @@ class Patience:
 
         A store that has no patience with the error raises it as it is.
         """
-        limit_s, problem = self.store.patience_s(refused), refused.problems[0]
-        if limit_s <= 0:
+        if self.store.patience_s is None:
             raise refused
+        limit_s, problem = self.store.patience_s(refused), refused.problems[0]
         now = time.monotonic()
         if self._since is None:
             self._since = now

@@ -31,11 +31,9 @@ class Resources(Protocol):
 
     def requests(self, spec: Spec) -> tuple[str, ...]:
         """What `apply` would send; sends nothing."""
-        ...
 
     def apply(self, spec: Spec) -> Applied:
         """Create what the spec declares, or change it to that. Raises Refused."""
-        ...
 
     def score(self, endpoint: str, deployment: str, data: str, watch: Watch = unwatched) -> Run:
         """Let a batch endpoint score data, and follow the job to its end. Raises Refused.
@@ -43,4 +41,3 @@ class Resources(Protocol):
         The data is a local path or an asset; `NAME=DATA` is an input of that name. Without a
         deployment, the endpoint's default one scores.
         """
-        ...

@@ -14,7 +14,7 @@ from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Problem, Refused, errors
 
 if TYPE_CHECKING:
-    from ml.backends.base import Backend
+    from ml.backends.base import Backend, EnvironmentComparison
     from ml.backends.runs import Event, Watch
     from ml.specs.plan.plan import Plan
     from ml.specs.sdk.load import Spec
@@ -64,7 +64,7 @@ def run(
         again,
     )
     backend = open_backend(on, options)
-    if spec.is_file() and not dry_run:
+    if spec.is_file() and not dry_run and backend.prepare:
         backend.prepare()
     from ml.cli import clusters, disk
     from ml.cli.render import progress
@@ -104,7 +104,7 @@ def run(
     with progress.watching(plan, show) as watch:
         ended = backend.run(plan, protecting(backend, watch) if keep else watch)
     if as_json:
-        environments = [compared.data for compared in backend.environments(plan)]
+        environments = [compared.data for compared in _environments(backend, plan)]
         write_json({**run_json(backend, ended), "environments": environments})
     else:
         echoed = show and isinstance(plan, CommandPlan)
@@ -145,8 +145,8 @@ def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> N
     """Print the plan on stdout; differences from Azure ML and costs on stderr."""
     from ml.cli.render import costs, plan_text
 
-    environments, priced = backend.environments(plan), costs.of(plan)
-    requests = backend.requests(plan)
+    environments, priced = _environments(backend, plan), costs.of(plan)
+    requests = backend.requests(plan) if backend.requests else ()
     if as_json:
         write_json(
             {
@@ -166,11 +166,15 @@ def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> N
     _say(*priced)
 
 
+def _environments(backend: Backend, plan: Plan) -> tuple[EnvironmentComparison, ...]:
+    return backend.environments(plan) if backend.environments else ()
+
+
 def protecting(backend: Backend, watch: Watch) -> Watch:
     """`watch`, which also protects the run as soon as it has a folder."""
 
     def see(event: Event) -> None:
-        if event.kind == "started":
+        if event.kind == "started" and backend.storage:
             backend.storage.keep(event.run, True)
         watch(event)
 

@@ -91,8 +91,8 @@ def propose(
     load_gates(target)
     desired_state.strategy(target.name, environment)
     samples = target.samples()
-    if environment in desired_state.TRACKED[1:]:  # models are made in the first
-        backend.registry.demand_shared(environment)
+    if (shared := backend.registry.shared) and environment in desired_state.TRACKED[1:]:
+        shared.demand(environment)  # models are made in the first
     files = target.serving()
     attested = (
         evidence.keep_attested(backend, target.name, target.endpoint(), attestation)
@@ -143,7 +143,8 @@ def propose(
                 reason=reason,
                 serving=serves.digest,
             )
-            registry.bring(version)
+            if (shared := registry.shared) is not None:
+                shared.bring(version)
             check_launch(launch)
             with faults.as_refusals():
                 serving.keep(registry, serves, samples)
@@ -178,8 +179,8 @@ def collect(
     target = projects.find(project)
     load_gates(target)
     desired_state.read(target.name, environment)  # report a wrong release.yml before anything runs
-    if environment in desired_state.TRACKED[1:]:
-        backend.registry.demand_shared(environment)
+    if (shared := backend.registry.shared) and environment in desired_state.TRACKED[1:]:
+        shared.demand(environment)
     files = target.serving()
     chosen = choose(backend, target, run or train(backend, target).name)
     with desired_state.project_lock(target.name):

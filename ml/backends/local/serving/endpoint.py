@@ -49,7 +49,6 @@ def folder(endpoint: str) -> Path:
 
 
 def names() -> Sequence[str]:
-    """The endpoints that something was ever served on, by name."""
     return sorted(path.parent.name for path in (home.home() / "endpoints").glob(f"*/{STATE}"))
 
 
@@ -86,6 +85,7 @@ def live(endpoint: str) -> Live | None:
 
 
 served = live  # nobody else writes that file
+log, failure = processes.log, processes.failure
 reserve = p95_ms = None  # no other machine releases here, and the evidence is measured here
 
 
@@ -104,19 +104,16 @@ def switch(endpoint: str, to: Live | None) -> None:
 
 
 def other_slot(endpoint: str) -> Path:
-    """The slot that is not live, for the next version."""
     current = live(endpoint)
     occupied = current.server.slot.name if current else SLOTS[1]
     return folder(endpoint) / next(name for name in SLOTS if name != occupied)
 
 
 def locked(endpoint: str) -> AbstractContextManager[None]:
-    """Hold the endpoint: starting, stopping and switching happen one at a time."""
     return files.locked(folder(endpoint) / "lock")
 
 
 def router(endpoint: str) -> Router | None:
-    """The endpoint's router, if it runs."""
     return process.find(folder(endpoint) / ROUTER)
 
 
@@ -137,7 +134,6 @@ def exposed(endpoint: str, experiment: str) -> Iterator[Mapping[str, Any]]:
 
 
 def url(endpoint: str) -> str | None:
-    """The address that requests are posted to; None when they would not be answered."""
     running, current = router(endpoint), live(endpoint)
     return running.url if running and current and server.is_up(current.server) else None
 
@@ -212,7 +208,6 @@ def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
 
 
 def stop(endpoint: str) -> bool:
-    """Stop every process of the endpoint, and keep its state; whether one ran."""
     with locked(endpoint):
         slots = [path for path in folder(endpoint).iterdir() if path.is_dir()]
         # The router first: the servers behind it then answer the requests in flight.
@@ -221,10 +216,6 @@ def stop(endpoint: str) -> bool:
 
 
 def stop_idle(endpoint: str) -> None:
-    """Stop every server that has no part in the state; the caller holds the endpoint.
-
-    The router is stopped with the last of them.
-    """
     current = live(endpoint)
     used = {folder(endpoint) / ROUTER} if current else set()
     if current:
@@ -271,23 +262,15 @@ def candidate(launch: Launch) -> Iterator[Candidate]:
             processes.stop(slot)
 
 
-def log(slot: Path) -> Path:
-    """The output of the slot's server."""
-    return processes.log(slot)
-
-
 def is_up(deployment: Server) -> bool:
-    """Whether that server still runs and still listens on its port."""
     return server.is_up(deployment)
 
 
 def score(deployment: Server, body: Mapping[str, object]) -> Answer:
-    """Post one request to this server; raises OSError or HTTPException without an answer."""
     return server.score(deployment.port, body)
 
 
 def ask(endpoint: str, body: Mapping[str, object]) -> Answer:
-    """Post one request to the endpoint, as callers do; raises as `score`, and nothing-served."""
     if (running := router(endpoint)) is None:
         raise nothing_served(endpoint)
     return server.score(running.port, body)
@@ -303,18 +286,12 @@ def resident(deployment: Server) -> tuple[float, float] | None:
         return None
 
 
-def failure(slot: Path, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
-    """The error for a server that failed, with the end of its log."""
-    return processes.failure(slot, code, what, expected, hint)
-
-
 def check_launch(launch: Launch) -> None:
     """As `deployments.check_launch`, whose settings are in the endpoint's state."""
     deployments.check_launch(launch, folder(launch.endpoint) / STATE)
 
 
 def nothing_served(endpoint: str) -> Refused:
-    """The error for an endpoint that no model was promoted to."""
     return Refused(
         Problem(
             "nothing-served",
