@@ -40,6 +40,9 @@ def start(
     alpha: Annotated[float, typer.Option(help="The chance of a wrong verdict, ever.")] = 0.05,
     power: Annotated[float, typer.Option(help="The chance to see the effect.")] = 0.8,
     env: Environment = "local",
+    on: Annotated[
+        str | None, typer.Option("--on", help="local rehearses dev, staging, prod.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Declare the experiment and print how many outcomes it needs; no request goes to B yet.
@@ -48,18 +51,17 @@ def start(
     """
     from ml.release.ab import experiment
     from ml.release.declaration import projects
-    from ml.release.declaration.desired_state import check_environment
+    from ml.release.declaration.desired_state import place_of
 
-    environment = check_environment(env)
+    backend = open_backend(place_of(env, on))
     model = projects.find(project).endpoint()
-    backend = open_backend()
     registry = backend.registry
-    first = registry.find(model, a) if a else registry.champion(model, environment)
+    first = registry.find(model, a) if a else registry.champion(model, env)
     if first is None:
-        raise Refused(Problem("no-champion", f"`{model}` has none in {environment}", "--a VERSION"))
+        raise Refused(Problem("no-champion", f"`{model}` has none in {env}", "--a VERSION"))
     ab_test = experiment.declare(
         *(backend, name, first, registry.find(model, b)),
-        environment=environment,
+        environment=env,
         outcome=outcome,
         effect=effect,
         baseline=baseline,
@@ -102,14 +104,18 @@ def serve(
     from ml.release.ab import experiment, routing
 
     ab_test = experiment.find(name)
-    decision, router = routing.serve(open_backend(ab_test.place), ab_test, approved_by)
+    backend = open_backend(ab_test.place)
+    decision, router = routing.serve(backend, ab_test, approved_by, _say)
     if router is None:
         verdicts.show(decision)
         if [result.gate for result in decision.blocking] == ["sign-off"]:
             typer.echo(f"next: ml ab serve {name} --approved-by NAME", err=True)
         raise typer.Exit(Exit.GATE_SAID_NO)
     typer.echo(f"{name}: {ab_test.share} % of the keys are answered by B: {router.url}", err=True)
-    typer.echo("callers send their key in the header x-routing-key", err=True)
+    if backend.endpoints.exposed is None:
+        _say(f"callers send the headers that `ml ab assign {name} KEY` prints; others get A")
+    else:
+        _say("callers send their key in the header x-routing-key")
     typer.echo(f"ml ab stop {name} sends every key to A again; no canary does", err=True)
 
 
@@ -119,7 +125,9 @@ def stop(name: Name) -> None:
     from ml.release.ab import experiment, routing
 
     ab_test = experiment.find(name)
-    was = "stopped" if routing.stop(open_backend(ab_test.place), ab_test) else "was not served"
+    was = (
+        "stopped" if routing.stop(open_backend(ab_test.place), ab_test, _say) else "was not served"
+    )
     typer.echo(f"{name}: {was}", err=True)
 
 
@@ -129,22 +137,31 @@ def assign(
     keys: Annotated[list[str], typer.Argument(help="Keys, such as customers' numbers.")],
     as_json: AsJson = False,
 ) -> None:
-    """Print which version answers a key, and record the assignment."""
-    from ml.release.ab import experiment, records
+    """Print which version answers a key, and record the assignment.
+
+    On Azure with the headers that the caller sends, since the endpoint splits no keys.
+    """
+    from ml.release.ab import experiment, records, routing
 
     ab_test = experiment.find(name)
-    arms = records.assign(open_backend(ab_test.place), ab_test, keys)
+    backend = open_backend(ab_test.place)
+    arms = {key: ab_test.arm(ab_test.ticket(key)) for key in keys}
+    splits = backend.endpoints.exposed is not None
+    headers = {} if splits else routing.headers(backend, ab_test, arms)
+    records.assign(backend, ab_test, keys)
     if as_json:
-        write_json(dict(arms))
+        told = {key: {"version": arms[key], "headers": of} for key, of in headers.items()}
+        write_json(told or arms)
         return
     for key, arm in arms.items():
-        typer.echo(f"{key}\t{arm}")
+        sent = (f"{header}: {value}" for header, value in headers.get(key, {}).items())
+        typer.echo("\t".join((key, arm, *sent)))
 
 
 @app.command()
 def record(
     name: Name,
-    key: Annotated[str, typer.Argument(help="The key of the outcome.")] = "",
+    key: Annotated[str, typer.Argument(help="The key of the outcome, or its request's id.")] = "",
     value: Annotated[float | None, typer.Argument(help="0 or 1, or a number.")] = None,
     file: Annotated[
         Path | None, typer.Option("--from", help="Many: lines of KEY,VALUE without a header.")
@@ -224,6 +241,10 @@ def list_() -> None:
         )
 
 
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
 def _read_outcomes(path: Path) -> list[tuple[str, float]]:
     import csv
 
@@ -258,4 +279,5 @@ def _lines(outcomes: Records) -> dict[str, int]:
         "repeated": outcomes.repeated,
         "contradicting": outcomes.contradicting,
         "unreadable": outcomes.unreadable,
+        "misrouted": outcomes.misrouted,
     }
