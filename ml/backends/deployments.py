@@ -104,9 +104,9 @@ def serving_digest(
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def check_launch(launch: Launch, state: Path | None = None) -> None:
+def check_launch(launch: Launch) -> None:
     """Refuse a model that is not, to the bit, the registered one, or serving code that is not the
-    released one; both are hashed again. `state` is the file that holds the settings.
+    released one; both are hashed again.
     """
     try:
         verify(launch.model_folder, launch.digest)
@@ -119,14 +119,13 @@ def check_launch(launch: Launch, state: Path | None = None) -> None:
         )
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
     if not launch.is_as_released():
-        settings, also = (f" and the settings in {state}", f" and {state}") if state else ("", "")
         problem = Problem(
             "serving-changed",
-            f"the serving code of {launch.model} {launch.version} was changed: "
-            f"{launch.code}{settings}",
+            f"the serving code of {launch.model} {launch.version} was changed: {launch.code}, or "
+            f"its settings in the state of the endpoint `{launch.endpoint}`",
             f"code and settings with the digest {launch.serving or 'of a release'}",
-            "nothing was started; find out who changed them, remove "
-            f"{launch.code}{also}, propose the version again and apply it",
+            f"nothing was started; find out who changed them, remove {launch.code} and that state, "
+            "propose the version again and apply it",
         )
         raise Refused(problem, exit_code=Exit.GATE_SAID_NO)
 
@@ -143,11 +142,6 @@ class Server:
     slot: Annotated[HomePath, AfterValidator(Path.resolve)]
     pid: Annotated[int, Field(gt=0)]
     port: Annotated[int, Field(gt=0)]
-
-    @property
-    def url(self) -> str:
-        """The address that requests are posted to."""
-        return f"http://127.0.0.1:{self.port}/score"
 
 
 @dataclass(frozen=True)

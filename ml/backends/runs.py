@@ -367,9 +367,6 @@ class RunStore(Protocol):
         Refused when one cannot be read.
         """
 
-    def outputs(self, run: Run) -> Mapping[str, Path]:
-        """The outputs of the run by name, as local paths."""
-
     def snapshot(self, entry: Entry) -> Path | None:
         """The folder with the code as it ran; None once it was removed."""
 

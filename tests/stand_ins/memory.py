@@ -121,9 +121,6 @@ class MemoryRuns:
         log = run.folder / "log.txt"
         return {"0": log} if log.is_file() else {}
 
-    def outputs(self, run: Run) -> Mapping[str, Path]:
-        return run.outputs
-
     def snapshot(self, entry: Entry) -> Path | None:
         return None
 

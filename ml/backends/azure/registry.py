@@ -179,9 +179,6 @@ class AzureRegistry:
             if tag.startswith(_CHAMPION) and value == _YES
         )
 
-    def sources(self) -> Sequence[tuple[str, str]]:
-        return [(f"{each.name} {each.version}", str(each.path)) for each in self._registered(None)]
-
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         """The new champion first: between the two writes there are two, and never none."""
         known = self.find(version.model, version.version)

@@ -126,9 +126,6 @@ class LocalRuns:
         place = reader.artifacts(run.id)
         return Path(place) if place else None
 
-    def outputs(self, run: Run) -> Mapping[str, Path]:
-        return run.outputs
-
     def snapshot(self, entry: Entry) -> Path | None:
         digest = str((entry.lineage.get("code") or {}).get("digest", "")).removeprefix("sha256:")
         folder = home.snapshots() / digest

@@ -86,6 +86,7 @@ def live(endpoint: str) -> Live | None:
 
 served = live  # nobody else writes that file
 log, failure = processes.log, processes.failure
+check_launch = deployments.check_launch
 reserve = p95_ms = None  # no other machine releases here, and the evidence is measured here
 
 
@@ -284,11 +285,6 @@ def resident(deployment: Server) -> tuple[float, float] | None:
         return time.time(), float(sum(member.memory_info().rss for member in family))
     except psutil.Error:
         return None
-
-
-def check_launch(launch: Launch) -> None:
-    """As `deployments.check_launch`, whose settings are in the endpoint's state."""
-    deployments.check_launch(launch, folder(launch.endpoint) / STATE)
 
 
 def nothing_served(endpoint: str) -> Refused:
