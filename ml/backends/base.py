@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from ml.backends.assets import AssetStore
 from ml.backends.attestation import Verifier
 from ml.backends.endpoints import Candidate, Endpoints, Servers
 from ml.backends.registry import Registry
-from ml.backends.resources import Resources
+from ml.backends.resources import AssetStore, Resources
 from ml.backends.runs import Run, RunStore, Watch, unwatched
 from ml.backends.storage import Storage
 from ml.core.errors import Problem
@@ -140,13 +138,6 @@ class Backend(Protocol):
     @property
     def audit_log(self) -> AuditLog:
         """The log of what was decided and released here."""
-
-    def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
-        """A folder with a copy of `code` (a folder or file) that never changes, made if needed.
-
-        It is named by the content. The folders `besides` are left out. Raises Refused when the
-        disk is full.
-        """
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """What this backend cannot honour; the caller ends with exit code 33 when there is any."""

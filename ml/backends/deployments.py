@@ -219,12 +219,10 @@ class Live:
 
         The canary comes first, so that its sticky keys stay while its share grows.
         """
-        shares: dict[str, int] = {}
-        if self.canary is not None:
-            shares[self.canary.server.slot.name] = self.canary.weight
-            if self.canary.baseline is not None:
-                weight = self.canary.weight if self.canary.weight <= 50 else 0
-                shares[self.canary.baseline.slot.name] = weight
+        weight = self.canary.weight if self.canary else 0
+        # A baseline beside the canary gets as much, while that leaves something.
+        weights = (weight, weight if weight <= 50 else 0)
+        shares = {of.slot.name: share for of, share in zip(self.beside, weights, strict=False)}
         return {**shares, self.server.slot.name: 100 - sum(shares.values())}
 
     @property

@@ -1,4 +1,4 @@
-"""The runs of a backend: what they are, and the store that finds them again.
+"""The runs of a backend: what they are, the store that finds them again, and patience with it.
 
 `ml.backends.ranking` and `ml.backends.comparison` work on any `RunStore`.
 """
@@ -27,6 +27,8 @@ Kind = Literal[
 ]
 Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 STATUSES: tuple[Status, ...] = ("Queued", "Running", "Completed", "Failed", "Canceled")
+# A person learns after a minute, then ever more seldom, that it is still tried.
+_NEWS_S = 60.0
 # What follows it in a problem of a failed script is the end of its log.
 LOG_FOLLOWS = "; the end of its log:"
 # The statuses of a run that has not ended.
@@ -375,6 +377,47 @@ class RunStore(Protocol):
 
         A pipeline comes after its steps; a sweep stands for its trials.
         """
+
+
+@dataclass
+class Patience:
+    """How long the run of that name is looked for; `say` gets what is waited for.
+
+    `again` is the command that follows it anew.
+    """
+
+    store: RunStore
+    run: str
+    again: str
+    say: Callable[[str], None]
+    _since: float | None = None
+    _news_s: float = 0.0
+
+    def endure(self, refused: Refused) -> None:
+        """Return when another look may succeed; raise Refused, with `again`, when it is too late.
+
+        A store that has no patience with the error raises it as it is.
+        """
+        if self.store.patience_s is None:
+            raise refused
+        limit_s, problem = self.store.patience_s(refused), refused.problems[0]
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        lost_s = now - self._since
+        if lost_s >= limit_s:
+            found = f"{self.run} is followed no more, it may go on: {problem.found}"
+            hint = "; then ".join(filter(None, (problem.hint, self.again)))
+            ended = replace(problem, found=found, hint=hint)
+            raise Refused(ended, exit_code=refused.exit_code) from refused
+        if lost_s >= self._news_s:
+            self._news_s = max(_NEWS_S, 2 * lost_s)
+            until = f"{lost_s / 60:.0f} of {limit_s / 60:.0f} minutes"
+            self.say(f"{problem.found}; {self.run}: following is tried again ({until})")
+
+    def seen(self) -> None:
+        """The run was seen: what comes next is waited for anew."""
+        self._since, self._news_s = None, 0.0
 
 
 def original(store: RunStore, run: Run) -> Run:

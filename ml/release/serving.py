@@ -18,10 +18,9 @@ from typing import Any
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ml.backends.base import Backend
 from ml.backends.deployments import NAMES, SERVED, HomePath, Launch, serving_digest
 from ml.backends.registry import Registry, Version
-from ml.backends.snapshot import IgnoreFile, unnamed_projects
+from ml.backends.snapshot import IgnoreFile, copy, unnamed_projects
 from ml.core import documents, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused, errors
 from ml.specs.check.rules.security import TIMEOUT, deployment_faults, environment_faults
@@ -66,13 +65,13 @@ class Serving:
         """The machine that Azure ML serves it on; "" where deployment.yml names none."""
         return str(self.settings.get("instance_type") or "")
 
-    def snapshot(self, backend: Backend) -> Serving:
+    def snapshot(self) -> Serving:
         """The same with its code in a snapshot, which its digest is made from.
 
         Projects that the scoring script's project does not name are left out: code that a change
         of them would not release cannot answer either.
         """
-        return replace(self, code=backend.snapshot(self.code, self._other_projects()))
+        return replace(self, code=copy(self.code, self._other_projects()))
 
     def _other_projects(self) -> Set[Path]:
         """The folders of the projects that the scoring script's project does not name in code."""

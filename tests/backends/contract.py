@@ -284,28 +284,6 @@ class BackendContract:
         run = backend.run(command("print('said')", outputs={}))
         assert "said" in backend.runs.logs(run)["0"].read_text()
 
-    def test_a_snapshot_never_changes(self, backend: Backend, tmp_path: Path) -> None:
-        """The same content is the same folder; other content is another, and the old one stays."""
-        code = tmp_path / "endpoint"
-        code.mkdir()
-        (code / "score.py").write_text("1")
-        first = backend.snapshot(code)
-        assert backend.snapshot(code) == first
-        (code / "score.py").write_text("2")
-        assert backend.snapshot(code) != first
-        assert (first / "score.py").read_text() == "1"
-
-    def test_a_snapshot_leaves_folders_out(self, backend: Backend, tmp_path: Path) -> None:
-        """What they hold changes neither the copy nor its name."""
-        code = tmp_path / "code"
-        for name in ("mine", "theirs"):
-            (code / name).mkdir(parents=True)
-            (code / name / "score.py").write_text("1")
-        first = backend.snapshot(code, {code / "theirs"})
-        assert [path.name for path in first.iterdir()] == ["mine"]
-        (code / "theirs" / "score.py").write_text("2")
-        assert backend.snapshot(code, {code / "theirs"}) == first != backend.snapshot(code)
-
     def test_a_run_is_protected(self, backend: Backend, command: Plans) -> None:
         run = backend.run(command(""))
         for keep in (True, False):

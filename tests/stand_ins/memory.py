@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ml.backends import snapshot
 from ml.backends.attestation import Verifier
 from ml.backends.endpoints import Endpoints, Servers
 from ml.backends.local.backend import LocalAuditLog
@@ -40,7 +39,6 @@ from ml.backends.runs import (
     latest,
     unwatched,
 )
-from ml.core import home, trees
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import resolve_command
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, Value
@@ -235,21 +233,6 @@ class MemoryBackend:
         # What may be cancelled: the commands that are running.
         self._going: dict[str, subprocess.Popen[bytes]] = {}
 
-    def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
-        def ignored(folder: str, names: list[str]) -> list[str]:
-            hidden = [name for name in names if name == "__pycache__" or name.startswith(".")]
-            left_out = {*besides, self._folder}  # the code may be all that is around its own folder
-            return hidden + [name for name in names if Path(folder, name) in left_out]
-
-        made = home.snapshots() / uuid.uuid4().hex
-        shutil.copytree(code, made, ignore=ignored)
-        copy = made.with_name(_digest(made))
-        if copy.exists():
-            shutil.rmtree(made)
-        else:
-            made.rename(copy)
-        return copy
-
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         if isinstance(plan, PipelinePlan):
             hint = "run its steps one by one"
@@ -323,7 +306,7 @@ class MemoryBackend:
             try:
                 process = self._going[name] = subprocess.Popen(
                     ["bash", "-c", command],
-                    cwd=self.snapshot(plan.code) if plan.code else run.folder,
+                    cwd=snapshot.copy(plan.code) if plan.code else run.folder,
                     env={**os.environ, "PATH": search, **plan.environment_variables, **tracking},
                     stdout=stream,
                     stderr=subprocess.STDOUT,
@@ -392,7 +375,7 @@ class MemoryBackend:
             "code": {
                 "commit": _commit(command.code),
                 "dirty": True,
-                "digest": f"sha256:{_digest(command.code)}",
+                "digest": f"sha256:{snapshot.copy(command.code).name if command.code else ''}",
             },
             "data": {
                 name: {
@@ -407,16 +390,6 @@ class MemoryBackend:
             "parent": None,
             **objective,
         }
-
-
-def _files(code: Path) -> Iterator[tuple[str, Path]]:
-    for name, path in trees.files(code):
-        if not any(part.startswith((".", "__pyc")) for part in Path(name).parts):
-            yield name, path
-
-
-def _digest(code: Path | None) -> str:
-    return trees.digest(_files(code) if code else ()).removeprefix(trees.DIGEST_PREFIX)
 
 
 def _commit(code: Path | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
@@ -10,7 +10,6 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from ml.backends import snapshot
 from ml.backends.attestation import GitHubAttestations, Verifier
 from ml.backends.azure import submission
 from ml.backends.azure.assets import AzureAssets
@@ -129,12 +128,6 @@ class AzureBackend:
     def prepare(self) -> None:
         """Settings that are missing are told before a spec is read."""
         _ = self.workspace
-
-    def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
-        with faults.as_refusals():
-            copy = snapshot.take(code, besides)
-        assert copy is not None  # it is None for no code alone
-        return copy.folder
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         return tuple(self._refusals(plan))

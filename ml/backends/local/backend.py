@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -121,12 +121,6 @@ class LocalBackend:
             )
             for environment in building.environments(lowering.lower(plan))
         )
-
-    def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
-        with faults.as_refusals():
-            copy = snapshot.take(code, besides)
-        assert copy is not None  # it is None for no code alone
-        return copy.folder
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """What this machine cannot honour: launchers that it lacks, data that is not here."""

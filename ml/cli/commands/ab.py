@@ -74,20 +74,17 @@ def start(
     if as_json:
         write_json(_as_json(ab_test))
         return
-    typer.echo(
+    _say(
         f"{name}: {model} {ab_test.a.version} (A) against {ab_test.b.version} (B, "
-        f"{share} % of the keys)",
-        err=True,
+        f"{share} % of the keys)"
     )
-    typer.echo(
+    _say(
         f"about {ab_test.planned:,} outcomes show a difference of {effect:g} with a power of "
-        f"{power:.0%}, looked at any time ({ab_test.fixed:,} if looked at once)",
-        err=True,
+        f"{power:.0%}, looked at any time ({ab_test.fixed:,} if looked at once)"
     )
-    typer.echo(
+    _say(
         f"no key is sent to B yet; next: ml ab serve {name} --approved-by NAME (it asks the gates; "
-        "B gets all of its keys at once, without a canary)",
-        err=True,
+        "B gets all of its keys at once, without a canary)"
     )
 
 
@@ -109,14 +106,14 @@ def serve(
     if router is None:
         verdicts.show(decision)
         if [result.gate for result in decision.blocking] == ["sign-off"]:
-            typer.echo(f"next: ml ab serve {name} --approved-by NAME", err=True)
+            _say(f"next: ml ab serve {name} --approved-by NAME")
         raise typer.Exit(Exit.GATE_SAID_NO)
-    typer.echo(f"{name}: {ab_test.share} % of the keys are answered by B: {router.url}", err=True)
+    _say(f"{name}: {ab_test.share} % of the keys are answered by B: {router.url}")
     if backend.endpoints.exposed is None:
         _say(f"callers send the headers that `ml ab assign {name} KEY` prints; others get A")
     else:
         _say("callers send their key in the header x-routing-key")
-    typer.echo(f"ml ab stop {name} sends every key to A again; no canary does", err=True)
+    _say(f"ml ab stop {name} sends every key to A again; no canary does")
 
 
 @app.command()
@@ -128,7 +125,7 @@ def stop(name: Name) -> None:
     was = (
         "stopped" if routing.stop(open_backend(ab_test.place), ab_test, _say) else "was not served"
     )
-    typer.echo(f"{name}: {was}", err=True)
+    _say(f"{name}: {was}")
 
 
 @app.command()
@@ -180,7 +177,7 @@ def record(
     counted = records.record(open_backend(ab_test.place), ab_test, outcomes)
     repeated = len(outcomes) - counted
     also = f"; {repeated} ignored: the key had an outcome already" if repeated else ""
-    typer.echo(f"{name}: {counted} recorded{also}", err=True)
+    _say(f"{name}: {counted} recorded{also}")
 
 
 @app.command()
@@ -216,12 +213,12 @@ def report(
         )
     for what, lines in _lines(outcomes).items():
         if lines:
-            typer.echo(f"excluded: {lines} {what}", err=True)
+            _say(f"excluded: {lines} {what}")
     typer.echo(result.said)
     if not is_served and not result.stop:
-        typer.echo(f"no key is sent to B now: ml ab serve {name} --approved-by NAME", err=True)
+        _say(f"no key is sent to B now: ml ab serve {name} --approved-by NAME")
     if out is not None:
-        typer.echo(f"written to {out}", err=True)
+        _say(f"written to {out}")
 
 
 @app.command("list")
@@ -231,7 +228,7 @@ def list_() -> None:
     from ml.release.ab.verdict import verdict
 
     if not experiment.every():
-        typer.echo("no experiment; next: ml ab start --help", err=True)
+        _say("no experiment; next: ml ab start --help")
     for name in experiment.every():
         ab_test = experiment.find(name)
         outcomes = records.read(open_backend(ab_test.place), ab_test)

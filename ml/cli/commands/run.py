@@ -14,7 +14,7 @@ from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Problem, Refused, errors
 
 if TYPE_CHECKING:
-    from ml.backends.base import Backend, EnvironmentComparison
+    from ml.backends.base import Backend
     from ml.backends.runs import Event, Watch
     from ml.specs.plan.plan import Plan
     from ml.specs.sdk.load import Spec
@@ -104,7 +104,8 @@ def run(
     with progress.watching(plan, show) as watch:
         ended = backend.run(plan, protecting(backend, watch) if keep else watch)
     if as_json:
-        environments = [compared.data for compared in _environments(backend, plan)]
+        compared = backend.environments(plan) if backend.environments else ()
+        environments = [each.data for each in compared]
         write_json({**run_json(backend, ended), "environments": environments})
     else:
         echoed = show and isinstance(plan, CommandPlan)
@@ -145,7 +146,8 @@ def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> N
     """Print the plan on stdout; differences from Azure ML and costs on stderr."""
     from ml.cli.render import costs, plan_text
 
-    environments, priced = _environments(backend, plan), costs.of(plan)
+    environments = backend.environments(plan) if backend.environments else ()
+    priced = costs.of(plan)
     requests = backend.requests(plan) if backend.requests else ()
     if as_json:
         write_json(
@@ -164,10 +166,6 @@ def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> N
     if not isolated:
         _say(*(f"  {line}" for compared in environments for line in compared.lines))
     _say(*priced)
-
-
-def _environments(backend: Backend, plan: Plan) -> tuple[EnvironmentComparison, ...]:
-    return backend.environments(plan) if backend.environments else ()
 
 
 def protecting(backend: Backend, watch: Watch) -> Watch:

@@ -271,14 +271,9 @@ def resume(
     backend = open_backend(on)
     if (resumption := backend.resumption) is None:
         name = backend.runs.find(run).name
-        raise Refused(
-            Problem(
-                "not-resumable",
-                f"{name} is a run of `{on}`, which starts runs again by itself, or not at all",
-                "a run of this machine",
-                f"ml runs logs --follow {name} --on {on}, or ml run SPEC --on {on} --again",
-            )
-        )
+        found = f"{name} is a run of `{on}`, which starts runs again by itself, or not at all"
+        hint = f"ml runs logs --follow {name} --on {on}, or ml run SPEC --on {on} --again"
+        raise Refused(Problem("not-resumable", found, "a run of this machine", hint))
     original = resumption.find(run)
     plan = resumption.plan_of(original, timeout)
     if original.status == "Completed":

@@ -130,12 +130,11 @@ def _misrouted(backend: Backend, experiment: Experiment) -> Set[str]:
         return frozenset()
     other = {"A": experiment.b.digest, "B": experiment.a.digest}
     since = datetime.fromisoformat(experiment.started).timestamp()
-    answers = (
-        (experiment.requested(str(line.get("id", ""))), line.get("digest"))
-        for line in backend.endpoints.collected(experiment.endpoint, since)
-    )
     return {
-        ticket for ticket, digest in answers if ticket and digest == other[experiment.arm(ticket)]
+        ticket
+        for line in backend.endpoints.collected(experiment.endpoint, since)
+        if (ticket := experiment.requested(str(line.get("id", ""))))
+        and line.get("digest") == other[experiment.arm(ticket)]
     }
 
 

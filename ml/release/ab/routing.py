@@ -36,7 +36,7 @@ def serve(
     _state(backend, experiment)
     project = projects.find(experiment.project)
     version = backend.registry.find(experiment.model, experiment.b.version)
-    launch = project.serving().snapshot(backend).launch(version, experiment.endpoint)
+    launch = project.serving().snapshot().launch(version, experiment.endpoint)
     _check_not_rolled_back(backend, launch, project.name)
     check = check_gates(
         backend,

@@ -105,7 +105,7 @@ def propose(
     with desired_state.project_lock(target.name):
         digest = before.digest if before else store(chosen.outputs[MODEL]) if chosen else ""
         registry = backend.registry
-        serves = files.snapshot(backend)
+        serves = files.snapshot()
         version = attested or _champion(registry, serves.endpoint, environment, digest) or before
         if version is None and attestor is None and environment != desired_state.LOCAL:
             version = _attested(backend, serves.endpoint, digest)
@@ -185,7 +185,7 @@ def collect(
     chosen = choose(backend, target, run or train(backend, target).name)
     with desired_state.project_lock(target.name):
         digest = store(chosen.outputs[MODEL])
-        serves = files.snapshot(backend)
+        serves = files.snapshot()
         known = _attested(backend, serves.endpoint, digest)
         if known is not None and known.run == chosen.id:
             commit = git.ask(repository.root(), "rev-parse", "HEAD")

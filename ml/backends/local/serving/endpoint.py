@@ -53,7 +53,6 @@ def names() -> Sequence[str]:
 
 
 def folders() -> Sequence[str]:
-    """The endpoints that have a folder: a first candidate is measured before anything is live."""
     return sorted(path.name for path in (home.home() / "endpoints").glob("*") if path.is_dir())
 
 
@@ -119,7 +118,6 @@ def router(endpoint: str) -> Router | None:
 
 
 def collected(endpoint: str, since: float | None = None) -> Iterator[Mapping[str, Any]]:
-    """What the router wrote down, the oldest first."""
     running = router(endpoint)
     if running is not None:
         running.refresh()  # what waits in it is written out
@@ -129,7 +127,6 @@ def collected(endpoint: str, since: float | None = None) -> Iterator[Mapping[str
 
 
 def exposed(endpoint: str, experiment: str) -> Iterator[Mapping[str, Any]]:
-    """The routing keys that the router has split for the experiment."""
     path = folder(endpoint) / EXPOSED / f"{experiment}.jsonl"
     return files.json_lines(path) if path.is_file() else iter(())
 
@@ -227,10 +224,6 @@ def stop_idle(endpoint: str) -> None:
 
 
 def begin(slot: Path, launch: Launch) -> Callable[[], Server]:
-    """Start a server in the slot; the returned function waits until it answers.
-
-    Raises, as that function does, what `server.start` raises.
-    """
     starting = server.begin(slot, launch)
     return lambda: server.wait_until_ready(starting)
 
@@ -278,7 +271,6 @@ def ask(endpoint: str, body: Mapping[str, object]) -> Answer:
 
 
 def resident(deployment: Server) -> tuple[float, float] | None:
-    """The resident bytes of the server and its workers, now; None when it has ended."""
     try:
         process = psutil.Process(deployment.pid)
         family = [process, *process.children(recursive=True)]
