@@ -56,8 +56,7 @@ class AzureStorage:
 
     def parts(self) -> Mapping[str, int]:
         folder = self._workspace.folder
-        taken = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        return {"azure": taken}
+        return {"azure": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())}
 
     def keep(self, run: Run, keep: bool) -> None:
         with as_refusals():

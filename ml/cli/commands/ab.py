@@ -122,10 +122,8 @@ def stop(name: Name) -> None:
     from ml.release.ab import experiment, routing
 
     ab_test = experiment.find(name)
-    was = (
-        "stopped" if routing.stop(open_backend(ab_test.place), ab_test, _say) else "was not served"
-    )
-    _say(f"{name}: {was}")
+    served = routing.stop(open_backend(ab_test.place), ab_test, _say)
+    _say(f"{name}: {'stopped' if served else 'was not served'}")
 
 
 @app.command()
