@@ -48,23 +48,24 @@ class AzureStorage:
 
     cleaner = None
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Callable[[], Workspace]) -> None:
+        """`workspace` is asked when it is needed: every command asks for the cleaner."""
         self._workspace = workspace
 
     def size(self, run: Run) -> int:
         return sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())
 
     def parts(self) -> Mapping[str, int]:
-        folder = self._workspace.folder
+        folder = self._workspace().folder
         return {"azure": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())}
 
     def keep(self, run: Run, keep: bool) -> None:
         with as_refusals():
-            self._workspace.client.jobs.update(run.name, tags={KEEP: str(keep).lower()})
+            self._workspace().client.jobs.update(run.name, tags={KEEP: str(keep).lower()})
 
     def is_kept(self, run: Run) -> bool:
         with as_refusals():
-            tags = self._workspace.client.jobs.get(run.name).tags or {}
+            tags = self._workspace().client.jobs.get(run.name).tags or {}
         return tags.get(KEEP) == "true"
 
 
@@ -102,7 +103,7 @@ class AzureBackend:
 
     @cached_property
     def storage(self) -> AzureStorage:
-        return AzureStorage(self.workspace)
+        return AzureStorage(lambda: self.workspace)
 
     @cached_property
     def registry(self) -> AzureRegistry:
