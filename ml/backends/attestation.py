@@ -90,7 +90,6 @@ class Attestor(Protocol):
 
     def attest(self, statement: Statement) -> bytes:
         """The attestation, a bundle as JSON."""
-        ...
 
 
 class Verifier(Protocol):
@@ -98,7 +97,6 @@ class Verifier(Protocol):
 
     def verify(self, evidence: bytes, attestation: bytes, statement: Statement) -> Identity:
         """Who made the statement about evidence.json; AttestationError unless it is attested."""
-        ...
 
 
 def run_gh(words: Sequence[str]) -> tuple[int, str, str]:

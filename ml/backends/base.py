@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from ml.backends.assets import AssetStore
 from ml.backends.attestation import Verifier
 from ml.backends.endpoints import Candidate, Endpoints, Servers
 from ml.backends.registry import Registry
-from ml.backends.resources import Resources
+from ml.backends.resources import AssetStore, Resources
 from ml.backends.runs import Run, RunStore, Watch, unwatched
 from ml.backends.storage import Storage
 from ml.core.errors import Problem
@@ -77,11 +75,9 @@ class AuditLog(Protocol):
     @property
     def place(self) -> str:
         """Its path or address, for messages."""
-        ...
 
     def read(self) -> bytes | None:
         """All of it; None before the first line. Raises Refused."""
-        ...
 
     def append(self, line: Callable[[bytes | None], bytes]) -> None:
         """Append what `line` makes of the present content; nobody else appends in between.
@@ -89,148 +85,19 @@ class AuditLog(Protocol):
         `line` is called again when another machine was faster. It is on the disk when this returns,
         whole or not at all. Raises Refused.
         """
-        ...
 
 
-class Backend(Protocol):
-    """A place where plans run."""
+class Resumption(Protocol):
+    """Runs that were stopped and can go on, which not every backend has."""
 
-    @property
-    def name(self) -> str:
-        """What `--on` calls it."""
-        ...
-
-    @property
-    def rehearsal(self) -> bool:
-        """Whether dev, staging and prod are only acted out here; False for the real place."""
-        ...
-
-    @property
-    def verifier(self) -> Verifier | None:
-        """What verifies attestations here; without one no evidence is attested."""
-        ...
-
-    @property
-    def runs(self) -> RunStore:
-        """The runs that it has carried out."""
-        ...
-
-    @property
-    def storage(self) -> Storage:
-        """The disk space that they take."""
-        ...
-
-    @property
-    def registry(self) -> Registry:
-        """The registered model versions."""
-        ...
-
-    @property
-    def endpoints(self) -> Endpoints:
-        """The endpoints that serve models."""
-        ...
-
-    @property
-    def candidate(self) -> Callable[[Launch], AbstractContextManager[Candidate]] | None:
-        """Starts a server on this machine, which only the caller asks, and ends it with the block.
-
-        Raises Refused when it does not start.
-        """
-        ...
-
-    @property
-    def servers(self) -> Servers | None:
-        """The servers of its endpoints; None where they are not processes of this machine."""
-        ...
-
-    @property
-    def audit_log(self) -> AuditLog:
-        """The log of what was decided and released here."""
-        ...
-
-    @property
-    def assets(self) -> AssetStore | None:
-        """The registered assets; None where jobs read assets from their specs."""
-        ...
-
-    @property
-    def resources(self) -> Resources | None:
-        """Its schedules and batch endpoints; None where there are none."""
-        ...
-
-    def prepare(self) -> None:
-        """Begin what a first run needs whatever its plan is; returns at once."""
-        ...
-
-    def sharing(self) -> AbstractContextManager[None]:
-        """Runs within it share what is slow to start."""
-        ...
-
-    def serve_pages(self, port: int | None, ready: Callable[[str], None]) -> None:
-        """Serve the tracking server's own pages until Ctrl-C; `ready` gets the address.
-
-        Without a port it is a free one.
-
-        Raises Refused when there is nothing to serve.
-        """
-        ...
-
-    def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:
-        """The environments that the plan asks for beside those that its jobs would get."""
-        ...
-
-    def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
-        """A folder with a copy of `code` (a folder or file) that never changes, made if needed.
-
-        It is named by the content. The folders `besides` are left out. Raises Refused when the
-        disk is full.
-        """
-        ...
-
-    def refusals(self, plan: Plan) -> tuple[Problem, ...]:
-        """What this backend cannot honour; the caller ends with exit code 33 when there is any."""
-        ...
-
-    def differences(self, plan: Plan) -> tuple[str, ...]:
-        """Harmless differences from Azure ML that a person should read before the run."""
-        ...
-
-    def requests(self, plan: Plan) -> tuple[str, ...]:
-        """What running the plan would send to another machine; none for this one. Sends nothing."""
-        ...
-
-    def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
-        """Carry the plan out and return when it has ended, however it ended.
-
-        A failing script is a Run whose status is Failed, not an exception. KeyboardInterrupt and
-        SIGTERM end every child, leave the tracking run KILLED and return a Canceled run.
-        """
-        ...
-
-    def cached(self, plan: Plan, output: str) -> Run | None:
-        """The completed step with the same command, code, environment and data, if it is kept.
-
-        Of a pipeline, when all of its steps are kept: the step that wrote the output.
-        """
-        ...
-
-    def cancel(self, name: str) -> Run:
-        """End a run that has not ended, with all its processes; the run as it was closed.
-
-        Raises Refused when it has ended or is a part of another run.
-        """
-        ...
-
-    def resumable(self, name: str) -> Run:
+    def find(self, name: str) -> Run:
         """The run with that name or id, repaired if its record is damaged. Raises Refused."""
-        ...
 
-    def resume_plan(self, run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
+    def plan_of(self, run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
         """The plan with which the run would be resumed. Raises Refused when it cannot be.
 
         `timeout_s` is a new limit for a sweep: all its time, the time before included.
         """
-        ...
 
     def resume(
         self,
@@ -239,9 +106,115 @@ class Backend(Protocol):
         timeout_s: float | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> Run:
-        """Resume a sweep or a pipeline and return when it has ended. Raises as `resume_plan`."""
-        ...
+        """Resume a sweep or a pipeline and return when it has ended. Raises as `plan_of`."""
 
     def was_stopped(self, run: Run) -> bool:
         """Whether the run was ended from outside, so that resuming it can complete it."""
-        ...
+
+
+class Backend(Protocol):
+    """A place where plans run, with the parts that it has: one that it has not is None."""
+
+    @property
+    def name(self) -> str:
+        """What `--on` calls it."""
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether dev, staging and prod are only acted out here; False for the real place."""
+
+    @property
+    def runs(self) -> RunStore:
+        """The runs that it has carried out."""
+
+    @property
+    def registry(self) -> Registry:
+        """The registered model versions."""
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """The endpoints that serve models."""
+
+    @property
+    def audit_log(self) -> AuditLog:
+        """The log of what was decided and released here."""
+
+    def refusals(self, plan: Plan) -> tuple[Problem, ...]:
+        """What this backend cannot honour; the caller ends with exit code 33 when there is any."""
+
+    def differences(self, plan: Plan) -> tuple[str, ...]:
+        """Harmless differences from Azure ML that a person should read before the run."""
+
+    def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
+        """Carry the plan out and return when it has ended, however it ended.
+
+        A failing script is a Run whose status is Failed, not an exception. KeyboardInterrupt and
+        SIGTERM end every child, leave the tracking run KILLED and return a Canceled run.
+        """
+
+    def cancel(self, name: str) -> Run:
+        """End a run that has not ended, with all its processes; the run as it was closed.
+
+        Raises Refused when it has ended or is a part of another run.
+        """
+
+    @property
+    def verifier(self) -> Verifier | None:
+        """What verifies attestations here; without one no evidence is attested."""
+
+    @property
+    def storage(self) -> Storage | None:
+        """The disk space that runs take."""
+
+    @property
+    def resumption(self) -> Resumption | None:
+        """Runs that were stopped and can go on."""
+
+    @property
+    def candidate(self) -> Callable[[Launch], AbstractContextManager[Candidate]] | None:
+        """Starts a server on this machine, which only the caller asks, and ends it with the block.
+
+        Raises Refused when it does not start.
+        """
+
+    @property
+    def servers(self) -> Servers | None:
+        """The servers of its endpoints, where they are processes of this machine."""
+
+    @property
+    def assets(self) -> AssetStore | None:
+        """The registered assets, where jobs do not read assets from their specs."""
+
+    @property
+    def resources(self) -> Resources | None:
+        """Its schedules and batch endpoints."""
+
+    @property
+    def prepare(self) -> Callable[[], object] | None:
+        """Begins what a first run needs whatever its plan is; returns at once."""
+
+    @property
+    def sharing(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """Runs within it share what is slow to start."""
+
+    @property
+    def serve_pages(self) -> Callable[[int | None, Callable[[str], None]], None] | None:
+        """Serves the tracking server's own pages until Ctrl-C; the function gets the address.
+
+        Without a port it is a free one. Raises Refused when there is nothing to serve.
+        """
+
+    @property
+    def environments(self) -> Callable[[Plan], tuple[EnvironmentComparison, ...]] | None:
+        """The environments that a plan asks for beside those that its jobs would get."""
+
+    @property
+    def requests(self) -> Callable[[Plan], tuple[str, ...]] | None:
+        """What running a plan would send to another machine; sends nothing."""
+
+    @property
+    def cached(self) -> Callable[[Plan, str], Run | None] | None:
+        """The completed step with the same command, code, environment and data, if it is kept.
+
+        Of a pipeline, when all of its steps are kept: the step that wrote the output of that name.
+        """

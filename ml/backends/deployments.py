@@ -38,6 +38,8 @@ def _to_home(path: Path) -> str:
 NAMES = frozenset(
     {"$schema", "name", "endpoint_name", "model", "description", "tags", "properties"}
 )
+# The fields of a `Launch` that say how it serves, besides the code.
+SERVED = ("scoring_script", "environment_variables", "collect", "settings", "environment", "server")
 # A path in a file of the home, relative to it where it lies inside, so that the home can be moved.
 HomePath = Annotated[Path, PlainValidator(_in_home), PlainSerializer(_to_home)]
 
@@ -75,15 +77,7 @@ class Launch:
             code = trees.digest(trees.files(self.code)).removeprefix(trees.DIGEST_PREFIX)
         except OSError:
             return False
-        return self.serving == serving_digest(
-            code,
-            self.scoring_script,
-            self.environment_variables,
-            self.collect,
-            self.settings,
-            self.environment,
-            self.server,
-        )
+        return self.serving == serving_digest(code, *(getattr(self, name) for name in SERVED))
 
 
 def serving_digest(
@@ -110,9 +104,9 @@ def serving_digest(
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def check_launch(launch: Launch, state: Path | None = None) -> None:
+def check_launch(launch: Launch) -> None:
     """Refuse a model that is not, to the bit, the registered one, or serving code that is not the
-    released one; both are hashed again. `state` is the file that holds the settings.
+    released one; both are hashed again.
     """
     try:
         verify(launch.model_folder, launch.digest)
@@ -125,14 +119,13 @@ def check_launch(launch: Launch, state: Path | None = None) -> None:
         )
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
     if not launch.is_as_released():
-        settings, also = (f" and the settings in {state}", f" and {state}") if state else ("", "")
         problem = Problem(
             "serving-changed",
-            f"the serving code of {launch.model} {launch.version} was changed: "
-            f"{launch.code}{settings}",
+            f"the serving code of {launch.model} {launch.version} was changed: {launch.code}, or "
+            f"its settings in the state of the endpoint `{launch.endpoint}`",
             f"code and settings with the digest {launch.serving or 'of a release'}",
-            "nothing was started; find out who changed them, remove "
-            f"{launch.code}{also}, propose the version again and apply it",
+            f"nothing was started; find out who changed them, remove {launch.code} and that state, "
+            "propose the version again and apply it",
         )
         raise Refused(problem, exit_code=Exit.GATE_SAID_NO)
 
@@ -149,11 +142,6 @@ class Server:
     slot: Annotated[HomePath, AfterValidator(Path.resolve)]
     pid: Annotated[int, Field(gt=0)]
     port: Annotated[int, Field(gt=0)]
-
-    @property
-    def url(self) -> str:
-        """The address that requests are posted to."""
-        return f"http://127.0.0.1:{self.port}/score"
 
 
 @dataclass(frozen=True)
@@ -231,12 +219,10 @@ class Live:
 
         The canary comes first, so that its sticky keys stay while its share grows.
         """
-        shares: dict[str, int] = {}
-        if self.canary is not None:
-            shares[self.canary.server.slot.name] = self.canary.weight
-            if self.canary.baseline is not None:
-                weight = self.canary.weight if self.canary.weight <= 50 else 0
-                shares[self.canary.baseline.slot.name] = weight
+        weight = self.canary.weight if self.canary else 0
+        # A baseline beside the canary gets as much, while that leaves something.
+        weights = (weight, weight if weight <= 50 else 0)
+        shares = {of.slot.name: share for of, share in zip(self.beside, weights, strict=False)}
         return {**shares, self.server.slot.name: 100 - sum(shares.values())}
 
     @property

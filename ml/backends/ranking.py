@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from ml.backends.runs import Entry, Run, RunStore, TrackingUnavailable
+from ml.backends.runs import Entry, Run, RunStore, TrackingUnavailable, original
 from ml.core.errors import Problem, Refused
 from ml.sweeps.objective import Goal, score
 
@@ -136,7 +136,7 @@ def _leaves(run: Run) -> Iterator[Run]:
 def _with_originals(runs: RunStore, run: Run) -> Run:
     """The run with its reused steps replaced by their originals, where those still exist."""
     if run.reused_from:
-        return runs.original(run) or run
+        return original(runs, run)
     return replace(run, steps=tuple(_with_originals(runs, step) for step in run.steps))
 
 

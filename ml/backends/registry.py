@@ -62,75 +62,71 @@ class Version:
         return home.evidence() / model / version / self.evidence[:_NAMED]
 
 
-class Registry(Protocol):
-    """Registered model versions. A version is found by its digest: no model is registered twice.
+class Shared(Protocol):
+    """The files of a registry that other machines use too."""
 
-    An alias per environment (`local`) names the champion there.
-    """
-
-    def exists(self) -> bool:
-        """Whether anything was ever registered or run; False for one that was moved away."""
-        ...
-
-    def register(self, model: str, project: str, digest: str, run: str) -> Version:
-        """The version with that digest, made if there is none; its files are in `folder`."""
-        ...
-
-    def versions(self, model: str | None = None) -> Sequence[Version]:
-        """Every version of the model, or of every model, oldest first: 10 comes after 9."""
-        ...
-
-    def find(self, model: str, version: str) -> Version:
-        """That version; raises Refused when there is none."""
-        ...
-
-    def champion(self, model: str, environment: str) -> Version | None:
-        """The version that the environment's alias names; None before the first promotion."""
-        ...
-
-    def champions(self) -> Sequence[tuple[str, str, str]]:
-        """(environment, model, version) of every alias."""
-        ...
-
-    def demand_shared(self, environment: str) -> None:
+    def demand(self, environment: str) -> None:
         """Raises Refused when no version can get from here to that environment."""
-        ...
-
-    def promote(self, version: Version, environment: str, serving: str = "") -> None:
-        """Point the environment's alias at the version, and record that it served there.
-
-        `serving` is the digest of the serving code. See `Version.served`.
-        """
-        ...
-
-    def demote(self, model: str, environment: str) -> None:
-        """Remove the environment's alias: nothing is champion there."""
-        ...
-
-    def keep_evidence(self, version: Version, sha256: str) -> Version:
-        """Keep the evidence with that hash, which is here, beside those before; the version.
-
-        `sha256` is that of its evidence.json.
-        """
-        ...
 
     def keep_folder(self, model: str, folder: Path) -> None:
         """Keep a folder of the home beside the model's versions; its name says what is in it."""
-        ...
 
     def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
         """Bring such a folder to this machine, as `bring` does.
 
         `is_content` says whether a folder has the content after which this one is named.
         """
-        ...
 
     def bring(self, version: Version) -> None:
         """Bring the version's files and its evidence to this machine, where they are not here.
 
         What nobody kept stays away. Raises Refused where the content is not that of the digest.
         """
-        ...
+
+
+class Registry(Protocol):
+    """Registered model versions. A version is found by its digest: no model is registered twice.
+
+    An alias per environment (`local`) names the champion there.
+    """
+
+    @property
+    def exists(self) -> Callable[[], bool] | None:
+        """Whether its store is here, where it is on this machine: somebody may move it away."""
+
+    @property
+    def shared(self) -> Shared | None:
+        """What brings files from one machine to another, where others use this registry too."""
+
+    def register(self, model: str, project: str, digest: str, run: str) -> Version:
+        """The version with that digest, made if there is none; its files are in `folder`."""
+
+    def versions(self, model: str | None = None) -> Sequence[Version]:
+        """Every version of the model, or of every model, oldest first: 10 comes after 9."""
+
+    def find(self, model: str, version: str) -> Version:
+        """That version; raises Refused when there is none."""
+
+    def champion(self, model: str, environment: str) -> Version | None:
+        """The version that the environment's alias names; None before the first promotion."""
+
+    def champions(self) -> Sequence[tuple[str, str, str]]:
+        """(environment, model, version) of every alias."""
+
+    def promote(self, version: Version, environment: str, serving: str = "") -> None:
+        """Point the environment's alias at the version, and record that it served there.
+
+        `serving` is the digest of the serving code. See `Version.served`.
+        """
+
+    def demote(self, model: str, environment: str) -> None:
+        """Remove the environment's alias: nothing is champion there."""
+
+    def keep_evidence(self, version: Version, sha256: str) -> Version:
+        """Keep the evidence with that hash, which is here, beside those before; the version.
+
+        `sha256` is that of its evidence.json.
+        """
 
 
 def is_evidence(sha256: str) -> Callable[[Path], bool]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 from ml.backends.runs import Run, Watch, unwatched
+from ml.specs.assets.assets import AssetSpec
 from ml.specs.sdk.load import Spec
 
 # The families of specs that are applied rather than run.
@@ -31,11 +34,9 @@ class Resources(Protocol):
 
     def requests(self, spec: Spec) -> tuple[str, ...]:
         """What `apply` would send; sends nothing."""
-        ...
 
     def apply(self, spec: Spec) -> Applied:
         """Create what the spec declares, or change it to that. Raises Refused."""
-        ...
 
     def score(self, endpoint: str, deployment: str, data: str, watch: Watch = unwatched) -> Run:
         """Let a batch endpoint score data, and follow the job to its end. Raises Refused.
@@ -43,4 +44,32 @@ class Resources(Protocol):
         The data is a local path or an asset; `NAME=DATA` is an input of that name. Without a
         deployment, the endpoint's default one scores.
         """
-        ...
+
+
+AssetStatus = Literal["missing", "unchanged", "changed"]
+
+
+@dataclass(frozen=True)
+class AssetState:
+    """An asset that a spec defines, and how the backend's version of it compares.
+
+    `digest` is sha256 of the spec and of all that it names. A version is immutable: one that is
+    `changed` needs a new number in its spec.
+    """
+
+    spec: AssetSpec
+    digest: str
+    status: AssetStatus
+
+    def __str__(self) -> str:
+        return f"azureml:{self.spec.name}:{self.spec.version}"
+
+
+class AssetStore(Protocol):
+    """Where jobs find data, environments and components by name and version."""
+
+    def compare(self, root: Path) -> Sequence[AssetState]:
+        """The state of every asset that a spec below `root` defines, by kind and name."""
+
+    def create(self, state: AssetState) -> None:
+        """Register a missing version from its spec."""

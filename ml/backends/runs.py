@@ -1,4 +1,4 @@
-"""The runs of a backend: what they are, and the store that finds them again.
+"""The runs of a backend: what they are, the store that finds them again, and patience with it.
 
 `ml.backends.ranking` and `ml.backends.comparison` work on any `RunStore`.
 """
@@ -27,6 +27,8 @@ Kind = Literal[
 ]
 Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 STATUSES: tuple[Status, ...] = ("Queued", "Running", "Completed", "Failed", "Canceled")
+# A person learns after a minute, then ever more seldom, that it is still tried.
+_NEWS_S = 60.0
 # What follows it in a problem of a failed script is the end of its log.
 LOG_FOLLOWS = "; the end of its log:"
 # The statuses of a run that has not ended.
@@ -282,15 +284,31 @@ class RunStore(Protocol):
     @property
     def poll_s(self) -> float:
         """Seconds between two looks at a run that goes on."""
-        ...
 
-    def patience_s(self, refused: Refused) -> float:
-        """Seconds for which a run that goes on is looked for again after that error; 0: never."""
-        ...
+    @property
+    def patience_s(self) -> Callable[[Refused], float] | None:
+        """Seconds for which a run that goes on elsewhere is looked for again after that error."""
+
+    @property
+    def unreadable(self) -> Callable[[Iterable[Entry]], list[str]] | None:
+        """The names of the runs that are not among the entries because their record is damaged.
+
+        None where no record can be.
+        """
+
+    @property
+    def original(self) -> Callable[[Run], Run | None] | None:
+        """The run that wrote the outputs: the run itself, or the step that it reuses.
+
+        It gives None when that step was removed, and is None where no step is reused.
+        """
+
+    @property
+    def artifacts(self) -> Callable[[Run], Path | None] | None:
+        """Where MLflow has a run's artifacts, where that is on this machine."""
 
     def document(self, run: Run) -> dict[str, Any]:
         """The run as JSON: its fields, its `kind`, paths relative to its folder."""
-        ...
 
     def find(self, name: str, experiment: str | None = None) -> Run:
         """The run with that name or id, or the `latest` that a person started (of the experiment).
@@ -298,73 +316,51 @@ class RunStore(Protocol):
         Steps and trials have names of their own (`calm_river_03.prepare`, `calm_river_03_7`).
         Raises Refused (exit code 2) when there is none.
         """
-        ...
 
     def entries(self) -> list[Entry]:
         """Every run, the latest first. Steps and trials are in their runs."""
-        ...
-
-    def unreadable(self, entries: Iterable[Entry]) -> list[str]:
-        """The names of the runs that are not among `entries` because their record is damaged."""
-        ...
 
     def entry(self, run: Run) -> Entry:
         """The entry of a run, step or trial."""
-        ...
 
     def parent(self, run: Run) -> Run | None:
         """The sweep or pipeline that the run is a part of; None for a run of its own."""
-        ...
-
-    def original(self, run: Run) -> Run | None:
-        """The run that wrote the outputs: `run` itself, or the step that it reuses.
-
-        None when that step was removed.
-        """
-        ...
 
     def writer(self, pipeline: Run, output: str) -> Run:
         """The step that wrote the pipeline's output, by whatever name; the pipeline when none did.
 
         A sweep stands for its trials.
         """
-        ...
 
     def metrics(self, run: Run) -> Mapping[str, float]:
         """The last value of every metric; also of a run that has not ended.
 
         Raises TrackingUnavailable.
         """
-        ...
 
     def parameters(self, run: Run) -> Mapping[str, Value]:
         """The values of its inputs, then the parameters that its code logged under other names.
 
         Raises TrackingUnavailable.
         """
-        ...
 
     def curves(self, runs: Sequence[Run], metric: str) -> Mapping[str, Curve]:
         """Run id → every value of the metric; runs without one are left out.
 
         Raises TrackingUnavailable.
         """
-        ...
 
     def all_curves(self, run: Run) -> Mapping[str, Curve]:
         """Metric → every value that the run logged. Raises TrackingUnavailable."""
-        ...
 
     def tag(self, runs: Sequence[Run], key: str) -> Mapping[str, str]:
         """Run id → the value of the tag; runs without it are left out.
 
         Raises TrackingUnavailable.
         """
-        ...
 
     def sample(self, trial: Run) -> Sample | None:
         """The hyperparameters of a trial; None when they were not recorded."""
-        ...
 
     def logs(self, run: Run) -> Mapping[str, Path]:
         """The log of each process of the run, as local files.
@@ -372,23 +368,58 @@ class RunStore(Protocol):
         The key is its rank: `0`, or another number, `ps_0`, `process_0` of a parallel step. Raises
         Refused when one cannot be read.
         """
-        ...
-
-    def artifacts(self, run: Run) -> Path | None:
-        """Where MLflow has the run's artifacts on this machine; None where they are elsewhere."""
-        ...
-
-    def outputs(self, run: Run) -> Mapping[str, Path]:
-        """The outputs of the run by name, as local paths."""
-        ...
 
     def snapshot(self, entry: Entry) -> Path | None:
         """The folder with the code as it ran; None once it was removed."""
-        ...
 
     def lineage(self, run: Run) -> list[LineageNode]:
         """The runs that led to `run`, each after those that its data came from; `run` is last.
 
         A pipeline comes after its steps; a sweep stands for its trials.
         """
-        ...
+
+
+@dataclass
+class Patience:
+    """How long the run of that name is looked for; `say` gets what is waited for.
+
+    `again` is the command that follows it anew.
+    """
+
+    store: RunStore
+    run: str
+    again: str
+    say: Callable[[str], None]
+    _since: float | None = None
+    _news_s: float = 0.0
+
+    def endure(self, refused: Refused) -> None:
+        """Return when another look may succeed; raise Refused, with `again`, when it is too late.
+
+        A store that has no patience with the error raises it as it is.
+        """
+        if self.store.patience_s is None:
+            raise refused
+        limit_s, problem = self.store.patience_s(refused), refused.problems[0]
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        lost_s = now - self._since
+        if lost_s >= limit_s:
+            found = f"{self.run} is followed no more, it may go on: {problem.found}"
+            hint = "; then ".join(filter(None, (problem.hint, self.again)))
+            ended = replace(problem, found=found, hint=hint)
+            raise Refused(ended, exit_code=refused.exit_code) from refused
+        if lost_s >= self._news_s:
+            self._news_s = max(_NEWS_S, 2 * lost_s)
+            until = f"{lost_s / 60:.0f} of {limit_s / 60:.0f} minutes"
+            self.say(f"{problem.found}; {self.run}: following is tried again ({until})")
+
+    def seen(self) -> None:
+        """The run was seen: what comes next is waited for anew."""
+        self._since, self._news_s = None, 0.0
+
+
+def original(store: RunStore, run: Run) -> Run:
+    """The run that wrote the outputs, or the run itself where that was removed."""
+    return (store.original(run) if store.original else None) or run

@@ -19,7 +19,7 @@ from pathlib import Path
 from pathspec import PathSpec
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-from ml.core import home, trees
+from ml.core import faults, home, trees
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.repository import shown
 from ml.specs.plan.plan import AutoMLPlan, PipelinePlan, Plan, SweepPlan, commands
@@ -133,6 +133,14 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
             exit_code=Exit.GATE_SAID_NO,
         )
     return snapshot
+
+
+def copy(code: Path, besides: Collection[Path] = ()) -> Path:
+    """The folder of the snapshot of `code`, as `take` has it; Refused when the disk is full."""
+    with faults.as_refusals():
+        snapshot = take(code, besides)
+    assert snapshot is not None  # it is None for no code alone
+    return snapshot.folder
 
 
 def of_plan(plan: Plan) -> dict[Path | None, Snapshot | None]:

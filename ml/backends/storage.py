@@ -58,47 +58,26 @@ class Usage:
         return self.limit is not None and self.taken > self.limit
 
 
-class Storage(Protocol):
-    """The disk space of a backend's runs."""
+class Cleaner(Protocol):
+    """Removes what runs left, where a limit is kept."""
 
     @property
     def grace_s(self) -> float:
         """Seconds for which a copy that nothing refers to yet is left alone."""
-        ...
 
     @property
     def limit_variable(self) -> str:
         """The environment variable that sets the limit."""
-        ...
 
     @property
     def grew(self) -> bool:
         """Whether this process has run anything."""
-        ...
-
-    def size(self, run: Run) -> int:
-        """Bytes that the folder of the run takes."""
-        ...
 
     def usage(self) -> Usage:
         """What is in use and what the limit is; nothing is removed."""
-        ...
-
-    def parts(self) -> Mapping[str, int]:
-        """Bytes that each part of the home takes, the largest first."""
-        ...
-
-    def keep(self, run: Run, keep: bool) -> None:
-        """Protect a run from being removed, or end that."""
-        ...
-
-    def is_kept(self, run: Run) -> bool:
-        """Whether a person protects the run."""
-        ...
 
     def evicted(self, run: Run) -> float | None:
         """When outputs of the run were removed to keep the limit (epoch seconds); None if never."""
-        ...
 
     def cleaning(
         self,
@@ -113,19 +92,35 @@ class Storage(Protocol):
         Runs are removed when they are beyond the `keep` latest and ended before `older_than`
         (epoch seconds); without both, no run is. It changes nothing.
         """
-        ...
 
     def eviction(self, usage: Usage, needed: Needed, reads: Iterable[Path] = ()) -> Usage:
         """What would be removed to get below the limit, the least valuable first.
 
         `reads` are paths that the next run reads. It changes nothing.
         """
-        ...
 
     def remove(self, planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
         """Remove the items of `planned` that are still in `current`; bytes freed, and errors."""
-        ...
 
     def evict(self, planned: Usage, current: Usage) -> tuple[int, list[str]]:
         """As `remove`, for the result of `eviction`; the runs keep a note of it."""
-        ...
+
+
+class Storage(Protocol):
+    """The disk space of a backend's runs."""
+
+    @property
+    def cleaner(self) -> Cleaner | None:
+        """What removes runs and copies; None where this machine removes none."""
+
+    def size(self, run: Run) -> int:
+        """Bytes that the folder of the run takes."""
+
+    def parts(self) -> Mapping[str, int]:
+        """Bytes that each part of the home takes, the largest first."""
+
+    def keep(self, run: Run, keep: bool) -> None:
+        """Protect a run from being removed, or end that."""
+
+    def is_kept(self, run: Run) -> bool:
+        """Whether a person protects the run."""

@@ -174,7 +174,8 @@ def _limit_disk() -> None:
     """Enforce the disk limit after every command that ran jobs, whether they succeeded or not."""
     choice = sys.modules.get("ml.backends.choice")
     for backend in choice.opened.values() if choice else ():
-        if not backend.storage.grew:
+        cleaner = backend.storage.cleaner if backend.storage else None
+        if cleaner is None or not cleaner.grew:
             continue
         from ml.cli import disk
         from ml.core.errors import Refused

@@ -9,6 +9,7 @@ import getpass
 import shlex
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,14 +54,15 @@ def demo(
     from ml.cli.commands.run import parse_changes
 
     start = time.monotonic()
-    open_backend().prepare()
+    if (prepare := open_backend().prepare) is not None:
+        prepare()
     from ml.release.declaration import projects
 
     small, worse = parse_changes(first or []), parse_changes(bad or [])
     steps = Steps(projects.find(project))
     model = steps.project.endpoint()
     fresh = open_backend().registry.champion(model, "local") is None
-    with open_backend().sharing():
+    with (open_backend().sharing or nullcontext)():
         if fresh:
             steps.first_model(small)
         proposal = steps.candidate(steps.sweep(spec))

@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from ml.backends.base import Backend
-from ml.backends.storage import Cleaning, Storage, Usage
+from ml.backends.storage import Cleaner, Cleaning, Storage, Usage
 from ml.cli.options import repeated_on
 from ml.cli.render.output import write_json, write_table
 from ml.core import faults
@@ -28,40 +28,40 @@ def enforce(backend: Backend, say: Callable[[str], None], reads: Iterable[Path] 
     An unreadable registry does not stop a run. Nothing is removed then, because any output may
     still be needed.
     """
-    storage = backend.storage
-    measured = storage.usage()
-    if not measured.is_over:
+    cleaner = backend.storage.cleaner if backend.storage else None
+    if cleaner is None or not (measured := cleaner.usage()).is_over:
         return
     from ml.release.versions import find_in_use
 
     try:
         with faults.as_refusals():
-            eviction = storage.eviction(measured, find_in_use(backend), reads)
+            eviction = cleaner.eviction(measured, find_in_use(backend), reads)
             # Outputs that became needed in between stay.
-            current = storage.eviction(measured, find_in_use(backend), reads)
-            freed, failures = storage.evict(eviction, current)
+            current = cleaner.eviction(measured, find_in_use(backend), reads)
+            freed, failures = cleaner.evict(eviction, current)
     except Refused as refused:
         why = refused.problems[0].found
-        say(f"disk: {_usage_text(storage, measured)}, and nothing can be removed: {why}")
+        say(f"disk: {_usage_text(cleaner, measured)}, and nothing can be removed: {why}")
         return
-    say(_eviction_text(backend, eviction, freed))
+    say(_eviction_text(backend, cleaner, eviction, freed))
     for failure in failures:
         say(f"disk: {failure}")
 
 
 def usage_text(storage: Storage) -> str:
-    """The disk space in use, and the limit."""
-    return f"on the disk: {_usage_text(storage, storage.usage())}"
+    """The disk space in use, and the limit where there is one."""
+    if storage.cleaner is None:
+        return f"on the disk: {size(sum(storage.parts().values()))}"
+    return f"on the disk: {_usage_text(storage.cleaner, storage.cleaner.usage())}"
 
 
-def _usage_text(storage: Storage, usage: Usage) -> str:
+def _usage_text(cleaner: Cleaner, usage: Usage) -> str:
     if usage.limit is None:
         return f"{size(usage.taken)}, without a limit"
-    return f"{size(usage.taken)} of at most {size(usage.limit)} ({storage.limit_variable})"
+    return f"{size(usage.taken)} of at most {size(usage.limit)} ({cleaner.limit_variable})"
 
 
-def _eviction_text(backend: Backend, eviction: Usage, freed: int) -> str:
-    storage = backend.storage
+def _eviction_text(backend: Backend, cleaner: Cleaner, eviction: Usage, freed: int) -> str:
     runs = [item.name for item in eviction.cleaning.items if item.kind == "outputs"]
     others = len(eviction.cleaning.items) - len(runs)
     removed = []
@@ -71,9 +71,9 @@ def _eviction_text(backend: Backend, eviction: Usage, freed: int) -> str:
     if others:
         removed.append(f"{others} unused cop{'ies' if others > 1 else 'y'}")
     text = f"removed {' and '.join(removed)}, {size(freed)}" if removed else "nothing can go"
-    line = f"disk: {_usage_text(storage, eviction)}; {text}"
+    line = f"disk: {_usage_text(cleaner, eviction)}; {text}"
     if eviction.limit is not None and eviction.taken - freed > eviction.limit:
-        return f"{line}; the rest is needed or protected: {storage.limit_variable} sets the limit"
+        return f"{line}; the rest is needed or protected: {cleaner.limit_variable} sets the limit"
     return f"{line}; ml runs keep RUN{repeated_on(backend.name)} protects a run"
 
 
@@ -90,23 +90,30 @@ def clean(
     """Plan, show, ask, remove; see `ml runs clean --help`."""
     from ml.release.versions import find_in_use
 
+    storage = backend.storage
+    if storage is None or (cleaner := storage.cleaner) is None:
+        found = f"runs of `{backend.name}` are not removed by this command"
+        hint = "`az ml job archive --name NAME` hides one; what came here: rm -r .local/azure"
+        problem = Problem("not-cleaned-here", found, "--on local", hint)
+        raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
+
     def plan() -> Cleaning:
         with faults.as_refusals():
-            return backend.storage.cleaning(
+            return cleaner.cleaning(
                 find_in_use(backend), keep=keep, older_than=before, experiment=experiment
             )
 
-    cleaning, used = plan(), backend.storage.parts()
+    cleaning, used = plan(), storage.parts()
     freed = cleaning.frees
     failures: list[str] = []
     if not as_json:
-        _show(cleaning, used, backend.storage.grace_s)
+        _show(cleaning, used, cleaner.grace_s)
     if not dry_run and cleaning.items:
         if not yes:
             _ask(cleaning)
         # What became needed while the question was open stays.
         with faults.as_refusals():
-            freed, failures = backend.storage.remove(cleaning, plan())
+            freed, failures = cleaner.remove(cleaning, plan())
     if as_json:
         removed = [
             {

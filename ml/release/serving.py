@@ -18,10 +18,9 @@ from typing import Any
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ml.backends.base import Backend
-from ml.backends.deployments import NAMES, HomePath, Launch, serving_digest
+from ml.backends.deployments import NAMES, SERVED, HomePath, Launch, serving_digest
 from ml.backends.registry import Registry, Version
-from ml.backends.snapshot import IgnoreFile, unnamed_projects
+from ml.backends.snapshot import IgnoreFile, copy, unnamed_projects
 from ml.core import documents, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused, errors
 from ml.specs.check.rules.security import TIMEOUT, deployment_faults, environment_faults
@@ -66,13 +65,13 @@ class Serving:
         """The machine that Azure ML serves it on; "" where deployment.yml names none."""
         return str(self.settings.get("instance_type") or "")
 
-    def snapshot(self, backend: Backend) -> Serving:
+    def snapshot(self) -> Serving:
         """The same with its code in a snapshot, which its digest is made from.
 
         Projects that the scoring script's project does not name are left out: code that a change
         of them would not release cannot answer either.
         """
-        return replace(self, code=backend.snapshot(self.code, self._other_projects()))
+        return replace(self, code=copy(self.code, self._other_projects()))
 
     def _other_projects(self) -> Set[Path]:
         """The folders of the projects that the scoring script's project does not name in code."""
@@ -84,15 +83,7 @@ class Serving:
     @property
     def digest(self) -> str:
         """The sha256 of the snapshot and settings, in hex; the deployment's names do not count."""
-        return serving_digest(
-            self.code.name,
-            self.scoring_script,
-            self.environment_variables,
-            self.collect,
-            self.settings,
-            self.environment,
-            self.server,
-        )
+        return serving_digest(self.code.name, *(getattr(self, name) for name in SERVED))
 
     def launch(self, version: Version, endpoint: str) -> Launch:
         """How a server of the version is started on the endpoint."""
@@ -102,14 +93,9 @@ class Serving:
             version=version.version,
             digest=version.digest,
             code=self.code,
-            scoring_script=self.scoring_script,
             model_folder=version.folder,
-            environment_variables=self.environment_variables,
-            collect=self.collect,
             serving=self.digest,
-            settings=self.settings,
-            environment=self.environment,
-            server=self.server,
+            **{name: getattr(self, name) for name in SERVED},
         )
 
 
@@ -210,8 +196,9 @@ def keep(
     path = _path(serving.digest)
     files.replace(path.with_name(SAMPLES), json.dumps([*samples], indent=1) + "\n")
     files.replace(path, _SERVING.dump_json(serving, indent=1).decode() + "\n")
-    for folder in (serving.code, path.parent):
-        registry.keep_folder(serving.endpoint, folder)
+    if (shared := registry.shared) is not None:
+        for folder in (serving.code, path.parent):
+            shared.keep_folder(serving.endpoint, folder)
 
 
 def bring(registry: Registry, model: str, digest: str) -> Serving | None:
@@ -220,7 +207,9 @@ def bring(registry: Registry, model: str, digest: str) -> Serving | None:
     Raises Refused when its variables or its environment are not those that a deployment may have.
     """
     file = _path(digest)
-    registry.bring_folder(model, file.parent, lambda folder: _has(folder / file.name, digest))
+    shared = registry.shared
+    if shared is not None:
+        shared.bring_folder(model, file.parent, lambda folder: _has(folder / file.name, digest))
     if (serving := _read(digest)) is not None:
         mount = serving.settings.get("model_mount_path")
         document = documents.parse(yaml.safe_dump(dict(serving.settings)), file.name)
@@ -240,7 +229,8 @@ def bring(registry: Registry, model: str, digest: str) -> Serving | None:
                 exit_code=Exit.GATE_SAID_NO,
             )
         content = trees.DIGEST_PREFIX + serving.code.name
-        registry.bring_folder(model, serving.code, lambda at: trees.is_content(at, content))
+        if shared is not None:
+            shared.bring_folder(model, serving.code, lambda at: trees.is_content(at, content))
     return find(digest)
 
 

@@ -270,7 +270,8 @@ def _code(digest: str) -> list[Path]:
 
 def _check_registry(registry: Registry) -> None:
     """Refuse models without a registry: it may have been moved, and may be restored."""
-    if not registry.exists() and home.models().is_dir() and any(home.models().iterdir()):
+    is_gone = registry.exists is not None and not registry.exists()
+    if is_gone and home.models().is_dir() and any(home.models().iterdir()):
         raise Refused(
             Problem(
                 "registry-missing",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -14,8 +16,13 @@ from ml.backends.base import Backend
 from ml.backends.deployments import Launch, Live, Server
 from ml.backends.registry import DIGEST_PREFIX, model_folder
 from ml.backends.runs import STARTED_BY, Event, Filter, Run
+from ml.backends.traffic import KEY_HEADER
 from ml.core.errors import Exit, Place, Refused, Severity
 from ml.release import audit
+from ml.release.ab import experiment as experiments
+from ml.release.ab import records, routing
+from ml.release.ab.experiment import Experiment
+from ml.release.ab.verdict import verdict
 from ml.release.canary import canary
 from ml.serving.scoring.manifest import folder_digest
 from ml.specs.plan import planning
@@ -276,29 +283,6 @@ class BackendContract:
     def test_logs_and_outputs_are_local_files(self, backend: Backend, command: Plans) -> None:
         run = backend.run(command("print('said')", outputs={}))
         assert "said" in backend.runs.logs(run)["0"].read_text()
-        assert backend.runs.outputs(run) == run.outputs
-
-    def test_a_snapshot_never_changes(self, backend: Backend, tmp_path: Path) -> None:
-        """The same content is the same folder; other content is another, and the old one stays."""
-        code = tmp_path / "endpoint"
-        code.mkdir()
-        (code / "score.py").write_text("1")
-        first = backend.snapshot(code)
-        assert backend.snapshot(code) == first
-        (code / "score.py").write_text("2")
-        assert backend.snapshot(code) != first
-        assert (first / "score.py").read_text() == "1"
-
-    def test_a_snapshot_leaves_folders_out(self, backend: Backend, tmp_path: Path) -> None:
-        """What they hold changes neither the copy nor its name."""
-        code = tmp_path / "code"
-        for name in ("mine", "theirs"):
-            (code / name).mkdir(parents=True)
-            (code / name / "score.py").write_text("1")
-        first = backend.snapshot(code, {code / "theirs"})
-        assert [path.name for path in first.iterdir()] == ["mine"]
-        (code / "theirs" / "score.py").write_text("2")
-        assert backend.snapshot(code, {code / "theirs"}) == first != backend.snapshot(code)
 
     def test_a_run_is_protected(self, backend: Backend, command: Plans) -> None:
         run = backend.run(command(""))
@@ -353,12 +337,14 @@ class BackendContract:
         if backend.name == "azure":
             monkeypatch.setenv("MLOPS_HOME", str(tmp_path / "another"))
         for _ in "ab":
-            backend.registry.bring(version)
+            if shared := backend.registry.shared:
+                shared.bring(version)
             assert folder_digest(version.folder) == version.digest
             assert (version.evidence_folder / "evidence.json").read_text() == "{}"
         assert [each.model for each in backend.registry.versions()] == ["words"]
         unkept = replace(version, evidence="f" * 64)
-        backend.registry.bring(unkept)
+        if shared:
+            shared.bring(unkept)
         assert not unkept.evidence_folder.exists()
 
     def test_lines_of_many_writers_make_one_chain(self, backend: Backend, home: Path) -> None:
@@ -381,7 +367,7 @@ class BackendContract:
 
     def test_a_run_that_ended_is_not_cancelled(self, backend: Backend, command: Plans) -> None:
         run = backend.run(command(""))
-        assert not backend.was_stopped(run)
+        assert not backend.resumption or not backend.resumption.was_stopped(run)
         with pytest.raises(Refused):
             backend.cancel(run.name)
 
@@ -417,6 +403,61 @@ class BackendContract:
             assert answer.body["model_digest"] == launch.digest
         assert endpoints.ask(name, {"question": 3}).status == 400
         assert endpoints.url(name) is not None
+
+    def ask(self, backend: Backend, experiment: Experiment, key: str) -> str:
+        """The digest of the model that answers a key, which the endpoint splits by itself."""
+        request = Request(
+            str(backend.endpoints.url(experiment.endpoint)),
+            json.dumps(SAMPLES[0]).encode(),
+            {"Content-Type": "application/json", KEY_HEADER: key},
+        )
+        with urlopen(request) as answer:
+            return str(json.loads(answer.read())["model_digest"])
+
+    @pytest.mark.slow
+    def test_an_experiment_splits_keys(
+        self, backend: Backend, deployments: Path, tmp_path: Path
+    ) -> None:
+        """Each key is answered by its version, its outcome is counted there, and others get A."""
+        endpoints, name = backend.endpoints, "words"
+        launches = [released(backend, name, tmp_path, collect=True) for _ in "AB"]
+        with endpoints.locked(name):
+            server = endpoints.begin(endpoints.other_slot(name), launches[0])()
+            endpoints.switch(name, Live(server, launches[0]))
+            endpoints.start_router(name)
+        a, b = (backend.registry.find(name, launch.version) for launch in launches)
+        declared = experiments.declare(
+            *(backend, "wording", a, b),
+            environment="local",
+            outcome="binary",
+            effect=0.1,
+            baseline=0.4,
+        )
+        experiment = replace(declared, endpoint=name)
+        keys = [f"customer-{number}" for number in range(12)]
+        assert routing.begin(backend, experiment, launches[1], SAMPLES, "ana") is not None
+        assert routing.is_served(backend, experiment)
+        arms = records.assign(backend, experiment, keys)
+        assert {*arms.values()} == {"A", "B"}
+        digests = {"A": a.digest, "B": b.digest}
+        assert [self.ask(backend, experiment, key) for key in keys] == [
+            digests[arms[key]] for key in keys
+        ]
+        # By the key or by the id of its request.
+        named = [*keys[:6], *(f"{experiment.request_id(key)}.2" for key in keys[6:])]
+        assert records.record(backend, experiment, [(of, 1) for of in named]) == 12
+        told = verdict(experiment, records.read(backend, experiment))
+        assert (told.a.outcomes, told.b.outcomes) == (
+            *([*arms.values()].count(arm) for arm in "AB"),
+        )
+        self.check_misrouted(backend, experiment, keys[0])
+        assert [line["event"] for line in audit.verify(backend.audit_log)] == ["ab-served"]
+        assert routing.stop(backend, experiment) and not routing.stop(backend, experiment)
+        live = endpoints.live(name)
+        assert live is not None and live.canary is None and live.launch.digest == a.digest
+
+    def check_misrouted(self, backend: Backend, experiment: Experiment, key: str) -> None:
+        """What a caller that ignores the assignment comes to, where one can."""
 
     @pytest.mark.slow
     def test_a_version_that_does_not_start(

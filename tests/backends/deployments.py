@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from ml.backends import snapshot as snapshots
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.base import Backend
 from ml.backends.deployments import Launch, serving_digest
@@ -53,7 +54,7 @@ def released(
     version = backend.registry.register(endpoint, "p", digest, "run")
     if isinstance(backend, AzureBackend):
         provision(backend.workspace.client, endpoint)
-    snapshot = backend.snapshot(code)
+    snapshot = snapshots.copy(code)
     settings = {**SETTINGS, "endpoint_name": endpoint, "model": f"azureml:{endpoint}@latest"}
     if collect:
         settings["data_collector"] = {"collections": COLLECTIONS}

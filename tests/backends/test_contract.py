@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
 
+from ml.backends.azure import endpoints
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.base import Backend, Options
 from ml.backends.local.backend import LocalBackend
 from ml.backends.runs import Run, Watch, unwatched
 from ml.core.errors import Exit, Place, Refused
 from ml.core.home import tracking_uri
+from ml.release.ab import records, routing
+from ml.release.ab.experiment import Experiment
 from ml.specs.plan.plan import Asset, Distribution, InputPlan, OutputPlan, Plan
 from tests.backends.conftest import Plans, Sweeps
 from tests.backends.contract import BackendContract
+from tests.backends.deployments import SAMPLES
 from tests.backends.specs import with_spec
 from tests.stand_ins.azure.running import StandIn, register_environment
 from tests.stand_ins.memory import MemoryBackend
@@ -79,7 +86,34 @@ class TestAzure(BackendContract):
         backend = _FromPlans(Options(again=True))
         backend.folder = tmp_path
         register_environment(backend.workspace.client, "ml-cpu", "1")
+        monkeypatch.setattr(endpoints, "_stack_of", lambda endpoint: "dev")
         return backend
+
+    def post(
+        self, backend: Backend, experiment: Experiment, headers: Mapping[str, str]
+    ) -> Mapping[str, Any]:
+        """The answer of the endpoint, which splits no keys."""
+        assert isinstance(backend, AzureBackend)
+        url, body = str(backend.endpoints.url(experiment.endpoint)), json.dumps(SAMPLES[0])
+        status, text, _ = backend.workspace.score(url, body, headers)
+        assert status == 200, text
+        return dict(json.loads(text))
+
+    def ask(self, backend: Backend, experiment: Experiment, key: str) -> str:
+        """The caller names the deployment, as `ml ab assign` says."""
+        arm = experiment.arm(experiment.ticket(key))
+        (headers,) = routing.headers(backend, experiment, {key: arm}).values()
+        return str(self.post(backend, experiment, headers)["model_digest"])
+
+    def check_misrouted(self, backend: Backend, experiment: Experiment, key: str) -> None:
+        """A key that the other version answered counts no more; who names none gets A."""
+        for _ in range(5):
+            assert self.post(backend, experiment, {})["model_digest"] == experiment.a.digest
+        other = {"A": "B", "B": "A"}[experiment.arm(experiment.ticket(key))]
+        (headers,) = routing.headers(backend, experiment, {key: other}).values()
+        self.post(backend, experiment, headers)
+        found = records.read(backend, experiment)
+        assert (len(found.assigned), len(found.outcomes), found.misrouted) == (11, 11, 1)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ml.backends import patience
+from ml.backends import runs
 from ml.backends.azure.runs import AzureRuns
 from ml.backends.azure.workspace import Workspace
 from ml.backends.local.runs.store import LocalRuns
-from ml.backends.patience import Patience
+from ml.backends.runs import Patience
 from ml.core.errors import Exit, Problem, Refused
 
 AGAIN = "ml runs logs --follow calm --on azure"
@@ -22,7 +22,7 @@ BARRED = Refused(Problem("no-permission", "it is barred", hint="infra doctor"))
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that have passed."""
     now = [0.0]
-    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(runs.time, "monotonic", lambda: now[0])
     return now
 
 

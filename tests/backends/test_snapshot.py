@@ -199,3 +199,27 @@ def test_a_changed_copy_is_refused(home: Path, tmp_path: Path, change: str) -> N
     assert problem.code == "snapshot-changed" and "rm -r" in problem.hint
     shutil.rmtree(taken.folder)
     assert snapshot.take(code) == taken
+
+
+def test_a_snapshot_never_changes(tmp_path: Path) -> None:
+    """The same content is the same folder; other content is another, and the old one stays."""
+    code = tmp_path / "endpoint"
+    code.mkdir()
+    (code / "score.py").write_text("1")
+    first = snapshot.copy(code)
+    assert snapshot.copy(code) == first
+    (code / "score.py").write_text("2")
+    assert snapshot.copy(code) != first
+    assert (first / "score.py").read_text() == "1"
+
+
+def test_a_snapshot_leaves_folders_out(tmp_path: Path) -> None:
+    """What they hold changes neither the copy nor its name."""
+    code = tmp_path / "code"
+    for name in ("mine", "theirs"):
+        (code / name).mkdir(parents=True)
+        (code / name / "score.py").write_text("1")
+    first = snapshot.copy(code, {code / "theirs"})
+    assert [path.name for path in first.iterdir()] == ["mine"]
+    (code / "theirs" / "score.py").write_text("2")
+    assert snapshot.copy(code, {code / "theirs"}) == first != snapshot.copy(code)

@@ -13,7 +13,6 @@ from ml.backends.registry import Version
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release.serving import bring, changes, keep, read
-from tests.local import BACKEND
 from tests.stand_ins.memory import MemoryRegistry
 
 ENDPOINT = """
@@ -346,9 +345,9 @@ def test_serving_code_is_what_the_scoring_script_can_import(
     project(repository, "shared", "from ...deeper.train import RATE")
     project(repository, "deeper")
     project(repository, "other")
-    before = read(place).snapshot(BACKEND)
+    before = read(place).snapshot()
     (repository / changed).write_text("RATE = 2")
-    after = read(place).snapshot(BACKEND)
+    after = read(place).snapshot()
     assert (before.digest == after.digest) is is_same
     assert list(changes(before, after)) == (
         [] if is_same else [f"{changed}: 1 line added, {int('train' in changed)} removed"]
@@ -397,11 +396,11 @@ def test_an_environment_changes_by_its_content(
     (folder / "conda.yml").write_text(CONDA)
     (folder / "requirements.txt").write_text("scipy==1.0\n")
     (folder / "Dockerfile").write_text("FROM ubuntu\n")
-    before = read(place).snapshot(BACKEND)
-    assert read(place).snapshot(BACKEND) == before
+    before = read(place).snapshot()
+    assert read(place).snapshot() == before
     edited = folder / changed
     edited.write_text(edited.read_text().replace(old, new))
-    after = read(place).snapshot(BACKEND)
+    after = read(place).snapshot()
     assert before.digest != after.digest
     (difference,) = changes(before, after)
     assert difference.startswith(sentence) and not re.search("[0-9a-f]{13}", difference)

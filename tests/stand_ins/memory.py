@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ml.backends import snapshot
 from ml.backends.attestation import Verifier
-from ml.backends.base import EnvironmentComparison
 from ml.backends.endpoints import Endpoints, Servers
-from ml.backends.local.audit_log import LocalAuditLog
+from ml.backends.local.backend import LocalAuditLog
 from ml.backends.local.serving import endpoint
 from ml.backends.registry import Version, withdrawn
 from ml.backends.runs import (
@@ -41,8 +39,6 @@ from ml.backends.runs import (
     latest,
     unwatched,
 )
-from ml.backends.storage import Cleaning, Needed, Usage
-from ml.core import home, trees
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import resolve_command
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, Value
@@ -54,7 +50,6 @@ _TABLES = (
     "key TEXT, value REAL, timestamp INTEGER, run_uuid TEXT, step INTEGER, is_nan INTEGER,"
     " PRIMARY KEY (key, run_uuid)",
 )
-_NOTHING = Cleaning((), 0, {})
 
 
 @dataclass
@@ -63,10 +58,8 @@ class MemoryRuns:
 
     database: Path
     poll_s = 0.2
+    patience_s = unreadable = original = artifacts = None
     kept: dict[str, Entry] = field(default_factory=dict)
-
-    def patience_s(self, refused: Refused) -> float:
-        return 0.0
 
     def document(self, run: Run) -> dict[str, Any]:
         return {"name": run.name, "id": run.id, "status": run.status, "metrics": dict(run.metrics)}
@@ -83,9 +76,6 @@ class MemoryRuns:
     def entries(self) -> list[Entry]:
         return sorted(self.kept.values(), key=lambda entry: -entry.run.started)
 
-    def unreadable(self, entries: Iterable[Entry]) -> list[str]:
-        return []
-
     def entry(self, run: Run) -> Entry:
         for entry in self.kept.values():
             if run.id in (entry.run.id, *(part.id for part in entry.run.below())):
@@ -97,9 +87,6 @@ class MemoryRuns:
     def parent(self, run: Run) -> Run | None:
         entries = self.kept.values()
         return next((e.run for e in entries if run.id in [p.id for p in e.run.below()]), None)
-
-    def original(self, run: Run) -> Run | None:
-        return run
 
     def writer(self, pipeline: Run, output: str) -> Run:
         return pipeline
@@ -132,9 +119,6 @@ class MemoryRuns:
         log = run.folder / "log.txt"
         return {"0": log} if log.is_file() else {}
 
-    def outputs(self, run: Run) -> Mapping[str, Path]:
-        return run.outputs
-
     def snapshot(self, entry: Entry) -> Path | None:
         return None
 
@@ -145,18 +129,13 @@ class MemoryRuns:
 class MemoryStorage:
     """Implements `ml.backends.storage.Storage`: nothing is ever removed."""
 
-    grace_s = 0.0
-    limit_variable = "MLOPS_DISK_LIMIT"
-    grew = False
+    cleaner = None
 
     def __init__(self) -> None:
         self._protected: set[str] = set()
 
     def size(self, run: Run) -> int:
-        return 0
-
-    def usage(self) -> Usage:
-        return Usage(0, None, _NOTHING)
+        return sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())
 
     def parts(self) -> dict[str, int]:
         return {}
@@ -167,31 +146,15 @@ class MemoryStorage:
     def is_kept(self, run: Run) -> bool:
         return run.id in self._protected
 
-    def evicted(self, run: Run) -> float | None:
-        return None
-
-    def cleaning(self, needed: Needed, **_: Any) -> Cleaning:
-        return _NOTHING
-
-    def eviction(self, usage: Usage, needed: Needed, reads: Iterable[Path] = ()) -> Usage:
-        return usage
-
-    def remove(self, cleaning: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
-        return 0, []
-
-    def evict(self, usage: Usage, current: Usage) -> tuple[int, list[str]]:
-        return 0, []
-
 
 class MemoryRegistry:
     """Implements `ml.backends.registry.Registry`."""
 
+    exists = shared = None
+
     def __init__(self) -> None:
         self._versions: list[Version] = []
         self._aliases: dict[tuple[str, str], str] = {}
-
-    def exists(self) -> bool:
-        return True
 
     def register(self, model: str, project: str, digest: str, run: str) -> Version:
         registered = [version for version in self.versions(model) if version.digest == digest]
@@ -217,9 +180,6 @@ class MemoryRegistry:
     def champions(self) -> Sequence[tuple[str, str, str]]:
         return [(*key, number) for key, number in sorted(self._aliases.items())]
 
-    def demand_shared(self, environment: str) -> None:
-        pass
-
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         self._aliases[environment, version.model] = version.version
         versions = self.versions(version.model)
@@ -239,15 +199,6 @@ class MemoryRegistry:
         kept = {*known.kept, (sha256, datetime.now(UTC))}
         return self._set(version, evidence=sha256, kept=frozenset(kept))
 
-    def bring(self, version: Version) -> None:
-        """They are here."""
-
-    def keep_folder(self, model: str, folder: Path) -> None:
-        """It is here."""
-
-    def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
-        """It is here."""
-
     def _set(self, version: Version, **changes: Any) -> Version:
         known = self.find(version.model, version.version)
         changed = replace(known, **changes)
@@ -259,8 +210,8 @@ class MemoryBackend:
     """Implements `ml.backends.base.Backend`; files of runs are in `folder`."""
 
     name = "memory"
-    assets = None
-    resources = None
+    assets = resources = resumption = prepare = sharing = serve_pages = None
+    environments = requests = cached = None
     endpoints: Endpoints = endpoint
     servers: Servers = endpoint
     candidate = staticmethod(endpoint.candidate)
@@ -282,33 +233,6 @@ class MemoryBackend:
         # What may be cancelled: the commands that are running.
         self._going: dict[str, subprocess.Popen[bytes]] = {}
 
-    def prepare(self) -> None:
-        pass
-
-    def sharing(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def serve_pages(self, port: int | None, ready: Callable[[str], None]) -> None:
-        raise Refused(Problem("no-pages", "it has no pages"))
-
-    def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:
-        return ()
-
-    def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
-        def ignored(folder: str, names: list[str]) -> list[str]:
-            hidden = [name for name in names if name == "__pycache__" or name.startswith(".")]
-            left_out = {*besides, self._folder}  # the code may be all that is around its own folder
-            return hidden + [name for name in names if Path(folder, name) in left_out]
-
-        made = home.snapshots() / uuid.uuid4().hex
-        shutil.copytree(code, made, ignore=ignored)
-        copy = made.with_name(_digest(made))
-        if copy.exists():
-            shutil.rmtree(made)
-        else:
-            made.rename(copy)
-        return copy
-
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         if isinstance(plan, PipelinePlan):
             hint = "run its steps one by one"
@@ -326,9 +250,6 @@ class MemoryBackend:
     def differences(self, plan: Plan) -> tuple[str, ...]:
         return ("memory: compute → this machine",)
 
-    def requests(self, plan: Plan) -> tuple[str, ...]:
-        return ()
-
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         self._started += 1
         name = f"memory_{self._started}"
@@ -345,9 +266,6 @@ class MemoryBackend:
         watch(Event("ended", run))
         return run
 
-    def cached(self, plan: Plan, output: str) -> Run | None:
-        return None
-
     def cancel(self, name: str) -> Run:
         run = self.runs.find(name)
         if run.status not in OPEN:
@@ -358,25 +276,6 @@ class MemoryBackend:
         while (run := self.runs.find(name)).status in OPEN:
             time.sleep(0.05)
         return run
-
-    def resumable(self, name: str) -> Run:
-        return self.runs.find(name)
-
-    def resume_plan(self, run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
-        raise Refused(Problem("not-resumable", f"{run.name} has ended"))
-
-    def resume(
-        self,
-        run: Run,
-        watch: Watch = unwatched,
-        timeout_s: float | None = None,
-        say: Callable[[str], None] = lambda line: None,
-    ) -> Run:
-        self.resume_plan(run, timeout_s)
-        return run
-
-    def was_stopped(self, run: Run) -> bool:
-        return False
 
     def _begun(self, name: str, experiment: str) -> Run:
         return Run(name, name, "Running", experiment, self._folder / "runs" / name, time.time())
@@ -407,7 +306,7 @@ class MemoryBackend:
             try:
                 process = self._going[name] = subprocess.Popen(
                     ["bash", "-c", command],
-                    cwd=self.snapshot(plan.code) if plan.code else run.folder,
+                    cwd=snapshot.copy(plan.code) if plan.code else run.folder,
                     env={**os.environ, "PATH": search, **plan.environment_variables, **tracking},
                     stdout=stream,
                     stderr=subprocess.STDOUT,
@@ -476,7 +375,7 @@ class MemoryBackend:
             "code": {
                 "commit": _commit(command.code),
                 "dirty": True,
-                "digest": f"sha256:{_digest(command.code)}",
+                "digest": f"sha256:{snapshot.copy(command.code).name if command.code else ''}",
             },
             "data": {
                 name: {
@@ -491,16 +390,6 @@ class MemoryBackend:
             "parent": None,
             **objective,
         }
-
-
-def _files(code: Path) -> Iterator[tuple[str, Path]]:
-    for name, path in trees.files(code):
-        if not any(part.startswith((".", "__pyc")) for part in Path(name).parts):
-            yield name, path
-
-
-def _digest(code: Path | None) -> str:
-    return trees.digest(_files(code) if code else ()).removeprefix(trees.DIGEST_PREFIX)
 
 
 def _commit(code: Path | None) -> str:

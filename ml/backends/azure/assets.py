@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends import snapshot
-from ml.backends.assets import AssetState, AssetStatus
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import Workspace
+from ml.backends.resources import AssetState, AssetStatus
 from ml.specs.assets import assets
 from ml.specs.assets.assets import AssetSpec
 from ml.specs.sdk import load
@@ -22,7 +22,7 @@ _OPERATIONS = {"environment": "environments", "data": "data", "component": "comp
 
 
 class AzureAssets:
-    """Implements `ml.backends.assets.AssetStore`."""
+    """Implements `ml.backends.resources.AssetStore`."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from ml.backends import snapshot
 from ml.backends.attestation import GitHubAttestations, Verifier
 from ml.backends.azure import submission
 from ml.backends.azure.assets import AzureAssets
@@ -22,10 +21,9 @@ from ml.backends.azure.jobs import studio
 from ml.backends.azure.registry import AzureRegistry
 from ml.backends.azure.resources import AzureResources
 from ml.backends.azure.runs import AzureRuns
-from ml.backends.azure.storage import AzureStorage
 from ml.backends.azure.submission import Submission
 from ml.backends.azure.workspace import Workspace, configured
-from ml.backends.base import EnvironmentComparison, Options, WorkflowRun
+from ml.backends.base import Options, WorkflowRun
 from ml.backends.deployments import Launch
 from ml.backends.endpoints import Candidate
 from ml.backends.runs import LOG_FOLLOWS, OPEN, Event, Run, Watch, unwatched
@@ -36,6 +34,39 @@ from ml.specs.assets import assets
 from ml.specs.check import workflow_jobs
 from ml.specs.plan.plan import AutoMLPlan, PipelinePlan, Plan, SweepPlan, sweeps
 from ml.specs.sdk.errors import translate
+
+# The tag of a run that a person protects.
+KEEP = "keep"
+
+
+class AzureStorage:
+    """Implements `ml.backends.storage.Storage`.
+
+    Nothing is ever removed: the lifecycle rules of the storage account, which `infra` declares,
+    remove old artifacts in the workspace.
+    """
+
+    cleaner = None
+
+    def __init__(self, workspace: Callable[[], Workspace]) -> None:
+        """`workspace` is asked when it is needed: every command asks for the cleaner."""
+        self._workspace = workspace
+
+    def size(self, run: Run) -> int:
+        return sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())
+
+    def parts(self) -> Mapping[str, int]:
+        folder = self._workspace().folder
+        return {"azure": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())}
+
+    def keep(self, run: Run, keep: bool) -> None:
+        with as_refusals():
+            self._workspace().client.jobs.update(run.name, tags={KEEP: str(keep).lower()})
+
+    def is_kept(self, run: Run) -> bool:
+        with as_refusals():
+            tags = self._workspace().client.jobs.get(run.name).tags or {}
+        return tags.get(KEEP) == "true"
 
 
 class AzureBackend:
@@ -49,7 +80,7 @@ class AzureBackend:
     name = "azure"
     rehearsal = False
     verifier: Verifier | None = GitHubAttestations()
-    servers = None
+    servers = resumption = serve_pages = environments = sharing = cached = None
 
     def __init__(
         self,
@@ -97,22 +128,6 @@ class AzureBackend:
     def prepare(self) -> None:
         """Settings that are missing are told before a spec is read."""
         _ = self.workspace
-
-    def sharing(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def serve_pages(self, port: int | None, ready: Callable[[str], None]) -> None:
-        hint = f"open https://ml.azure.com/?wsid={self.workspace.id}"
-        raise Refused(Problem("no-pages", "the pages of a workspace are the studio's", hint=hint))
-
-    def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:
-        return ()
-
-    def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
-        with faults.as_refusals():
-            copy = snapshot.take(code, besides)
-        assert copy is not None  # it is None for no code alone
-        return copy.folder
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         return tuple(self._refusals(plan))
@@ -266,9 +281,6 @@ class AzureBackend:
             self._options.say(str(refused))
             return None
 
-    def cached(self, plan: Plan, output: str) -> Run | None:
-        return None
-
     def cancel(self, name: str) -> Run:
         run = self.runs.find(name)
         if run.status not in OPEN:
@@ -280,32 +292,6 @@ class AzureBackend:
         with as_refusals():
             self.workspace.client.jobs.begin_cancel(run.name).result()
         return self.runs.find(name)
-
-    def resumable(self, name: str) -> Run:
-        return self.runs.find(name)
-
-    def resume_plan(self, run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
-        raise Refused(
-            Problem(
-                "not-resumable",
-                f"{run.name} runs on Azure, which starts it again by itself after an eviction",
-                "a run of this machine",
-                f"ml runs logs --follow {run.name} --on azure, or ml run SPEC --on azure --again",
-            )
-        )
-
-    def resume(
-        self,
-        run: Run,
-        watch: Watch = unwatched,
-        timeout_s: float | None = None,
-        say: Callable[[str], None] = lambda line: None,
-    ) -> Run:
-        self.resume_plan(run, timeout_s)
-        return run
-
-    def was_stopped(self, run: Run) -> bool:
-        return False
 
 
 def _hold_outputs(run: Run, job: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from threading import Event, Thread
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -81,6 +81,7 @@ class Routes(TypedDict):
     mirror: dict[str, int]
     live: str
     canary: str
+    experiment: NotRequired[str]
 
 
 class Written(TypedDict):

@@ -45,9 +45,11 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.serving.scoring.model import MODEL_DIGEST
 from ml.specs.sdk import load
 
-# Tags of an endpoint, each with the name of a deployment.
+# Tags of an endpoint: the names of two deployments, and the experiment that the canary belongs to.
 LIVE: Final = "live"
 CANARY: Final = "canary"
+EXPERIMENT: Final = "experiment"
+_TAGS = (LIVE, CANARY, EXPERIMENT)
 # Tags of a deployment.
 MODEL, VERSION, DIGEST, SERVING, COLLECT = "model", "version", "digest", "serving", "collect"
 _OWN = frozenset(f"tags.{tag}" for tag in (MODEL, VERSION, DIGEST, SERVING, COLLECT))
@@ -129,6 +131,7 @@ class AzureEndpoints:
             traffic.get(green.name, 0),
             routes["mirror"].get(green.name, 0),
             _server(endpoint, BASELINE) if BASELINE in deployments else None,
+            routes.get(EXPERIMENT, ""),
         )
         return replace(state, canary=canary)
 
@@ -228,15 +231,14 @@ class AzureEndpoints:
         if to is not None and to.canary is not None:
             after[CANARY] = to.canary.server.slot.name
             after["mirror"] = {after[CANARY]: to.canary.mirror} if to.canary.mirror else {}
+            if to.canary.experiment:
+                after[EXPERIMENT] = to.canary.experiment
 
         def put() -> Any:
             resource, _ = self._check(endpoint)
             resource.traffic, resource.mirror_traffic = after["traffic"], after["mirror"]
-            others = {
-                key: of for key, of in (resource.tags or {}).items() if key not in (LIVE, CANARY)
-            }
-            own = {LIVE: after[LIVE], CANARY: after[CANARY]}
-            resource.tags = others | {key: of for key, of in own.items() if of}
+            others = {key: of for key, of in (resource.tags or {}).items() if key not in _TAGS}
+            resource.tags = others | _tags(after)
             return self._client.online_endpoints.begin_create_or_update(resource)
 
         if after != before:
@@ -603,7 +605,15 @@ def _routes(resource: Any) -> Routes:
     traffic, mirror = ({name: of for name, of in (each or {}).items() if of} for each in shares)
     tags = resource.tags or {}
     names = (tags.get(LIVE) or "", tags.get(CANARY) or "")
-    return {"traffic": traffic, "mirror": mirror, LIVE: names[0], CANARY: names[1]}
+    routes: Routes = {"traffic": traffic, "mirror": mirror, LIVE: names[0], CANARY: names[1]}
+    if tags.get(EXPERIMENT):
+        routes[EXPERIMENT] = tags[EXPERIMENT]
+    return routes
+
+
+def _tags(routes: Routes) -> dict[str, str]:
+    """The tags of an endpoint with these routes."""
+    return {tag: str(of) for tag, of in routes.items() if tag in _TAGS and of}
 
 
 def _content(deployment: Any) -> dict[str, str]:
@@ -625,11 +635,12 @@ def _changes(record: Written, routes: Routes, deployments: Mapping[str, Any]) ->
     ours, as long as they get no traffic.
     """
     if routes not in record["routes"]:
-        now_of = dict(routes)
-        for key, was in record["routes"][-1].items():
-            if now_of[key] != was:
-                kind = "the tag " if key in (LIVE, CANARY) else ""
-                yield f"{kind}{key} is {_shown(now_of[key])}, and was {_shown(was)}"
+        wrote = record["routes"][-1]
+        for part in dict.fromkeys([*wrote, *routes]):
+            if routes.get(part) != wrote.get(part):
+                kind = "the tag " if part in _TAGS else ""
+                is_now, was = _shown(routes.get(part)), _shown(wrote.get(part))
+                yield f"{kind}{part} is {is_now}, and was {was}"
     for name, fields in record["deployments"].items():
         if fields is None:
             continue
@@ -641,8 +652,8 @@ def _changes(record: Written, routes: Routes, deployments: Mapping[str, Any]) ->
             if key.startswith("tags.") and key not in _OWN:
                 continue  # a policy's, or a person's
             if _comparable(fields.get(key)) != _comparable(now.get(key)):
-                is_now, before = (_told(key, of.get(key)) for of in (now, fields))
-                yield f"{key} of {name} is {is_now}, and was {before}"
+                is_now, was = (_told(key, of.get(key)) for of in (now, fields))
+                yield f"{key} of {name} is {is_now}, and was {was}"
     for name in sorted(deployments.keys() & {*SLOTS, BASELINE} - record["deployments"].keys()):
         yield f"the deployment {name} is of no release"
 
@@ -666,8 +677,7 @@ def _changed(endpoint: str, changes: Iterable[str], routes: Routes) -> Refused:
     update = f"az ml online-endpoint update --name {endpoint}"
     back = f'{update} --traffic "{_shares(routes["traffic"])}"'
     back += f' --mirror-traffic "{_shares(routes["mirror"])}"' if routes["mirror"] else ""
-    tags = {LIVE: routes[LIVE], CANARY: routes[CANARY]}
-    back += "".join(f" --set tags.{key}={name}" for key, name in tags.items() if name)
+    back += "".join(f" --set tags.{tag}={name}" for tag, name in _tags(routes).items())
     return Refused(
         Problem(
             CHANGED,
@@ -687,7 +697,7 @@ def _shares(shares: Mapping[str, int]) -> str:
 
 
 def _shown(value: object) -> str:
-    return (_shares(value) if isinstance(value, dict) else str(value)) or "nothing"
+    return (_shares(value) if isinstance(value, dict) else str(value or "")) or "nothing"
 
 
 def _stack_of(endpoint: str) -> str | None:

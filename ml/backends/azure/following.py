@@ -9,8 +9,7 @@ from typing import Any, TextIO
 
 from ml.backends.azure.jobs import COMPOSED, kind_of
 from ml.backends.azure.runs import AzureRuns, Owner
-from ml.backends.patience import Patience
-from ml.backends.runs import OPEN, Event, Run, Watch
+from ml.backends.runs import OPEN, Event, Patience, Run, Watch
 from ml.core.errors import Refused
 
 # Run history's statuses of a job that has ended (azure-ai-ml's RunHistoryConstants).

@@ -47,6 +47,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class AzureRegistry:
     """Implements `ml.backends.registry.Registry` with the versions of this repository alone."""
 
+    exists = None
+
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
 
@@ -56,7 +58,11 @@ class AzureRegistry:
             return f"azureml://registries/{shared}/models/{model}/versions/{version}"
         return f"azureml:{model}:{version}"
 
-    def demand_shared(self, environment: str) -> None:
+    @property
+    def shared(self) -> AzureRegistry:
+        return self
+
+    def demand(self, environment: str) -> None:
         if not self._workspace.registry:
             raise Refused(
                 Problem(
@@ -148,9 +154,6 @@ class AzureRegistry:
         if versions:
             raise _other_files(name, versions, f"files with the digest {into.name}")
 
-    def exists(self) -> bool:
-        return True
-
     def register(self, model: str, project: str, digest: str, run: str) -> Version:
         tags = {PROJECT: project, RUN: run, REPOSITORY: self._repository}
         about = f"registered from the run {run}"
@@ -175,9 +178,6 @@ class AzureRegistry:
             for tag, value in (each.tags or {}).items()
             if tag.startswith(_CHAMPION) and value == _YES
         )
-
-    def sources(self) -> Sequence[tuple[str, str]]:
-        return [(f"{each.name} {each.version}", str(each.path)) for each in self._registered(None)]
 
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         """The new champion first: between the two writes there are two, and never none."""

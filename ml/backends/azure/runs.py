@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -72,6 +72,10 @@ class AzureRuns:
     # and a replica that does not know a run yet has it by then.
     LONG_S: ClassVar[float] = 1800.0
     SHORT_S: ClassVar[float] = 120.0
+    # No record is damaged, no step is reused, and artifacts are not on this machine.
+    unreadable: ClassVar[None] = None
+    original: ClassVar[None] = None
+    artifacts: ClassVar[None] = None
     workspace: Workspace
     # Jobs that have ended, by name, and the names of the jobs that other runs are parts of.
     _ended: dict[str, Owner] = field(default_factory=dict)
@@ -202,9 +206,6 @@ class AzureRuns:
                 ]
         return children
 
-    def unreadable(self, entries: Iterable[Entry]) -> list[str]:
-        return []
-
     def entry(self, run: Run) -> Entry:
         owner = self._demand(run)
         whole = self.reader.entry(owner.job, owner.run)
@@ -263,9 +264,6 @@ class AzureRuns:
         if owner is None:
             raise Refused(_no_such_run(run.name, self.workspace))
         return owner
-
-    def original(self, run: Run) -> Run | None:
-        return run
 
     def writer(self, pipeline: Run, output: str) -> Run:
         owner = self._demand(pipeline)
@@ -351,9 +349,6 @@ class AzureRuns:
     def reader(self) -> JobReader:
         """What makes runs of jobs."""
         return JobReader(self.workspace)
-
-    def artifacts(self, run: Run) -> Path | None:
-        return None
 
     def outputs(self, run: Run) -> Mapping[str, Path]:
         return {name: run.outputs[name] for name in run.outputs}

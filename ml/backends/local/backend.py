@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import platform
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 from ml.automl import lowering
 from ml.backends import snapshot
-from ml.backends.base import DATA_NOT_HERE, EnvironmentComparison, Options
+from ml.backends.base import DATA_NOT_HERE, EnvironmentComparison, Options, Resumption
 from ml.backends.endpoints import Endpoints, Servers
 from ml.backends.local import distribution, environment, registration
-from ml.backends.local.audit_log import LocalAuditLog
 from ml.backends.local.environment import Interpreters
 from ml.backends.local.environments import building, requirements
 from ml.backends.local.execution import resumption, reuse
@@ -37,7 +36,7 @@ from ml.backends.local.storage import LocalStorage
 from ml.backends.local.tracking import server, tracking
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.runs import Event, Run, Watch, unwatched
-from ml.core import faults, repository
+from ml.core import faults, files, home, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.assets import assets
 from ml.specs.plan.plan import (
@@ -59,6 +58,27 @@ MEANINGLESS = frozenset(
 )
 
 
+class LocalAuditLog:
+    """`audit.jsonl` in the local home: implements `ml.backends.base.AuditLog`."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return home.home() / "audit.jsonl"
+
+    @property
+    def place(self) -> str:
+        return str(self.path)
+
+    def read(self) -> bytes | None:
+        return self.path.read_bytes() if self.path.exists() else None
+
+    def append(self, line: Callable[[bytes | None], bytes]) -> None:
+        with faults.as_refusals(), files.locked(self.path.with_suffix(".lock")):
+            # All of it or nothing: half a line would break the chain.
+            files.append(self.path, line(self.read()), durable=True)
+
+
 class LocalBackend:
     """Runs command, sweep and pipeline jobs as processes of this machine (see `Backend`).
 
@@ -71,7 +91,6 @@ class LocalBackend:
 
     name = "local"
     rehearsal = True
-    verifier = None
     runs = LocalRuns()
     storage = LocalStorage()
     registry = LocalRegistry()
@@ -79,24 +98,17 @@ class LocalBackend:
     servers: Servers = endpoint
     candidate = staticmethod(endpoint.candidate)
     audit_log = LocalAuditLog()
-    assets = None
-    resources = None
+    resumption: Resumption = resumption
+    verifier = assets = resources = requests = None
     sharing = staticmethod(shared_pool)
     serve_pages = staticmethod(server.serve_pages)
     cancel = staticmethod(interruptions.cancel)
-    resumable = staticmethod(resumption.find)
-    resume_plan = staticmethod(resumption.plan_of)
-    resume = staticmethod(resumption.resume)
-    was_stopped = staticmethod(resumption.was_stopped)
+    prepare = staticmethod(tracking.prepare)  # MLflow takes seconds to create its database
 
     def __init__(self, options: Options | None = None) -> None:
         options = options or Options()
         self._echo, self._isolated, self._say = options.echo, options.isolated, options.say
         self._evictions = Evictions(options.evict_after, options.evict_notice)
-
-    def prepare(self) -> None:
-        """MLflow takes seconds to create its database."""
-        tracking.prepare()
 
     def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:
         return tuple(
@@ -109,12 +121,6 @@ class LocalBackend:
             )
             for environment in building.environments(lowering.lower(plan))
         )
-
-    def snapshot(self, code: Path, besides: Collection[Path] = ()) -> Path:
-        with faults.as_refusals():
-            copy = snapshot.take(code, besides)
-        assert copy is not None  # it is None for no code alone
-        return copy.folder
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """What this machine cannot honour: launchers that it lacks, data that is not here."""
@@ -186,9 +192,6 @@ class LocalBackend:
             return f"{name} → built by uv, {count} packages, Python {recipe.python}"
         summary = requirements.summary(environment)
         return f"{name} → this interpreter, Python {platform.python_version()}; {summary}"
-
-    def requests(self, plan: Plan) -> tuple[str, ...]:
-        return ()
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         """Carry the plan out; see the protocol. Raises Refused when the disk or the store fails."""

@@ -5,9 +5,8 @@ It imports MLflow only to write; what it returns comes from `ml.backends.local.t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ml.backends.local.tracking import reader
@@ -31,6 +30,8 @@ class LocalRegistry:
     """Implements `ml.backends.registry.Registry`; every method raises Refused for a store that
     cannot be read or written.
     """
+
+    shared = None
 
     def exists(self) -> bool:
         return home.database().is_file()
@@ -87,9 +88,6 @@ class LocalRegistry:
         with faults.as_refusals():
             return reader.aliases()
 
-    def demand_shared(self, environment: str) -> None:
-        """Every environment is acted out here."""
-
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         versions = self.versions(version.model)
         known = self.find(version.model, version.version).served_in(serving)
@@ -113,15 +111,6 @@ class LocalRegistry:
             for tag, value in ((kept_tag(sha256), now), (EVIDENCE, sha256)):
                 client.set_model_version_tag(version.model, version.version, tag, value)
         return self.find(version.model, version.version)
-
-    def bring(self, version: Version) -> None:
-        """They are here."""
-
-    def keep_folder(self, model: str, folder: Path) -> None:
-        """It is here."""
-
-    def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
-        """It is here."""
 
 
 def _client() -> MlflowClient:

@@ -39,13 +39,17 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?B)?$", re.I)
 
 
 class LocalStorage:
-    """It implements `ml.backends.storage.Storage`."""
+    """It implements `ml.backends.storage.Storage`, and `Cleaner` too."""
 
     grace_s = cleaning.GRACE_S
     limit_variable = VARIABLE
     is_kept = staticmethod(cleaning.is_kept)
     remove = staticmethod(cleaning.remove)
     cleaning = staticmethod(cleaning.plan)
+
+    @property
+    def cleaner(self) -> LocalStorage:
+        return self
 
     @property
     def grew(self) -> bool:

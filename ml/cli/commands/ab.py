@@ -40,6 +40,9 @@ def start(
     alpha: Annotated[float, typer.Option(help="The chance of a wrong verdict, ever.")] = 0.05,
     power: Annotated[float, typer.Option(help="The chance to see the effect.")] = 0.8,
     env: Environment = "local",
+    on: Annotated[
+        str | None, typer.Option("--on", help="local rehearses dev, staging, prod.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Declare the experiment and print how many outcomes it needs; no request goes to B yet.
@@ -48,18 +51,17 @@ def start(
     """
     from ml.release.ab import experiment
     from ml.release.declaration import projects
-    from ml.release.declaration.desired_state import check_environment
+    from ml.release.declaration.desired_state import place_of
 
-    environment = check_environment(env)
+    backend = open_backend(place_of(env, on))
     model = projects.find(project).endpoint()
-    backend = open_backend()
     registry = backend.registry
-    first = registry.find(model, a) if a else registry.champion(model, environment)
+    first = registry.find(model, a) if a else registry.champion(model, env)
     if first is None:
-        raise Refused(Problem("no-champion", f"`{model}` has none in {environment}", "--a VERSION"))
+        raise Refused(Problem("no-champion", f"`{model}` has none in {env}", "--a VERSION"))
     ab_test = experiment.declare(
         *(backend, name, first, registry.find(model, b)),
-        environment=environment,
+        environment=env,
         outcome=outcome,
         effect=effect,
         baseline=baseline,
@@ -72,20 +74,17 @@ def start(
     if as_json:
         write_json(_as_json(ab_test))
         return
-    typer.echo(
+    _say(
         f"{name}: {model} {ab_test.a.version} (A) against {ab_test.b.version} (B, "
-        f"{share} % of the keys)",
-        err=True,
+        f"{share} % of the keys)"
     )
-    typer.echo(
+    _say(
         f"about {ab_test.planned:,} outcomes show a difference of {effect:g} with a power of "
-        f"{power:.0%}, looked at any time ({ab_test.fixed:,} if looked at once)",
-        err=True,
+        f"{power:.0%}, looked at any time ({ab_test.fixed:,} if looked at once)"
     )
-    typer.echo(
+    _say(
         f"no key is sent to B yet; next: ml ab serve {name} --approved-by NAME (it asks the gates; "
-        "B gets all of its keys at once, without a canary)",
-        err=True,
+        "B gets all of its keys at once, without a canary)"
     )
 
 
@@ -102,15 +101,19 @@ def serve(
     from ml.release.ab import experiment, routing
 
     ab_test = experiment.find(name)
-    decision, router = routing.serve(open_backend(ab_test.place), ab_test, approved_by)
+    backend = open_backend(ab_test.place)
+    decision, router = routing.serve(backend, ab_test, approved_by, _say)
     if router is None:
         verdicts.show(decision)
         if [result.gate for result in decision.blocking] == ["sign-off"]:
-            typer.echo(f"next: ml ab serve {name} --approved-by NAME", err=True)
+            _say(f"next: ml ab serve {name} --approved-by NAME")
         raise typer.Exit(Exit.GATE_SAID_NO)
-    typer.echo(f"{name}: {ab_test.share} % of the keys are answered by B: {router.url}", err=True)
-    typer.echo("callers send their key in the header x-routing-key", err=True)
-    typer.echo(f"ml ab stop {name} sends every key to A again; no canary does", err=True)
+    _say(f"{name}: {ab_test.share} % of the keys are answered by B: {router.url}")
+    if backend.endpoints.exposed is None:
+        _say(f"callers send the headers that `ml ab assign {name} KEY` prints; others get A")
+    else:
+        _say("callers send their key in the header x-routing-key")
+    _say(f"ml ab stop {name} sends every key to A again; no canary does")
 
 
 @app.command()
@@ -119,8 +122,8 @@ def stop(name: Name) -> None:
     from ml.release.ab import experiment, routing
 
     ab_test = experiment.find(name)
-    was = "stopped" if routing.stop(open_backend(ab_test.place), ab_test) else "was not served"
-    typer.echo(f"{name}: {was}", err=True)
+    served = routing.stop(open_backend(ab_test.place), ab_test, _say)
+    _say(f"{name}: {'stopped' if served else 'was not served'}")
 
 
 @app.command()
@@ -129,22 +132,31 @@ def assign(
     keys: Annotated[list[str], typer.Argument(help="Keys, such as customers' numbers.")],
     as_json: AsJson = False,
 ) -> None:
-    """Print which version answers a key, and record the assignment."""
-    from ml.release.ab import experiment, records
+    """Print which version answers a key, and record the assignment.
+
+    On Azure with the headers that the caller sends, since the endpoint splits no keys.
+    """
+    from ml.release.ab import experiment, records, routing
 
     ab_test = experiment.find(name)
-    arms = records.assign(open_backend(ab_test.place), ab_test, keys)
+    backend = open_backend(ab_test.place)
+    arms = {key: ab_test.arm(ab_test.ticket(key)) for key in keys}
+    splits = backend.endpoints.exposed is not None
+    headers = {} if splits else routing.headers(backend, ab_test, arms)
+    records.assign(backend, ab_test, keys)
     if as_json:
-        write_json(dict(arms))
+        told = {key: {"version": arms[key], "headers": of} for key, of in headers.items()}
+        write_json(told or arms)
         return
     for key, arm in arms.items():
-        typer.echo(f"{key}\t{arm}")
+        sent = (f"{header}: {value}" for header, value in headers.get(key, {}).items())
+        typer.echo("\t".join((key, arm, *sent)))
 
 
 @app.command()
 def record(
     name: Name,
-    key: Annotated[str, typer.Argument(help="The key of the outcome.")] = "",
+    key: Annotated[str, typer.Argument(help="The key of the outcome, or its request's id.")] = "",
     value: Annotated[float | None, typer.Argument(help="0 or 1, or a number.")] = None,
     file: Annotated[
         Path | None, typer.Option("--from", help="Many: lines of KEY,VALUE without a header.")
@@ -163,7 +175,7 @@ def record(
     counted = records.record(open_backend(ab_test.place), ab_test, outcomes)
     repeated = len(outcomes) - counted
     also = f"; {repeated} ignored: the key had an outcome already" if repeated else ""
-    typer.echo(f"{name}: {counted} recorded{also}", err=True)
+    _say(f"{name}: {counted} recorded{also}")
 
 
 @app.command()
@@ -199,12 +211,12 @@ def report(
         )
     for what, lines in _lines(outcomes).items():
         if lines:
-            typer.echo(f"excluded: {lines} {what}", err=True)
+            _say(f"excluded: {lines} {what}")
     typer.echo(result.said)
     if not is_served and not result.stop:
-        typer.echo(f"no key is sent to B now: ml ab serve {name} --approved-by NAME", err=True)
+        _say(f"no key is sent to B now: ml ab serve {name} --approved-by NAME")
     if out is not None:
-        typer.echo(f"written to {out}", err=True)
+        _say(f"written to {out}")
 
 
 @app.command("list")
@@ -214,7 +226,7 @@ def list_() -> None:
     from ml.release.ab.verdict import verdict
 
     if not experiment.every():
-        typer.echo("no experiment; next: ml ab start --help", err=True)
+        _say("no experiment; next: ml ab start --help")
     for name in experiment.every():
         ab_test = experiment.find(name)
         outcomes = records.read(open_backend(ab_test.place), ab_test)
@@ -222,6 +234,10 @@ def list_() -> None:
         typer.echo(
             f"{name}: {ab_test.model} {ab_test.a.version} against {ab_test.b.version}: {sentence}"
         )
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _read_outcomes(path: Path) -> list[tuple[str, float]]:
@@ -258,4 +274,5 @@ def _lines(outcomes: Records) -> dict[str, int]:
         "repeated": outcomes.repeated,
         "contradicting": outcomes.contradicting,
         "unreadable": outcomes.unreadable,
+        "misrouted": outcomes.misrouted,
     }

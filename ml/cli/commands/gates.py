@@ -52,7 +52,8 @@ def verify_evidence(
 
     registry = open_backend(on).registry
     registered = registry.find(model, version)
-    registry.bring(registered)
+    if (shared := registry.shared) is not None:
+        shared.bring(registered)
     results = checks(registered)
     sound = all(check.sound for check in results)
     if as_json:

@@ -33,8 +33,9 @@ def report(
     path = (out or default_path(page.run.name)).absolute()
     with faults.as_refusals():
         files.replace(path, page.html)
-        if page.figures and (artifacts := backend.runs.artifacts(page.run)):
-            keep(page.figures, artifacts)
+        artifacts = backend.runs.artifacts
+        if page.figures and artifacts and (folder := artifacts(page.run)):
+            keep(page.figures, folder)
     if as_json:
         write_json(
             {
@@ -66,5 +67,7 @@ def ui(port: Port = None) -> None:
     from ml.backends.choice import open_backend
 
     typer.echo("MLflow is starting; Ctrl-C ends it", err=True)
-    open_backend().serve_pages(port, typer.echo)
+    serve = open_backend().serve_pages
+    assert serve is not None  # of this machine
+    serve(port, typer.echo)
     typer.echo("ended", err=True)

@@ -64,7 +64,7 @@ def run(
         again,
     )
     backend = open_backend(on, options)
-    if spec.is_file() and not dry_run:
+    if spec.is_file() and not dry_run and backend.prepare:
         backend.prepare()
     from ml.cli import clusters, disk
     from ml.cli.render import progress
@@ -104,7 +104,8 @@ def run(
     with progress.watching(plan, show) as watch:
         ended = backend.run(plan, protecting(backend, watch) if keep else watch)
     if as_json:
-        environments = [compared.data for compared in backend.environments(plan)]
+        compared = backend.environments(plan) if backend.environments else ()
+        environments = [each.data for each in compared]
         write_json({**run_json(backend, ended), "environments": environments})
     else:
         echoed = show and isinstance(plan, CommandPlan)
@@ -145,8 +146,9 @@ def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> N
     """Print the plan on stdout; differences from Azure ML and costs on stderr."""
     from ml.cli.render import costs, plan_text
 
-    environments, priced = backend.environments(plan), costs.of(plan)
-    requests = backend.requests(plan)
+    environments = backend.environments(plan) if backend.environments else ()
+    priced = costs.of(plan)
+    requests = backend.requests(plan) if backend.requests else ()
     if as_json:
         write_json(
             {
@@ -170,7 +172,7 @@ def protecting(backend: Backend, watch: Watch) -> Watch:
     """`watch`, which also protects the run as soon as it has a folder."""
 
     def see(event: Event) -> None:
-        if event.kind == "started":
+        if event.kind == "started" and backend.storage:
             backend.storage.keep(event.run, True)
         watch(event)
 

@@ -64,8 +64,10 @@ def list_(
     entries = _filtered(backend, experiment, project, since, status, display_name, tag)
     page = entries[:limit] if limit else entries
     if as_json:
-        sizes = [{"bytes": storage.size(entry.run)} if with_size else {} for entry in page]
-        write_json([runs_text.list_json(entry) | of for entry, of in zip(page, sizes, strict=True)])
+        documents = [runs_text.list_json(entry) for entry in page]
+        for document, entry in zip(documents, page, strict=True):
+            document |= {"bytes": storage.size(entry.run)} if with_size and storage else {}
+        write_json(documents)
         return
     if not entries:
         is_filtered = any((experiment, project, status, since, display_name, tag))
@@ -79,12 +81,13 @@ def list_(
     columns: tuple[str, ...] = runs_text.COLUMNS
     if with_size:
         columns = (*columns, "size")
-        texts = [size(storage.size(entry.run)) for entry in page]
+        texts = [size(storage.size(entry.run)) if storage else "" for entry in page]
         rows = [[*row, taken] for row, taken in zip(rows, texts, strict=True)]
     write_table(columns, rows)
     if len(page) < len(entries):
         typer.echo(f"{len(page)} of {len(entries)} runs; all: --limit 0", err=True)
-    typer.echo(disk.usage_text(storage), err=True)
+    if storage is not None:
+        typer.echo(disk.usage_text(storage), err=True)
 
 
 @app.command()
@@ -110,7 +113,7 @@ def show(
                 "kind": entry.kind,
                 "project": entry.project,
                 "part_of": parent.name if parent else None,
-                "bytes": backend.storage.size(entry.run),
+                "bytes": backend.storage.size(entry.run) if backend.storage else None,
                 "lineage": entry.lineage,
                 "code_kept": backend.runs.snapshot(entry),
                 "models": versions,
@@ -266,14 +269,19 @@ def resume(
     from ml.cli.render.runs_text import run_json
 
     backend = open_backend(on)
-    original = backend.resumable(run)
-    plan = backend.resume_plan(original, timeout)
+    if (resumption := backend.resumption) is None:
+        name = backend.runs.find(run).name
+        found = f"{name} is a run of `{on}`, which starts runs again by itself, or not at all"
+        hint = f"ml runs logs --follow {name} --on {on}, or ml run SPEC --on {on} --again"
+        raise Refused(Problem("not-resumable", found, "a run of this machine", hint))
+    original = resumption.find(run)
+    plan = resumption.plan_of(original, timeout)
     if original.status == "Completed":
         typer.echo(f"{original.name} is complete: there is nothing to resume", err=True)
         ended = original
     else:
         with progress.watching(plan, not quiet and not as_json) as watch:
-            ended = backend.resume(
+            ended = resumption.resume(
                 original, watch, timeout, lambda line: typer.echo(line, err=True)
             )
     if as_json:
@@ -291,8 +299,10 @@ def keep(
 ) -> None:
     """Protect runs: their outputs are never removed to make room, nor by `clean`."""
     backend = open_backend(on)
+    if (storage := backend.storage) is None:
+        raise Refused(Problem("no-storage", f"`{on}` keeps no runs on a disk", "another backend"))
     for protected in [backend.runs.find(name) for name in run]:
-        backend.storage.keep(protected, not undo)
+        storage.keep(protected, not undo)
         state = "is no longer protected" if undo else "is protected; --undo ends that"
         typer.echo(f"{protected.name} {state}", err=True)
 
@@ -342,7 +352,8 @@ def _filtered(
                 )
             )
     entries = backend.runs.entries()
-    for name in backend.runs.unreadable(entries):
+    unreadable = backend.runs.unreadable
+    for name in unreadable(entries) if unreadable else ():
         repair = f"ml runs resume {name}{repeated_on(backend.name)}"
         typer.echo(f"{name} has a record that cannot be read: {repair}", err=True)
     return Filter(

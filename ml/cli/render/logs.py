@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from ml.backends.patience import Patience
-from ml.backends.runs import OPEN, Run, RunStore
+from ml.backends.runs import OPEN, Patience, Run, RunStore
 from ml.core.errors import Problem, Refused
 
 BLOCK_BYTES = 1 << 16

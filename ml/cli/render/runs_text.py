@@ -138,11 +138,12 @@ def run_lines(
         yield "", f"stopped {ago(pause.since)} ({pause.ended_by}), resumed {ago(pause.until)}"
     for count, attempt in enumerate(run.former, 1):
         yield f"attempt {count}", f"{outcome(attempt)}, not counted; see {shown(attempt.folder)}"
-    yield "disk", f"{size(backend.storage.size(run))} in {shown(run.folder)}"
-    evicted = backend.storage.evicted(run)
-    if evicted is not None:
+    if (storage := backend.storage) is not None:
+        yield "disk", f"{size(storage.size(run))} in {shown(run.folder)}"
+    cleaner = storage.cleaner if storage else None
+    if cleaner is not None and (evicted := cleaner.evicted(run)) is not None:
         yield "outputs", f"some were removed {ago(evicted)} to stay below the disk limit"
-    if backend.storage.is_kept(run):
+    if storage is not None and storage.is_kept(run):
         undo = f"ml runs keep --undo {run.name}{repeated_on(backend.name)}"
         yield "kept", f"never removed to make room ({undo})"
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
 Arm = Literal["A", "B"]
 Outcome = Literal["binary", "continuous"]
 Goal = Literal["maximize", "minimize"]
+TICKET = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,23 @@ class Experiment:
     def ticket(self, key: str) -> str:
         """The key's ticket, as the router computes it."""
         return ticket(key, self.salt)
+
+    def request_id(self, key: str) -> str:
+        """What callers send as `x-request-id`, so that an answer that was collected is the key's.
+
+        `.` and anything may follow it.
+        """
+        return f"{self._mark}{self.ticket(key)}"
+
+    def requested(self, request_id: str) -> str:
+        """The ticket of the key in a request's id, "" where it is of another request."""
+        ticket = request_id.removeprefix(self._mark).partition(".")[0]
+        is_ours = request_id.startswith(self._mark) and TICKET.fullmatch(ticket)
+        return ticket if is_ours else ""
+
+    @property
+    def _mark(self) -> str:
+        return f"ab.{self.name}."
 
     def arm(self, ticket: str) -> Arm:
         """The version that answers the ticket's key; B has the first `share` hundredths."""

@@ -1,14 +1,14 @@
 """The records of an experiment: assignments and outcomes, JSON lines of an append-only file.
 
-Keys are written as tickets, which cannot be traced back without the experiment's salt. The router
-writes the assignments of its requests to its own file, beside the endpoint.
+Keys are written as tickets, which cannot be traced back without the experiment's salt. Where an
+endpoint splits the keys itself, its router writes their assignments to its own file. Elsewhere
+callers name the deployment, and what was collected says by the request's id whether they did.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -19,14 +19,13 @@ import numpy as np
 from ml.backends.base import Backend
 from ml.core import faults, files
 from ml.core.errors import Problem, Refused
-from ml.release.ab.experiment import Arm, Experiment
+from ml.release.ab.experiment import TICKET, Arm, Experiment
 from ml.release.ab.sequence import Flags, Floats
 
 FILE = "records.jsonl"
 LARGEST = 1e100
 # Unknown keys that an error names.
 _NAMED = 5
-_TICKET = re.compile(r"[0-9a-f]{16}")
 _SKIPPED = ("repeated", "contradicting", "unreadable")
 
 
@@ -36,7 +35,8 @@ class Records:
 
     `assigned` is by ticket, `outcomes` in the order of arrival. Later outcomes of a key are
     `repeated` (the same value) or `contradicting` (another one). `unreadable` lines are not records
-    (a kill may cut one off), or belong to a key that was never assigned.
+    (a kill may cut one off), or belong to a key that was never assigned. `misrouted` keys, which
+    the other version answered, do not count at all.
     """
 
     assigned: Mapping[str, Arm]
@@ -44,6 +44,7 @@ class Records:
     repeated: int
     contradicting: int
     unreadable: int
+    misrouted: int = 0
 
     @property
     def is_b(self) -> Flags:
@@ -60,7 +61,7 @@ def assign(backend: Backend, experiment: Experiment, keys: Sequence[str]) -> Map
     """The version that answers each key; new assignments are recorded."""
     tickets = {key: experiment.ticket(key) for key in keys}
     with faults.as_refusals(), files.locked(experiment.folder / "lock"):
-        assigned = read(backend, experiment).assigned
+        assigned = _replay(backend, experiment)[0]
         now = datetime.now(UTC).timestamp()
         new = dict.fromkeys(ticket for ticket in tickets.values() if ticket not in assigned)
         _add(experiment, [{"at": now, "event": "assigned", "id": ticket} for ticket in new])
@@ -68,7 +69,7 @@ def assign(backend: Backend, experiment: Experiment, keys: Sequence[str]) -> Map
 
 
 def record(backend: Backend, experiment: Experiment, outcomes: Sequence[tuple[str, float]]) -> int:
-    """Add outcomes by key, all or none; returns how many keys had no outcome before.
+    """Add outcomes by key or request id, all or none; returns how many keys had no outcome before.
 
     Raises Refused for a key that was never assigned and for a value that is not an outcome.
     """
@@ -78,7 +79,7 @@ def record(backend: Backend, experiment: Experiment, outcomes: Sequence[tuple[st
             raise Refused(Problem("bad-outcome", f"{value} for the key `{key}`", expected))
     with faults.as_refusals(), files.locked(experiment.folder / "lock"):
         assigned, counted = _replay(backend, experiment)[:2]
-        tickets = {key: experiment.ticket(key) for key, _ in outcomes}
+        tickets = {key: experiment.requested(key) or experiment.ticket(key) for key, _ in outcomes}
         if unknown := [key for key, _ in outcomes if tickets[key] not in assigned]:
             raise _unknown(experiment, unknown)
         line = {"at": datetime.now(UTC).timestamp(), "event": "outcome"}
@@ -89,8 +90,10 @@ def record(backend: Backend, experiment: Experiment, outcomes: Sequence[tuple[st
 def read(backend: Backend, experiment: Experiment) -> Records:
     """The records so far; unreadable lines are counted and left out."""
     assigned, counted, skipped = _replay(backend, experiment)
-    outcomes = [(assigned[ticket], value) for ticket, value in counted.items()]
-    return Records(assigned, outcomes, *(skipped[reason] for reason in _SKIPPED))
+    misrouted = _misrouted(backend, experiment)
+    arms = {ticket: arm for ticket, arm in assigned.items() if ticket not in misrouted}
+    outcomes = [(arms[ticket], value) for ticket, value in counted.items() if ticket in arms]
+    return Records(arms, outcomes, **skipped, misrouted=len(misrouted))
 
 
 def _replay(
@@ -105,7 +108,7 @@ def _replay(
     for line in chain(split, files.json_lines(path) if path.is_file() else ()):
         ticket, event = line.get("id"), line.get("event")
         value: Any = line.get("value")
-        if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):
+        if not isinstance(ticket, str) or not TICKET.fullmatch(ticket):
             skipped["unreadable"] += 1
         elif event == "assigned":
             assigned[ticket] = experiment.arm(ticket)
@@ -116,6 +119,23 @@ def _replay(
         else:
             skipped["repeated" if counted[ticket] == value else "contradicting"] += 1
     return assigned, counted, skipped
+
+
+def _misrouted(backend: Backend, experiment: Experiment) -> Set[str]:
+    """The tickets that the other version has answered, by what the endpoint collected.
+
+    None where the endpoint splits the keys itself.
+    """
+    if backend.endpoints.exposed is not None:
+        return frozenset()
+    other = {"A": experiment.b.digest, "B": experiment.a.digest}
+    since = datetime.fromisoformat(experiment.started).timestamp()
+    return {
+        ticket
+        for line in backend.endpoints.collected(experiment.endpoint, since)
+        if (ticket := experiment.requested(str(line.get("id", ""))))
+        and line.get("digest") == other[experiment.arm(ticket)]
+    }
 
 
 def _is_outcome(value: Any, experiment: Experiment) -> bool:

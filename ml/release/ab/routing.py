@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 from ml.backends.base import Backend
 from ml.backends.deployments import Canary, Launch, Live
 from ml.backends.endpoints import Router, reserved
+from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID
 from ml.core.errors import Problem, Refused
 from ml.release import audit
-from ml.release.ab.experiment import Experiment
+from ml.release.ab.experiment import Arm, Experiment
 from ml.release.canary.canary import smoke_test
 from ml.release.declaration import projects
 from ml.release.promotion.gate_check import check_gates, request
@@ -32,12 +33,10 @@ def serve(
     until a release is applied. No canary watches it: the share of an experiment is fixed, and a
     person has to stop a B that fails under load.
     """
-    endpoints = backend.endpoints
     _state(backend, experiment)
     project = projects.find(experiment.project)
     version = backend.registry.find(experiment.model, experiment.b.version)
-    name = experiment.endpoint
-    launch = project.serving().snapshot(backend).launch(version, name)
+    launch = project.serving().snapshot().launch(version, experiment.endpoint)
     _check_not_rolled_back(backend, launch, project.name)
     check = check_gates(
         backend,
@@ -55,6 +54,21 @@ def serve(
     )
     if check.decision.outcome != "approved":
         return check.decision, None
+    return check.decision, begin(
+        backend, experiment, launch, project.samples(), approved_by, waiting
+    )
+
+
+def begin(
+    backend: Backend,
+    experiment: Experiment,
+    launch: Launch,
+    samples: Sequence[Mapping[str, object]],
+    approved_by: str,
+    waiting: Callable[[str], None] = lambda _: None,
+) -> Router | None:
+    """Start B beside A as it was approved, and have its keys sent there. Raises as `serve`."""
+    name, endpoints = experiment.endpoint, backend.endpoints
     endpoints.ensure(name)
     with reserved(endpoints, name, waiting), endpoints.locked(name), ExitStack() as undo:
         state = _state(backend, experiment)
@@ -62,7 +76,7 @@ def serve(
             endpoints.check_launch(launch)
             undo.callback(endpoints.stop_idle, name)
             green = endpoints.begin(endpoints.other_slot(name), launch)()
-            smoke_test(endpoints, green, launch, project.samples())
+            smoke_test(endpoints, green, launch, samples)
             beside = Canary(
                 # Where callers name the deployment, nobody else is sent there.
                 *(green, launch, experiment.share if endpoints.exposed else 0),
@@ -74,7 +88,7 @@ def serve(
             undo.callback(endpoints.switch, name, state)
             endpoints.switch(name, replace(state, canary=beside))
         undo.pop_all()
-    return check.decision, endpoints.router(name)
+    return endpoints.router(name)
 
 
 def stop(
@@ -94,6 +108,23 @@ def stop(
         endpoints.stop_idle(name)
         audit.append(backend.audit_log, "ab-stopped", _details(experiment, ""))
     return True
+
+
+def headers(
+    backend: Backend, experiment: Experiment, arms: Mapping[str, Arm]
+) -> Mapping[str, Mapping[str, str]]:
+    """What a caller sends with each key where the endpoint does not split the keys itself: whose
+    deployment answers, and an id that joins the outcome. Raises Refused unless A and B serve.
+    """
+    state = _state(backend, experiment)
+    if state.canary is None:
+        hint = f"ml ab serve {experiment.name} --approved-by NAME"
+        raise Refused(Problem("ab-not-served", "B is not served", "A and B, both served", hint))
+    slots = {"A": state.server.slot.name, "B": state.canary.server.slot.name}
+    return {
+        key: {DEPLOYMENT_HEADER: slots[arm], REQUEST_ID: experiment.request_id(key)}
+        for key, arm in arms.items()
+    }
 
 
 def is_served(backend: Backend, experiment: Experiment) -> bool:

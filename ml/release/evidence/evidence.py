@@ -223,7 +223,8 @@ def load(backend: Backend, version: Version) -> Evidence:
     edited, the result is empty with the reason in `disagreements`.
     """
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
-    backend.registry.bring(version)
+    if (shared := backend.registry.shared) is not None:
+        shared.bring(version)
     try:
         content = (version.evidence_folder / EVIDENCE_FILE).read_bytes()
         verify(version.folder, version.digest)

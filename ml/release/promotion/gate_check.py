@@ -268,7 +268,8 @@ def find_evaluation(backend: Backend, project: Project, model: Path) -> Run | No
     Command, code, environment and data are the same by content, so a new run would give the same
     result.
     """
-    return backend.cached(evaluation_plan(project, model), EVALUATION)
+    cached = backend.cached
+    return cached(evaluation_plan(project, model), EVALUATION) if cached else None
 
 
 def evaluation_plan(project: Project, model: Path) -> CommandPlan | PipelinePlan:

@@ -91,8 +91,8 @@ def propose(
     load_gates(target)
     desired_state.strategy(target.name, environment)
     samples = target.samples()
-    if environment in desired_state.TRACKED[1:]:  # models are made in the first
-        backend.registry.demand_shared(environment)
+    if (shared := backend.registry.shared) and environment in desired_state.TRACKED[1:]:
+        shared.demand(environment)  # models are made in the first
     files = target.serving()
     attested = (
         evidence.keep_attested(backend, target.name, target.endpoint(), attestation)
@@ -105,7 +105,7 @@ def propose(
     with desired_state.project_lock(target.name):
         digest = before.digest if before else store(chosen.outputs[MODEL]) if chosen else ""
         registry = backend.registry
-        serves = files.snapshot(backend)
+        serves = files.snapshot()
         version = attested or _champion(registry, serves.endpoint, environment, digest) or before
         if version is None and attestor is None and environment != desired_state.LOCAL:
             version = _attested(backend, serves.endpoint, digest)
@@ -143,7 +143,8 @@ def propose(
                 reason=reason,
                 serving=serves.digest,
             )
-            registry.bring(version)
+            if (shared := registry.shared) is not None:
+                shared.bring(version)
             check_launch(launch)
             with faults.as_refusals():
                 serving.keep(registry, serves, samples)
@@ -178,13 +179,13 @@ def collect(
     target = projects.find(project)
     load_gates(target)
     desired_state.read(target.name, environment)  # report a wrong release.yml before anything runs
-    if environment in desired_state.TRACKED[1:]:
-        backend.registry.demand_shared(environment)
+    if (shared := backend.registry.shared) and environment in desired_state.TRACKED[1:]:
+        shared.demand(environment)
     files = target.serving()
     chosen = choose(backend, target, run or train(backend, target).name)
     with desired_state.project_lock(target.name):
         digest = store(chosen.outputs[MODEL])
-        serves = files.snapshot(backend)
+        serves = files.snapshot()
         known = _attested(backend, serves.endpoint, digest)
         if known is not None and known.run == chosen.id:
             commit = git.ask(repository.root(), "rev-parse", "HEAD")

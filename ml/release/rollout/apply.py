@@ -389,7 +389,7 @@ def _declared_serving(
     )
     if proposed:
         return proposed
-    now = project.serving().snapshot(backend)
+    now = project.serving().snapshot()
     if declared.serving not in ("", now.digest):
         raise Refused(
             Problem(
@@ -411,7 +411,7 @@ def project_changes(backend: Backend, change: Change) -> Sequence[str]:
     """
     now = projects.find(change.project)
     try:
-        return tuple(serving.changes(change.serving, now.serving().snapshot(backend)))
+        return tuple(serving.changes(change.serving, now.serving().snapshot()))
     except Refused as refused:
         return tuple(f"{problem.place}: {problem.found}" for problem in refused.problems)
 

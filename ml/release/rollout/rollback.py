@@ -76,7 +76,8 @@ def roll_back(
             state = f"{which} before version {now.version}"
             raise _nowhere(target.name, environment, state, before)
         version = replace(backend.registry.find(back.model, back.version), evidence=back.evidence)
-        backend.registry.bring(version)
+        if (shared := backend.registry.shared) is not None:
+            shared.bring(version)
         beside: list[Path] = []
 
         def first(file: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Literal, cast
 
 from ml.backends import ranking
 from ml.backends.runs import Entry, Run, RunStore
+from ml.backends.runs import original as find_original
 from ml.core import repository
 from ml.core.errors import Problem, Refused
 from ml.release.selection.weights import FILE, TERMS, Weights
@@ -133,7 +134,7 @@ def choose(
 
 def _sources(store: RunStore, run: Run) -> Iterator[Entry]:
     """Sweeps and single runs; of a pipeline its sweeps, or its steps with a model."""
-    original = store.original(run) or run
+    original = find_original(store, run)
     if not original.steps:
         entry = store.entry(original)
         sweep = store.parent(original)
@@ -144,7 +145,7 @@ def _sources(store: RunStore, run: Run) -> Iterator[Entry]:
         yield entry
         return
     steps = original.steps
-    sweeps = [step for step in steps if step.steps or (store.original(step) or step).trials]
+    sweeps = [step for step in steps if step.steps or find_original(store, step).trials]
     for step in sweeps or [step for step in steps if "model" in step.outputs]:
         yield from _sources(store, step)
 

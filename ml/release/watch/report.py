@@ -64,7 +64,8 @@ def watch(
     reference is missing or belongs to another model.
     """
     registered = _version(backend, model, environment, version, inputs is not None)
-    backend.registry.bring(registered)
+    if (shared := backend.registry.shared) is not None:
+        shared.bring(registered)
     reference = load_reference(registered)
     if inputs:
         seen = requests.of_file(inputs)

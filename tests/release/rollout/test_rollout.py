@@ -57,7 +57,7 @@ def declare_serving() -> None:
     """Declare the serving code as it is now, as a proposal does where its server answers."""
     declared = desired_state.read("tiny", "local")
     assert declared
-    now = projects.find("tiny").serving().snapshot(BACKEND)
+    now = projects.find("tiny").serving().snapshot()
     serving.keep(BACKEND.registry, now)
     version = BACKEND.registry.find("tiny", declared.version)
     document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text())

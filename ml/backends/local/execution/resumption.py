@@ -34,10 +34,7 @@ from ml.specs.plan.plan import PipelinePlan, SweepPlan
 
 
 def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
-    """The plan with which the run would be resumed; Refused when it cannot be.
-
-    `timeout_s` is a new limit for a sweep: all its active time, the time before included.
-    """
+    """See `ml.backends.base.Resumption`."""
     _demand_parts(run)
     process = jobs.executor(run.name)
     if process is not None or jobs.is_alive(run.name):

@@ -49,12 +49,10 @@ def folder(endpoint: str) -> Path:
 
 
 def names() -> Sequence[str]:
-    """The endpoints that something was ever served on, by name."""
     return sorted(path.parent.name for path in (home.home() / "endpoints").glob(f"*/{STATE}"))
 
 
 def folders() -> Sequence[str]:
-    """The endpoints that have a folder: a first candidate is measured before anything is live."""
     return sorted(path.name for path in (home.home() / "endpoints").glob("*") if path.is_dir())
 
 
@@ -86,6 +84,8 @@ def live(endpoint: str) -> Live | None:
 
 
 served = live  # nobody else writes that file
+log, failure = processes.log, processes.failure
+check_launch = deployments.check_launch
 reserve = p95_ms = None  # no other machine releases here, and the evidence is measured here
 
 
@@ -104,24 +104,20 @@ def switch(endpoint: str, to: Live | None) -> None:
 
 
 def other_slot(endpoint: str) -> Path:
-    """The slot that is not live, for the next version."""
     current = live(endpoint)
     occupied = current.server.slot.name if current else SLOTS[1]
     return folder(endpoint) / next(name for name in SLOTS if name != occupied)
 
 
 def locked(endpoint: str) -> AbstractContextManager[None]:
-    """Hold the endpoint: starting, stopping and switching happen one at a time."""
     return files.locked(folder(endpoint) / "lock")
 
 
 def router(endpoint: str) -> Router | None:
-    """The endpoint's router, if it runs."""
     return process.find(folder(endpoint) / ROUTER)
 
 
 def collected(endpoint: str, since: float | None = None) -> Iterator[Mapping[str, Any]]:
-    """What the router wrote down, the oldest first."""
     running = router(endpoint)
     if running is not None:
         running.refresh()  # what waits in it is written out
@@ -131,13 +127,11 @@ def collected(endpoint: str, since: float | None = None) -> Iterator[Mapping[str
 
 
 def exposed(endpoint: str, experiment: str) -> Iterator[Mapping[str, Any]]:
-    """The routing keys that the router has split for the experiment."""
     path = folder(endpoint) / EXPOSED / f"{experiment}.jsonl"
     return files.json_lines(path) if path.is_file() else iter(())
 
 
 def url(endpoint: str) -> str | None:
-    """The address that requests are posted to; None when they would not be answered."""
     running, current = router(endpoint), live(endpoint)
     return running.url if running and current and server.is_up(current.server) else None
 
@@ -212,7 +206,6 @@ def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
 
 
 def stop(endpoint: str) -> bool:
-    """Stop every process of the endpoint, and keep its state; whether one ran."""
     with locked(endpoint):
         slots = [path for path in folder(endpoint).iterdir() if path.is_dir()]
         # The router first: the servers behind it then answer the requests in flight.
@@ -221,10 +214,6 @@ def stop(endpoint: str) -> bool:
 
 
 def stop_idle(endpoint: str) -> None:
-    """Stop every server that has no part in the state; the caller holds the endpoint.
-
-    The router is stopped with the last of them.
-    """
     current = live(endpoint)
     used = {folder(endpoint) / ROUTER} if current else set()
     if current:
@@ -235,10 +224,6 @@ def stop_idle(endpoint: str) -> None:
 
 
 def begin(slot: Path, launch: Launch) -> Callable[[], Server]:
-    """Start a server in the slot; the returned function waits until it answers.
-
-    Raises, as that function does, what `server.start` raises.
-    """
     starting = server.begin(slot, launch)
     return lambda: server.wait_until_ready(starting)
 
@@ -271,30 +256,21 @@ def candidate(launch: Launch) -> Iterator[Candidate]:
             processes.stop(slot)
 
 
-def log(slot: Path) -> Path:
-    """The output of the slot's server."""
-    return processes.log(slot)
-
-
 def is_up(deployment: Server) -> bool:
-    """Whether that server still runs and still listens on its port."""
     return server.is_up(deployment)
 
 
 def score(deployment: Server, body: Mapping[str, object]) -> Answer:
-    """Post one request to this server; raises OSError or HTTPException without an answer."""
     return server.score(deployment.port, body)
 
 
 def ask(endpoint: str, body: Mapping[str, object]) -> Answer:
-    """Post one request to the endpoint, as callers do; raises as `score`, and nothing-served."""
     if (running := router(endpoint)) is None:
         raise nothing_served(endpoint)
     return server.score(running.port, body)
 
 
 def resident(deployment: Server) -> tuple[float, float] | None:
-    """The resident bytes of the server and its workers, now; None when it has ended."""
     try:
         process = psutil.Process(deployment.pid)
         family = [process, *process.children(recursive=True)]
@@ -303,18 +279,7 @@ def resident(deployment: Server) -> tuple[float, float] | None:
         return None
 
 
-def failure(slot: Path, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
-    """The error for a server that failed, with the end of its log."""
-    return processes.failure(slot, code, what, expected, hint)
-
-
-def check_launch(launch: Launch) -> None:
-    """As `deployments.check_launch`, whose settings are in the endpoint's state."""
-    deployments.check_launch(launch, folder(launch.endpoint) / STATE)
-
-
 def nothing_served(endpoint: str) -> Refused:
-    """The error for an endpoint that no model was promoted to."""
     return Refused(
         Problem(
             "nothing-served",

@@ -89,11 +89,7 @@ def _answers(port: int) -> bool:
 
 
 def serve_pages(port: int | None, ready: Callable[[str], None]) -> None:
-    """Serve MLflow's own pages until Ctrl-C or SIGTERM; `ready` is called with the address.
-
-    Raises Refused when the port is taken, when there is no store, and with the end of MLflow's log
-    when MLflow exits.
-    """
+    """MLflow's pages: see `ml.backends.base.Backend`."""
     if port is not None and not processes.port_is_free(port):
         raise processes.port_in_use(port, "leave --port out for a free one")
     port = port or processes.free_port()

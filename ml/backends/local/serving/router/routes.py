@@ -1,8 +1,7 @@
 """Decides which deployment gets a request: weights, sticky keys, the explicit header, mirrors.
 
 The routes are a file that the endpoint writes and the router reads; nothing else tells the router
-where to send anything. They follow managed online endpoints:
-learn.microsoft.com/azure/machine-learning/how-to-safely-rollout-online-endpoints.
+where to send anything.
 """
 
 from __future__ import annotations
