@@ -184,7 +184,7 @@ def identity_of(parameters: Mapping[str, Any], *contents: Any) -> Iterator[bytes
             yield _text(array.tolist())
         else:
             yield f"{array.dtype.str} {array.shape}".encode()
-            yield memoryview(np.ascontiguousarray(array).view(np.uint8).reshape(-1))
+            yield np.ascontiguousarray(array).view(np.uint8).reshape(-1).data
 
 
 def _text(content: object) -> bytes:
