@@ -40,6 +40,10 @@ BENCHMARKS = {
         "benchmarks.router",
         "requests a second through the router over the server alone, four callers; at least 0.5",
     ),
+    "segments": (
+        "benchmarks.segments",
+        "CPU of LightGBM in segments of 100 trees over that without; at most 1.5",
+    ),
     "serving": (
         "benchmarks.serving",
         "the fast server's requests a second over azureml-inference-server-http's; at least 8",

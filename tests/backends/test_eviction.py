@@ -44,6 +44,32 @@ CHECKPOINTED = LOG + (
     "    (folder / 'new').write_text(str(step)); (folder / 'new').replace(checkpoint)\n"
     "    print('saved', step)\n"
 )
+# In its first start the node goes after two checkpoints: it does nothing more until then.
+BOOSTED = f"""
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+import numpy as np
+from ml.toolkit.training.boosting import Watch, boost_lightgbm, lightgbm
+from ml.toolkit.training.segments import checkpointed
+folder = Path(sys.argv[1])
+is_first = not (folder / "begun").exists()
+(folder / "begun").touch()
+draw = np.random.default_rng(0)
+rows, labels = draw.normal(size=(500, 5)), draw.integers(0, 2, 500)
+parameters = dict(objective="binary", bagging_fraction=0.5, bagging_freq=1, seed=1)
+parameters |= dict(deterministic=True, force_row_wise=True, num_threads=1, verbosity=-1)
+def look(trees, scores, again):
+    if is_first and len([*folder.glob("*/round-*")]) == 2:
+        print("two checkpoints", flush=True)
+        time.sleep(60)
+with checkpointed(folder):
+    data = lightgbm().Dataset(rows, labels)
+    booster = boost_lightgbm(parameters, data, 40, segment=10, watch=Watch(rows, 1, look))
+is_first = False
+other = boost_lightgbm(parameters, lightgbm().Dataset(rows, labels), 40, segment=10)
+print("the same:", other.model_to_string() == booster.model_to_string())
+"""
 
 
 def evicted(*after_s: float, notice_s: float = 0.0) -> LocalBackend:
@@ -337,3 +363,16 @@ def test_a_trial_that_waits_for_its_imports_is_evicted(home: Path, sweep: Sweeps
     )
     assert run.status == "Completed"
     assert [len(trial.restarts) for trial in run.trials] == [1, 1]
+
+
+def test_boosted_trees_survive(home: Path, command: Plans) -> None:
+    """The node goes after two segments; the next goes on there, and the trees are the same."""
+    plan = command(
+        BOOSTED, "python script.py ${{outputs.checkpoints}}", {"checkpoints": "uri_folder"}
+    )
+    run = evicted(10.0).run(plan)
+    assert run.status == "Completed", run.error
+    assert len(run.restarts) == 1
+    assert "the same: True" in printed(run)
+    # A machine that has much else to do may not come so far before.
+    assert ("two checkpoints" in printed(run)) == ("resumed after 20 rounds" in printed(run))

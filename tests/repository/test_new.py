@@ -90,7 +90,7 @@ def test_a_project_is_short(repository: Path, table: str, library: str) -> None:
     """
     write, target = TABLES[table]
     made = project(table, write(repository / "rows.csv"), Choices(target), model=library)
-    network = 10 if library == "torch" else 0
+    network = 12 if library == "torch" else 0
 
     def lines(*patterns: str) -> int:
         paths = [path for pattern in patterns for path in made.folder.glob(pattern)]

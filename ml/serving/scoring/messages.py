@@ -98,8 +98,12 @@ def reply(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, obje
     Raises ValueError for NaN and infinite numbers, which JSON does not have.
     """
     result = {**answer, "model_digest": model.digest}
-    json.dumps(result, allow_nan=False, default=str)
+    _STRICT.encode(result)
     return result
+
+
+# Made once: to make one takes longer than to write a small answer.
+_STRICT = json.JSONEncoder(allow_nan=False, default=str)
 
 
 def refusal(error: BadRequest) -> AMLResponse:

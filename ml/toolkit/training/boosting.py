@@ -152,11 +152,12 @@ def boost_lightgbm(
             if growth.measured(trees, value, larger, patience):
                 raise lgb.EarlyStopException(environment.iteration, [])
 
-    whole = lgb.Booster(model_str=segments.model.decode()) if segments.model else None
+    whole: Any = lgb.Booster(model_str=segments.model.decode()) if segments.model else None
     for first, end in pairwise((0, *growth.ends)):
         begin_with(first, end)
-    for trees in range(1, growth.trees + 1 if watch is not None else 1):
-        watch.look(whole, 0, trees, trees == rounds, True, trees in growth.ends)
+    if watch is not None:
+        for trees in range(1, growth.trees + 1):
+            watch.look(whole, 0, trees, trees == rounds, True, trees in growth.ends)
     for more in segments:
         booster = lgb.train(
             segments.seeded(parameters), data, more, valid_sets=sets[1:], callbacks=[after_round]

@@ -93,7 +93,7 @@ class Segments:
     not its own. `model` is what the last segment left, b"" before the first.
     """
 
-    def __init__(self, rounds: int, size: int, identity: Iterable[bytes]) -> None:
+    def __init__(self, rounds: int, size: int, identity: Iterable[bytes | memoryview]) -> None:
         if rounds < 1 or size < 1:
             raise ValueError(f"{rounds} rounds in segments of {size}: expected one at least")
         self._total, self._size = rounds, size
@@ -102,7 +102,8 @@ class Segments:
         if folder is not None:
             digest = hashlib.sha256(f"{rounds} {size}".encode())
             for content in identity:
-                digest.update(len(content).to_bytes(8, "little") + content)
+                digest.update(len(content).to_bytes(8, "little"))
+                digest.update(content)
             self._place = folder / digest.hexdigest()[:16]
             self._restore()
 
@@ -124,11 +125,12 @@ class Segments:
     def seeded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters for the segment that grows: the first has the seeds as they are."""
         shift = self.number * _STRIDE
+        if not shift:
+            return dict(parameters)
         names = {name for name in parameters if name.endswith("seed") or name == "random_state"}
         names -= {"data_random_seed"}  # of the bins, which all segments share
-        if shift and not names:
-            return {**parameters, "seed": shift % _SEEDS}
-        return {**parameters, **{name: (parameters[name] + shift) % _SEEDS for name in names}}
+        seeds = {name: (int(parameters[name]) + shift) % _SEEDS for name in names}
+        return {**parameters, **(seeds or {"seed": shift % _SEEDS})}
 
     def grown(self, model: bytes, trees: int) -> None:
         """Keep what a segment left: the whole model, of so many trees."""
@@ -170,16 +172,26 @@ class Segments:
         return sorted(self._place.glob(f"{_PREFIX}*"), reverse=True)
 
 
-def identity_of(parameters: Mapping[str, Any], *contents: Any) -> Iterator[bytes]:
-    """Bytes that differ where a training would: parameters, and arrays, texts or None."""
+def identity_of(parameters: Mapping[str, Any], *contents: Any) -> Iterator[bytes | memoryview]:
+    """Bytes that differ where a training would: of parameters, and of arrays, texts, numbers or
+    None.
+    """
     deciding = {name: of for name, of in parameters.items() if name not in _BESIDE}
-    yield json.dumps(deciding, sort_keys=True, default=str).encode()
+    yield _text(deciding)
     for content in contents:
-        if isinstance(content, np.ndarray):
-            yield f"{content.dtype.str} {content.shape}".encode()
-            yield np.ascontiguousarray(content).data.cast("B") if content.size else b""
+        array = np.asarray(content)
+        if array.dtype.hasobject or not array.size:
+            yield _text(array.tolist())
         else:
-            yield json.dumps(content, default=str).encode()
+            yield f"{array.dtype.str} {array.shape}".encode()
+            yield np.ascontiguousarray(array).view(np.uint8).reshape(-1).data
+
+
+def _text(content: object) -> bytes:
+    def name(other: Any) -> str:  # an objective of the project's own
+        return str(getattr(other, "__qualname__", other))
+
+    return json.dumps(content, sort_keys=True, default=name).encode()
 
 
 def _write(path: Path, content: bytes) -> None:

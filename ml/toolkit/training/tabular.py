@@ -243,9 +243,8 @@ def evaluate(
         ]
         for of in (project.fit(dataset, settings, seed + more) for more in REFITS)
     ]
-    taken, explained = columns.matrix(dataset.test.rows), model_of.contributions
-    if not isinstance(explained, str):
-        explained = explained(options.model, taken[:EXPLAINED])
+    taken, explain = columns.matrix(dataset.test.rows), model_of.contributions
+    explained = explain if isinstance(explain, str) else explain(options.model, taken[:EXPLAINED])
     with tracking() as tracker:
         try:
             evaluation = measurement.evaluate(

@@ -291,6 +291,25 @@ def test_the_checkpoint_of_another_training_is_not_taken(
     assert "resumed" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.zeros(4), np.zeros((2, 2))),
+        (np.zeros(4), np.zeros(4, np.float32)),
+        (np.arange(5000), np.where(np.arange(5000) == 2500, 0, np.arange(5000))),
+        (None, np.zeros(0)),
+        ([1, 2], [1, 3]),
+        ("auto", [0]),
+        (np.array(["a", None], object), np.array(["b", None], object)),
+    ],
+    ids=range(7),
+)
+def test_what_differs_is_another_training(one: Any, other: Any) -> None:
+    """Arrays by shape, type and each value; lists, texts, and what is missing."""
+    pairs = [[*map(bytes, segments.identity_of({}, of))] for of in (one, one, other)]
+    assert pairs[0] == pairs[1] != pairs[2]
+
+
 def test_another_number_of_threads_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
