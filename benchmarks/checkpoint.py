@@ -50,9 +50,7 @@ class Training:
 
     def megabytes(self) -> float:
         """What a checkpoint of it holds."""
-        states = [
-            of for state in self.optimiser.state.values() for of in state.values()
-        ]
+        states = [of for state in self.optimiser.state.values() for of in state.values()]
         return sum(of.nbytes for of in [*self.model.parameters(), *states]) / 1e6
 
     def epoch(self, steps: int, save: Save | None) -> tuple[float, float]:
@@ -137,7 +135,9 @@ def main(quick: bool) -> float:
                     ours.finish()
                     shutil.rmtree(folder / "old", ignore_errors=True)
         megabytes = training.megabytes()
-    print(f"{megabytes:.0f} MB, an epoch of {steps} steps, {rounds} rounds, {torch.get_num_threads()} threads")
+    print(
+        f"{megabytes:.0f} MB, an epoch of {steps} steps, {rounds} rounds, {torch.get_num_threads()} threads"
+    )
     usual = statistics.median(seconds for seconds, _ in rows["none"])
     print(f"{'':16} {'blocked ms':>10} {'epoch s':>9} {'cost of the epoch':>18}")
     medians = {}
