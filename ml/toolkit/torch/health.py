@@ -241,7 +241,7 @@ class Watchdog:
 
     def _tell(self, stalled: bool) -> None:
         where, waits = _where()
-        entry = {"at": time.monotonic(), "beats": self._beats, "stalled": stalled}
+        entry: dict[str, Any] = {"at": time.monotonic(), "beats": self._beats, "stalled": stalled}
         entry |= {"where": where, "waits": waits}
         self._store.set(f"rank {self._world.rank}", json.dumps(entry))
 
