@@ -37,9 +37,11 @@ publish-wheel: ## attach the wheel to the release of its tag: make publish-wheel
 quick: $(TESTED) ## the quick tests alone
 	@$(PYTEST) $(ARGS)
 
+# Two words of ARGS choose what is run, the others are pytest's.
+CHOICES := attacks checkpoint
 .PHONY: torture
-torture: $(TESTED) ## every round of the randomised tests (an hour); ARGS=attacks: the attacks alone
-	@$(PYTEST) $(if $(filter attacks,$(ARGS)),-m attack,-m torture --torture --hypothesis-profile deep) $(filter-out attacks,$(ARGS))
+torture: $(TESTED) ## every round of the randomised tests (an hour); ARGS=attacks, ARGS="checkpoint --quick": those alone
+	@$(PYTEST) $(if $(filter attacks,$(ARGS)),-m attack,-m torture --torture --hypothesis-profile deep) $(if $(filter checkpoint,$(ARGS)),tests/toolkit/torch/test_kills.py) $(filter-out $(CHOICES),$(ARGS))
 
 .PHONY: schema
 schema: setup ## write the JSON Schema that editors check release.yml by

@@ -16,6 +16,10 @@ BENCHMARKS = {
         "benchmarks.canary",
         "upper end of the false-alarm rate's interval over the stated level; at most 1",
     ),
+    "checkpoint": (
+        "benchmarks.checkpoint",
+        "milliseconds that torch.save of 403 MB blocks a training over ours; at least 60",
+    ),
     "faq-recipe": (
         "benchmarks.faq_recipe",
         "our error at rank 1 over the reference recipe's, the worst data set; at most 0.7",
@@ -23,6 +27,10 @@ BENCHMARKS = {
     "infra-preview": (
         "benchmarks.infra_preview",
         "CPU of previewing three stacks over running the three bare programs; at most 1.5",
+    ),
+    "loader": (
+        "benchmarks.loader",
+        "rows a second of our batches over a plain DataLoader's; at least 10",
     ),
     "propose": (
         "benchmarks.propose",
@@ -63,6 +71,10 @@ BENCHMARKS = {
     "sweep-overhead": (
         "benchmarks.sweep_overhead",
         "24 trials of 0.5 s in a sweep over two forked workers; at most 1.25",
+    ),
+    "two-processes": (
+        "benchmarks.two_processes",
+        "a step by one process of one thread over one by two gloo processes; at least 1.6",
     ),
     "startup": ("benchmarks.startup", "`ml --help` over starting Python alone"),
 }

@@ -19,6 +19,7 @@ PAGES = [
     *("README.md", "CONTRIBUTING.md", "infra/README.md", "policies/README.md"),
     *("ml/projects/README.md", "ml/release/README.md", "ml/sweeps/README.md"),
     *("ml/backends/local/README.md", "ml/backends/azure/README.md"),
+    "ml/toolkit/torch/README.md",
 ]
 # Not run from here: `make test` runs this test.
 SKIPPED = {"make test"}

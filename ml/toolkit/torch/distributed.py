@@ -102,6 +102,21 @@ class World:
         np.random.seed(int(words[1]))
 
 
+class RankLost(SystemExit):
+    """Another process of the job is gone; ends a script with the sentence and no traceback."""
+
+    def __init__(self, rank: int, cause: str) -> None:
+        super().__init__(
+            f"error[rank-lost]: process {rank} lost another process of the job: {cause}\n"
+            "  hint: read the log of the process that ended first; started again, the training "
+            "goes on from its last checkpoint"
+        )
+
+
+# What gloo and NCCL say of a process that has died or no longer answers.
+_LOST = ("closed by peer", "reset by peer", "Timed out", "timeout", "Broken pipe", "remote process")
+
+
 class Metrics:
     """Means and ratios of a metric's parts, right with batches and ranks of different sizes.
 
@@ -141,8 +156,8 @@ def distributed(
 
     gloo joins processes on CPUs; on GPUs NCCL sums gradients and gloo the small things. Each
     process gets the GPU of its local rank. With `seed` first weights are alike in every process:
-    `World.seed` gives each its own afterwards. A collective that takes longer than `timeout_s`, as
-    with a process that died, raises.
+    `World.seed` gives each its own afterwards. Raises RankLost where another process died, or did
+    not come to a collective within `timeout_s`.
     """
     rank, size, local_rank, local_size = _ranks(os.environ)
     # Azure ML sets them for pytorch; Open MPI's processes find the master by another name.
@@ -167,6 +182,11 @@ def distributed(
         world.seed(seed, shared=True)
     try:
         yield world
+    except RuntimeError as error:
+        cause = str(error).partition("\n")[0]
+        if size > 1 and any(word in cause for word in _LOST):
+            raise RankLost(rank, cause) from error
+        raise
     finally:
         dist.destroy_process_group()
 

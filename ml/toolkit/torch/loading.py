@@ -196,6 +196,7 @@ class Batches:
         self.epoch = self.step = 0
         self.waited_s = self.taken_s = 0.0
         self.samples = 0
+        self._idle: list[tuple[torch.cuda.Event, ...]] = []
         self._source, self._world = source, world
         self._batch, self._micro_batches, self._seed = batch, micro_batches, seed
         self._block, self._blocks = block, blocks
@@ -217,7 +218,7 @@ class Batches:
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="loading")
         waiting: deque[Future[list[Batch]]] = deque()
         try:
-            number = self.step
+            number, gpu = self.step, self._world.device.type == "cuda"
             while True:
                 for rows in islice(steps, self._ahead - len(waiting)):
                     waiting.append(pool.submit(self._load, rows, self.epoch, number))
@@ -230,7 +231,11 @@ class Batches:
                 self.step += 1
                 self.samples += sum(len(next(iter(of.values()))) for of in loaded)
                 self.waited_s += given - began
+                if gpu:
+                    self._idle[-1:] = [(*of, _event()) for of in self._idle[-1:]]
                 yield loaded
+                if gpu:
+                    self._idle.append((_event(),))
                 self.taken_s += time.perf_counter() - began
         finally:
             pool.shutdown(cancel_futures=True)
@@ -249,10 +254,16 @@ class Batches:
 
     def rates(self) -> dict[str, float]:
         """Rows a second of this process, and the share of time that the loop waited for them, since
-        the last call.
+        the last call; on a GPU also the share in which that had nothing to do between two steps.
         """
         taken = max(self.taken_s, 1e-9)
         rates = {"samples_per_second": self.samples / taken, "waiting_share": self.waited_s / taken}
+        pairs = [of for of in self._idle if len(of) == 2]
+        if pairs:
+            pairs[-1][1].synchronize()
+            idle_s = sum(done.elapsed_time(given) for done, given in pairs) / 1e3
+            rates["gpu_waiting_share"] = idle_s / taken
+        self._idle.clear()
         self.samples, self.waited_s, self.taken_s = 0, 0.0, 0.0
         return rates
 
@@ -296,3 +307,10 @@ class Batches:
                 values = self._transform(values, np.random.default_rng(place))
             batches.append({name: torch.from_numpy(of) for name, of in values.items()})
         return batches
+
+
+def _event() -> torch.cuda.Event:
+    """The moment at which the GPU comes to this point of its work."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event

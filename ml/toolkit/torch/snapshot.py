@@ -128,13 +128,14 @@ class Stager(AsyncStager):  # type: ignore[misc]
 
     def stage(self, state_dict: dict[str, torch.Tensor]) -> Future[dict[str, torch.Tensor]]:
         """The copy of the state, when it is whole."""
+        local = {name: _local(tensor) for name, tensor in state_dict.items()}
         for name in self.volatile & state_dict.keys():
-            self._copy(name, _local(state_dict[name]))
+            self._copy(name, local[name])
         begun = None
         if self._stream is not None:
             begun = torch.cuda.Event()
             begun.record()
-        return self._thread.submit(self._rest, dict(state_dict), begun)
+        return self._thread.submit(self._rest, dict(state_dict), local, begun)
 
     def close(self) -> None:
         """Forget the buffers and end the thread."""
@@ -142,20 +143,23 @@ class Stager(AsyncStager):  # type: ignore[misc]
         self._buffers.clear()
 
     def _rest(
-        self, state: dict[str, torch.Tensor], begun: torch.cuda.Event | None
+        self,
+        state: dict[str, torch.Tensor],
+        local: dict[str, torch.Tensor],
+        begun: torch.cuda.Event | None,
     ) -> dict[str, torch.Tensor]:
         if self._stream is not None and begun is not None:
             with torch.cuda.stream(self._stream):
                 self._stream.wait_event(begun)
-                self._copy_all(state)
+                self._copy_all(local)
             self._stream.synchronize()
         else:
-            self._copy_all(state)
+            self._copy_all(local)
         return {name: self._staged(name, tensor) for name, tensor in state.items()}
 
-    def _copy_all(self, state: Mapping[str, torch.Tensor]) -> None:
-        for name in state.keys() - self.volatile:
-            self._copy(name, _local(state[name]))
+    def _copy_all(self, local: Mapping[str, torch.Tensor]) -> None:
+        for name in local.keys() - self.volatile:
+            self._copy(name, local[name])
 
     def _copy(self, name: str, tensor: torch.Tensor) -> None:
         self._buffer(name, tensor).copy_(tensor, non_blocking=name not in self.volatile)

@@ -65,7 +65,8 @@ def start(function: Callable[..., Any], size: int, logs: Path, *arguments: Any) 
         _CONTEXT.Process(target=_rank, args=(function, rank, size, port, logs, arguments))
         for rank in range(size)
     ]
-    for process in processes:
+    for rank, process in enumerate(processes):
+        (logs / f"{rank}.txt").touch()
         process.start()
     return Ranks(processes, logs)
 
@@ -110,3 +111,11 @@ def _rank(
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until it holds; an error after TIMEOUT_S."""
+    ends = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < ends, "it did not happen"
+        time.sleep(0.01)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo  # what the first step of an optimiser imports
 from torch import nn
 
 from ml.toolkit.torch.checkpoints import Checkpoints
