@@ -287,7 +287,7 @@ def read_date(text: str, order: str) -> datetime | None:
         if match := _SLASHES.fullmatch(text):
             first, second, year, *clock = (int(of or 0) for of in match.groups())
             month, day = (first, second) if order == "month-first" else (second, first)
-            return datetime(year, month, day, *clock)
+            return datetime(year, month, day, clock[0], clock[1], clock[2])
     except (ValueError, OverflowError):
         pass
     return None

@@ -95,7 +95,8 @@ def calibrated(
         odds = calibration["slope"] * np.log(inside / (1 - inside)) + calibration["intercept"]
         return np.asarray(1 / (1 + np.exp(-odds)), dtype=np.float64)
     if calibration["kind"] == "isotonic":
-        return np.interp(answer, calibration["scores"], calibration["shares"])
+        curve = np.interp(answer, calibration["scores"], calibration["shares"])
+        return np.asarray(curve, dtype=np.float64)
     raise ValueError(f"a calibration of the kind {calibration['kind']}")
 
 
