@@ -230,7 +230,8 @@ def _same_in_groups(
         if other.name == column.name or not other.used:
             continue
         of_rows, different = _places(problem.table.frame[other.name].iloc[rows])
-        if different < GROUPS // 4:
+        # What has more values than the groups is the finer one.
+        if not GROUPS // 4 <= different <= len(np.unique(codes)):
             continue
         pairs = len(np.unique(codes * (different + 1) + of_rows))
         by_chance = len(np.unique(codes * (different + 1) + np.roll(of_rows, len(rows) // 3)))

@@ -166,26 +166,6 @@ def test_the_target_encoded_among_the_columns_is_told(tmp_path: Path, fit: Fit) 
     assert "5.00%" in checks["imbalance"] and "accuracy" in checks["imbalance"]
 
 
-def test_rows_that_hang_together_are_told(tmp_path: Path, fit: Fit) -> None:
-    """A column of groups, and a time: folds that are drawn at random know too much. Not where the
-    spec says which rows judge.
-    """
-    rows = [
-        dict(row, customer=f"c{at % 40}", day=f"2026-{at % 12 + 1:02}-01", first=int(at < 90))
-        for at, row in enumerate(people(160))
-    ]
-    table = write(tmp_path / "table", rows)
-
-    def warned(**job: Any) -> set[str]:
-        folder, _ = fit(table, **job)
-        facts = json.loads((folder / "settings.json").read_text())["automl"]
-        findings = [of["found"] for of in facts["guardrails"] if of["check"] == "validation"]
-        return {found.partition(":")[0] for found in findings}
-
-    assert warned(n_cross_validations=2) == {"customer", "day"}
-    assert warned(cv_split_column_names=["first"]) == set()
-
-
 def changed(rows: Any, **columns: Callable[[int, Mapping[str, object]], object]) -> Any:
     return [{**row, **{k: of(at, row) for k, of in columns.items()}} for at, row in enumerate(rows)]
 
