@@ -23,7 +23,7 @@ Fit = Callable[[Values, NDArray[Any]], Calibration]
 # (≪ 1000) since it then tends to overfit" (scikit-learn's user guide, 1.16.3).
 ISOTONIC_ROWS = 1_000
 # Rows of the rarer class for each fold, and the share of the log loss that is to be gained.
-FEWEST, GAIN = 15, 0.01
+FEWEST, GAIN = 15, 0.002
 
 
 def sigmoid(answers: Values, labels: NDArray[Any]) -> Calibration:

@@ -72,9 +72,9 @@ def test_probabilities_are_calibrated_again(
     """Of rows that were weighed or drawn otherwise a model says too much: the mean probability is
     the share of the class again, and what serves says the same.
     """
-    rows = people(1500)
+    rows = people(4000)
     draw = np.random.default_rng(0)
-    rows = [row for row in rows if row["churn"] == "No" or draw.uniform() < 0.12]
+    rows = [row for row in rows if row["churn"] == "No" or draw.uniform() < 0.08]
     table = write(tmp_path / "table", rows)
     settings = of_family(name, "classification") | {"n_estimators": 40, "balance": balance}
     if name == "logistic_regression":
