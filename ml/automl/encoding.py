@@ -19,6 +19,7 @@ from ml.serving.scoring.columns import PARTS, Input, days, places, read_date, wo
 
 # Words of a text that have a column, at most, and rows for each of them.
 MOST_WORDS, ROWS_OF_WORD = 200, 10
+# The code of a missing value.
 _MISSING = -1
 
 
@@ -106,10 +107,12 @@ def _codes(table: Table, column: str, rows: Rows) -> NDArray[np.int64]:
 
 
 def _encoder(regression: bool, classes: int) -> Any:
+    from sklearn.model_selection import KFold, StratifiedKFold
     from sklearn.preprocessing import TargetEncoder
 
     kind = "continuous" if regression else "multiclass" if classes else "binary"
-    return TargetEncoder(target_type=kind, smooth="auto", random_state=0)
+    others = (KFold if regression else StratifiedKFold)(5, shuffle=True, random_state=0)
+    return TargetEncoder(target_type=kind, smooth="auto", cv=others)
 
 
 def _means(
@@ -142,27 +145,43 @@ def matrix(
     """
     inputs = [Input(entry) for entry in document["inputs"]]
     starts = np.cumsum([0, *(len(of.names) for of in inputs)])
+    # First, since scikit-learn needs room for it.
+    crossed = {
+        at: _crossed(table, of.name, rows, fitted, document).astype(np.float32)
+        for at, of in enumerate(inputs)
+        if fitted is not None and "means" in document["inputs"][at]
+    }
     numbers = np.empty((len(rows), int(starts[-1])), dtype=np.float32)
-    for entry, of, low, high in zip(
-        document["inputs"], inputs, starts[:-1], starts[1:], strict=True
-    ):
-        values = table.frame[of.name]
-        if str(values.dtype) != "category":
-            numbers[:, low] = values.to_numpy()[rows]
-            if "fill" in entry:
-                numbers[np.isnan(numbers[:, low]), low] = entry["fill"]
-            continue
-        codes = _codes(table, of.name, rows)
-        if "means" in entry and fitted is not None:
-            encoder = _encoder(fitted.dtype.kind == "f", len(document["classes"]))
-            numbers[:, low:high] = encoder.fit_transform(codes.reshape(-1, 1), fitted[rows])
-            continue
-        present, at = np.unique(codes, return_inverse=True)
-        texts = values.cat.categories
-        of_values = np.empty((len(present), high - low), dtype=np.float32)
-        for place, code in enumerate(present.tolist()):
-            of_values[place] = of.numbers(None if code == _MISSING else str(texts[code]))
-        numbers[:, low:high] = of_values[at]
+    for at, of in enumerate(inputs):
+        part = slice(starts[at], starts[at + 1])
+        values, fill = table.frame[of.name], document["inputs"][at].get("fill")
+        if at in crossed:
+            numbers[:, part] = crossed.pop(at)
+        elif str(values.dtype) == "category":
+            codes = values.cat.codes.to_numpy()[rows]
+            numbers[:, part] = _of_texts(of, values.cat.categories, codes)[codes]
+        else:
+            numbers[:, starts[at]] = values.to_numpy()[rows]
+        if fill is not None:
+            numbers[np.isnan(numbers[:, starts[at]]), starts[at]] = fill
+    return numbers
+
+
+def _crossed(
+    table: Table, name: str, rows: Rows, labels: NDArray[Any], document: Mapping[str, Any]
+) -> NDArray[np.float64]:
+    """For each of these rows the means of others."""
+    encoder = _encoder(labels.dtype.kind == "f", len(document["classes"]))
+    codes = _codes(table, name, rows).reshape(-1, 1)
+    return np.asarray(encoder.fit_transform(codes, labels[rows]))
+
+
+def _of_texts(of: Input, texts: Sequence[Any], codes: NDArray[Any]) -> NDArray[np.float32]:
+    """What serves computes of each text there, and last of a missing one, whose code is -1."""
+    numbers = np.empty((len(texts) + 1, len(of.names)), dtype=np.float32)
+    for place in np.flatnonzero(np.bincount(codes.astype(np.int64) + 1)).tolist():
+        text = None if place == 0 else str(texts[place - 1])
+        numbers[place - 1] = of.numbers(text)
     return numbers
 
 

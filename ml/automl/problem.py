@@ -175,7 +175,7 @@ def prepare(job: Job, training: Path, validated: Path | None, tested: Path | Non
     labels = table.labels
     if classes:
         number = {name: at for at, name in enumerate(classes)}
-        labels = np.array([number[of] for of in table.labels], dtype=np.int64)
+        labels = np.fromiter((number[of] for of in table.labels), np.int64, len(table))
     task: Task = "regression" if not is_class else "binary" if len(classes) == 2 else "multiclass"
     starts = np.cumsum([0, *lengths])
     ranges = [np.arange(low, high) for low, high in pairwise(starts)]
@@ -194,6 +194,7 @@ def prepare(job: Job, training: Path, validated: Path | None, tested: Path | Non
         if classes and len(np.unique(labels[train])) < 2:
             stop("one-class", "a fold is fitted on rows of one class", "two in each")
     shuffled = judged is None and not table.splits and not choices.time
+    tables.give_back()
     return Problem(job, table, task, labels, classes, fitted, folds, test, sentence, shuffled)
 
 

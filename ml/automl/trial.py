@@ -263,10 +263,7 @@ def _facts(
         rows = problem.matrix(document, problem.test)
         tested = problem.score(problem.test, members.predict(rows.astype(np.float64)))
     plain = {of: value for of, value in sampled.items() if of != "members"}
-    columns = {
-        column.name: problem.table.frame[column.name].iloc[trial.fitted]
-        for column in problem.table.columns
-    }
+    values = {column.name: problem.table.frame[column.name] for column in problem.table.columns}
     return {
         "seed": problem.job.seed,
         "hyperparameters": {"family": name, **plain},
@@ -277,7 +274,7 @@ def _facts(
             "folds": [dict(fold) for fold in trial.folds],
             "rows": {"fitted": len(trial.fitted), "test": len(problem.test)},
             "test": tested,
-            "trained_on": content(columns, problem.labels_of(trial.fitted)),
+            "trained_on": content(values, problem.labels_of(trial.fitted), trial.fitted),
             "columns": [{**vars(column), "used": column.used} for column in problem.table.columns],
             "guardrails": guardrails.report(problem, document),
             "notes": dict(trial.notes),

@@ -39,7 +39,7 @@ class Divided:
 
     def hold_out(self, rows: Rows, share: float) -> Fold:
         """The rows that are left, and about a share of them: the last ones if they have times."""
-        from sklearn.model_selection import GroupShuffleSplit, train_test_split
+        from sklearn.model_selection import GroupShuffleSplit
 
         if self.times is not None:
             times = np.sort(self.times[rows])
@@ -54,13 +54,11 @@ class Divided:
             splitter = GroupShuffleSplit(n_splits=1, test_size=share, random_state=self.seed)
             left, of = next(splitter.split(rows, groups=self.groups[rows]))
             return rows[left], rows[of]
-        labels = None if self.labels is None else self.labels[rows]
-        if labels is not None and min(np.unique(labels, return_counts=True)[1]) < 2:
-            labels = None
-        left, of = train_test_split(
-            np.arange(len(rows)), test_size=share, random_state=self.seed, stratify=labels
-        )
-        return rows[np.sort(left)], rows[np.sort(of)]
+        labels = np.zeros(len(rows), np.int64) if self.labels is None else self.labels[rows]
+        held = _drawn(labels, share, self.seed)
+        if not 0 < held.sum() < len(rows):
+            stop("too-few-rows", f"{share:g} of {len(rows)} rows leaves a part empty", "more rows")
+        return rows[~held], rows[held]
 
     def folds(self, rows: Rows, count: int) -> Sequence[Fold]:
         """So many folds. By time each is judged by rows later than all that it fits."""
@@ -104,6 +102,16 @@ class Divided:
         if different < count:
             found = f"`{self.by}` has {different} different values"
             stop("few-groups", found, f"{count} or more, one for each fold")
+
+
+def _drawn(labels: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
+    """About a share of the rows of each class; scikit-learn's split makes lists of many objects."""
+    order = np.lexsort((np.random.default_rng(seed).random(len(labels)), labels))
+    _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    place = np.arange(len(labels)) - np.repeat(starts, counts)
+    held = np.empty(len(labels), dtype=bool)
+    held[order] = place < np.round(share * np.repeat(counts, counts))
+    return held
 
 
 def divided(table: Table, labels: NDArray[Any] | None, choices: Choices, seed: int) -> Divided:
