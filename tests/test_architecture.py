@@ -58,7 +58,10 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.backends.azure*", ["ml.backends*", "ml.specs*", "ml.serving*", "infra.settings*"]),
     (
         "ml.backends.local*",
-        ["ml.backends*", "ml.specs*", "ml.sweeps*", "ml.automl*", "ml.serving*"],
+        [
+            *("ml.backends*", "ml.specs*", "ml.sweeps*", "ml.automl*", "ml.serving*"),
+            "ml.toolkit.data.mltables*",
+        ],
     ),
     ("ml.backends.*", ["ml.backends*", "ml.specs*", "ml.sweeps.objective*", "ml.serving*"]),
     ("ml.backends*", ["ml.specs*"]),

@@ -176,7 +176,7 @@ def _crossed(
     return np.asarray(encoder.fit_transform(codes, labels[rows]))
 
 
-def _of_texts(of: Input, texts: Sequence[Any], codes: NDArray[Any]) -> NDArray[np.float32]:
+def _of_texts(of: Input, texts: Any, codes: NDArray[Any]) -> NDArray[np.float32]:
     """What serves computes of each text there, and last of a missing one, whose code is -1."""
     numbers = np.empty((len(texts) + 1, len(of.names)), dtype=np.float32)
     for place in np.flatnonzero(np.bincount(codes.astype(np.int64) + 1)).tolist():

@@ -23,6 +23,8 @@ from ml.toolkit.training.boosting import lightgbm, threads
 Settings = Mapping[str, Any]
 # A distribution by Azure ML's name, with its arguments: ("quniform", 20, 300, 1).
 Space = Mapping[str, tuple[Any, ...]]
+# Rows that LightGBM's bins are made of (its own default is 200,000, in double precision).
+BINNED = 50_000
 CLASSIFICATION, REGRESSION = "classification", "regression"
 BOTH = frozenset({CLASSIFICATION, REGRESSION})
 
@@ -97,8 +99,13 @@ def _lightgbm(data: Numbers, settings: Settings, seed: int) -> Fitted:
         data.labels,
         weight=data.weights,
         categorical_feature=list(data.categorical),
-        params={"min_data_in_bin": 1 if len(data.labels) < 200 else 3, "verbosity": -1},
-    )
+        params={
+            "min_data_in_bin": 1 if len(data.labels) < 200 else 3,
+            "bin_construct_sample_cnt": BINNED,
+            "verbosity": -1,
+        },
+    ).construct()
+    del data  # LightGBM has bins now: the numbers are freed where the caller keeps none
     return _Booster(lgb.train(parameters, rows, rounds))
 
 

@@ -152,6 +152,7 @@ def prepare(job: Job, training: Path, validated: Path | None, tested: Path | Non
     """The rows of the search, in the order training, validation, test."""
     settings, choices, is_class = job.settings, job.choices, not job.is_regression
     target = str(settings["target"])
+    tables.give_back()
     parts = [
         tables.read(of, target, is_class=is_class) for of in (training, validated, tested) if of
     ]

@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from ml.serving.scoring.columns import MISSING, Kind, read_date
+from ml.toolkit.data import mltables
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = "MLTable"
+# Bytes of an array that is returned once it is freed (M_MMAP_THRESHOLD of glibc's malloc.h).
+LARGE, _MMAP_THRESHOLD = 1 << 20, -3
 # Rows of a file that are read at once.
 PART = 50_000
 # Rarer categories are to the model as if it had never seen them (`ml.serving.scoring.columns`).
@@ -41,7 +42,6 @@ PURPOSES: Mapping[str, str] = {
     **{"numeric": "numeric", "categorical": "categorical", "categoricalhash": "categorical"},
     **{"text": "words", "datetime": "date", "ignore": "aside"},
 }
-_ENCODINGS = {"utf8": "utf-8", "utf8bom": "utf-8-sig", "iso88591": "latin-1", "ascii": "ascii"}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?/\d\d?/\d{4}([T ]\d\d?:\d\d.*)?")
 
 
@@ -94,66 +94,33 @@ def read(folder: Path, target: str, *, is_class: bool = True) -> pd.DataFrame:
     Values that tables write for a missing one are missing; a target that `is_class`, and columns of
     true and false, are texts.
     """
-    document, steps = _document(folder)
-    files = _files(folder, document)
-    (how, options), *others = steps or [("", {})]
-    if how == "read_delimited":
-        frames = [_delimited(file, options, target, is_class) for file in files]
-    elif how == "read_parquet":
-        frames = [_parquet(file, target) for file in files]
-    else:
-        stop(
-            "bad-mltable",
-            f"{folder / FILE}: the first transformation is `{how}`",
-            "read_delimited or read_parquet",
-        )
-    rows = together(frames)
-    for name, given in others:
-        columns = [given] if isinstance(given, str) else list(given or ())
-        if name not in ("drop_columns", "keep_columns"):
-            known = "read_delimited, read_parquet, drop_columns, keep_columns"
-            stop("bad-mltable", f"{folder / FILE}: the transformation `{name}`", known)
-        if unknown := [of for of in columns if of not in rows.columns]:
-            names = ", ".join(map(str, rows.columns[:12]))
-            stop("bad-mltable", f"{folder / FILE}: `{name}` names `{unknown[0]}`", names)
-        rows = rows.drop(columns=columns) if name == "drop_columns" else rows[columns]
+    try:
+        table = mltables.describe(folder)
+        how, options = table["read"] or ["", {}]
+        files = [Path(file) for file in table["files"]]
+        if not (folder / mltables.FILE).is_file() or not files or not how:
+            raise mltables.Unreadable(f"{folder} has no MLTable that names and reads a file")
+        if how == "read_delimited":
+            frames = [_delimited(file, options, target, is_class) for file in files]
+        elif how == "read_parquet":
+            frames = [_parquet(file, target) for file in files]
+        else:
+            frames = [_compact(mltables.frame({**table, "columns": []}, None), target)]
+        rows = mltables.select(table, together(frames))
+    except mltables.Unreadable as error:
+        stop("bad-mltable", str(error), "one that reads files here, and keeps or drops columns")
     give_back()
     return rows
 
 
 def give_back() -> None:
-    """Return to the system what was freed: glibc would keep it, beside all that is fitted."""
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
-
-
-def _document(folder: Path) -> tuple[Mapping[str, Any], list[tuple[str, Any]]]:
-    try:
-        document = yaml.safe_load((folder / FILE).read_text(encoding="utf-8-sig"))
-        steps = [
-            (step, {}) if isinstance(step, str) else next(iter(step.items()))
-            for step in document.get("transformations") or ()
-        ]
-    except (OSError, yaml.YAMLError, AttributeError, TypeError, StopIteration) as error:
-        stop("bad-mltable", f"{folder / FILE}: {error}", "an MLTable file")
-    return document, [(str(name), options or {}) for name, options in steps]
-
-
-def _files(folder: Path, document: Mapping[str, Any]) -> list[Path]:
-    files: list[Path] = []
-    for entry in document.get("paths") or ():
-        kind, text = next(iter(entry.items())) if isinstance(entry, dict) else ("", entry)
-        place = folder / str(text)
-        if kind == "pattern":
-            files += sorted(folder.glob(str(text).removeprefix("./")))
-        else:
-            files += sorted(place.rglob("*")) if place.is_dir() else [place]
-    files = [file for file in files if not file.is_dir()]
-    if missing := [file for file in files if not file.is_file()]:
-        stop("bad-mltable", f"{folder / FILE}: there is no {missing[0]}", "a file on this machine")
-    if not files:
-        stop("bad-mltable", f"{folder / FILE} names no file", "`paths` with a file of rows")
-    return files
+    """Return to the system what was freed, and large arrays at once from now on: glibc would keep
+    tens of megabytes of a million rows beside all that is fitted.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
+        library.mallopt(_MMAP_THRESHOLD, LARGE)
+        library.malloc_trim(0)
 
 
 def _delimited(
@@ -163,14 +130,14 @@ def _delimited(
 
     known = {"delimiter", "encoding", "header", "empty_as_string", "infer_column_types"}
     if unknown := sorted({*options} - known - {"support_multi_line"}):
-        stop("bad-mltable", f"{file.parent / FILE}: `{unknown[0]}`", ", ".join(sorted(known)))
+        stop("bad-mltable", f"{file}: `{unknown[0]}`", ", ".join(sorted(known)))
     header = str(options.get("header") or "all_files_same_headers")
     if header == "no_header":
         stop("bad-mltable", f"{file}: `header: no_header`", "a header: requests name the columns")
     encoding = str(options.get("encoding") or "utf8")
     shared: dict[str, Any] = {
         "sep": options.get("delimiter") or ",",
-        "encoding": _ENCODINGS.get(encoding, encoding),
+        "encoding": mltables.ENCODINGS.get(encoding, encoding),
         "keep_default_na": False,
         "na_values": sorted(MISSING),
         "skipinitialspace": True,

@@ -104,14 +104,15 @@ def _fit(
     settings = {of: value for of, value in sampled.items() if of != "balance"}
     balance, seed = str(sampled.get("balance", "none")), problem.job.seed
 
-    def fit(numbers: Numbers, seed: int) -> Fitted:
-        return family.fit(sampling.balanced(numbers, balance, seed), settings, seed)
+    def fit(numbers: list[Numbers], seed: int) -> Fitted:
+        # Out of the list, so that a family which has its own form of them can free them.
+        return family.fit(sampling.balanced(numbers.pop(), balance, seed), settings, seed)
 
     train, judged = problem.folds[0]
     if size := rungs.size(train):
         sample = problem.sample(train, size)
         document = problem.encoding(sample)
-        model = fit(problem.numbers(document, sample), seed)
+        model = fit([problem.numbers(document, sample)], seed)
         answer = model.predict(problem.matrix(document, judged))
         answers = Answers([judged], [answer], problem.labels)
         rung = rungs.rung(size, problem.value(answers), predictions)
@@ -124,9 +125,11 @@ def _fit(
     rows, values, first = [], [], None
     for train, judged in problem.folds:
         document = problem.encoding(train)
-        numbers, of_judged = problem.numbers(document, train), problem.matrix(document, judged)
+        of_judged = problem.matrix(document, judged)
+        # Of many rows they are computed again, so that none lie beside LightGBM's own form.
+        numbers = None if rungs.size(train) else problem.numbers(document, train)
         for more in range(seeds):
-            model = fit(numbers, seed + more)
+            model = fit([numbers or problem.numbers(document, train)], seed + more)
             first = first or (document, model)
             rows.append(judged)
             values.append(model.predict(of_judged))
@@ -137,7 +140,7 @@ def _fit(
     else:
         first = None
         document = problem.encoding(problem.fitted)
-        final = fit(problem.numbers(document, problem.fitted), seed)
+        final = fit([problem.numbers(document, problem.fitted)], seed)
     answers = Answers(rows, values, problem.labels)
     trial = Trial([], "seeds" if is_one else "folds", answers, problem.fitted)
     return _saved(problem, folder, family, document, final, trial)

@@ -43,7 +43,7 @@ def test_rows_of_a_frequent_class_are_left_out() -> None:
 
 
 def test_rows_of_a_rare_class_are_made() -> None:
-    """Between neighbours of their class, below the rows as they were; a category is one of theirs."""
+    """Between neighbours of their class, below the others; a category is one of theirs."""
     before = numbers()
     after = sampling.balanced(before, "smote", 0)
     np.testing.assert_array_equal(after.table[:600], before.table)

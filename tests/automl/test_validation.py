@@ -34,7 +34,7 @@ def customers(count: int = 600, habit: float = 1.0) -> list[dict[str, object]]:
     draw = np.random.default_rng(0)
     habits, years = draw.normal(size=60), draw.integers(1950, 2005, 60)
     rows = []
-    for at in range(count):
+    for _ in range(count):
         of = int(draw.integers(60))
         is_yes = habit * habits[of] + draw.normal() > 0
         spent = round(float(draw.lognormal()), 3)
@@ -58,7 +58,7 @@ def months(count: int = 720, drift: float = 1.0) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("more", [{"n_cross_validations": 3}, {"validation_data_size": 0.25}])
 def test_none_of_a_group_is_divided(tmp_path: Path, more: dict[str, Any]) -> None:
-    """Neither between folds nor from the final test; every row judges once where there are folds."""
+    """Neither between folds nor from the final test; each row judges once, of folds."""
     tags = {"group_column_name": "customer"}
     of = problem(tmp_path, customers(), tags=tags, test_data_size=0.2, **more)
     groups = of.table.frame["customer"].to_numpy()
