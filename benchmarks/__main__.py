@@ -8,6 +8,10 @@ from importlib.util import find_spec
 
 # name → (module with `main(quick: bool) -> float`, what the ratio says)
 BENCHMARKS = {
+    "automl-memory": (
+        "benchmarks.automl_memory",
+        "peak of a trial on a million rows over its imports, over 3 tables; at most 1",
+    ),
     "azure-submit": (
         "benchmarks.azure_submit",
         "submit to running by `ml run --on azure` over a bare MLClient, stand-in; at most 1.1",

@@ -58,7 +58,10 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.backends.azure*", ["ml.backends*", "ml.specs*", "ml.serving.scoring*", "infra.settings*"]),
     (
         "ml.backends.local*",
-        ["ml.backends*", "ml.specs*", "ml.sweeps*", "ml.automl*", "ml.serving.scoring*"],
+        [
+            *("ml.backends*", "ml.specs*", "ml.sweeps*", "ml.automl*", "ml.serving.scoring*"),
+            "ml.toolkit.data.mltables*",
+        ],
     ),
     (
         "ml.backends.*",

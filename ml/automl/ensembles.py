@@ -1,7 +1,8 @@
 """Ensembles of trials, by what each answered to rows that it did not fit.
 
-Members are chosen as Caruana et al. 2004 ("Ensemble selection from libraries of models") do it:
-again and again the trial that improves the mean most, which may be one that is in it already.
+The members of a vote are chosen as Caruana et al. 2004 ("Ensemble selection from libraries of
+models") do it: again and again the trial that improves the mean most, which may be one that is in
+it already. A stack is a model of the members' answers (Wolpert 1992, "Stacked generalization").
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ from numpy.typing import NDArray
 from ml.serving.scoring.columns import FILE as COLUMNS
 from ml.serving.scoring.members import FILE as MEMBERS
 
-VOTING = "voting_ensemble"
-NAMES = frozenset({VOTING})
+VOTING, STACK = "voting_ensemble", "stack_ensemble"
+NAMES = frozenset({VOTING, STACK})
 ROUNDS = 12
+# Members of a stack: the best of each family before the second of any.
+MOST_STACKED = 5
+# Where one set of rows judges, these parts of it are answered by models of the others.
+PARTS = 5
 _FILE = "answers.npz"
+Predict = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -48,12 +54,52 @@ class Answers:
             rows = [file[f"rows_{at}"] for at in folds]
             return cls(rows, [file[f"values_{at}"] for at in folds], labels)
 
+    @property
+    def all(self) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """The answers of every fold, one below the other, and the labels of their rows."""
+        return np.concatenate(self.values), self.labels[np.concatenate(self.rows)]
+
+
+def crossed(
+    answers: Answers, fit: Callable[[NDArray[np.float64], NDArray[Any]], Predict], seed: int
+) -> Answers:
+    """What a model of answers says of them, each by one that was fitted to others: those of the
+    other folds, or where one set of rows judges, to the other parts of it.
+    """
+    first = answers.rows[0]
+    is_one_set = all(np.array_equal(first, of) for of in answers.rows)
+    values = []
+    for at, (rows, of) in enumerate(zip(answers.rows, answers.values, strict=True)):
+        if is_one_set:
+            part = np.random.default_rng(seed).permutation(len(rows)) % PARTS
+            out = [
+                (part == number, fit(of[part != number], answers.labels[rows[part != number]]))
+                for number in range(min(PARTS, len(rows)))
+            ]
+            parts = [(mask, predict(of[mask])) for mask, predict in out]
+            together = np.empty((len(rows), *parts[0][1].shape[1:]))
+            for mask, answer in parts:
+                together[mask] = answer
+            values.append(together)
+        else:
+            others = [number for number in range(len(answers.rows)) if number != at]
+            labels = answers.labels[np.concatenate([answers.rows[number] for number in others])]
+            predict = fit(np.concatenate([answers.values[number] for number in others]), labels)
+            values.append(predict(of))
+    return Answers(answers.rows, values, answers.labels)
+
 
 def mean(answers: Sequence[Answers], weights: Sequence[float]) -> Answers:
     """The weighted mean of answers to the same rows."""
     folds = zip(*(of.values for of in answers), strict=True)
     values = [np.average(of, axis=0, weights=weights) for of in folds]
     return Answers(answers[0].rows, values, answers[0].labels)
+
+
+def beside(answers: Sequence[Answers]) -> Answers:
+    """The answers to the same rows side by side, as a meta model takes them."""
+    folds = zip(*(of.values for of in answers), strict=True)
+    return Answers(answers[0].rows, [np.column_stack(of) for of in folds], answers[0].labels)
 
 
 def choose(answers: Sequence[Answers], value: Callable[[Answers], float]) -> Mapping[int, float]:
@@ -73,10 +119,16 @@ def choose(answers: Sequence[Answers], value: Callable[[Answers], float]) -> Map
     return {at: counts[at] / len(best[1]) for at in sorted(counts)}
 
 
-def gather(folders: Mapping[Path, float], into: Path) -> dict[str, float]:
-    """Copy the members' files and their columns into one folder; their names and weights there."""
+def stacked(families: Sequence[str]) -> list[int]:
+    """The numbers of the members of a stack, of trials by their families, the best first."""
+    turn = [families[:at].count(family) for at, family in enumerate(families)]
+    return sorted(sorted(range(len(families)), key=lambda at: (turn[at], at))[:MOST_STACKED])
+
+
+def gather(folders: Mapping[Path, float], into: Path) -> list[dict[str, Any]]:
+    """Copy the members' files and their columns into one folder; its entries of members.json."""
     into.mkdir(parents=True, exist_ok=True)
-    files: dict[str, float] = {}
+    entries: list[dict[str, Any]] = []
     columns = {(folder / COLUMNS).read_bytes() for folder in folders}
     assert len(columns) == 1, "the members were fitted on the same rows"
     (into / COLUMNS).write_bytes(columns.pop())
@@ -84,5 +136,5 @@ def gather(folders: Mapping[Path, float], into: Path) -> dict[str, float]:
         for member in json.loads((folder / MEMBERS).read_text(encoding="utf-8"))["members"]:
             name = f"member-{number}{Path(member['file']).suffix}"
             shutil.copyfile(folder / member["file"], into / name)
-            files[name] = weight * float(member["weight"])
-    return files
+            entries.append({**member, "file": name, "weight": weight * float(member["weight"])})
+    return entries

@@ -23,12 +23,10 @@ from ml.toolkit.training.boosting import lightgbm, threads
 Settings = Mapping[str, Any]
 # A distribution by Azure ML's name, with its arguments: ("quniform", 20, 300, 1).
 Space = Mapping[str, tuple[Any, ...]]
+# Rows that LightGBM's bins are made of (its own default is 200,000, in double precision).
+BINNED = 50_000
 CLASSIFICATION, REGRESSION = "classification", "regression"
 BOTH = frozenset({CLASSIFICATION, REGRESSION})
-# Of the difference between what was fitted and what is saved, as ONNX Runtime computes in single
-# precision and scikit-learn partly in double. `Family.in_steps` says whose rows may lie further
-# apart.
-ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
@@ -101,8 +99,13 @@ def _lightgbm(data: Numbers, settings: Settings, seed: int) -> Fitted:
         data.labels,
         weight=data.weights,
         categorical_feature=list(data.categorical),
-        params={"min_data_in_bin": 1 if len(data.labels) < 200 else 3, "verbosity": -1},
-    )
+        params={
+            "min_data_in_bin": 1 if len(data.labels) < 200 else 3,
+            "bin_construct_sample_cnt": BINNED,
+            "verbosity": -1,
+        },
+    ).construct()
+    del data  # LightGBM has bins now: the numbers are freed where the caller keeps none
     return _Booster(lgb.train(parameters, rows, rounds))
 
 
@@ -260,7 +263,7 @@ def _plain(module: str, classifier: str, regressor: str = "", **always: Any) -> 
             import_module(f"sklearn.{module}"), regressor if task == REGRESSION else classifier
         )
         seeded = {"random_state": seed} if "random_state" in estimator().get_params() else {}
-        return estimator(**settings, **always, **seeded)
+        return estimator(**{**always, **settings, **seeded})
 
     return make
 
@@ -277,7 +280,10 @@ _FOREST: Space = {
     "min_samples_leaf": ("choice", 1, 2, 4, 8, 16, 32),
     "max_features": ("choice", "sqrt", 0.3, 0.5, 0.8, 1.0),
 }
-_BALANCE: Mapping[str, Space] = {CLASSIFICATION: {"balance": ("choice", "none", "classes")}}
+# See `ml.automl.sampling`.
+_BALANCE: Mapping[str, Space] = {
+    CLASSIFICATION: {"balance": ("choice", "none", "classes", "under", "smote")}
+}
 
 
 def _both(name: str) -> Mapping[str, str]:
@@ -400,6 +406,51 @@ FAMILIES: Sequence[Family] = (
         of_task=_BALANCE,
     ),
 )
+
+
+# What a stack's meta model may be, by Azure ML's names (`stack_meta_learner_type`), and its usual
+# arguments. "Default meta-learners are LogisticRegression for classification tasks (or
+# LogisticRegressionCV if cross-validation is enabled) and ElasticNet for regression … (or
+# ElasticNetCV …)": a meta model here is always fitted to answers across folds.
+_LOGISTIC: Mapping[str, Any] = {
+    "scoring": "neg_log_loss",
+    "use_legacy_attributes": False,
+    "l1_ratios": (0.0,),
+}
+_META: Mapping[str, Callable[..., Callable[[Numbers, Settings, int], Fitted]]] = {
+    "logistic_regression": lambda: _estimator(
+        _plain("linear_model", "LogisticRegression", max_iter=500)
+    ),
+    "logistic_regression_cv": lambda: _estimator(
+        _plain("linear_model", "LogisticRegressionCV", **_LOGISTIC, cv=3, max_iter=500)
+    ),
+    "elastic_net": lambda: _estimator(_plain("linear_model", "", "ElasticNet")),
+    "elastic_net_cv": lambda: _estimator(_plain("linear_model", "", "ElasticNetCV", cv=3)),
+    "linear_regression": lambda: _estimator(_plain("linear_model", "", "LinearRegression")),
+    "light_gbm_classifier": lambda: _lightgbm,
+    "light_gbm_regressor": lambda: _lightgbm,
+}
+_USUAL_META = {CLASSIFICATION: "logistic_regression_cv", REGRESSION: "elastic_net_cv"}
+_META_TREES = {"n_estimators": 50, "num_leaves": 7, "min_data_in_leaf": 20}
+
+
+def meta_learners(task: str) -> list[str]:
+    """The kinds of meta models of a task."""
+    others = {
+        CLASSIFICATION: ("elastic", "linear", "light_gbm_regressor"),
+        REGRESSION: ("logistic", "light_gbm_classifier"),
+    }
+    return [name for name in _META if not name.startswith(others[task])]
+
+
+def fit_meta(kind: str, numbers: Numbers, seed: int) -> Fitted:
+    """A meta model of members' answers; "none" is the usual one of the task. Raises ValueError for
+    rows that it cannot fit.
+    """
+    task = REGRESSION if numbers.task == "regression" else CLASSIFICATION
+    kind = _USUAL_META[task] if kind == "none" else kind
+    usual = _META_TREES if kind.startswith("light_gbm") else {}
+    return _META[kind]()(numbers, usual, seed)
 
 
 def of_task(task: str) -> Mapping[str, Family]:

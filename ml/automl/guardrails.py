@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl.tables import A_TIME, Column, Table
-from ml.automl.validation import Rows
+from ml.automl import encoding, validation
+from ml.automl.problem import GROUP, TIME, Problem
+from ml.automl.tables import Column
 from ml.measures.leakage import features as leaking_features
 from ml.measures.leakage import leaks
-from ml.measures.tasks import Task
 
 # Of so few rows scores move by chance.
 FEW_ROWS = 200
@@ -21,66 +21,237 @@ RARE = 0.1
 MOSTLY_MISSING = 0.4
 # Rows that are looked at for columns which give the target away.
 PROBED = 10_000
-# A category of so many values, each of so few rows, may be what rows belong to.
+# A column of so many values, each of so few rows, may be what rows belong to.
 GROUPS, ROWS_OF_GROUP = 20, (2.0, 50.0)
+# Judged rows that share their value with fitted ones, or are not later, from which it counts.
+SHARED = 0.2
+# Of the chance that rows of one value, or neighbours in time, are as alike by accident.
+SIGNIFICANT, DEVIATIONS = 0.001, 3.0
+# Rows up to which means of the target are looked for; how much of them has to be noise to tell
+# whose, and the share of the noise that a column may lack if it was computed of these rows.
+MEANS_OF_ROWS, NOISE, LACKING = 200_000, 0.02, 0.2
+# The weights of the overall mean that people smooth means with.
+SMOOTHED = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 300.0)
+
+Finding = tuple[str, str]
 
 
-def report(
-    table: Table,
-    labels: NDArray[Any],
-    task: Task,
-    classes: Sequence[str],
-    fitted: Rows,
-    metric: str,
-    numbers: NDArray[np.float32],
-    shuffled: bool,
-) -> list[dict[str, str]]:
-    """The findings, each with its check; `numbers` are all rows as models take them.
-
-    `shuffled` says that rows judge which were drawn at random: others of their group, and later
-    ones, are fitted.
-    """
-    findings = [("rows", note) for note in table.notes]
-    if len(fitted) < FEW_ROWS:
-        findings.append(("rows", f"{len(fitted)} rows: scores of so few move by chance"))
-    for column in table.columns:
-        if not column.used:
-            findings.append(("columns", f"{column.name}: {column.choice}"))
-        elif column.missing > MOSTLY_MISSING:
-            findings.append(("missing", f"{column.name}: {column.missing:.0%} missing"))
-        if shuffled and (reason := _hangs_together(table, column, fitted)):
-            findings.append(("validation", f"{column.name}: {reason}"))
-    if classes:
-        counts = np.bincount(labels[fitted].astype(np.int64), minlength=len(classes))
-        rare = int(counts.argmin())
-        share = counts[rare] / max(1, len(fitted))
-        if share < RARE:
-            found = f"{classes[rare]} is {share:.2%} of the rows"
-            if metric == "accuracy":
-                found += ": accuracy hardly sees it; take AUC_weighted or norm_macro_recall"
-            findings.append(("imbalance", found))
-    names = [column.name for column in table.columns if column.used]
-    probed = fitted[:: max(1, len(fitted) // PROBED)]
-    if task != "multiclass":
-        for check in leaking_features(numbers[probed].astype(np.float64), labels[probed], names):
-            if leaks(check):
-                findings.append(("leakage", check.found or ""))
+def report(problem: Problem, document: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The findings, each with its check; `document` is that of a model's columns.json."""
+    findings = [
+        *_of_rows(problem),
+        *_of_classes(problem),
+        *_of_leakage(problem, document),
+        *_of_validation(problem),
+    ]
     return [{"check": check, "found": found} for check, found in findings]
 
 
-def _hangs_together(table: Table, column: Column, fitted: Rows) -> str:
-    """Why rows that are drawn at random may know too much of each other by this column, or ""."""
-    advice = "give validation_data or cv_split_column_names"
-    if column.choice.startswith(A_TIME):
-        return f"a time, and rows are judged that are earlier than those fitted; {advice}"
-    if column.kind != "text":
+def _of_rows(problem: Problem) -> Iterator[Finding]:
+    yield from (("rows", note) for note in problem.table.notes)
+    if len(problem.fitted) < FEW_ROWS:
+        yield "rows", f"{len(problem.fitted)} rows: scores of so few move by chance"
+    for column in problem.table.columns:
+        if not column.used:
+            yield "columns", f"{column.name}: {column.choice}"
+        elif column.missing > MOSTLY_MISSING:
+            yield "missing", f"{column.name}: {column.missing:.0%} missing"
+
+
+def _of_classes(problem: Problem) -> Iterator[Finding]:
+    classes, labels = problem.classes, problem.labels[problem.fitted]
+    if not classes:
+        return
+    counts = np.bincount(labels.astype(np.int64), minlength=len(classes))
+    rare = int(counts.argmin())
+    share = counts[rare] / max(1, len(labels))
+    if share < RARE:
+        found = f"{classes[rare]} is {share:.2%} of the rows"
+        if problem.job.metric == "accuracy":
+            found += ": accuracy hardly sees it; take AUC_weighted or norm_macro_recall"
+        yield "imbalance", found
+
+
+def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Finding]:
+    probed = problem.fitted[:: max(1, len(problem.fitted) // PROBED)]
+    # As those who are fitted see them: means of the target are of other rows.
+    numbers = encoding.matrix(problem.table, document, probed, problem.labels)
+    labels: Any = problem.labels_of(probed)
+    if problem.task == "multiclass":
+        labels = labels.astype(str)
+    names = encoding.names(document)
+    for check in leaking_features(numbers.astype(np.float64), labels, names):
+        if leaks(check):
+            yield "leakage", check.found or ""
+    if len(problem.labels) > MEANS_OF_ROWS:
+        return
+    for column in problem.table.columns:
+        if column.feature == "number" and column.kind == "float":
+            values = problem.table.frame[column.name].to_numpy()
+            sets = [problem.fitted, np.arange(len(values))]
+            if any(_are_means(values[rows], of) for rows in sets for of in _targets(problem, rows)):
+                found = f"{column.name}: the mean of the target by some category, of the rows that "
+                found += (
+                    "judge too; give the category itself: its means are fitted inside each fold"
+                )
+                yield "leakage", found
+
+
+def _targets(problem: Problem, rows: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
+    labels = problem.labels[rows]
+    if problem.task != "multiclass":
+        yield labels.astype(np.float64)
+        return
+    yield from ((labels == of).astype(np.float64) for of in range(len(problem.classes)))
+
+
+def _are_means(values: NDArray[Any], target: NDArray[np.float64]) -> bool:
+    """Whether these are means of this target by a category, smoothed or not: they follow its noise,
+    which means of other rows would not.
+    """
+    known = np.isfinite(values)
+    different, at = np.unique(values[known], return_inverse=True)
+    count, target = len(different), target[known]
+    if not GROUPS <= count <= len(at) / 2:
+        return False
+    sizes = np.bincount(at).astype(np.float64)
+    means = np.bincount(at, target) / sizes
+    within = float(((target - means[at]) ** 2).sum()) / (len(at) - count)
+    between = float((sizes * (means - target.mean()) ** 2).sum())
+    noise = count * within / between if between else 0.0
+    if noise < NOISE:
+        return False
+    for weight in SMOOTHED:
+        smoothed = (sizes * means + weight * target.mean()) / (sizes + weight)
+        if 1 - _explained(smoothed, different.astype(np.float64), sizes) < LACKING * min(noise, 1):
+            return True
+    return False
+
+
+def _explained(
+    a: NDArray[np.float64], b: NDArray[np.float64], weights: NDArray[np.float64]
+) -> float:
+    """The share of the variance that one explains of the other, by weight."""
+    covariance = np.cov(a, b, aweights=weights)
+    product = covariance[0, 0] * covariance[1, 1]
+    return float(covariance[0, 1] ** 2 / product) if product else 0.0
+
+
+def _of_validation(problem: Problem) -> Iterator[Finding]:
+    """Rows that judge and know too much of those fitted: of one group, or not later."""
+    choices = problem.job.choices
+    for column in problem.table.columns:
+        if column.name == choices.group:
+            share, values = _shared(problem, column)
+            if share:
+                yield (
+                    "validation",
+                    f"{column.name} ({GROUP}): {values} of its values are both fitted and judged",
+                )
+        elif column.name == choices.time or column.order:
+            yield from _of_time(problem, column, is_named=column.name == choices.time)
+        elif not choices.time and (reason := _hangs_together(problem, column)):
+            yield "validation", f"{column.name}: {reason}"
+
+
+def _of_time(problem: Problem, column: Column, *, is_named: bool) -> Iterator[Finding]:
+    values = problem.table.frame[column.name]
+    if values.isna().any():
+        return
+    times = validation.times(problem.table, column.name)
+    train, judged = problem.folds[0]
+    early = float((times[judged] <= times[train].max()).mean())
+    if early <= (0.0 if is_named else SHARED):
+        return
+    if not (problem.shuffled or is_named) and not _neighbours_are_alike(problem, times):
+        return
+    found = f"{early:.0%} of the rows that judge are not later than those fitted"
+    yield "validation", f"{column.name}: a time, and {found}; tags: {{{TIME}: {column.name}}}"
+
+
+def _neighbours_are_alike(problem: Problem, times: NDArray[np.float64]) -> bool:
+    """Whether rows that are next to each other in time have more alike targets than any two."""
+    rows = problem.fitted[np.argsort(times[problem.fitted], kind="stable")]
+    for target in _targets(problem, rows):
+        if np.ptp(target) == 0:
+            continue
+        correlation = float(np.corrcoef(target[1:], target[:-1])[0, 1])
+        if correlation * np.sqrt(len(rows)) > DEVIATIONS:
+            return True
+    return False
+
+
+def _shared(problem: Problem, column: Column) -> tuple[float, int]:
+    """The share of judged rows whose value is of fitted ones too, and how many values those are."""
+    values = problem.table.frame[column.name]
+    train, judged = problem.folds[0]
+    of_judged = values.iloc[judged].dropna()
+    both = of_judged[of_judged.isin(values.iloc[train].dropna().unique())]
+    return len(both) / max(1, len(judged)), both.nunique()
+
+
+def _hangs_together(problem: Problem, column: Column) -> str:
+    """Why this may be what rows belong to, which are both fitted and judged, or ""."""
+    values = problem.table.frame[column.name].iloc[problem.fitted]
+    if column.kind == "float" or column.feature in ("words", "date"):
         return ""
-    values = table.frame[column.name].iloc[fitted].dropna()
-    different = values.nunique()
+    known = values.notna().to_numpy()
+    codes, different = _places(values[known])
     low, high = ROWS_OF_GROUP
-    if different < GROUPS or not low <= len(values) / different <= high:
+    if different < GROUPS or not low <= len(codes) / different <= high:
         return ""
-    return (
-        f"{different} values of about {len(values) / different:.0f} rows each, which are both "
-        f"fitted and judged; if they are one customer or device each, {advice}"
+    if _shared(problem, column)[0] <= SHARED:
+        return ""
+    rows = problem.fitted[known]
+    same = _same_in_groups(problem, column, rows, codes)
+    # Numbers that count something have neighbours; those that name something have none.
+    alike = column.kind == "text" and any(
+        _are_alike(target, codes) for target in _targets(problem, rows)
     )
+    if not (same or alike):
+        return ""
+    why = f"rows of one value have one `{same}`" if same else "rows of one value are alike"
+    return (
+        f"{different} values of about {len(codes) / different:.0f} rows each, both fitted and "
+        f"judged, and {why}; if each is a customer or a device: tags: {{{GROUP}: {column.name}}}"
+    )
+
+
+def _places(values: Any) -> tuple[NDArray[np.int64], int]:
+    codes, different = values.factorize()
+    return codes.astype(np.int64), len(different)
+
+
+def _same_in_groups(
+    problem: Problem, column: Column, rows: NDArray[Any], codes: NDArray[np.int64]
+) -> str:
+    """Another column that hardly varies within groups and does between them, or ""."""
+    for other in problem.table.columns:
+        if other.name == column.name or not other.used:
+            continue
+        of_rows, different = _places(problem.table.frame[other.name].iloc[rows])
+        # What has more values than the groups is the finer one.
+        if not GROUPS // 4 <= different <= len(np.unique(codes)):
+            continue
+        pairs = len(np.unique(codes * (different + 1) + of_rows))
+        by_chance = len(np.unique(codes * (different + 1) + np.roll(of_rows, len(rows) // 3)))
+        groups = len(np.unique(codes))
+        if pairs - groups < LACKING * (by_chance - groups):
+            return other.name
+    return ""
+
+
+def _are_alike(target: NDArray[np.float64], codes: NDArray[np.int64]) -> bool:
+    """Whether targets differ less within groups than between them (an F-test)."""
+    from scipy.stats import f
+
+    _, at = np.unique(codes, return_inverse=True)
+    sizes = np.bincount(at)
+    means = np.bincount(at, target) / sizes
+    within = float(((target - means[at]) ** 2).sum())
+    between = float((sizes * (means - target.mean()) ** 2).sum())
+    free = len(at) - len(sizes)
+    if free < 1 or within == 0:
+        return within == 0 and between > 0
+    ratio = (between / (len(sizes) - 1)) / (within / free)
+    return bool(f.sf(ratio, len(sizes) - 1, free) < SIGNIFICANT)

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ml.core.errors import Place, Problem
 from ml.core.imports import ROOT
+from ml.specs.plan.automl import snake
 from ml.specs.plan.plan import (
     AutoMLPlan,
     CommandPlan,
@@ -37,8 +38,9 @@ SEED = 0
 # What a trial answered to rows that it did not fit: ensembles are made of it.
 PREDICTIONS = "predictions"
 BEST_MODEL = "best_model"
-# Of fewer trials none is kept back for an ensemble.
-FEWEST_WITH_ENSEMBLE = 4
+# Of fewer trials none is kept back for an ensemble; a stack that the spec does not ask for takes
+# more.
+FEWEST_WITH_ENSEMBLE, FEWEST_WITH_STACK = 4, 10
 # "No early stopping for the first 20 iterations (landmarks) … the early stopping window starts on
 # the 21st iteration and looks for early_stopping_n_iters (10)" (how-to-configure-auto-train).
 PATIENCE, LANDMARKS = 10, 20
@@ -58,11 +60,21 @@ _LIMITS = frozenset(
 )
 _TRAINING = frozenset(
     {"allowed_training_algorithms", "blocked_training_algorithms", "enable_vote_ensemble"}
+    | {"enable_stack_ensemble", "stack_ensemble_settings"}
     # Every model that comes out is explained when it is evaluated, and loads without a pickle.
     | {"enable_model_explainability", "enable_onnx_compatible_models"}
     | {"ensemble_model_download_timeout", "ensemble_model_download_timeout_minutes"}
 )
-_FEATURIZATION = frozenset({"mode", "column_name_and_types", "dataset_language"})
+_FEATURIZATION = frozenset(
+    {"mode", "column_name_and_types", "dataset_language", "blocked_transformers"}
+    | {"transformer_params"}
+)
+# Of a stack: no rows are kept for its meta model, which is fitted to answers across folds, and
+# azure-ai-ml 1.35 loads no spec with `stack_meta_learner_kwargs`.
+_STACK = frozenset({"stack_meta_learner_type"})
+# Transformers without which a family could not be fitted, and those whose parameters are read.
+_NEEDED = frozenset({"one_hot_encoder", "label_encoder"})
+_IMPUTER = {"strategy": ("mean", "median", "most_frequent", "constant"), "fill_value": ()}
 # What says which rows judge, and which are for the end.
 _ONE_OF = (
     ("validation_data", "validation_data_size", "n_cross_validations", "cv_split_column_names"),
@@ -108,6 +120,8 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
                 field = f"{name}.{key}"
                 expected = f"`{name}` with {', '.join(sorted(allowed[name]))}"
                 yield _refused(plan, field, f"`{field}: {of}`", expected)
+    yield from _of_stack(plan)
+    yield from _of_transformers(plan)
     for group in _ONE_OF:
         given = [name for name in group if name in plan.inputs or _is_set(plan, name)]
         if len(given) > 1:
@@ -127,6 +141,53 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
     if plan.settings.get("weight_column_name") and unweighted:
         found = f"`{unweighted[0]}` takes no weights"
         yield _refused(plan, "weight_column_name", found, "other algorithms, or no weight column")
+
+
+def _of_stack(plan: AutoMLPlan) -> Iterator[Problem]:
+    from ml.automl.families import meta_learners
+
+    stack, where = _stack(plan), "training.stack_ensemble_settings"
+    for name in sorted(stack.keys() - _STACK):
+        yield _refused(plan, where, f"`{name}`", ", ".join(sorted(_STACK)))
+    kind, known = stack.get("stack_meta_learner_type", "none"), meta_learners(plan.task)
+    if kind not in (*known, "none"):
+        yield _refused(plan, where, f"`{kind}` as the meta model", ", ".join(known))
+
+
+def _stack(plan: AutoMLPlan) -> Mapping[str, Any]:
+    settings = dict(plan.setting("training", "stack_ensemble_settings") or {})
+    kind = settings.get("stack_meta_learner_type")
+    return settings | ({"stack_meta_learner_type": snake(str(kind))} if kind else {})
+
+
+def _of_transformers(plan: AutoMLPlan) -> Iterator[Problem]:
+    settings = _featurization(plan)
+    for name in settings.get("blocked_transformers", ()):
+        if name in _NEEDED:
+            field = "featurization.blocked_transformers"
+            expected = "other transformers: linear models take a column for each category"
+            yield _refused(plan, field, f"`{name}` blocked", expected)
+    field = "featurization.transformer_params"
+    for name, entries in settings.get("transformer_params", {}).items():
+        if name != "imputer":
+            yield _refused(plan, field, f"`{name}` with parameters", "imputer")
+            continue
+        for entry in entries:
+            for key, value in (entry.get("parameters") or {}).items():
+                allowed = _IMPUTER.get(key)
+                if allowed is None or (allowed and value not in allowed):
+                    expected = f"strategy ({', '.join(_IMPUTER['strategy'])}) and fill_value"
+                    yield _refused(plan, field, f"`{key}: {value}` of imputer", expected)
+
+
+def _featurization(plan: AutoMLPlan) -> dict[str, Any]:
+    """The field as trials read it: transformers in snake case."""
+    settings = dict(plan.settings.get("featurization") or {})
+    if blocked := settings.pop("blocked_transformers", None):
+        settings["blocked_transformers"] = [snake(str(name)) for name in blocked]
+    if parameters := settings.pop("transformer_params", None):
+        settings["transformer_params"] = {snake(str(of)): v for of, v in parameters.items()}
+    return settings
 
 
 def _is_set(plan: AutoMLPlan, name: str) -> bool:
@@ -157,12 +218,8 @@ def families(plan: AutoMLPlan) -> Mapping[str, Family]:
 
 
 def _sweep(plan: AutoMLPlan) -> SweepPlan:
-    from ml.automl.ensembles import VOTING
-
     tried, place = families(plan), plan.place
     branches = tuple(_branch(name, family, plan.task, place) for name, family in tried.items())
-    votes = plan.setting("training", "enable_vote_ensemble") is not False
-    has_ensemble = votes and plan.max_total_trials >= FEWEST_WITH_ENSEMBLE
     waits = plan.setting("limits", "enable_early_termination") is not False
     score = plan.setting("limits", "exit_score")
     return SweepPlan(
@@ -184,12 +241,27 @@ def _sweep(plan: AutoMLPlan) -> SweepPlan:
             exit_score=float(score) if isinstance(score, int | float) else None,
             patience=PATIENCE if waits else None,
             landmarks=max(LANDMARKS, sum(len(of.portfolio) for of in tried.values())),
-            ensembles=(VOTING,) if has_ensemble else (),
+            ensembles=_ensembles(plan),
         ),
         tags=plan.tags,
         description=plan.description,
         places=plan.places,
     )
+
+
+def _ensembles(plan: AutoMLPlan) -> tuple[str, ...]:
+    """Those that are the last trials: what the spec leaves open is made of enough others."""
+    from ml.automl.ensembles import STACK, VOTING
+
+    trials = plan.max_total_trials
+    stacks = plan.setting("training", "enable_stack_ensemble")
+    ensembles = []
+    if plan.setting("training", "enable_vote_ensemble") is not False:
+        ensembles += [VOTING] if trials >= FEWEST_WITH_ENSEMBLE else []
+    if stacks is not False:
+        enough = FEWEST_WITH_ENSEMBLE if stacks else FEWEST_WITH_STACK
+        ensembles += [STACK] if trials >= enough + len(ensembles) else []
+    return tuple(ensembles)
 
 
 def _trial(plan: AutoMLPlan) -> CommandPlan:
@@ -203,7 +275,7 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
     settings = {
         name: of for name, of in plan.settings.items() if name not in ("limits", "training")
     }
-    job = {
+    job: dict[str, Any] = {
         **{"task": plan.task, "target": plan.target_column, "metric": plan.primary_metric},
         **{
             name: of
@@ -212,6 +284,8 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
         },
         "seed": SEED,
     }
+    job |= {"stack": stack} if (stack := _stack(plan)) else {}
+    job |= {"featurization": of} if (of := _featurization(plan)) else {}
     return CommandPlan(
         place,
         plan.display_name,

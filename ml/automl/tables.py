@@ -1,53 +1,67 @@
-"""The table of a search: read as its MLTable says, typed, and encoded as a model takes it.
+"""The table of a search: read as its MLTable says, and typed, with a choice for each column.
 
-A model's numbers are those of `ml.serving.scoring.columns` with the encoding `codes`; here they are
-computed a column at a time.
+Numbers are kept in single precision, in which models are fitted, and texts as codes of categories:
+a file is read a part at a time, so that it never lies in memory otherwise.
 """
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
-from ml.serving.scoring.columns import MISSING, Kind
+from ml.serving.scoring.columns import MISSING, Kind, read_date
+from ml.toolkit.data import mltables
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = "MLTable"
+# Bytes of an array that is returned once it is freed (M_MMAP_THRESHOLD of glibc's malloc.h).
+LARGE, _MMAP_THRESHOLD = 1 << 20, -3
+# Rows of a file that are read at once.
+PART = 50_000
 # Rarer categories are to the model as if it had never seen them (`ml.serving.scoring.columns`).
 MOST_CATEGORIES = 1000
+# A category of more values is taken as the mean of the target of each; of so many classes none is.
+MANY_CATEGORIES, MOST_MEANS = 255, 10
 # A text that differs in more of the rows is a name or an id, and tells nothing about other rows.
 MOST_DIFFERENT = 0.5
 # Words a value, from which a text is prose.
 PROSE = 4
 # What is chosen for dates and timestamps.
 A_TIME = "a time"
+Feature = Literal["", "number", "category", "mean", "date", "words"]
 # Azure ML's purposes of a column (how-to-configure-auto-features: column purpose).
 PURPOSES: Mapping[str, str] = {
     **{"numeric": "numeric", "categorical": "categorical", "categoricalhash": "categorical"},
-    **{"text": "aside", "datetime": "aside", "ignore": "aside"},
+    **{"text": "words", "datetime": "date", "ignore": "aside"},
 }
-_ENCODINGS = {"utf8": "utf-8", "utf8bom": "utf-8-sig", "iso88591": "latin-1", "ascii": "ascii"}
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?/\d\d?/\d{4}")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?/\d\d?/\d{4}([T ]\d\d?:\d\d.*)?")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a request: its kind, what was chosen for it, and why; `used` by models or not."""
+    """A column of a request: its kind, what was chosen for it, and why; `feature` is what models
+    take it for, "" of one that is left out. `order` is that of a date's parts.
+    """
 
     name: str
     kind: Kind
     choice: str
-    used: bool
+    feature: Feature = ""
     missing: float = 0.0
+    order: str = ""
+
+    @property
+    def used(self) -> bool:
+        """Whether models take it."""
+        return bool(self.feature)
 
 
 @dataclass(frozen=True)
@@ -74,86 +88,61 @@ def stop(code: str, found: str, expected: str, hint: str = "") -> NoReturn:
     raise SystemExit(f"{text}\n  hint: {hint}" if hint else text)
 
 
-def read(folder: Path, target: str) -> pd.DataFrame:
+def read(folder: Path, target: str, *, is_class: bool = True) -> pd.DataFrame:
     """The rows of an MLTable as its transformations say. Ends the program for what cannot be read.
 
-    Values that tables write for a missing one are missing; the target, and columns of true and
-    false, are texts.
+    Values that tables write for a missing one are missing; a target that `is_class`, and columns of
+    true and false, are texts.
     """
-    import pandas as pd
-
-    document, steps = _document(folder)
-    files = _files(folder, document)
-    (how, options), *others = steps or [("", {})]
-    if how == "read_delimited":
-        frames = [_delimited(file, options, target) for file in files]
-    elif how == "read_parquet":
-        frames = [pd.read_parquet(file) for file in files]
-    else:
-        stop(
-            "bad-mltable",
-            f"{folder / FILE}: the first transformation is `{how}`",
-            "read_delimited or read_parquet",
-        )
-    rows = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
-    for name, given in others:
-        columns = [given] if isinstance(given, str) else list(given or ())
-        if name not in ("drop_columns", "keep_columns"):
-            known = "read_delimited, read_parquet, drop_columns, keep_columns"
-            stop("bad-mltable", f"{folder / FILE}: the transformation `{name}`", known)
-        if unknown := [of for of in columns if of not in rows.columns]:
-            names = ", ".join(map(str, rows.columns[:12]))
-            stop("bad-mltable", f"{folder / FILE}: `{name}` names `{unknown[0]}`", names)
-        rows = rows.drop(columns=columns) if name == "drop_columns" else rows[columns]
+    try:
+        table = mltables.describe(folder)
+        how, options = table["read"] or ["", {}]
+        files = [Path(file) for file in table["files"]]
+        if not (folder / mltables.FILE).is_file() or not files or not how:
+            raise mltables.Unreadable(f"{folder} has no MLTable that names and reads a file")
+        if how == "read_delimited":
+            frames = [_delimited(file, options, target, is_class) for file in files]
+        elif how == "read_parquet":
+            frames = [_parquet(file, target) for file in files]
+        else:
+            frames = [_compact(mltables.frame({**table, "columns": []}, None), target)]
+        rows = mltables.select(table, together(frames))
+    except mltables.Unreadable as error:
+        stop("bad-mltable", str(error), "one that reads files here, and keeps or drops columns")
+    give_back()
     return rows
 
 
-def _document(folder: Path) -> tuple[Mapping[str, Any], list[tuple[str, Any]]]:
-    try:
-        document = yaml.safe_load((folder / FILE).read_text(encoding="utf-8-sig"))
-        steps = [
-            (step, {}) if isinstance(step, str) else next(iter(step.items()))
-            for step in document.get("transformations") or ()
-        ]
-    except (OSError, yaml.YAMLError, AttributeError, TypeError, StopIteration) as error:
-        stop("bad-mltable", f"{folder / FILE}: {error}", "an MLTable file")
-    return document, [(str(name), options or {}) for name, options in steps]
+def give_back() -> None:
+    """Return to the system what was freed, and large arrays at once from now on: glibc would keep
+    tens of megabytes of a million rows beside all that is fitted.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
+        library.mallopt(_MMAP_THRESHOLD, LARGE)
+        library.malloc_trim(0)
 
 
-def _files(folder: Path, document: Mapping[str, Any]) -> list[Path]:
-    files: list[Path] = []
-    for entry in document.get("paths") or ():
-        kind, text = next(iter(entry.items())) if isinstance(entry, dict) else ("", entry)
-        place = folder / str(text)
-        if kind == "pattern":
-            files += sorted(folder.glob(str(text).removeprefix("./")))
-        else:
-            files += sorted(place.rglob("*")) if place.is_dir() else [place]
-    files = [file for file in files if not file.is_dir()]
-    if missing := [file for file in files if not file.is_file()]:
-        stop("bad-mltable", f"{folder / FILE}: there is no {missing[0]}", "a file on this machine")
-    if not files:
-        stop("bad-mltable", f"{folder / FILE} names no file", "`paths` with a file of rows")
-    return files
-
-
-def _delimited(file: Path, options: Mapping[str, Any], target: str) -> pd.DataFrame:
+def _delimited(
+    file: Path, options: Mapping[str, Any], target: str, is_class: bool
+) -> dict[str, Any]:
     import pandas as pd
 
     known = {"delimiter", "encoding", "header", "empty_as_string", "infer_column_types"}
     if unknown := sorted({*options} - known - {"support_multi_line"}):
-        stop("bad-mltable", f"{file.parent / FILE}: `{unknown[0]}`", ", ".join(sorted(known)))
+        stop("bad-mltable", f"{file}: `{unknown[0]}`", ", ".join(sorted(known)))
     header = str(options.get("header") or "all_files_same_headers")
     if header == "no_header":
         stop("bad-mltable", f"{file}: `header: no_header`", "a header: requests name the columns")
     encoding = str(options.get("encoding") or "utf8")
     shared: dict[str, Any] = {
         "sep": options.get("delimiter") or ",",
-        "encoding": _ENCODINGS.get(encoding, encoding),
+        "encoding": mltables.ENCODINGS.get(encoding, encoding),
         "keep_default_na": False,
         "na_values": sorted(MISSING),
         "skipinitialspace": True,
     }
+    types: Any = {target: str} if is_class else None
     try:
         names = pd.read_csv(file, header=None, nrows=1, dtype=str, **shared).iloc[0]
         if names.isna().any() or names.duplicated().any():
@@ -163,31 +152,115 @@ def _delimited(file: Path, options: Mapping[str, Any], target: str) -> pd.DataFr
                 else f"`{names[names.duplicated()].iloc[0]}` twice"
             )
             stop("column-names", f"{file} has {twice} in its header", "each column by its own name")
-        rows = pd.read_csv(file, dtype={target: str}, low_memory=False, **shared)
-        if truths := [str(name) for name in rows.columns if rows[name].dtype == bool]:
-            rows[truths] = pd.read_csv(file, usecols=truths, dtype=str, **shared)[truths]
+        with pd.read_csv(file, dtype=types, chunksize=PART, low_memory=False, **shared) as parts:
+            tables = [_compact(part, target) for part in parts]
+        # Of a column that is not numbers in every part the digits are texts too.
+        texts = [name for name in tables[0] if name != target and _is_mixed(tables, name)]
+        if texts:
+            asked: dict[str, Any] = {"usecols": texts, "dtype": str, "chunksize": PART}
+            with pd.read_csv(file, **asked, **shared) as parts:
+                for at, part in enumerate(parts):
+                    tables[at] |= _compact(part, target)
+        rows = {str(name): of for name, of in together(tables).items()}
     except (OSError, UnicodeDecodeError, LookupError, pd.errors.ParserError) as error:
         stop("unreadable", f"{file}: {error}", "UTF-8 text with the delimiter of the MLTable")
     except pd.errors.EmptyDataError:
         stop("unreadable", f"{file} is empty", "a header and rows")
-    table: pd.DataFrame = rows
-    return table
+    return rows
+
+
+def _is_mixed(tables: Sequence[Mapping[str, Any]], name: str) -> bool:
+    kinds = {str(table[name].dtype) for table in tables}
+    return "bool" in kinds or ("category" in kinds and len(kinds) > 1)
+
+
+def _parquet(file: Path, target: str) -> dict[str, Any]:
+    """A column at a time."""
+    import pandas as pd
+    from pyarrow.parquet import read_schema
+
+    columns: dict[str, Any] = {}
+    for name in read_schema(file).names:
+        if not name.startswith("__index_level_"):
+            columns |= _compact(pd.read_parquet(file, columns=[name]), target)
+    return columns
+
+
+def _compact(rows: pd.DataFrame, target: str) -> dict[str, Any]:
+    """The same values in less memory: numbers in single precision, texts as categories. Those of
+    the target keep theirs.
+    """
+    import pandas as pd
+    from pandas.api import types
+
+    columns = {}
+    for name, values in rows.items():
+        of: Any = values.reset_index(drop=True)
+        if types.is_object_dtype(of.dtype) or types.is_string_dtype(of.dtype):
+            of = of.astype("category")
+        elif name == target or not types.is_numeric_dtype(of.dtype):
+            pass
+        elif isinstance(of.dtype, np.dtype) and of.dtype.kind in "iu":
+            of = pd.to_numeric(of, downcast="integer")
+        elif of.dtype != bool and of.dtype.kind != "b":
+            with np.errstate(over="ignore"):
+                of = pd.Series(of.to_numpy(np.float64, na_value=np.nan).astype(np.float32))
+        columns[str(name)] = of
+    return columns
+
+
+def together(tables: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """The rows of tables with the same columns, one below the other, a column at a time."""
+    import pandas as pd
+    from pandas.api.types import union_categoricals
+
+    columns: dict[str, Any] = {}
+    for name in [*tables[0]] if len(tables) > 1 else ():
+        parts = [table[name] for table in tables]
+        kinds = {str(part.dtype) for part in parts}
+        if kinds == {"category"}:
+            columns[name] = pd.Series(union_categoricals(parts))
+        else:
+            columns[name] = pd.concat(parts, ignore_index=True)
+        if "category" in kinds and len(kinds) > 1:
+            columns[name] = columns[name].astype("category")
+        for table in tables:
+            del table[name]
+    return pd.DataFrame(columns or tables[0], copy=False)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the spec says of columns: their purposes, and what is not to be computed of them.
+
+    `group` and `time` are the columns by which rows are divided (`ml.automl.validation`).
+    """
+
+    weight: str = ""
+    splits: Sequence[str] = ()
+    purposes: Mapping[str, str] = field(default_factory=dict)
+    blocked: frozenset[str] = frozenset()
+    fills: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    group: str = ""
+    time: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """Every column that the spec names."""
+        single = [of for of in (self.weight, self.group, self.time) if of]
+        return [*single, *self.splits, *self.purposes, *self.fills]
 
 
 def as_table(
-    rows: pd.DataFrame,
-    *,
-    target: str,
-    weight: str = "",
-    splits: Sequence[str] = (),
-    purposes: Mapping[str, str] | None = None,
-    regression: bool,
+    rows: pd.DataFrame, choices: Choices | None = None, *, target: str, regression: bool
 ) -> Table:
     """The table with a kind and a choice for each column. Ends the program for what no model can be
     made of: no such column, a target of one value, no feature.
     """
-    purposes = purposes or {}
-    for name in (target, *([weight] if weight else []), *splits, *purposes):
+    import pandas as pd
+
+    choices = choices or Choices()
+    for name in (target, *choices.names):
         if name not in rows.columns:
             names = ", ".join(map(str, rows.columns[:12]))
             stop("no-such-column", f"the table has no column `{name}`", f"one of {names}")
@@ -197,38 +270,43 @@ def as_table(
         notes.append(f"{int((~has_label).sum())} rows without a `{target}` are left out")
         rows = rows[has_label].reset_index(drop=True)
     labels = _labels(rows[target], target, regression)
+    classes = 1 if regression else len({*labels})
     columns, data = [], {}
-    for name in rows.columns:
-        if name in (target, weight, *splits):
+    for name in map(str, rows.columns):
+        if name in (target, choices.weight, *choices.splits):
             continue
-        column, values = _column(str(name), rows[name], purposes.get(str(name), ""))
+        column, data[name] = _column(name, rows[name], choices, classes)
+        if name == choices.group:
+            column = replace(
+                column, choice="rows of one value are not divided: left out", feature=""
+            )
         columns.append(column)
-        data[column.name] = values
     if not any(column.used for column in columns):
         reasons = "; ".join(f"{column.name}: {column.choice}" for column in columns[:5])
         stop("no-feature", f"no column can be learnt from: {reasons}", "a number or a category")
-    import pandas as pd
-
-    weights = rows[weight].to_numpy(np.float64) if weight else None
+    weights = rows[choices.weight].to_numpy(np.float64) if choices.weight else None
     if weights is not None and not (np.isfinite(weights).all() and (weights >= 0).all()):
-        stop("bad-weights", f"`{weight}` is negative or missing in a row", "a weight in each row")
-    marks = [rows[name].to_numpy() == 1 for name in splits]
-    return Table(pd.DataFrame(data), labels, columns, weights, marks, notes)
+        found = f"`{choices.weight}` is negative or missing in a row"
+        stop("bad-weights", found, "a weight in each row")
+    marks = [rows[name].to_numpy() == 1 for name in choices.splits]
+    return Table(pd.DataFrame(data, copy=False), labels, columns, weights, marks, notes)
 
 
 def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[Any]:
     import pandas as pd
 
     if regression:
-        numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64)
+        numbers = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(np.float64)
         if not np.isfinite(numbers).all():
             at = int(np.argmin(np.isfinite(numbers)))
             stop("target-no-number", f"`{target}` is {values.iloc[at]!r}", "a finite number")
         if not len(numbers) or np.ptp(numbers) == 0:
             stop("one-value", f"`{target}` has one value in all {len(values)} rows", "two or more")
         return numbers
-    texts = values.astype(str).str.strip().to_numpy(dtype=object)
-    names = sorted({*texts})
+    coded = values.astype("category").cat.remove_unused_categories()
+    stripped = np.array([str(of).strip() for of in coded.cat.categories], dtype=object)
+    texts = stripped[coded.cat.codes.to_numpy()] if len(coded) else np.array([], dtype=object)
+    names = sorted({*stripped})
     if len(names) < 2:
         value = f"only {names[0]!r}" if names else "no value"
         stop("one-class", f"`{target}` has {value} in {len(texts)} rows", "rows of two classes")
@@ -238,107 +316,123 @@ def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[An
     return texts
 
 
-def _column(name: str, values: pd.Series[Any], purpose: str) -> tuple[Column, pd.Series[Any]]:
-    import pandas as pd
+def _column(
+    name: str, values: pd.Series[Any], choices: Choices, classes: int
+) -> tuple[Column, pd.Series[Any]]:
     from pandas.api import types
 
+    purpose = str(choices.purposes.get(name, ""))
     meaning = PURPOSES.get(purpose.replace("_", "").lower(), "") if purpose else ""
     if purpose and not meaning:
         known = "Numeric, Categorical, CategoricalHash, Text, DateTime, Ignore"
         stop("column-purpose", f"`{name}` is to be {purpose}", f"one of {known}")
-    missing = float(values.isna().mean())
-    note = f", {missing:.0%} missing" if missing else ""
-    if types.is_datetime64_any_dtype(values):
-        return Column(name, "text", f"{A_TIME}: left out", False, missing), values.astype(str)
     is_number = types.is_numeric_dtype(values) and not types.is_bool_dtype(values)
     if meaning == "numeric" and not is_number:
-        values, is_number = pd.to_numeric(values, errors="coerce"), True
-    if is_number and meaning != "categorical":
-        numbers = values.to_numpy(np.float64, na_value=np.nan)
-        infinite = int(np.isinf(numbers).sum())
-        numbers = np.where(np.isinf(numbers), np.nan, numbers)
-        whole = types.is_integer_dtype(values.dtype)
-        if infinite:
-            note += f", {infinite} infinite taken as missing"
-        used, choice = meaning != "aside", f"a number{note}"
-        if np.isnan(numbers).all():
-            used, choice = False, "no value in any row: left out"
-        elif np.nanmin(numbers) == np.nanmax(numbers) and not missing:
-            used, choice = False, "one value in all rows: left out"
-        elif whole and meaning != "numeric" and _counts(numbers):
-            used, choice = False, "a running number: left out"
-        return Column(name, "integer" if whole else "float", choice, used, missing), pd.Series(
-            numbers
-        )
-    texts = values.astype(object).map(lambda of: None if pd.isna(of) else of)
-    if is_number:
-        whole = bool((values.dropna() % 1 == 0).all())
-        texts = texts.map(lambda of: None if of is None else str(int(of) if whole else of))
-    texts = texts.map(lambda of: None if of is None else str(of).strip())
-    different, given = texts.nunique(), int(texts.notna().sum())
-    used, choice = meaning != "aside", f"a category of {different} values{note}"
-    if not given:
-        used, choice = False, "no value in any row: left out"
-    elif different == 1 and not missing:
-        used, choice = False, "one value in all rows: left out"
-    elif meaning != "categorical":
-        sample = texts.dropna().head(200)
-        if all(_DATE.fullmatch(of) for of in sample):
-            used, choice = False, f"{A_TIME}: left out"
-        elif (
-            np.mean([len(of.split()) for of in sample]) >= PROSE
-            and different > MOST_DIFFERENT * given
-        ):
-            used, choice = False, "prose: left out"
-        elif different > MOST_DIFFERENT * given and given > 20:
-            used, choice = False, f"a name, {different} values in {given} rows: left out"
-    if used and different > MOST_CATEGORIES:
+        values, is_number = _as_numbers(values), True
+    if is_number and meaning not in ("categorical", "words", "date"):
+        return _number(name, values, meaning, choices)
+    return _text(name, _as_texts(values), meaning, choices, classes)
+
+
+def _number(
+    name: str, values: pd.Series[Any], meaning: str, choices: Choices
+) -> tuple[Column, pd.Series[Any]]:
+    missing = float(values.isna().mean())
+    note = f", {missing:.0%} missing" if missing else ""
+    whole = values.dtype.kind in "iu"
+    infinite = 0 if whole else int(np.isinf(values.to_numpy()).sum())
+    if infinite:
+        values = values.replace([np.inf, -np.inf], np.nan)
+        note += f", {infinite} infinite taken as missing"
+    if fill := choices.fills.get(name):
+        note += f", {fill.get('strategy', 'mean')} in place of a missing one"
+    feature: Feature = "" if meaning == "aside" else "number"
+    choice = "left out, as the spec says" if meaning == "aside" else f"a number{note}"
+    low, high = values.min(), values.max()
+    if values.isna().all():
+        feature, choice = "", "no value in any row: left out"
+    elif low == high and not missing:
+        feature, choice = "", "one value in all rows: left out"
+    elif whole and meaning != "numeric" and _counts(values.to_numpy()):
+        feature, choice = "", "a running number: left out"
+    return Column(name, "integer" if whole else "float", choice, feature, missing), values
+
+
+def _text(
+    name: str, texts: pd.Series[Any], meaning: str, choices: Choices, classes: int
+) -> tuple[Column, pd.Series[Any]]:
+    """The values are categories without blanks around them."""
+    known = int(texts.notna().sum())
+    missing = 1 - known / max(1, len(texts))
+    note = f", {missing:.0%} missing" if missing else ""
+    different = len(texts.cat.categories)
+    sample = [str(of) for of in texts.cat.categories[:: max(1, different // 200)][:200]]
+    order = _order_of_dates(sample)
+    varies = different > MOST_DIFFERENT * known and known > 20
+    is_prose = bool(sample) and float(np.mean([len(of.split()) for of in sample])) >= PROSE
+
+    def column(choice: str, feature: Feature = "") -> tuple[Column, pd.Series[Any]]:
+        return Column(name, "text", choice, feature, missing, order), texts
+
+    if not known:
+        return column("no value in any row: left out")
+    if different == 1 and not missing:
+        return column("one value in all rows: left out")
+    if meaning == "aside":
+        return column("left out, as the spec says")
+    if meaning == "date" and not order:
+        stop("not-a-time", f"`{name}` is to be a DateTime and is {sample[0]!r}", "2026-01-31")
+    if order and meaning in ("", "date"):
+        said = "" if order == "iso" else f", {order}"
+        return column(f"{A_TIME}{said}: parts of the calendar and days{note}", "date")
+    if meaning == "words" or (not meaning and is_prose and varies):
+        if choices.blocked & {"tf_idf"}:
+            return column("prose, and TfIdf is blocked: left out")
+        return column(f"prose: its words by TF-IDF{note}", "words")
+    if not meaning and varies:
+        return column(f"a name, {different} values in {known} rows: left out")
+    choice = f"a category of {different} values{note}"
+    is_blocked = "cat_target_encoder" in choices.blocked
+    if different > MANY_CATEGORIES and classes <= MOST_MEANS and not is_blocked:
+        return column(f"{choice}: the mean of the target of each", "mean")
+    if different > MOST_CATEGORIES:
         choice += f", the {MOST_CATEGORIES} most frequent are told apart"
-    return Column(name, "text", choice, used, missing), texts.astype("category")
+    return column(choice, "category")
 
 
-def _counts(numbers: NDArray[np.float64]) -> bool:
-    """Whether whole numbers are those of the rows: each once, without gaps to speak of."""
-    if len(numbers) < 20 or np.isnan(numbers).any():
-        return False
-    return bool(len(np.unique(numbers)) == len(numbers) and np.ptp(numbers) < 2 * len(numbers))
+def _as_texts(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Categories without blanks around them; a whole number without a point."""
+    import pandas as pd
+    from pandas.api import types
+
+    if types.is_datetime64_any_dtype(values):
+        values = values.astype(str).where(values.notna())
+    is_whole = types.is_float_dtype(values) and bool((values.dropna() % 1 == 0).all())
+    coded = values.astype("category").cat.remove_unused_categories()
+    names = [str(int(of) if is_whole else of).strip() for of in coded.cat.categories]
+    texts = sorted({*names} - {""})
+    number = {text: at for at, text in enumerate(texts)}
+    codes: Any = np.array([*(number.get(of, -1) for of in names), -1])[coded.cat.codes.to_numpy()]
+    return pd.Series(pd.Categorical.from_codes(codes, categories=pd.Index(texts)))
 
 
-def encoding(table: Table, rows: NDArray[np.int64], classes: Sequence[str]) -> dict[str, Any]:
-    """The document of `columns.json` as these rows fill it."""
-    inputs: list[dict[str, Any]] = []
-    for column in table.columns:
-        if not column.used:
-            continue
-        entry: dict[str, Any] = {"name": column.name}
-        if column.kind == "text":
-            counts = table.frame[column.name].iloc[rows].value_counts()
-            common = counts[counts > 0].head(MOST_CATEGORIES).index
-            entry["categories"] = sorted(map(str, common))
-        inputs.append(entry)
-    return {
-        "columns": [{"name": column.name, "type": column.kind} for column in table.columns],
-        "inputs": inputs,
-        "encoding": "codes",
-        "classes": list(classes),
-    }
-
-
-def matrix(table: Table, document: Mapping[str, Any]) -> NDArray[np.float32]:
-    """All rows as numbers, as `Columns.matrix` gives them, in single precision."""
+def _as_numbers(values: pd.Series[Any]) -> pd.Series[Any]:
     import pandas as pd
 
-    numbers = np.empty((len(table), len(document["inputs"])), dtype=np.float32)
-    for at, entry in enumerate(document["inputs"]):
-        values = table.frame[entry["name"]]
-        if "categories" in entry:
-            codes = pd.Categorical(values, categories=entry["categories"]).codes
-            numbers[:, at] = np.where(codes < 0, np.nan, codes)
-        else:
-            numbers[:, at] = values
-    return numbers
+    numbers = pd.to_numeric(values.astype(object), errors="coerce")
+    return pd.Series(numbers.to_numpy(np.float32))
 
 
-def categorical(document: Mapping[str, Any]) -> list[int]:
-    """The numbers of the inputs that are codes."""
-    return [at for at, entry in enumerate(document["inputs"]) if "categories" in entry]
+def _order_of_dates(sample: Sequence[str]) -> str:
+    """How all of these write dates, "" where one writes none."""
+    if not sample or not all(_DATE.fullmatch(of) for of in sample):
+        return ""
+    orders = ("iso", "month-first", "day-first")
+    return next((of for of in orders if all(read_date(text, of) for text in sample)), "")
+
+
+def _counts(numbers: NDArray[Any]) -> bool:
+    """Whether whole numbers are those of the rows: each once, without gaps to speak of."""
+    if len(numbers) < 20 or float(np.ptp(numbers.astype(np.float64))) >= 2 * len(numbers):
+        return False
+    return len(np.unique(numbers)) == len(numbers)

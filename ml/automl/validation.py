@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl.tables import Table, stop
+from ml.automl.tables import Choices, Table, stop
+from ml.serving.scoring.columns import days, read_date
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Rows = NDArray[np.int64]
 Fold = tuple[Rows, Rows]
@@ -18,47 +23,170 @@ SHARE, MANY_ROWS, FEW_ROWS = 0.1, 20_000, 1_000
 FOLDS_OF_FEW, FOLDS = 10, 3
 
 
-def hold_out(labels: NDArray[Any], share: float, seed: int, stratified: bool) -> Fold:
-    """The rows that are left, and a share of them that no trial fits or is chosen by."""
-    from sklearn.model_selection import train_test_split
+@dataclass(frozen=True)
+class Divided:
+    """How rows are divided: at random with a share of each class where there are `labels`, or so
+    that none of a group is in two parts, or the later ones from the earlier ones. `groups` and
+    `times` have a number for each row.
+    """
 
-    rows = np.arange(len(labels))
-    rare = stratified and min(np.unique(labels, return_counts=True)[1]) < 2
-    left, held = train_test_split(
-        rows,
-        test_size=share,
-        random_state=seed,
-        stratify=labels if stratified and not rare else None,
-    )
-    return np.sort(left), np.sort(held)
+    labels: NDArray[Any] | None
+    length: int
+    seed: int
+    groups: NDArray[np.int64] | None = None
+    times: NDArray[np.float64] | None = None
+    by: str = ""
+
+    def hold_out(self, rows: Rows, share: float) -> Fold:
+        """The rows that are left, and about a share of them: the last ones if they have times."""
+        from sklearn.model_selection import GroupShuffleSplit
+
+        if self.times is not None:
+            times = np.sort(self.times[rows])
+            # Rows of one time are not divided.
+            first = times[min(len(times) - 1, int(len(times) * (1 - share)))]
+            held = self.times[rows] >= first
+            if held.all():
+                stop("one-time", f"`{self.by}` has too few different times", "rows of several")
+            return rows[~held], rows[held]
+        if self.groups is not None:
+            self._demand_groups(rows, 2)
+            splitter = GroupShuffleSplit(n_splits=1, test_size=share, random_state=self.seed)
+            left, of = next(splitter.split(rows, groups=self.groups[rows]))
+            return rows[left], rows[of]
+        labels = np.zeros(len(rows), np.int64) if self.labels is None else self.labels[rows]
+        held = _drawn(labels, share, self.seed)
+        if not 0 < held.sum() < len(rows):
+            stop("too-few-rows", f"{share:g} of {len(rows)} rows leaves a part empty", "more rows")
+        return rows[~held], rows[held]
+
+    def folds(self, rows: Rows, count: int) -> Sequence[Fold]:
+        """So many folds. By time each is judged by rows later than all that it fits."""
+        import warnings
+
+        from sklearn import model_selection as of
+
+        labels = np.zeros(len(rows)) if self.labels is None else self.labels[rows]
+        shuffled: dict[str, Any] = {"n_splits": count, "shuffle": True, "random_state": self.seed}
+        if self.times is not None:
+            return [*self._rolling(rows, count)]
+        groups = None
+        if self.groups is not None:
+            self._demand_groups(rows, count)
+            groups = self.groups[rows]
+            splitter = of.GroupKFold(**shuffled)
+            if self.labels is not None:
+                splitter = of.StratifiedGroupKFold(**shuffled)
+        else:
+            splitter = (of.KFold if self.labels is None else of.StratifiedKFold)(**shuffled)
+        with warnings.catch_warnings():
+            # Of many classes one may have fewer rows than there are folds.
+            warnings.simplefilter("ignore", UserWarning)
+            parts = splitter.split(rows, labels, groups)
+            return [(rows[train], rows[judged]) for train, judged in parts]
+
+    def _rolling(self, rows: Rows, count: int) -> Iterator[Fold]:
+        from sklearn.model_selection import TimeSeriesSplit
+
+        assert self.times is not None
+        different, at = np.unique(self.times[rows], return_inverse=True)
+        if len(different) <= count:
+            found = f"`{self.by}` has {len(different)} different times"
+            stop("few-times", found, f"more than {count}, one for each fold and one before")
+        for train, judged in TimeSeriesSplit(n_splits=count).split(different):
+            yield rows[at <= train[-1]], rows[(at >= judged[0]) & (at <= judged[-1])]
+
+    def _demand_groups(self, rows: Rows, count: int) -> None:
+        assert self.groups is not None
+        different = len(np.unique(self.groups[rows]))
+        if different < count:
+            found = f"`{self.by}` has {different} different values"
+            stop("few-groups", found, f"{count} or more, one for each fold")
+
+
+def _drawn(labels: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
+    """About a share of the rows of each class; scikit-learn's split makes lists of many objects."""
+    order = np.lexsort((np.random.default_rng(seed).random(len(labels)), labels))
+    _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    place = np.arange(len(labels)) - np.repeat(starts, counts)
+    held = np.empty(len(labels), dtype=bool)
+    held[order] = place < np.round(share * np.repeat(counts, counts))
+    return held
+
+
+def divided(table: Table, labels: NDArray[Any] | None, choices: Choices, seed: int) -> Divided:
+    """How rows of this table are divided; `labels` are numbers of classes."""
+    if choices.group and choices.time:
+        stop(
+            "two-columns", f"`{choices.group}` and `{choices.time}` divide the rows", "one of them"
+        )
+    name = choices.group or choices.time
+    if not name:
+        return Divided(labels, len(table), seed)
+    values = table.frame[name]
+    if choices.group:
+        # A row without a group is one by itself.
+        codes = values.astype("category").cat.codes.to_numpy().astype(np.int64)
+        alone = -1 - np.arange(len(table))
+        return Divided(labels, len(table), seed, np.where(codes < 0, alone, codes), by=name)
+    return Divided(labels, len(table), seed, times=times(table, name), by=name)
+
+
+def times(table: Table, name: str) -> NDArray[np.float64]:
+    """A number for each row that is larger for a later one. Ends the program where one has none."""
+    values = table.frame[name]
+    order = next(column.order for column in table.columns if column.name == name)
+    if str(values.dtype) != "category":
+        numbers = values.to_numpy(np.float64)
+    else:
+        numbers = _of_texts(values, order or "iso")
+    if not np.isfinite(numbers).all():
+        at = int(np.argmin(np.isfinite(numbers)))
+        stop("not-a-time", f"`{name}` is {values.iloc[at]!r} in a row", "a date, time or number")
+    return numbers
+
+
+def _of_texts(values: pd.Series[Any], order: str) -> NDArray[np.float64]:
+    read = [read_date(str(text), order) for text in values.cat.categories]
+    of_texts = np.array([np.nan if time is None else days(time) for time in read] + [np.nan])
+    numbers: NDArray[np.float64] = of_texts[values.cat.codes.to_numpy()]
+    return numbers
 
 
 def folds(
-    table: Table, rows: Rows, settings: Mapping[str, Any], seed: int, stratified: bool
+    divided: Divided,
+    marks: Sequence[NDArray[np.bool_]],
+    rows: Rows,
+    settings: Mapping[str, Any],
 ) -> tuple[Sequence[Fold], str]:
     """The folds of these rows, and a sentence about them.
 
     By columns of the table, by a share, or by the number of folds; else as Azure ML chooses by the
     number of rows. Of a classification each fold has its share of each class.
     """
-    labels = table.labels[rows]
-    if table.splits:
-        marked = [(rows[mark[rows]], rows[~mark[rows]]) for mark in table.splits]
+    labels = None if divided.labels is None else divided.labels[rows]
+    if marks:
+        marked = [(rows[mark[rows]], rows[~mark[rows]]) for mark in marks]
         if any(len(train) == 0 or len(judged) == 0 for train, judged in marked):
             stop("empty-fold", "a column of `cv_split_column_names` is one value", "0 and 1 in it")
         return marked, f"{len(marked)} folds by the columns of `cv_split_column_names`"
     share = settings.get("validation_data_size")
     number = settings.get("n_cross_validations")
     chosen = "" if share or isinstance(number, int) else f", by the number of rows ({len(rows)})"
+    how = ""
+    if divided.by:
+        how = f", each of later rows by {divided.by}" if divided.times is not None else ""
+        how = how or f", none of one {divided.by} divided"
     if not share and not isinstance(number, int) and len(rows) > MANY_ROWS:
         share = SHARE
     if share and not isinstance(number, int):
-        train, judged = hold_out(labels, float(share), seed, stratified)
-        return [(rows[train], rows[judged])], f"{len(judged)} rows are held out{chosen}"
+        fold = divided.hold_out(rows, float(share))
+        return [fold], f"{len(fold[1])} rows are held out{chosen}{how.replace('each of', 'the')}"
     most = number if isinstance(number, int) else FOLDS_OF_FEW if len(rows) < FEW_ROWS else FOLDS
-    fewest = int(min(np.unique(labels, return_counts=True)[1])) if stratified else len(rows)
+    counts = np.array([len(rows)]) if labels is None else np.unique(labels, return_counts=True)[1]
+    fewest = int(counts.min())
     count = max(2, min(most, fewest, len(rows) // 2))
-    if len(rows) < 4 or (stratified and fewest < 2 and len(np.unique(labels)) == 2):
+    if len(rows) < 4 or (labels is not None and fewest < 2 and len(counts) == 2):
         stop(
             "too-few-rows",
             f"{len(rows)} rows, {fewest} of the rarest class",
@@ -66,19 +194,4 @@ def folds(
         )
     if count != most:
         chosen += f"; {most} would leave folds without the rarest class"
-    return _k_folds(rows, labels, count, seed, stratified), f"{count} folds{chosen}"
-
-
-def _k_folds(
-    rows: Rows, labels: NDArray[Any], count: int, seed: int, stratified: bool
-) -> Sequence[Fold]:
-    import warnings
-
-    from sklearn.model_selection import KFold, StratifiedKFold
-
-    kind = StratifiedKFold if stratified else KFold
-    splitter = kind(n_splits=count, shuffle=True, random_state=seed)
-    with warnings.catch_warnings():
-        # Of many classes one may have fewer rows than there are folds.
-        warnings.simplefilter("ignore", UserWarning)
-        return [(rows[train], rows[judged]) for train, judged in splitter.split(rows, labels)]
+    return divided.folds(rows, count), f"{count} folds{chosen}{how}"

@@ -25,6 +25,7 @@ class Entry:
     spread: float | None
     seconds: float | None
     row_ms: float | None
+    stopped: str = ""
 
     @property
     def origin(self) -> str:
@@ -55,6 +56,11 @@ class Leaderboard:
                 f"final score: {metric} {tested:.5g} on {facts['rows']['test']} rows that no trial "
                 f"saw, where validation says {self.entries[0].value:.5g}"
             )
+        for entry in self.entries:
+            if entry.stopped:
+                yield f"trial {entry.trial.run.sample_number} ended early: {entry.stopped}"
+        if calibration := facts.get("notes", {}).get("calibration"):
+            yield f"probabilities calibrated: {calibration}"
         for column in facts["columns"]:
             yield f"column {column['name']}: {column['choice']}"
         for finding in facts["guardrails"]:
@@ -87,6 +93,7 @@ def _entry(trial: Trial, metric: str) -> Entry:
         metrics.get(f"{metric}_std"),
         metrics.get("training_seconds"),
         metrics.get("predict_p50_ms"),
+        (_facts(trial.run) or {}).get("notes", {}).get("stopped", ""),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -60,16 +61,52 @@ def test_ensembles_come_last_where_there_is_room(plan: Plans) -> None:
     assert ensembles("limits: {max_trials: 3}") == ()
     off = "training: {enable_vote_ensemble: false}"
     assert ensembles(f"limits: {{max_trials: 9}}\n{off}") == ()
+    both = ("voting_ensemble", "stack_ensemble")
+    assert ensembles("limits: {max_trials: 11}") == both
+    asked = "training: {enable_stack_ensemble: true}"
+    assert ensembles(f"limits: {{max_trials: 5}}\n{asked}") == both
+    assert ensembles("limits: {max_trials: 99}\ntraining: {enable_stack_ensemble: false}") == (
+        "voting_ensemble",
+    )
+
+
+def test_transformers_reach_the_trials_by_one_name(plan: Plans) -> None:
+    """Azure ML takes them in two."""
+    featurization = (
+        "featurization: {mode: custom, blocked_transformers: [TfIdf], "
+        "transformer_params: {Imputer: [{fields: [age], parameters: {strategy: median}}]}}"
+    )
+    sweep = lowering.lower(plan(featurization))
+    assert isinstance(sweep, SweepPlan)
+    job = json.loads(sweep.trial.environment_variables["AUTOML_JOB"])["featurization"]
+    assert job["blocked_transformers"] == ["tf_idf"] and [*job["transformer_params"]] == ["imputer"]
 
 
 @pytest.mark.parametrize(
     ("more", "field"),
     [
         ("training: {enable_dnn_training: true}", "training.enable_dnn_training"),
-        ("training: {enable_stack_ensemble: true}", "training.enable_stack_ensemble"),
+        (
+            "training: {stack_ensemble_settings: {stack_meta_learner_type: ElasticNet}}",
+            "`elastic_net` as the meta model",
+        ),
+        (
+            "training: {stack_ensemble_settings: "
+            "{stack_meta_learner_type: none, stack_meta_learner_train_percentage: 0.3}}",
+            "stack_meta_learner_train_percentage",
+        ),
         ("training: {training_mode: distributed}", "training.training_mode"),
         ("training: {allowed_training_algorithms: [linear_svm]}", "linear_svm"),
-        ("featurization: {mode: custom, blocked_transformers: [text_target_encoder]}", "blocked"),
+        ("featurization: {mode: custom, blocked_transformers: [OneHotEncoder]}", "blocked"),
+        (
+            "featurization: {transformer_params: {tf_idf: [{fields: [city], parameters: {}}]}}",
+            "`tf_idf` with parameters",
+        ),
+        (
+            "featurization: {transformer_params: "
+            "{imputer: [{fields: [age], parameters: {strategy: ffill}}]}}",
+            "`strategy: ffill` of imputer",
+        ),
         ("featurization: {mode: auto, enable_dnn_featurization: true}", "enable_dnn"),
         ("limits: {max_trials: 2, max_nodes: 4}", "limits.max_nodes"),
         ("n_cross_validations: 3\nvalidation_data_size: 0.2", "n_cross_validations"),
@@ -92,6 +129,10 @@ def test_what_is_not_done_here_is_refused_with_its_line(plan: Plans, more: str, 
         "featurization: {mode: 'off'}",
         "limits: {max_trials: 2, max_nodes: 1, enable_early_termination: false}",
         "n_cross_validations: auto\nvalidation_data_size: 0.2",
+        "training: {enable_stack_ensemble: true, stack_ensemble_settings: "
+        "{stack_meta_learner_type: LogisticRegressionCV}}",
+        "featurization: {mode: custom, blocked_transformers: [TfIdf, cat_target_encoder], "
+        "transformer_params: {imputer: [{fields: [age], parameters: {strategy: median}}]}}",
         "tags: {team: a}\nproperties: {b: c}",
         "training: {blocked_training_algorithms: [linear_svm]}",
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.automl import families, tables
+from ml.automl import encoding, families, tables
 from ml.automl.families import FAMILIES
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.manifest import verify
@@ -82,12 +82,13 @@ def test_numbers_are_those_of_the_server(tmp_path: Path) -> None:
     rows = [dict(row, city="" if at % 9 == 0 else row["city"]) for at, row in enumerate(people(60))]
     frame = tables.read(write(tmp_path / "table", rows), "churn")
     table = tables.as_table(frame, target="churn", regression=False)
-    document = tables.encoding(table, np.arange(40), ())
+    labels = (table.labels == "Yes").astype(np.int64)
+    document = encoding.fit(table, labels, np.arange(40), (), tables.Choices())
     columns = Columns(document, lambda row: row)
     given = [[row["age"], row["income"] or None, row["city"] or None, row["spent"]] for row in rows]
     served = columns.matrix(given).astype(np.float32)
-    np.testing.assert_array_equal(tables.matrix(table, document), served)
-    assert tables.categorical(document) == columns.categorical == [2]
+    np.testing.assert_array_equal(encoding.matrix(table, document, np.arange(60)), served)
+    assert encoding.categorical(document) == columns.categorical == [2]
 
 
 def test_the_final_score_is_of_rows_that_no_trial_saw(tmp_path: Path, fit: Fit) -> None:
@@ -142,10 +143,11 @@ def test_a_choice_for_each_column_is_said(tmp_path: Path, fit: Fit) -> None:
     facts = json.loads((folder / "settings.json").read_text())["automl"]
     chosen = {column["name"]: column["choice"] for column in facts["columns"]}
     assert chosen["id"].startswith("a name") and chosen["one"].startswith("one value")
-    assert chosen["none"].startswith("no value") and chosen["day"].startswith("a time")
+    assert chosen["none"].startswith("no value")
+    assert chosen["day"] == "a time: parts of the calendar and days"
     assert chosen["code"] == "a category of 3 values"
     used = [column["name"] for column in facts["columns"] if column["used"]]
-    assert used == ["age", "income", "city", "code"]
+    assert used == ["age", "income", "city", "day", "code"]
     # A request has every column of the table.
     assert "id" in Columns.load(folder, lambda row: row).columns
 
@@ -162,26 +164,6 @@ def test_the_target_encoded_among_the_columns_is_told(tmp_path: Path, fit: Fit) 
     facts = json.loads((folder / "settings.json").read_text())["automl"]
     checks = {of["check"]: of["found"] for of in facts["guardrails"]}
     assert "5.00%" in checks["imbalance"] and "accuracy" in checks["imbalance"]
-
-
-def test_rows_that_hang_together_are_told(tmp_path: Path, fit: Fit) -> None:
-    """A column of groups, and a time: folds that are drawn at random know too much. Not where the
-    spec says which rows judge.
-    """
-    rows = [
-        dict(row, customer=f"c{at % 40}", day=f"2026-{at % 12 + 1:02}-01", first=int(at < 90))
-        for at, row in enumerate(people(160))
-    ]
-    table = write(tmp_path / "table", rows)
-
-    def warned(**job: Any) -> set[str]:
-        folder, _ = fit(table, **job)
-        facts = json.loads((folder / "settings.json").read_text())["automl"]
-        findings = [of["found"] for of in facts["guardrails"] if of["check"] == "validation"]
-        return {found.partition(":")[0] for found in findings}
-
-    assert warned(n_cross_validations=2) == {"customer", "day"}
-    assert warned(cv_split_column_names=["first"]) == set()
 
 
 def changed(rows: Any, **columns: Callable[[int, Mapping[str, object]], object]) -> Any:

@@ -11,9 +11,20 @@ the project's own function, and encode the row by the `columns.json` of the mode
 encodings:
 
 - `codes`: a number as it is, a text as its place among `categories`; a missing value, and a text
-  that training never saw, is NaN. For trees.
+  that training never saw, is NaN. For trees, and for what AutoML fits.
 - `one-hot`: a number minus `mean`, by `deviation`, a missing one 0, with a column that says so
   where training had missing ones; a column for each category. For what adds up its inputs.
+
+AutoML has further inputs, the same in both encodings, whose columns are computed by `Input`:
+
+    {"name": "age", "fill": 37.5}                          in place of a missing number
+    {"name": "paid", "date": "iso", "origin": 738000, "parts": ["month", "hour", "days"]}
+    {"name": "note", "words": ["late", "late fee"], "idf": [1.2, 3.4]}
+    {"name": "shop", "means": {"a": [0.2]}, "missing": [0.1], "other": [0.1], "of": [""]}
+
+A date is "iso", "month-first" or "day-first"; `days` are those since `origin`. The words of a text
+are weighted by TF-IDF and scaled to length 1. `means` are of the target where training had that
+value, one for each `of` several classes, and `other` stands for what it never saw.
 """
 
 from __future__ import annotations
@@ -23,6 +34,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,20 +111,17 @@ class Columns:
             str(column["name"]): column["type"] for column in document["columns"]
         }
         self.classes = tuple(str(name) for name in document["classes"])
-        self._inputs = [_Input(spec) for spec in document["inputs"]]
+        self._inputs = [Input(spec) for spec in document["inputs"]]
         self._is_one_hot = document["encoding"] == "one-hot"
         self.names = tuple(
             name
             for spec in self._inputs
-            for name in (spec.one_hot_names if self._is_one_hot else [spec.name])
+            for name in (spec.one_hot_names if self._is_one_hot else spec.names)
         )
-        # The numbers of the inputs that are places among categories.
-        self.categorical = [
-            number
-            for number, spec in enumerate(self._inputs)
-            if spec.categories is not None and not self._is_one_hot
-        ]
+        # The numbers of the columns that are places among categories.
+        self.categorical = places(self._inputs) if not self._is_one_hot else []
         self._coded = [(spec.name, spec.codes) for spec in self._inputs]
+        self._is_plain = all(spec.is_plain for spec in self._inputs)
         self._order = list(self.columns)
         self._kinds = list(self.columns.values())
 
@@ -170,7 +180,7 @@ class Columns:
         Raises ValueError where `derive` fails, gives other columns than in training, or a number
         that is not finite.
         """
-        encode = self._one_hot if self._is_one_hot else self._codes
+        encode = self._one_hot if self._is_one_hot else self._codes if self._is_plain else self._all
         derived = _derived(self._derive, self._order, rows)
         table = np.array([encode(row) for row in derived], dtype=np.float64)
         table = table.reshape(len(rows), len(self.names))
@@ -227,6 +237,12 @@ class Columns:
         except KeyError as error:
             raise ValueError(f"derive() gives no column {error}") from None
 
+    def _all(self, row: Row) -> list[float]:
+        try:
+            return [part for spec in self._inputs for part in spec.numbers(row[spec.name])]
+        except KeyError as error:
+            raise ValueError(f"derive() gives no column {error}") from None
+
     def _one_hot(self, row: Row) -> list[float]:
         try:
             return [part for spec in self._inputs for part in spec.one_hot(row[spec.name])]
@@ -242,11 +258,65 @@ def _derived(derive: Derive, names: Sequence[str], rows: Sequence[Sequence[Value
         raise ValueError(f"derive() does not take these values: {what}") from error
 
 
-class _Input:
+def places(inputs: Sequence[Input]) -> list[int]:
+    """The numbers of the columns of `inputs` that are places among categories."""
+    starts = np.cumsum([0, *(len(of.names) for of in inputs)])
+    pairs = zip(inputs, starts[:-1].tolist(), strict=True)
+    return [start for of, start in pairs if of.categories is not None]
+
+
+# What `parts` of a date may be, besides `days`.
+PARTS: Mapping[str, Callable[[datetime], float]] = {
+    "year": lambda of: of.year,
+    "month": lambda of: of.month,
+    "day": lambda of: of.day,
+    "weekday": lambda of: of.weekday(),
+    "hour": lambda of: of.hour,
+}
+_SLASHES = re.compile(r"(\d\d?)/(\d\d?)/(\d{4})(?:[ T](\d\d?):(\d\d)(?::(\d\d))?)?", re.ASCII)
+# scikit-learn's token_pattern: words of two letters or more.
+_WORDS = re.compile(r"\b\w\w+\b")
+
+
+def read_date(text: str, order: str) -> datetime | None:
+    """The time that a text says, in UTC where it names a zone; None where it says none."""
+    try:
+        if order == "iso":
+            time = datetime.fromisoformat(text)
+            return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
+        if match := _SLASHES.fullmatch(text):
+            first, second, year, *clock = (int(of or 0) for of in match.groups())
+            month, day = (first, second) if order == "month-first" else (second, first)
+            return datetime(year, month, day, clock[0], clock[1], clock[2])
+    except (ValueError, OverflowError):
+        pass
+    return None
+
+
+def days(time: datetime) -> float:
+    """Days since the first of the first year, and the part of the day."""
+    seconds = time.hour * 3600 + time.minute * 60 + time.second
+    return time.toordinal() + seconds / 86400
+
+
+def words(text: str) -> list[str]:
+    """The words of a text and its pairs of words, in lower case."""
+    single = _WORDS.findall(text.lower())
+    return single + [f"{a} {b}" for a, b in pairwise(single)]
+
+
+class Input:
     """One of `inputs`: how its value becomes numbers."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.name = str(spec["name"])
+        self._spec = spec
+        self._fill: float = spec.get("fill", math.nan)
+        self._terms = {str(of): at for at, of in enumerate(spec.get("words", ()))}
+        kind = next((of for of in ("date", "words", "means") if of in spec), "")
+        computed = {"date": self._date, "words": self._text, "means": self._mean_of}
+        self._compute: Callable[[Value], list[float]] | None = computed.get(kind)
+        self.is_plain = self._compute is None and "fill" not in spec
         listed = spec.get("categories")
         self.categories: list[str] | None = None if listed is None else [str(of) for of in listed]
         self.codes: dict[Value, float] | None = None
@@ -256,14 +326,59 @@ class _Input:
         self._says_missing = bool(spec.get("missing", False))
 
     @property
+    def names(self) -> list[str]:
+        """The names of its columns."""
+        parts = self._spec.get("parts") or self._spec.get("words") or self._spec.get("of") or [""]
+        return [f"{self.name}: {part}" if part else self.name for part in parts]
+
+    def numbers(self, value: Value) -> list[float]:
+        """The values of its columns; NaN for what is missing or unknown."""
+        if self._compute is not None:
+            return self._compute(value)
+        if self.codes is not None:
+            return [self.codes.get(value, math.nan)]
+        return [self._fill if value is None or isinstance(value, str) else value]
+
+    def _date(self, value: Value) -> list[float]:
+        time = read_date(value, self._spec["date"]) if isinstance(value, str) else None
+        parts = self._spec["parts"]
+        if time is None:
+            return [math.nan] * len(parts)
+        since = days(time) - self._spec["origin"]
+        return [since if part == "days" else PARTS[part](time) for part in parts]
+
+    def _text(self, value: Value) -> list[float]:
+        row = [0.0] * len(self._terms)
+        counts = Counter(words(value)) if isinstance(value, str) else Counter[str]()
+        terms = sorted(
+            (self._terms[of], count) for of, count in counts.items() if of in self._terms
+        )
+        weights = [(at, count * self._spec["idf"][at]) for at, count in terms]
+        length = math.sqrt(math.fsum(weight * weight for _, weight in weights))
+        for at, weight in weights:
+            row[at] = weight / length
+        return row
+
+    def _mean_of(self, value: Value) -> list[float]:
+        if value is None:
+            means: list[float] = self._spec["missing"]
+            return means
+        of_value: list[float] = self._spec["means"].get(value, self._spec["other"])
+        return of_value
+
+    @property
     def one_hot_names(self) -> list[str]:
         """The names of its columns."""
+        if self._compute is not None:
+            return self.names
         if self.categories is not None:
             return [f"{self.name}={text}" for text in self.categories]
         return [self.name, *([f"{self.name} is missing"] if self._says_missing else [])]
 
     def one_hot(self, value: Value) -> list[float]:
         """The values of its columns."""
+        if self._compute is not None:
+            return [0.0 if math.isnan(of) else of for of in self._compute(value)]
         if self.categories is not None:
             return [1.0 if value == text else 0.0 for text in self.categories]
         if value is None or isinstance(value, str):

@@ -5,15 +5,21 @@
     {"task": "binary", "positive": "Yes", "members": [{"file": "model.txt", "weight": 1.0}]}
 
 A member's file is a text model of LightGBM (.txt), ONNX (.onnx) or a JSON model of XGBoost (.json).
-All take the numbers of the folder's `columns.json`; the answer is the mean of theirs, by weight.
+All take the numbers of the folder's `columns.json`, in single precision. The answer is the mean of
+theirs, by weight; with `"meta": "meta.onnx"` it is that model's, which takes theirs side by side.
+
+Of two classes a member may have a `calibration`, by which its probabilities p become others:
+
+- `{"kind": "sigmoid", "slope": a, "intercept": b}`: those of the log odds a · log(p / (1 - p)) + b
+- `{"kind": "isotonic", "scores": [...], "shares": [...]}`: between these points on a line
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,26 +47,61 @@ class Members:
         document = json.loads((folder / FILE).read_text(encoding="utf-8"))
         self.task, self.positive = str(document["task"]), str(document["positive"])
         self.files = [str(of["file"]) for of in document["members"]]
-        self._weights: Sequence[float] = [float(of["weight"]) for of in document["members"]]
+        self._weights = [float(of["weight"]) for of in document["members"]]
+        self._calibrations = [of.get("calibration") for of in document["members"]]
         self._members = [_open(folder, name) for name in self.files]
+        meta = document.get("meta")
+        self._meta = None if meta is None else _open(folder, str(meta))
 
     def predict(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
         """For each row the probability of `positive` (binary), one a class (multiclass), or a
         number.
         """
-        answers = [self._answer(member, table) for member in self._members]
+        answers = self.answers(table)
+        if self._meta is not None:
+            return self._as_asked(self._meta.predict(np.column_stack(answers)))
         if len(answers) == 1:
             return answers[0]
         mean: NDArray[np.float64] = np.average(answers, axis=0, weights=self._weights)
         return mean
 
-    def _answer(self, member: Member, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        answer = member.predict(table)
+    def answers(self, table: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """What each member says of each row."""
+        # The precision in which all were fitted: trees may tell two numbers apart that were one.
+        with np.errstate(over="ignore"):
+            table = table.astype(np.float32).astype(np.float64)
+        of_members = zip(self._members, self._calibrations, strict=True)
+        return [
+            calibrated(calibration, self._as_asked(member.predict(table)))
+            for member, calibration in of_members
+        ]
+
+    def _as_asked(self, answer: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.task == "regression":
             return answer
         # In single precision a sum of shares may be a little more than 1.
         answer = np.clip(answer, 0.0, 1.0)
         return answer[:, 1] if self.task == "binary" and answer.ndim == 2 else answer
+
+
+def calibrated(
+    calibration: Mapping[str, Any] | None, answer: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The probabilities as a `calibration` corrects them; raises ValueError for another kind."""
+    if calibration is None:
+        return answer
+    if calibration["kind"] == "sigmoid":
+        inside = np.clip(answer, _CERTAIN, 1 - _CERTAIN)
+        odds = calibration["slope"] * np.log(inside / (1 - inside)) + calibration["intercept"]
+        return np.asarray(1 / (1 + np.exp(-odds)), dtype=np.float64)
+    if calibration["kind"] == "isotonic":
+        curve = np.interp(answer, calibration["scores"], calibration["shares"])
+        return np.asarray(curve, dtype=np.float64)
+    raise ValueError(f"a calibration of the kind {calibration['kind']}")
+
+
+# Log odds of 0 and 1 are infinite.
+_CERTAIN = 1e-7
 
 
 def is_of_members(folder: Path) -> bool:

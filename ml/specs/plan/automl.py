@@ -103,7 +103,12 @@ def _algorithms(own: Part, key: str) -> tuple[str, ...]:
     """Their names in snake case: the SDK takes `LightGBM` and `light_gbm` alike."""
     written = own.get("training", key)
     names = map(str, written) if isinstance(written, list) else ()
-    return tuple(_WORD.sub("_", name).lower() for name in names)
+    return tuple(map(snake, names))
+
+
+def snake(name: str) -> str:
+    """`LightGBM` as `light_gbm`, as azure-ai-ml writes what it takes in both forms."""
+    return _WORD.sub("_", name).lower()
 
 
 def _seconds(minutes: Any) -> float | None:

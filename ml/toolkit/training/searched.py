@@ -23,6 +23,8 @@ from ml.toolkit.training.boosting import contributions, lightgbm
 # Where the facts of a model folder say how it was searched.
 FACT = "automl"
 _FILE = "rows.parquet"
+# Rows whose digests are computed at once: a copy of them is made.
+_HASHED_AT_ONCE = 50_000
 _MLTABLE = f"""\
 type: mltable
 paths:
@@ -106,20 +108,33 @@ def refits(search: Mapping[str, Any], metric: str) -> list[float]:
     return [float(value) for value in values]
 
 
-def content(values: Mapping[str, Any], labels: NDArray[Any]) -> str:
+def content(
+    values: Mapping[str, Any], labels: NDArray[Any], rows: NDArray[np.int64] | None = None
+) -> str:
     """A digest of rows (a sequence a column), whatever their order and that of the columns. A
-    missing number is NaN, a missing text None.
+    missing number is NaN, a missing text None; numbers count in single precision. With `rows` it
+    is of those alone, whose labels are `labels`.
     """
     import pandas as pd
 
-    columns: dict[str, Any] = {}
-    for name in sorted(values):
-        of = pd.Series(values[name]).reset_index(drop=True)
-        is_number = pd.api.types.is_numeric_dtype(of)
-        columns[name] = of.astype(np.float64) if is_number else of.astype(object).fillna("")
-    columns["\0label"] = labels.astype(str if labels.dtype.kind in "OUS" else np.float64)
-    hashes = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy(np.uint64)
-    return f"{len(hashes)}-{int(hashes.sum()):016x}-{int(np.bitwise_xor.reduce(hashes)):016x}"
+    series = {name: pd.Series(values[name]) for name in sorted(values)}
+    total, mixed = 0, 0
+    for start in range(0, len(labels), _HASHED_AT_ONCE):
+        part = slice(start, start + _HASHED_AT_ONCE)
+        at: Any = part if rows is None else rows[part]
+        columns: dict[str, Any] = {}
+        for name, of in series.items():
+            cells = of.iloc[at].reset_index(drop=True)
+            is_number = pd.api.types.is_numeric_dtype(of)
+            columns[name] = (
+                cells.astype(np.float32) if is_number else cells.astype(object).fillna("")
+            )
+        of_part = labels[part]
+        columns["\0label"] = of_part.astype(str if labels.dtype.kind in "OUS" else np.float64)
+        hashes = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy(np.uint64)
+        total = (total + int(hashes.sum())) % 2**64
+        mixed ^= int(np.bitwise_xor.reduce(hashes))
+    return f"{len(labels)}-{total:016x}-{mixed:016x}"
 
 
 def _values(dataset: Dataset, part: Part) -> dict[str, Sequence[Any]]:

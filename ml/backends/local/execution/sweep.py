@@ -184,7 +184,12 @@ class Sweep:
             return None
         families = [str(run.parameters.get("model")) for run in self._trials.runs]
         waiting = [name for name in ending.ensembles if not any(name in of for of in families)]
-        members = self._trials.ranked[:MEMBERS]
+        trials = [
+            run
+            for run in self._trials.ranked
+            if not any(name in str(run.parameters.get("model")) for name in ending.ensembles)
+        ]
+        members = trials[:MEMBERS]
         if not waiting or len(members) < 2:
             return None
         values = {

@@ -3,7 +3,7 @@
 Started as a script by `batches`, with the interpreter that the job asks for:
 `batch_worker.py SETTINGS TASKS ANSWERS`, the last two being open file descriptors that carry JSON
 lines. What the entry script prints goes to this process's own log. Imports nothing of the
-repository but `mltables`, which it loads by its path, when the data are a table.
+repository but the reader of tables, which it loads by its path, when the data are a table.
 
 What an entry script may rely on is in how-to-use-parallel-job-in-pipeline: run() gets a list of
 file paths or a DataFrame, and returns a DataFrame, a list or a tuple with an item for each that it
@@ -60,7 +60,7 @@ class Worker:
     def _table(self, part: int | None, keys: list[str]) -> Any:
         """What was last read is kept: mini-batches of one file come one after another."""
         if self._cached[0] != (part, tuple(keys)):
-            tables = _load(Path(__file__).with_name("mltables.py"))
+            tables = _load(Path(self._settings["reader"]))
             frame = tables.frame(self._settings["table"], part)
             groups = list(frame.groupby(keys, sort=True).indices.values()) if keys else []
             self._cached = (part, tuple(keys)), (frame, groups)

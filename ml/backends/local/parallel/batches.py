@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ml.backends.local.environment import THREADS
-from ml.backends.local.parallel import batch_worker, mltables
+from ml.backends.local.parallel import batch_worker, mini_batches
+from ml.toolkit.data import mltables
 
 # Processes that end before init() is done, one after another, before the job is given up.
 STARTS = 3
@@ -56,13 +57,13 @@ class Batches:
         """Do all of them. Raises Aborted or mltables.Unreadable."""
         settings = self._settings
         keys = settings["partition_keys"]
-        table = mltables.describe(Path(settings["data"]), keys)
-        self._waiting = mltables.divide(table, settings["mini_batch_size"], keys)
+        table = mini_batches.describe(Path(settings["data"]), keys)
+        self._waiting = mini_batches.divide(table, settings["mini_batch_size"], keys)
         self._total = len(self._waiting)
         if not self._total:
             raise Aborted(f"there is nothing to process in {settings['data']}")
         if table["read"]:
-            settings["table"] = table
+            settings["table"], settings["reader"] = table, mltables.__file__
         self._path.write_text(json.dumps(settings, indent=1))
         items = sum(batch["items"] for batch in self._waiting)
         count = min(settings["processes"], self._total)

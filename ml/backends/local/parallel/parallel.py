@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ml.backends.local import files
-from ml.backends.local.parallel import mltables
+from ml.backends.local.parallel import mini_batches
 from ml.backends.local.processes.process import cores
 from ml.core.errors import Problem
 from ml.core.imports import BIND
 from ml.specs.plan.plan import CommandPlan
+from ml.toolkit.data import mltables
 
 # reference-yaml-job-parallel, predefined arguments. The overhead is 30 there and 600 in
 # how-to-use-parallel-job-in-pipeline: a slow disk should not fail a job here.
@@ -82,7 +83,7 @@ def refusals(plan: CommandPlan) -> Iterator[Problem]:
     if plan.parallel is None or data is None or data.path is None or not data.path.exists():
         return
     try:
-        mltables.describe(data.path, plan.parallel.partition_keys)
+        mini_batches.describe(data.path, plan.parallel.partition_keys)
     except mltables.Unreadable as error:
         yield Problem(
             "mltable",

@@ -1,8 +1,6 @@
-"""The data of a parallel job: files or an MLTable, its rows, and its mini-batches.
+"""Tables that a file MLTable describes (reference-yaml-mltable): their files, rows and columns.
 
-`describe` reads the file MLTable (reference-yaml-mltable) and refuses what is not supported here:
-of the transformations, only one that reads the files. `divide` makes mini-batches
-(reference-yaml-job-parallel: mini_batch_size), `frame` reads a part of a table. Needs pandas, and
+Of the transformations, one that reads the files and those that leave columns out. Needs pandas, and
 nothing of the repository: the processes of a parallel job load this file by its path, with the
 interpreter that the job asks for.
 """
@@ -10,7 +8,6 @@ interpreter that the job asks for.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,21 +28,48 @@ READS = {
 }
 ENCODINGS = {
     "utf8": "utf-8",
+    "ascii": "ascii",
     "utf8bom": "utf-8-sig",
     "iso88591": "latin-1",
     "windows1252": "cp1252",
 }
 
 
+# Transformations after that, which leave columns out.
+SELECTIONS = ("drop_columns", "keep_columns")
+
+
 class Unreadable(ValueError):
     """The table needs something that is not supported here, or is not there."""
 
 
+def describe(data: Path) -> dict[str, Any]:
+    """The files of a folder, of a file or of an MLTable: {files, read, columns}.
+
+    `files` are absolute paths, `read` says how they are read (None: they are not), `columns` which
+    are left out then. Raises Unreadable for what is not supported here, or is not there.
+    """
+    file = data / FILE
+    if file.is_file():
+        import yaml
+
+        try:
+            document = yaml.safe_load(file.read_text(encoding="utf-8-sig"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise Unreadable(f"{file}: {error}") from None
+        return _table(data, document if isinstance(document, dict) else {})
+    files = [data] if data.is_file() else sorted(path for path in data.rglob("*") if path.is_file())
+    return {"files": [str(path.resolve()) for path in files], "read": None, "columns": []}
+
+
 def _table(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-    """{files, read}: absolute paths of the table's files, and how they are read, None for not."""
-    read = None
+    read, columns = None, []
     for step in document.get("transformations") or []:
         name, options = (step, {}) if isinstance(step, str) else next(iter(step.items()))
+        if name in SELECTIONS and read:
+            names = [options] if isinstance(options, str) else list(options or ())
+            columns.append([name, list(map(str, names))])
+            continue
         if name not in READS or read:
             raise Unreadable(f"{folder / FILE}: the transformation `{name}` is not supported here")
         unknown = sorted(set(options or {}) - READS[name])
@@ -54,7 +78,7 @@ def _table(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         read = [name, options or {}]
     files: list[Path] = []
     for entry in document.get("paths") or []:
-        kind, text = next(iter(entry.items()))
+        kind, text = next(iter(entry.items())) if isinstance(entry, dict) else ("", entry)
         if re.match(r"[a-z]+://", str(text)) or str(text).startswith("azureml:"):
             raise Unreadable(f"{folder / FILE}: {text} is not on this machine")
         if kind == "pattern":
@@ -67,7 +91,7 @@ def _table(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     missing = [path for path in files if not path.exists()]
     if missing:
         raise Unreadable(f"{folder / FILE}: there is no file {missing[0]}")
-    return {"files": [str(path.resolve()) for path in files], "read": read}
+    return {"files": [str(path.resolve()) for path in files], "read": read, "columns": columns}
 
 
 def frame(table: Mapping[str, Any], part: int | None) -> pd.DataFrame:
@@ -75,7 +99,20 @@ def frame(table: Mapping[str, Any], part: int | None) -> pd.DataFrame:
     import pandas as pd
 
     numbers = range(len(table["files"])) if part is None else [part]
-    return pd.concat([_file(table, number) for number in numbers], ignore_index=True)
+    rows = pd.concat([_file(table, number) for number in numbers], ignore_index=True)
+    return select(table, rows)
+
+
+def select(table: Mapping[str, Any], rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without the columns that the table leaves out. Raises Unreadable for one that is not
+    there.
+    """
+    for step, names in table.get("columns") or ():
+        unknown = [name for name in names if name not in rows.columns]
+        if unknown:
+            raise Unreadable(f"`{step}` names `{unknown[0]}`, which is no column of the table")
+        rows = rows.drop(columns=names) if step == "drop_columns" else rows[names]
+    return rows
 
 
 def _file(table: Mapping[str, Any], number: int) -> pd.DataFrame:
@@ -125,83 +162,3 @@ def _json_lines(path: Path, options: Mapping[str, Any]) -> pd.DataFrame:
             if options.get("invalid_lines") != "drop":
                 raise Unreadable(f"{path}: {error}: {line[:60]}") from None
     return pd.DataFrame(rows)
-
-
-# "The default value is 1" (reference-yaml-job-parallel, for files); for tables, where it is a
-# size, the same document has none, and azure-ai-ml says 1 MB.
-FILES = 1
-TABLE_BYTES = 1 << 20
-
-
-def describe(data: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """The files of a folder, of a file or of an MLTable, and how they are read: {files, read}.
-
-    Raises Unreadable, also for `keys` to divide files by: that is for the rows of a table.
-    """
-    table = _described(data)
-    if keys and not table["read"]:
-        raise Unreadable(f"{data}: only the rows of a table are divided by {', '.join(keys)} here")
-    return table
-
-
-def _described(data: Path) -> dict[str, Any]:
-    file = data / FILE
-    if file.is_file():
-        import yaml
-
-        try:
-            document = yaml.safe_load(file.read_text())
-        except yaml.YAMLError as error:
-            raise Unreadable(f"{file}: {error}") from None
-        return _table(data, document if isinstance(document, dict) else {})
-    files = [data] if data.is_file() else sorted(path for path in data.rglob("*") if path.is_file())
-    return {"files": [str(path.resolve()) for path in files], "read": None}
-
-
-def divide(table: Mapping[str, Any], size: int, keys: list[str]) -> list[dict[str, Any]]:
-    """The mini-batches, numbered from 0: what a process needs to read its own, and its items.
-
-    "If both partition_keys and mini_batch_size are specified, the partition keys take effect."
-    A mini-batch of a table never crosses the boundary of a file (how-to-debug-parallel-run-step).
-    """
-    if table["read"]:
-        batches = _groups(table, keys) if keys else _rows(table, size or TABLE_BYTES)
-    else:
-        size = size or FILES
-        files = table["files"]
-        batches = [
-            {"files": files[at : at + size], "items": len(files[at : at + size])}
-            for at in range(0, len(files), size)
-        ]
-    return [{"id": number, **batch} for number, batch in enumerate(batches)]
-
-
-def _rows(table: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
-    """Even runs of rows, as many as make up the size of the file that they are in."""
-    batches = []
-    for part, file in enumerate(table["files"]):
-        rows = len(frame(table, part))
-        count = min(rows, math.ceil(Path(file).stat().st_size / size))
-        for number in range(count):
-            start, stop = rows * number // count, rows * (number + 1) // count
-            batches.append({"part": part, "start": start, "stop": stop, "items": stop - start})
-    return batches
-
-
-def _groups(table: Mapping[str, Any], keys: list[str]) -> list[dict[str, Any]]:
-    """Rows with the same values in the key columns; in the order of the values."""
-    rows_of_all = frame(table, None)
-    lacking = [key for key in keys if key not in rows_of_all.columns]
-    if lacking:
-        raise Unreadable(f"the table has no column `{lacking[0]}` to divide it by")
-    batches = []
-    for number, (values, rows) in enumerate(rows_of_all.groupby(keys, sort=True)):
-        named = dict(zip(keys, map(_plain, values), strict=True))
-        batches.append({"group": number, "keys": named, "items": len(rows)})
-    return batches
-
-
-def _plain(value: Any) -> Any:
-    """A value of a column as JSON has it; a date as its text."""
-    value = value.item() if hasattr(value, "item") else value
-    return value if isinstance(value, str | int | float | bool) else str(value)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ml.backends.local.parallel import mltables
+from ml.backends.local.parallel import mini_batches
+from ml.toolkit.data import mltables
 
 
 def table(folder: Path, text: str, **contents: str) -> dict[str, object]:
@@ -81,6 +82,14 @@ def test_parquet(tmp_path: Path) -> None:
     assert found.to_dict("list") == {"a": [1, 2], "s": ["x", "y"]}
 
 
+def test_columns_that_are_left_out(tmp_path: Path) -> None:
+    """In the order of the steps; one that is not there is named."""
+    steps = "  - read_delimited\n  - drop_columns: y\n  - keep_columns: [z, x]\n"
+    assert list(read(tmp_path, steps, a_csv="x,y,z\n1,2,3\n").columns) == ["z", "x"]
+    with pytest.raises(mltables.Unreadable, match="`keep_columns` names `y`"):
+        read(tmp_path, steps.replace("z, x", "y"), a_csv="x,y,z\n1,2,3\n")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -124,13 +133,13 @@ def test_a_folder_or_a_file_without_a_table(tmp_path: Path) -> None:
 def test_files_in_mini_batches(tmp_path: Path) -> None:
     """By number; one each when nothing is said."""
     found = {"files": list("abcde"), "read": None}
-    assert [one["files"] for one in mltables.divide(found, 2, [])] == [
+    assert [one["files"] for one in mini_batches.divide(found, 2, [])] == [
         ["a", "b"],
         ["c", "d"],
         ["e"],
     ]
-    assert [one["items"] for one in mltables.divide(found, 0, [])] == [1] * 5
-    assert [one["id"] for one in mltables.divide(found, 3, [])] == [0, 1]
+    assert [one["items"] for one in mini_batches.divide(found, 0, [])] == [1] * 5
+    assert [one["id"] for one in mini_batches.divide(found, 3, [])] == [0, 1]
     (tmp_path / "a.txt").touch()
     with pytest.raises(mltables.Unreadable, match="divided by store"):
-        mltables.describe(tmp_path, ["store"])
+        mini_batches.describe(tmp_path, ["store"])

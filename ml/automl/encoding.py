@@ -1,0 +1,195 @@
+"""Featurization as rows of training fill it, in the document of `ml.serving.scoring.columns`.
+
+What serves computes each value by `Input`, and so does this, once for each different text: the
+numbers are the same bits. Only the rows that a target's means were fitted to have others: each the
+means of rows besides it, as scikit-learn's TargetEncoder does it, else a model would trust them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.automl.tables import MOST_CATEGORIES, Choices, Column, Table
+from ml.automl.validation import Rows
+from ml.serving.scoring.columns import PARTS, Input, days, places, read_date, words
+
+# Words of a text that have a column, at most, and rows for each of them.
+MOST_WORDS, ROWS_OF_WORD = 200, 10
+# The code of a missing value.
+_MISSING = -1
+
+
+def fit(
+    table: Table, labels: NDArray[Any], rows: Rows, classes: Sequence[str], choices: Choices
+) -> dict[str, Any]:
+    """The document of `columns.json` as these rows fill it. `labels` are numbers, of classes too;
+    `classes` are those of three or more.
+    """
+    inputs = []
+    for column in table.columns:
+        entry: dict[str, Any] = {"name": column.name}
+        if column.feature == "number" and (fill := choices.fills.get(column.name)):
+            entry["fill"] = _fill(table.frame[column.name].to_numpy()[rows], fill)
+        elif column.feature == "category":
+            counts = table.frame[column.name].iloc[rows].value_counts()
+            common = counts[counts > 0].head(MOST_CATEGORIES).index
+            entry["categories"] = sorted(map(str, common))
+        elif column.feature == "date":
+            entry |= _date(table, column, rows, column.name == choices.time)
+        elif column.feature == "words":
+            entry |= _words(table, column, rows)
+        elif column.feature == "mean":
+            entry |= _means(table, column, labels, rows, classes)
+        if column.used and _is_any(entry):
+            inputs.append(entry)
+    return {
+        "columns": [{"name": column.name, "type": column.kind} for column in table.columns],
+        "inputs": inputs,
+        "encoding": "codes",
+        "classes": list(classes),
+    }
+
+
+def _is_any(entry: Mapping[str, Any]) -> bool:
+    """Whether the rows gave it a column: of few rows a text may have no word that is not rare."""
+    return all(entry.get(of, True) for of in ("words", "parts"))
+
+
+def _fill(values: NDArray[Any], settings: Mapping[str, Any]) -> float:
+    """The number in place of a missing one (`transformer_params`: imputer)."""
+    from sklearn.impute import SimpleImputer
+
+    constant = {"fill_value": float(settings.get("fill_value") or 0.0)}
+    strategy = str(settings.get("strategy", "mean"))
+    imputer = SimpleImputer(
+        strategy=strategy, keep_empty_features=True, **(constant if strategy == "constant" else {})
+    )
+    return float(imputer.fit(values.reshape(-1, 1).astype(np.float64)).statistics_[0])
+
+
+def _date(table: Table, column: Column, rows: Rows, orders: bool) -> dict[str, Any]:
+    """The parts that vary. One that `orders` the folds says nothing of how late it is: what is
+    judged is later than all that is fitted.
+    """
+    values = table.frame[column.name].iloc[rows].dropna().unique()
+    times = [time for text in values if (time := read_date(str(text), column.order))]
+    parts = [name for name, of in PARTS.items() if len({of(time) for time in times}) > 1]
+    parts = [name for name in parts if not (orders and name == "year")]
+    if times and not orders:
+        parts.append("days")
+    origin = min(map(days, times), default=0.0)
+    return {"date": column.order, "origin": float(np.floor(origin)), "parts": parts}
+
+
+def _words(table: Table, column: Column, rows: Rows) -> dict[str, Any]:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    texts = table.frame[column.name].iloc[rows].dropna().astype(str).to_numpy()
+    vectorizer = TfidfVectorizer(
+        analyzer=words, min_df=2, max_features=max(1, min(MOST_WORDS, len(rows) // ROWS_OF_WORD))
+    )
+    try:
+        vectorizer.fit(texts)
+    except ValueError:  # no word is in two texts
+        return {"words": [], "idf": []}
+    known = vectorizer.get_feature_names_out().tolist()
+    return {"words": known, "idf": vectorizer.idf_.tolist()}
+
+
+def _codes(table: Table, column: str, rows: Rows) -> NDArray[np.int64]:
+    """The places of values among all categories, -1 of a missing one."""
+    codes: NDArray[np.int64] = table.frame[column].cat.codes.to_numpy()[rows].astype(np.int64)
+    return codes
+
+
+def _encoder(regression: bool, classes: int) -> Any:
+    from sklearn.model_selection import KFold, StratifiedKFold
+    from sklearn.preprocessing import TargetEncoder
+
+    kind = "continuous" if regression else "multiclass" if classes else "binary"
+    others = (KFold if regression else StratifiedKFold)(5, shuffle=True, random_state=0)
+    return TargetEncoder(target_type=kind, smooth="auto", cv=others)
+
+
+def _means(
+    table: Table, column: Column, labels: NDArray[Any], rows: Rows, classes: Sequence[str]
+) -> dict[str, Any]:
+    """Smoothed by the values' own variance ("auto": empirical Bayes, Micci-Barreca 2001)."""
+    codes = _codes(table, column.name, rows)
+    encoder = _encoder(labels.dtype.kind == "f", len(classes))
+    encoder.fit(codes.reshape(-1, 1), labels[rows])
+    width = max(1, len(classes))
+    of_codes = np.column_stack(encoder.encodings_)
+    overall = np.atleast_1d(encoder.target_mean_)[-width:].tolist()
+    texts = table.frame[column.name].cat.categories
+    known = zip(encoder.categories_[0].tolist(), of_codes.tolist(), strict=True)
+    by_code = {int(code): means for code, means in known}
+    missing = by_code.pop(_MISSING, overall)
+    means = {str(texts[code]): of for code, of in by_code.items()}
+    return {"means": means, "missing": missing, "other": overall, "of": list(classes) or [""]}
+
+
+def matrix(
+    table: Table,
+    document: Mapping[str, Any],
+    rows: Rows,
+    fitted: NDArray[Any] | None = None,
+) -> NDArray[np.float32]:
+    """These rows as numbers, as `Columns.matrix` gives them, in single precision.
+
+    `fitted` are all labels where the document was fitted to these rows.
+    """
+    inputs = [Input(entry) for entry in document["inputs"]]
+    starts = np.cumsum([0, *(len(of.names) for of in inputs)])
+    # First, since scikit-learn needs room for it.
+    crossed = {
+        at: _crossed(table, of.name, rows, fitted, document).astype(np.float32)
+        for at, of in enumerate(inputs)
+        if fitted is not None and "means" in document["inputs"][at]
+    }
+    numbers = np.empty((len(rows), int(starts[-1])), dtype=np.float32)
+    for at, of in enumerate(inputs):
+        part = slice(starts[at], starts[at + 1])
+        values, fill = table.frame[of.name], document["inputs"][at].get("fill")
+        if at in crossed:
+            numbers[:, part] = crossed.pop(at)
+        elif str(values.dtype) == "category":
+            codes = values.cat.codes.to_numpy()[rows]
+            numbers[:, part] = _of_texts(of, values.cat.categories, codes)[codes]
+        else:
+            numbers[:, starts[at]] = values.to_numpy()[rows]
+        if fill is not None:
+            numbers[np.isnan(numbers[:, starts[at]]), starts[at]] = fill
+    return numbers
+
+
+def _crossed(
+    table: Table, name: str, rows: Rows, labels: NDArray[Any], document: Mapping[str, Any]
+) -> NDArray[np.float64]:
+    """For each of these rows the means of others."""
+    encoder = _encoder(labels.dtype.kind == "f", len(document["classes"]))
+    codes = _codes(table, name, rows).reshape(-1, 1)
+    return np.asarray(encoder.fit_transform(codes, labels[rows]))
+
+
+def _of_texts(of: Input, texts: Any, codes: NDArray[Any]) -> NDArray[np.float32]:
+    """What serves computes of each text there, and last of a missing one, whose code is -1."""
+    numbers = np.empty((len(texts) + 1, len(of.names)), dtype=np.float32)
+    for place in np.flatnonzero(np.bincount(codes.astype(np.int64) + 1)).tolist():
+        text = None if place == 0 else str(texts[place - 1])
+        numbers[place - 1] = of.numbers(text)
+    return numbers
+
+
+def categorical(document: Mapping[str, Any]) -> list[int]:
+    """The numbers of the columns that are codes."""
+    return places([Input(entry) for entry in document["inputs"]])
+
+
+def names(document: Mapping[str, Any]) -> list[str]:
+    """The names of the columns."""
+    return [name for entry in document["inputs"] for name in Input(entry).names]

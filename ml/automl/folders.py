@@ -1,0 +1,76 @@
+"""The folder of a model that came out of a trial: formats that run no code, and `MLmodel`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.automl.problem import Problem
+from ml.automl.tables import stop
+from ml.serving.scoring.columns import FILE as COLUMNS
+from ml.serving.scoring.members import FILE as MEMBERS
+
+# MLflow's flavor of a member's file, and the class of the library that it makes of it.
+_FLAVORS = {
+    ".txt": ("lightgbm", "lightgbm.basic.Booster"),
+    ".json": ("xgboost", "xgboost.core.Booster"),
+    ".onnx": ("onnx", ""),
+}
+# The loader of any folder with members: it takes the columns of a request, as Azure's models do.
+_LOADER = "ml.serving.scoring.flavor"
+# Of the difference between what was fitted and what is saved, as ONNX Runtime computes in single
+# precision and scikit-learn partly in double. `Family.in_steps` says whose rows may lie further
+# apart.
+ROUNDING = 1e-4
+
+
+def write(
+    problem: Problem, folder: Path, members: Sequence[dict[str, Any]], meta: str = ""
+) -> None:
+    """`members.json`, and `MLmodel` with a python_function whose loader is code of this repository
+    and reads safe formats; of a single member the flavor of its library too, which takes the
+    numbers of columns.json. JSON is YAML too, and of a format that gates know.
+    """
+    document = {"task": problem.task, "positive": problem.positive, "members": members}
+    write_json(folder / MEMBERS, document | ({"meta": meta} if meta else {}))
+    flavors: dict[str, Any] = {"python_function": {"loader_module": _LOADER}}
+    if len(members) == 1 and not meta:
+        file = str(members[0]["file"])
+        flavor, class_name = _FLAVORS[Path(file).suffix]
+        flavors[flavor] = {"data": file, **({"model_class": class_name} if class_name else {})}
+    write_json(folder / "MLmodel", {"flavors": flavors})
+
+
+def encoding(folder: Path) -> dict[str, Any]:
+    """The document of columns.json."""
+    document: dict[str, Any] = json.loads((folder / COLUMNS).read_text(encoding="utf-8"))
+    return document
+
+
+def write_json(file: Path, document: object) -> None:
+    """Write a document that every reader of JSON takes."""
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    file.write_text(text + "\n", encoding="utf-8")
+
+
+def compare(
+    original: NDArray[np.float64],
+    served: NDArray[np.float64],
+    spread: float,
+    *,
+    in_steps: bool = False,
+) -> None:
+    """End the trial where what serves answers otherwise than what was fitted: of any row, or of the
+    mean row where answers are `in_steps`.
+    """
+    if original.shape != served.shape:
+        stop("not-the-same", f"the saved model answers {served.shape}", f"{original.shape}")
+    differences = np.abs(original - served) / spread
+    apart = float(differences.mean() if in_steps else differences.max(initial=0.0))
+    if not apart <= ROUNDING:
+        stop("not-the-same", f"the saved model answers {apart:g} apart", f"{ROUNDING:g}")

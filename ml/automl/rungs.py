@@ -1,0 +1,76 @@
+"""Few rows before many: of a large table each trial is first fitted to a sample, and goes on only
+where that is not worse than the middle of those before it (as a first rung of successive halving,
+Jamieson and Talwalkar 2016, with the median of Azure ML's stopping policy).
+
+Trials before it are those of lower numbers, so that a search that was killed and resumed decides as
+one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ml.automl.validation import Rows
+
+# Rows of training from which it pays, the share and the least of a sample, and the trials before.
+MANY_ROWS, SHARE, FEWEST_ROWS, TRIALS = 50_000, 0.1, 5_000, 4
+FILE = "rung.json"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What a trial was worth on the sample, higher for better, and the median of those before it
+    where they were enough.
+    """
+
+    rows: int
+    value: float
+    median: float | None
+    before: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the trial ends here."""
+        return self.median is not None and self.value < self.median
+
+    @property
+    def sentence(self) -> str:
+        """Why it ended."""
+        return f"below the median of {self.before} trials on {self.rows} rows"
+
+
+def size(train: Rows) -> int:
+    """The rows of the sample of these; 0 where all are fitted at once."""
+    return 0 if len(train) < MANY_ROWS else max(FEWEST_ROWS, int(SHARE * len(train)))
+
+
+def rung(rows: int, value: float, predictions: Path) -> Rung:
+    """The rung of the trial with this output, which it keeps for those after it."""
+    own = int(predictions.parts[_at(predictions)])
+    before = [_value(of_trial(predictions, number)) for number in range(own)]
+    values = [of for of in before if of is not None]
+    predictions.mkdir(parents=True, exist_ok=True)
+    (predictions / FILE).write_text(json.dumps({"rows": rows, "value": value}), encoding="utf-8")
+    median = float(np.median(values)) if len(values) >= TRIALS else None
+    return Rung(rows, value, median, len(values))
+
+
+def of_trial(path: Path, number: int) -> Path:
+    """The same output of another trial of this search."""
+    at = _at(path)
+    return Path(*path.parts[:at], str(number), *path.parts[at + 1 :])
+
+
+def _at(path: Path) -> int:
+    return len(path.parts) - path.parts[::-1].index("trials")
+
+
+def _value(predictions: Path) -> float | None:
+    try:
+        return float(json.loads((predictions / FILE).read_text(encoding="utf-8"))["value"])
+    except (OSError, ValueError, LookupError):
+        return None

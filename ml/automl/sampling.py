@@ -1,0 +1,103 @@
+"""Rare classes: weights, or rows that are left out or made (imbalanced-learn), of a fold's training
+alone. What judges has its rows as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ml.automl.families import Numbers
+
+# What `balance` may be.
+BALANCES = ("none", "classes", "under", "smote")
+# Rows of each rarer class for one of the most frequent: made (smote), or left (under).
+MADE, LEFT = 0.3, 0.3
+# A synthetic row lies between a row and one of so many neighbours of its class.
+NEIGHBOURS = 5
+
+
+def balanced(numbers: Numbers, balance: str, seed: int) -> Numbers:
+    """The rows with classes that count more alike: `classes` gives each the same weight; `under`
+    leaves out rows of frequent ones; `smote` makes rows of rare ones (Chawla et al. 2002), of a
+    table with weights none.
+    """
+    if balance == "none" or numbers.task == "regression":
+        return numbers
+    if balance == "classes":
+        from sklearn.utils.class_weight import compute_sample_weight
+
+        weights = compute_sample_weight("balanced", numbers.labels)
+        return replace(
+            numbers, weights=weights if numbers.weights is None else weights * numbers.weights
+        )
+    counts = np.bincount(numbers.labels.astype(np.int64), minlength=numbers.classes)
+    if balance == "under":
+        return _under(numbers, counts, seed)
+    return _smote(numbers, counts, seed)
+
+
+def _under(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers:
+    from imblearn.under_sampling import RandomUnderSampler
+
+    most = int(counts[counts > 0].min() / LEFT) + 1
+    wanted: Mapping[int, int] = {
+        of: min(int(count), most) for of, count in enumerate(counts) if count
+    }
+    sampler = RandomUnderSampler(sampling_strategy=wanted, random_state=seed)
+    sampler.fit_resample(np.zeros((len(numbers.labels), 1)), numbers.labels)
+    rows = np.sort(sampler.sample_indices_)
+    weights = None if numbers.weights is None else numbers.weights[rows]
+    return replace(numbers, table=numbers.table[rows], labels=numbers.labels[rows], weights=weights)
+
+
+def _smote(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers:
+    """Neighbours are those of rows without missing values, which stand for medians there."""
+    from imblearn.over_sampling import SMOTE, SMOTENC
+
+    least = int(counts.max() * MADE)
+    wanted = {of: least for of, count in enumerate(counts) if NEIGHBOURS < count < least}
+    if not wanted or numbers.weights is not None:
+        return numbers
+    # Rows of other classes are no neighbours: they are not looked at.
+    rows = np.flatnonzero(np.isin(numbers.labels, [*wanted]))
+    one = np.flatnonzero(~np.isin(numbers.labels, [*wanted]))[:1]
+    table, labels = numbers.table[[*rows, *one]], numbers.labels[[*rows, *one]]
+    with np.errstate(all="ignore"):
+        medians = np.nan_to_num(_medians(table))
+    # A missing category is one of its own; none has this code.
+    medians[[*numbers.categorical]] = -1.0
+    filled = np.where(np.isnan(table), medians, table)
+    usual: dict[str, Any] = {
+        "sampling_strategy": wanted,
+        "random_state": seed,
+        "k_neighbors": NEIGHBOURS,
+    }
+    width = table.shape[1]
+    if not numbers.categorical:
+        sampler: Any = SMOTE(**usual)
+    elif len(numbers.categorical) < width:
+        sampler = SMOTENC([*numbers.categorical], **usual)
+    else:
+        return numbers
+    made, of_made = sampler.fit_resample(filled, labels)
+    new = made[len(filled) :].astype(np.float32)
+    for at in numbers.categorical:
+        new[new[:, at] < 0, at] = np.nan
+    return replace(
+        numbers,
+        table=np.concatenate([numbers.table, new]),
+        labels=np.concatenate([numbers.labels, of_made[len(labels) :]]),
+    )
+
+
+def _medians(table: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a column without values
+        medians: np.ndarray[Any, Any] = np.nanmedian(table, axis=0)
+    return medians

@@ -1,0 +1,132 @@
+"""Rare classes: rows and weights of training, and probabilities that are as often right as said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml.automl import calibration, sampling
+from ml.automl.ensembles import Answers
+from ml.automl.families import Numbers
+from ml.serving.scoring.columns import Columns
+from ml.serving.scoring.members import Members, calibrated
+from tests.automl.conftest import people, write
+from tests.automl.test_trial import of_family
+
+Fit = Callable[..., tuple[Path, dict[str, float]]]
+
+
+def numbers(rare: int = 60, weights: Any = None) -> Numbers:
+    """600 rows of a number, one with missing values, and a category."""
+    draw = np.random.default_rng(0)
+    table = draw.normal(size=(600, 3)).astype(np.float32)
+    table[:, 2] = draw.integers(0, 4, 600)
+    table[::7, 1] = np.nan
+    table[::11, 2] = np.nan
+    labels = (np.arange(600) < rare).astype(np.int64)
+    return Numbers(table, labels, weights, "binary", 2, (2,))
+
+
+def test_rows_of_a_frequent_class_are_left_out() -> None:
+    """Their weights too; the others stay as they were."""
+    before = numbers(weights=np.arange(600.0))
+    after = sampling.balanced(before, "under", 0)
+    assert np.bincount(after.labels).tolist() == [201, 60]
+    assert after.weights is not None and after.weights[after.labels == 1].tolist() == [*range(60)]
+    np.testing.assert_array_equal(after.table[after.labels == 1], before.table[:60])
+    assert sampling.balanced(numbers(300), "under", 0).labels.sum() == 300
+
+
+def test_rows_of_a_rare_class_are_made() -> None:
+    """Between neighbours of their class, below the others; a category is one of theirs."""
+    before = numbers()
+    after = sampling.balanced(before, "smote", 0)
+    np.testing.assert_array_equal(after.table[:600], before.table)
+    made = after.table[600:]
+    assert len(made) == int(540 * sampling.MADE) - 60 and after.labels[600:].all()
+    rare = before.table[:60]
+    assert made[:, 0].min() >= rare[:, 0].min() and made[:, 0].max() <= rare[:, 0].max()
+    assert {*made[~np.isnan(made[:, 2]), 2]} <= {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("balance", ["none", "under", "smote", "classes"])
+def test_what_nothing_is_made_of(balance: str) -> None:
+    """A class of too few rows for neighbours, or as many as the others, stays as it is."""
+    for before in (numbers(4), numbers(300)):
+        after = sampling.balanced(before, balance, 0)
+        if balance != "under":
+            assert len(after.labels) == 600
+        assert after.labels.sum() == before.labels.sum()
+
+
+@pytest.mark.parametrize("balance", ["under", "smote", "classes"])
+@pytest.mark.parametrize("name", ["light_gbm", "logistic_regression", "xg_boost_classifier"])
+def test_probabilities_are_calibrated_again(
+    tmp_path: Path, fit: Fit, balance: str, name: str
+) -> None:
+    """Of rows that were weighed or drawn otherwise a model says too much: the mean probability is
+    the share of the class again, and what serves says the same.
+    """
+    rows = people(4000)
+    draw = np.random.default_rng(0)
+    rows = [row for row in rows if row["churn"] == "No" or draw.uniform() < 0.08]
+    table = write(tmp_path / "table", rows)
+    settings = of_family(name, "classification") | {"n_estimators": 40, "balance": balance}
+    if name == "logistic_regression":
+        settings.pop("n_estimators")
+    folder, _ = fit(table, name, settings, n_cross_validations=3)
+    document = json.loads((folder / "members.json").read_text())
+    assert document["members"][0]["calibration"]["kind"] in ("sigmoid", "isotonic")
+    facts = json.loads((folder / "settings.json").read_text())["automl"]
+    assert "log loss" in facts["notes"]["calibration"]
+    columns = Columns.load(folder, lambda row: row)
+    stated = [[row[name] or None for name in columns.columns] for row in rows]
+    answers = Members(folder).predict(columns.matrix(columns.read([*columns.columns], stated)))
+    share = float(np.mean([row["churn"] == "Yes" for row in rows]))
+    assert abs(answers.mean() - share) < 0.04
+    # The answers that ensembles and metrics are made of are corrected by those of other folds.
+    with np.load(folder.parent / "predictions" / "answers.npz") as saved:
+        held_out = np.concatenate([saved[of] for of in saved.files if of.startswith("values")])
+    assert abs(held_out.mean() - share) < 0.04
+
+
+def answers_of(power: float, count: int = 3000) -> Answers:
+    """Of three folds: true probabilities, their odds raised to a power."""
+    draw = np.random.default_rng(0)
+    truth = draw.uniform(0.02, 0.98, count)
+    labels = (draw.uniform(size=count) < truth).astype(np.int64)
+    odds = (truth / (1 - truth)) ** power
+    rows = [np.arange(of, count, 3) for of in range(3)]
+    return Answers(rows, [(odds / (1 + odds))[of] for of in rows], labels)
+
+
+def test_a_calibration_is_taken_where_it_helps() -> None:
+    """Of answers that say too much; not of those that are right, nor of few rows."""
+    found, corrected, sentence = calibration.calibrate(answers_of(3.0), lambda of: 1.0, 0)
+    assert found is not None and "before" in sentence
+    (scores, labels) = corrected.all
+    assert abs(scores[labels == 1].mean() - answers_of(1.0).all[0][labels == 1].mean()) < 0.02
+    assert calibration.calibrate(answers_of(1.0), lambda of: 1.0, 0)[0] is None
+    assert calibration.calibrate(answers_of(3.0, 60), lambda of: 1.0, 0)[0] is None
+    values = iter([1.0, 0.9, 0.9])
+    assert calibration.calibrate(answers_of(3.0), lambda of: next(values), 0)[0] is None
+
+
+def test_what_is_saved_is_scikit_learns() -> None:
+    """The numbers of the two kinds answer as the objects of the library do."""
+    from sklearn.isotonic import IsotonicRegression
+
+    scores, labels = answers_of(3.0).all
+    ours = calibrated(calibration.isotonic(scores, labels), np.linspace(0, 1, 500))
+    theirs = IsotonicRegression(y_min=1e-4, y_max=1 - 1e-4, out_of_bounds="clip")
+    expected = theirs.fit(scores, labels).predict(np.linspace(0, 1, 500))
+    np.testing.assert_allclose(ours, expected, atol=1e-9)
+    found = calibration.sigmoid(scores, labels)
+    assert found["slope"] == pytest.approx(1 / 3, abs=0.03)
+    with pytest.raises(ValueError, match="kind other"):
+        calibrated({"kind": "other"}, scores)

@@ -1,0 +1,242 @@
+"""Which rows judge: by classes, by group, by time; and the guardrails that find what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml.automl import validation
+from ml.automl.problem import Job, Problem, prepare
+from ml.automl.validation import Divided
+from tests.automl.conftest import people, write
+
+Fit = Callable[..., tuple[Path, dict[str, float]]]
+USUAL = {"task": "classification", "metric": "AUC_weighted", "target": "churn", "seed": 0}
+
+
+def problem(
+    folder: Path,
+    rows: Sequence[Mapping[str, object]],
+    judged: Sequence[Mapping[str, object]] | None = None,
+    **job: Any,
+) -> Problem:
+    validated = write(folder / "judged", judged) if judged else None
+    return prepare(Job(USUAL | job), write(folder / "table", rows), validated, None)
+
+
+def customers(count: int = 600, habit: float = 1.0) -> list[dict[str, object]]:
+    """Rows of 60 customers, each with a birth year, and with a habit of so much weight."""
+    draw = np.random.default_rng(0)
+    habits, years = draw.normal(size=60), draw.integers(1950, 2005, 60)
+    rows = []
+    for _ in range(count):
+        of = int(draw.integers(60))
+        is_yes = habit * habits[of] + draw.normal() > 0
+        spent = round(float(draw.lognormal()), 3)
+        row = {"customer": 9000 + of, "year": years[of], "spent": spent}
+        rows.append({**row, "churn": "Yes" if is_yes else "No"})
+    return rows
+
+
+def months(count: int = 720, drift: float = 1.0) -> list[dict[str, object]]:
+    """Rows of two years in any order, whose target drifts by so much."""
+    draw = np.random.default_rng(1)
+    rows = []
+    for _ in range(count):
+        month = int(draw.integers(24))
+        day = f"{2024 + month // 12}-{1 + month % 12:02}-{1 + int(draw.integers(28)):02}"
+        is_yes = drift * (month - 12) / 12 + draw.normal() > 0
+        spent = round(float(draw.lognormal()), 3)
+        rows.append({"day": day, "spent": spent, "churn": "Yes" if is_yes else "No"})
+    return rows
+
+
+@pytest.mark.parametrize("more", [{"n_cross_validations": 3}, {"validation_data_size": 0.25}])
+def test_none_of_a_group_is_divided(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Neither between folds nor from the final test; each row judges once, of folds."""
+    tags = {"group_column_name": "customer"}
+    of = problem(tmp_path, customers(), tags=tags, test_data_size=0.2, **more)
+    groups = of.table.frame["customer"].to_numpy()
+    for train, judged in of.folds:
+        assert not {*groups[train]} & {*groups[judged]} and len(judged) > 60
+        assert not ({*groups[train]} | {*groups[judged]}) & {*groups[of.test]}
+    if "n_cross_validations" in more:
+        judged_rows = np.sort(np.concatenate([judged for _, judged in of.folds]))
+        np.testing.assert_array_equal(judged_rows, np.sort(of.fitted))
+    assert "none of one customer divided" in of.sentence
+    (column,) = (column for column in of.table.columns if column.name == "customer")
+    assert not column.used
+
+
+@pytest.mark.parametrize("more", [{"n_cross_validations": 3}, {"validation_data_size": 0.25}])
+def test_rows_are_judged_that_are_later(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Than all that are fitted, and those of the final test later still; no time is divided."""
+    tags = {"time_column_name": "day"}
+    of = problem(tmp_path, months(), tags=tags, test_data_size=0.2, **more)
+    times = validation.times(of.table, "day")
+    for train, judged in of.folds:
+        assert times[train].max() < times[judged].min()
+        assert times[judged].max() < times[of.test].min()
+    assert (
+        len(of.folds) == more.get("n_cross_validations", 1) and "later rows by day" in of.sentence
+    )
+    document = of.encoding(of.fitted)
+    assert "days" not in document["inputs"][0]["parts"]
+
+
+def test_each_fold_has_its_share_of_a_rare_class() -> None:
+    labels = (np.arange(300) % 15 == 0).astype(np.int64)
+    for train, judged in Divided(labels, 300, 0).folds(np.arange(300), 4):
+        assert labels[judged].sum() == 5 and labels[train].sum() == 15
+
+
+@pytest.mark.parametrize(
+    ("tags", "code"),
+    [
+        ({"group_column_name": "client"}, "no-such-column"),
+        ({"group_column_name": "one"}, "few-groups"),
+        ({"time_column_name": "one"}, "few-times"),
+        ({"time_column_name": "city"}, "not-a-time"),
+        ({"time_column_name": "age", "group_column_name": "city"}, "two-columns"),
+    ],
+)
+def test_columns_that_divide_nothing(tmp_path: Path, tags: dict[str, str], code: str) -> None:
+    rows = [dict(row, one=1) for row in people(60)]
+    with pytest.raises(SystemExit, match=rf"error\[{code}\]"):
+        problem(tmp_path, rows, tags=tags, n_cross_validations=3)
+
+
+def findings(of: Problem, check: str) -> set[str]:
+    """The columns that a guardrail names."""
+    from ml.automl import guardrails
+
+    report = guardrails.report(of, of.encoding(of.fitted))
+    return {each["found"].partition(":")[0].split()[0] for each in report if each["check"] == check}
+
+
+@pytest.mark.attack("a group split over folds")
+def test_a_group_split_over_folds_is_found(tmp_path: Path) -> None:
+    """By its own rows' attributes; and where a named group is in both tables."""
+    of = problem(tmp_path, customers(), n_cross_validations=3)
+    assert findings(of, "validation") == {"customer"}
+    rows = customers()
+    tags = {"group_column_name": "customer"}
+    of = problem(tmp_path / "named", rows[:400], rows[400:], tags=tags)
+    assert findings(of, "validation") == {"customer"}
+
+
+def test_groups_that_are_not_split_are_not_reported(tmp_path: Path) -> None:
+    """Folds by group, a table of other customers, and a number that only looks like one."""
+    tags = {"group_column_name": "customer"}
+    of = problem(tmp_path, customers(), tags=tags, n_cross_validations=3)
+    assert findings(of, "validation") == set()
+    early = [row for row in customers() if int(str(row["customer"])) < 9040]
+    late = [row for row in customers() if int(str(row["customer"])) >= 9040]
+    of = problem(tmp_path / "others", early, late)
+    assert findings(of, "validation") == set()
+    draw = np.random.default_rng(0)
+    rows = [
+        dict(row, code=int(draw.integers(60)), town=f"t{draw.integers(60)}") for row in people(600)
+    ]
+    of = problem(tmp_path / "codes", rows, n_cross_validations=3)
+    assert findings(of, "validation") == set()
+
+
+@pytest.mark.attack("a time split that was shuffled")
+def test_a_shuffled_time_split_is_found(tmp_path: Path) -> None:
+    """Drawn by this engine, or handed over so."""
+    of = problem(tmp_path, months(), n_cross_validations=3)
+    assert findings(of, "validation") == {"day"}
+    rows = months()
+    of = problem(tmp_path / "given", rows[:500], rows[500:])
+    assert findings(of, "validation") == {"day"}
+
+
+def test_a_split_by_time_is_not_reported(tmp_path: Path) -> None:
+    """The engine's own or the user's; nor a time that says nothing, where the user divides."""
+    tags = {"time_column_name": "day"}
+    assert findings(problem(tmp_path, months(), tags=tags), "validation") == set()
+    rows = sorted(months(), key=lambda row: str(row["day"]))
+    of = problem(tmp_path / "given", rows[:500], rows[500:])
+    assert findings(of, "validation") == set()
+    rows = months(drift=0.0)
+    of = problem(tmp_path / "still", rows[:500], rows[500:])
+    assert findings(of, "validation") == set()
+
+
+def shops(count: int, of_shops: int, seed: int = 0) -> list[dict[str, object]]:
+    draw = np.random.default_rng(seed)
+    rates = draw.uniform(0.2, 0.6, of_shops)
+    rows = []
+    for _ in range(count):
+        shop = int(draw.integers(of_shops))
+        is_yes = draw.uniform() < rates[shop]
+        spent = round(float(draw.lognormal()), 4)
+        rows.append({"shop": f"s{shop}", "spent": spent, "churn": "Yes" if is_yes else "No"})
+    return rows
+
+
+def encoded(
+    rows: Sequence[Mapping[str, object]], by: Sequence[Mapping[str, object]], smooth: float
+) -> list[dict[str, object]]:
+    """The rows with the mean of the target by shop, of the rows `by`."""
+    overall = float(np.mean([row["churn"] == "Yes" for row in by]))
+    of_shop: dict[object, list[bool]] = {}
+    for row in by:
+        of_shop.setdefault(row["shop"], []).append(row["churn"] == "Yes")
+    rate = {k: (sum(v) + smooth * overall) / (len(v) + smooth) for k, v in of_shop.items()}
+    return [{**row, "rate": round(rate.get(row["shop"], overall), 9)} for row in rows]
+
+
+@pytest.mark.attack("a target encoding that was fitted outside of the fold")
+@pytest.mark.parametrize("smooth", [0.0, 7.0, 20.0])
+@pytest.mark.parametrize("keeps_shop", [True, False])
+def test_means_of_the_target_that_were_fitted_outside_are_found(
+    tmp_path: Path, smooth: float, keeps_shop: bool
+) -> None:
+    rows = shops(1500, 100)
+    table = [dict(row) for row in encoded(rows, rows, smooth)]
+    for row in table:
+        if not keeps_shop:
+            row.pop("shop")
+    assert findings(problem(tmp_path, table, n_cross_validations=3), "leakage") == {"rate"}
+
+
+def test_means_of_other_rows_are_not_reported(tmp_path: Path) -> None:
+    """Those of a year before, however smoothed, nor a number with few values that explains much."""
+    for smooth in (0.0, 10.0):
+        table = encoded(shops(1500, 100, seed=0), shops(3000, 100, seed=0)[1500:], smooth)
+        of = problem(tmp_path / str(smooth), table, n_cross_validations=3)
+        assert findings(of, "leakage") == set()
+    rows = [dict(row, age=float(int(str(row["age"]))) + 0.5) for row in people(800)]
+    assert findings(problem(tmp_path / "ages", rows, n_cross_validations=3), "leakage") == set()
+    own = [dict(row, shop=str(row["shop"]) + "x") for row in shops(1500, 400)]
+    assert findings(problem(tmp_path / "own", own, n_cross_validations=3), "leakage") == set()
+
+
+@pytest.mark.attack("a column of the future among the features")
+@pytest.mark.parametrize("classes", [("No", "Yes"), ("a", "b", "c")])
+def test_a_column_of_the_future_is_found(tmp_path: Path, classes: Sequence[str]) -> None:
+    """Of two classes and of several; a good feature is none."""
+    rows = [
+        dict(row, refund=0.0 if row["churn"] == classes[0] else 9.5 + at % 7)
+        for at, row in enumerate(people(300, classes=classes))
+    ]
+    assert findings(problem(tmp_path, rows, n_cross_validations=3), "leakage") == {"refund"}
+    honest = people(300, classes=classes)
+    of = problem(tmp_path / "honest", honest, n_cross_validations=3)
+    assert findings(of, "leakage") == set()
+
+
+def test_the_spec_says_how_rows_are_divided_by_tags(tmp_path: Path, fit: Fit) -> None:
+    """The leaderboard says it."""
+    table = write(tmp_path / "table", customers())
+    tags = {"group_column_name": "customer"}
+    folder, _ = fit(table, tags=tags, n_cross_validations=3)
+    facts = json.loads((folder / "settings.json").read_text())["automl"]
+    assert facts["validation"] == "3 folds, none of one customer divided"
