@@ -1,6 +1,6 @@
 """AutoML on this machine beside FLAML, AutoGluon and a plain loop of Optuna and LightGBM.
 
-Everybody gets the same rows, two cores and the same seconds, one after another; the peers are in an
+Everybody gets the same rows, cores (two) and seconds, one after another; the peers are in an
 environment of their own, `.venv/peers`. What is compared is the AUC on rows that nobody saw (of
 several classes each against the others, by their shares), the time of the answers, and, of the best
 model of a single family, the time of a row as the server has it.
@@ -52,7 +52,7 @@ primary_metric: auc_weighted
 target_column_name: {target}
 training_data: {{type: mltable, path: train}}
 {positive}
-limits: {{max_trials: 1000, max_concurrent_trials: 2}}
+limits: {{max_trials: 1000, max_concurrent_trials: {cores}}}
 """
 
 
@@ -76,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tables", default=",".join(TABLES), help="names, with commas")
     parser.add_argument("--splits", default="0,1", help="seeds of the splits, with commas")
     parser.add_argument("--peers", default=",".join(PEERS), help="also autogluon-best")
+    parser.add_argument("--cores", type=int, default=2, help="for each fit")
     parser.add_argument("--into", type=Path, help="keep answers there; those that are stay")
 
 
@@ -85,6 +86,7 @@ def main(
     tables: str = ",".join(TABLES),
     splits: str = "0,1",
     peers: str = ",".join(PEERS),
+    cores: int = 2,
     into: Path | None = None,
 ) -> float:
     """Print the comparison; our mean rank over the best peer's."""
@@ -101,8 +103,8 @@ def main(
                 continue
             folder = Path(temporary) / f"{table}-{split}"
             labels = write(frame, folder, int(split), quick)
-            kept = into / f"{seconds:g}-{table}-{split}" if into else folder / "results"
-            found.append({of: _cached(of, folder, kept / of, seconds) for of in names})
+            kept = into / f"{seconds:g}-{cores}-{table}-{split}" if into else folder / "results"
+            found.append({of: _cached(of, folder, kept / of, seconds, cores) for of in names})
             values.append(_print(table, split, labels, found[-1]))
     return _conclude(values, found)
 
@@ -212,16 +214,16 @@ def write(frame: pd.DataFrame, folder: Path, seed: int, quick: bool) -> NDArray[
 # --- contestants
 
 
-def _cached(name: str, folder: Path, kept: Path, seconds: float) -> Result:
+def _cached(name: str, folder: Path, kept: Path, seconds: float, cores: int) -> Result:
     if not (kept / "times.json").is_file():
         kept.mkdir(parents=True, exist_ok=True)
         print(f"{folder.name}: {name} …", file=sys.stderr, flush=True)
-        (_ours if name == OURS else _peer)(name, folder, kept, seconds)
+        (_ours if name == OURS else _peer)(name, folder, kept, seconds, cores)
     times: dict[str, Any] = json.loads((kept / "times.json").read_text())
     return Result(np.load(kept / "answers.npy"), **times)
 
 
-def _peer(name: str, folder: Path, kept: Path, seconds: float) -> None:
+def _peer(name: str, folder: Path, kept: Path, seconds: float, cores: int) -> None:
     python = ROOT / ".venv/peers/bin/python"
     if not python.is_file():
         raise SystemExit(
@@ -229,7 +231,8 @@ def _peer(name: str, folder: Path, kept: Path, seconds: float) -> None:
             "  hint: make bench ARGS=automl"
         )
     program = [str(python), str(ROOT / "benchmarks/automl_peers.py")]
-    _run([*program, name, str(folder), f"{seconds:g}", str(kept)], folder, {"PYTHONPATH": ""})
+    words = [name, str(folder), f"{seconds:g}", str(cores), str(kept)]
+    _run([*program, *words], folder, {"PYTHONPATH": "", "OMP_NUM_THREADS": str(cores)})
 
 
 def _run(
@@ -268,7 +271,7 @@ print(json.dumps([
 """
 
 
-def _ours(name: str, folder: Path, kept: Path, seconds: float) -> None:
+def _ours(name: str, folder: Path, kept: Path, seconds: float, cores: int) -> None:
     """The search of a spec as a person writes it."""
     from ml.specs.plan import planning
     from ml.specs.sdk import load
@@ -277,13 +280,13 @@ def _ours(name: str, folder: Path, kept: Path, seconds: float) -> None:
     positive = f"positive_label: '{about['classes'][1]}'" if len(about["classes"]) == 2 else ""
     (folder / "pyproject.toml").touch()
     spec = folder / "search.yml"
-    spec.write_text(SPEC.format(target=f"'{about['target']}'", positive=positive))
+    spec.write_text(SPEC.format(target=f"'{about['target']}'", positive=positive, cores=cores))
     plan = pickle.dumps((planning.plan(load.load(spec)), seconds))
     began = time.perf_counter()
     said = _run(
         [sys.executable, "-c", SEARCH],
         ROOT,
-        {"MLOPS_HOME": str(folder / "home")},
+        {"MLOPS_HOME": str(folder / "home"), **_threads(cores)},
         plan,
     )
     fit = time.perf_counter() - began
@@ -306,6 +309,11 @@ def _ours(name: str, folder: Path, kept: Path, seconds: float) -> None:
         row = served.seconds([[row] for row in rows[:ROWS]])
         times["single"] = (_family(single[0]), row)
     (kept / "times.json").write_text(json.dumps(times))
+
+
+def _threads(cores: int) -> Mapping[str, str]:
+    """Where a fit has one core, each trial has; else the engine divides them as it does."""
+    return {"OMP_NUM_THREADS": "1"} if cores == 1 else {}
 
 
 def _family(trial: Mapping[str, Any]) -> str:

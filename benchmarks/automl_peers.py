@@ -1,6 +1,6 @@
 """One peer of AutoML on one table, in the peers' environment: fit, answer the test, time it.
 
-    .venv/peers/bin/python benchmarks/automl_peers.py NAME FOLDER SECONDS OUT
+    .venv/peers/bin/python benchmarks/automl_peers.py NAME FOLDER SECONDS CORES OUT
 
 FOLDER has `train/rows.parquet`, `test.parquet` and `about.json`. This file imports nothing of the
 repository.
@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-CORES = 2
 Predict = Callable[[pd.DataFrame], Any]
 
 
 def optuna_lightgbm(
-    rows: pd.DataFrame, labels: Any, classes: int, seconds: float, folder: Path
+    rows: pd.DataFrame, labels: Any, classes: int, seconds: float, cores: int, folder: Path
 ) -> Predict:
     """A loop as a person writes it: a fifth of the rows judges, TPE samples, early stopping, and
     the best settings are fitted once more on all rows.
@@ -39,7 +38,7 @@ def optuna_lightgbm(
     fitted, judged = train_test_split(
         np.arange(len(rows)), test_size=0.2, random_state=0, stratify=labels
     )
-    fixed: dict[str, Any] = {"verbosity": -1, "num_threads": CORES, "seed": 0, "bagging_freq": 1}
+    fixed: dict[str, Any] = {"verbosity": -1, "num_threads": cores, "seed": 0, "bagging_freq": 1}
     fixed |= (
         {"objective": "binary", "metric": "auc"}
         if classes == 2
@@ -90,7 +89,9 @@ def optuna_lightgbm(
     return answer
 
 
-def flaml(rows: pd.DataFrame, labels: Any, classes: int, seconds: float, folder: Path) -> Predict:
+def flaml(
+    rows: pd.DataFrame, labels: Any, classes: int, seconds: float, cores: int, folder: Path
+) -> Predict:
     """FLAML with its own choice of learners, refitted at the end within the budget."""
     from flaml import AutoML
 
@@ -101,7 +102,7 @@ def flaml(rows: pd.DataFrame, labels: Any, classes: int, seconds: float, folder:
         task="classification",
         metric="roc_auc" if classes == 2 else "roc_auc_ovr_weighted",
         time_budget=seconds,
-        n_jobs=CORES,
+        n_jobs=cores,
         seed=0,
         verbose=0,
     )
@@ -110,7 +111,13 @@ def flaml(rows: pd.DataFrame, labels: Any, classes: int, seconds: float, folder:
 
 
 def autogluon(
-    rows: pd.DataFrame, labels: Any, classes: int, seconds: float, folder: Path, preset: str = ""
+    rows: pd.DataFrame,
+    labels: Any,
+    classes: int,
+    seconds: float,
+    cores: int,
+    folder: Path,
+    preset: str = "medium_quality",
 ) -> Predict:
     """AutoGluon's tabular predictor, `medium` unless another preset is named."""
     from autogluon.tabular import TabularPredictor
@@ -124,8 +131,8 @@ def autogluon(
     predictor.fit(
         rows.assign(label=labels),
         time_limit=seconds,
-        presets=preset or "medium_quality",
-        num_cpus=CORES,
+        presets=preset,
+        num_cpus=cores,
         num_gpus=0,
     )
     predictor.persist()
@@ -133,10 +140,10 @@ def autogluon(
 
 
 def autogluon_best(
-    rows: pd.DataFrame, labels: Any, classes: int, seconds: float, folder: Path
+    rows: pd.DataFrame, labels: Any, classes: int, seconds: float, cores: int, folder: Path
 ) -> Predict:
     """AutoGluon's `best_quality`."""
-    return autogluon(rows, labels, classes, seconds, folder, "best_quality")
+    return autogluon(rows, labels, classes, seconds, cores, folder, "best_quality")
 
 
 PEERS = {
@@ -149,18 +156,19 @@ PEERS = {
 
 def main(arguments: Sequence[str]) -> None:
     """Fit, answer, and write `answers.npy` and `times.json` into OUT."""
-    name, source, seconds, out = arguments[0], Path(arguments[1]), float(arguments[2]), arguments[3]
-    about = json.loads((source / "about.json").read_text())
+    name, source, seconds, cores, out = arguments
+    folder_of = Path(source)
+    about = json.loads((folder_of / "about.json").read_text())
     classes: list[str] = about["classes"]
-    train = pd.read_parquet(source / "train" / "rows.parquet")
+    train = pd.read_parquet(folder_of / "train" / "rows.parquet")
     labels = train.pop(about["target"]).map({of: at for at, of in enumerate(classes)}).to_numpy()
     texts = [of for of in train.columns if train[of].dtype == object]
     kinds = {of: pd.CategoricalDtype(sorted(train[of].dropna().unique())) for of in texts}
     train = train.astype(kinds)
-    test = pd.read_parquet(source / "test.parquet").drop(columns=about["target"]).astype(kinds)
+    test = pd.read_parquet(folder_of / "test.parquet").drop(columns=about["target"]).astype(kinds)
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        predict = PEERS[name](train, labels, len(classes), seconds, Path(folder))
+        predict = PEERS[name](train, labels, len(classes), float(seconds), int(cores), Path(folder))
         fitting = time.perf_counter() - began
         answers = np.asarray(predict(test), dtype=np.float64)  # once before it is timed
         whole, row = _median(predict, [test] * 3), _median(predict, _single(test, 20))

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from ml.measures.contributions import ExplainedRows
 from ml.toolkit.training import tabular
 from ml.toolkit.training.tabular import Tabular, evaluate, split
 from tests.automl.conftest import Logged, people
@@ -92,6 +93,9 @@ def test_its_validation_is_the_trials_and_its_test_was_not_seen(
     assert stability["over"] == "seeds" and len(stability["values"]) == 3
     assert evaluation["hyperparameters"]["family"] == "light_gbm"
     assert evaluation["explanation"]["method"] == "TreeSHAP"
+    explained = ExplainedRows.read(tmp_path / "evaluation")
+    assert explained is not None and explained.categories["city"] == ["east", "north", "south"]
+    assert explained.names[0] == evaluation["contributions"][0]["feature"]
 
 
 @pytest.mark.attack("an AutoML job is handed the rows of the test among those of training")
