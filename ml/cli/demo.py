@@ -71,6 +71,8 @@ def demo(
         for trial in steps.sweep(spec):
             proposals.append(steps.candidate(trial))
             promoted |= steps.promote(proposals[-1])
+        if open_backend().registry.champion(model, "local") is None:
+            raise typer.Exit(Exit.GATE_SAID_NO)
         steps.ask(model, question)
         if worse and (promoted or fresh):
             steps.bad_model(worse)
@@ -151,8 +153,6 @@ class Steps:
                 "was not shown to be better",
                 err=True,
             )
-        else:
-            raise typer.Exit(Exit.GATE_SAID_NO)
         return False
 
     def ask(self, endpoint: str, question: str) -> None:

@@ -382,7 +382,7 @@ def _measured(
                 answer = server.score(started.port, sample)
                 if fault := smoke_fault(answer, launch, sample):
                     raise ValueError(fault)
-            times = server.measure(started.port, samples, REQUESTS)
+            times = server.measure_alone(started.pid, started.port, samples, REQUESTS)
             answers = examination.of(partial(server.score, started.port))
             return times, {**answers, "code": launch.serving}
         except (OSError, ValueError, http.client.HTTPException) as error:
