@@ -119,6 +119,11 @@ DEMO := --first inputs.trees=2 --first inputs.matches=3 --first inputs.seed=1 --
 demo: setup ## the main job: sweep, select, gate, apply with a canary, ask; what is bad is refused
 	@$(BIN)/ml demo $(PROJECT) $(DEMO)
 
+# The same with AutoML in it, and a sweep of the family that fits best: both meet the same gates.
+.PHONY: fraud-demo
+fraud-demo: automl ## a table with rare positives: AutoML and a sweep, gates, canary, endpoint
+	@$(BIN)/ml demo fraud_scoring --first inputs.trees=40 --bad inputs.trees=1
+
 .PHONY: ask
 ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"
 	@$(BIN)/ml invoke $(PROJECT) "$(Q)"

@@ -20,6 +20,14 @@ $(VENV)/checkov.stamp: requirements/checkov.lock | $(BIN)/uv
 	@$(INSTALL) --require-hashes --python $(VENV)/checkov/bin/python -r requirements/checkov.lock
 	@touch $@
 
+# The other libraries of `make bench ARGS=automl`, in an environment of their own.
+$(VENV)/peers.stamp: requirements/peers.lock requirements/torch.txt | $(BIN)/uv
+	@echo "Installing AutoML's peers into $(VENV)/peers (once; about two minutes)"
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/peers
+	@$(INSTALL) --no-deps --require-hashes --python $(VENV)/peers/bin/python -r requirements/peers.lock
+	@$(INSTALL) --python $(VENV)/peers/bin/python $(if $(PIP_FIND_LINKS),,--torch-backend cpu) -r requirements/torch.txt
+	@touch $@
+
 .PHONY: azure-standin
 azure-standin: setup $(VENV)/azurite.stamp ## a stand-in for Azure ML, to try --on azure without a subscription
 	@$(INSTALLED) tests.stand_ins.azure --home .local/azure-standin
@@ -48,7 +56,7 @@ schema: setup ## write the JSON Schema that editors check release.yml by
 	@$(BIN)/ml release schema > ml/release/declaration/release.schema.json
 
 .PHONY: bench
-bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS)),$(VENV)/infra.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
+bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS)),$(VENV)/infra.stamp) $(if $(findstring automl,$(ARGS)),$(VENV)/automl.stamp $(VENV)/peers.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
 	@$(INSTALLED) benchmarks $(ARGS)
 
 .PHONY: lock
@@ -58,6 +66,7 @@ lock: | $(BIN)/uv
 	@$(UV) pip compile pyproject.toml --extra infra -c requirements/dev.lock $(LOCK) -o requirements/infra.lock >/dev/null
 	@$(UV) pip compile pyproject.toml --extra automl -c requirements/dev.lock $(LOCK) -o requirements/automl.lock >/dev/null
 	@$(UV) pip compile requirements/checkov.txt $(LOCK) -o requirements/checkov.lock >/dev/null
+	@$(UV) pip compile requirements/peers.txt --override requirements/peers-without.txt $(LOCK) -o requirements/peers.lock >/dev/null
 	@$(UV) pip compile requirements/update.txt $(LOCK) -o requirements/update.lock >/dev/null
 	@$(UV) pip compile requirements/uv.txt $(LOCK) -o requirements/uv.lock >/dev/null
 LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11

@@ -6,8 +6,13 @@ import argparse
 import importlib
 from importlib.util import find_spec
 
-# name → (module with `main(quick: bool) -> float`, what the ratio says)
+# name → (module with `main(quick: bool) -> float`, what the ratio says). A module may have
+# `add_arguments`: options of its own, which `main` gets by their names.
 BENCHMARKS = {
+    "automl": (
+        "benchmarks.automl",
+        "our mean rank over the best peer's of FLAML, AutoGluon, Optuna + LightGBM; at most 1",
+    ),
     "automl-memory": (
         "benchmarks.automl_memory",
         "peak of a trial on a million rows over its imports, over 3 tables; at most 1",
@@ -92,13 +97,16 @@ def main() -> None:
     parser.add_argument("name", nargs="?", choices=sorted(there), metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="less data, the same comparison")
     parser.add_argument("--list", action="store_true", help="list the benchmarks")
-    arguments = parser.parse_args()
+    arguments, others = parser.parse_known_args()
     if arguments.list or arguments.name is None:
         for name, (_, sentence) in sorted(there.items()):
             print(f"{name:14} {sentence}")
         return
-    module, _ = there[arguments.name]
-    ratio = importlib.import_module(module).main(quick=arguments.quick)
+    module = importlib.import_module(there[arguments.name][0])
+    own = argparse.ArgumentParser(prog=f"{parser.prog} {arguments.name}")
+    if hasattr(module, "add_arguments"):
+        module.add_arguments(own)
+    ratio = module.main(quick=arguments.quick, **vars(own.parse_args(others)))
     print(f"ratio {ratio:.3f}")
 
 

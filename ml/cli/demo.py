@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 def demo(
     project: Annotated[str, typer.Argument(help="A folder under ml/projects.")],
     spec: Annotated[
-        str, typer.Option(help="A sweep or pipeline: its path, also from the project or its jobs/.")
+        str,
+        typer.Option(
+            help="A sweep, or a pipeline whose sweeps have a candidate each: its path, also from "
+            "the project or its jobs/."
+        ),
     ] = "pipeline.yml",
     first: Annotated[
         list[str] | None,
@@ -65,8 +69,12 @@ def demo(
     with (open_backend().sharing or nullcontext)():
         if fresh:
             steps.first_model(small)
-        proposal = steps.candidate(steps.sweep(spec))
-        promoted = steps.promote(proposal)
+        proposals, promoted = [], False
+        for trial in steps.sweep(spec):
+            proposals.append(steps.candidate(trial))
+            promoted |= steps.promote(proposals[-1])
+        if open_backend().registry.champion(model, "local") is None:
+            raise typer.Exit(Exit.GATE_SAID_NO)
         steps.ask(model, question)
         if worse and (promoted or fresh):
             steps.bad_model(worse)
@@ -74,7 +82,7 @@ def demo(
         steps.bad_green(fault)
     typer.echo(f"\ndone in {time.monotonic() - start:.0f} s; next:", err=True)
     typer.echo(f"  {projects.example(model, model)}", err=True)
-    version, champion = proposal.candidate, proposal.champion
+    version, champion = proposals[-1].candidate, proposals[-1].champion
     if champion and champion.version != version.version:
         both = f"{model}:{version.version} {model}:{champion.version}"
         typer.echo(f"  ml compare {both} --format md", err=True)
@@ -100,8 +108,8 @@ class Steps:
             self._step(f"ml release apply {name} --approved-by {who}")
             self._apply(who)
 
-    def sweep(self, spec: str) -> Run:
-        """Run the sweep and select a trial; returns the trial."""
+    def sweep(self, spec: str) -> Iterator[Run]:
+        """Run the sweep, or the sweeps of a pipeline; the trial that is selected of each."""
         from ml.cli.commands.sweep import print_selection
         from ml.release.selection.selection import choose
 
@@ -110,11 +118,14 @@ class Steps:
         path = next((path for path in paths if path.is_file()), paths[0])
         self._step(f"ml run {shown(path)}", "the main job")
         run = self._run(path, {})
-        self._step(f"ml select {run.name}", "quality, latency, cost and stability, weighed")
-        selection = choose(open_backend().runs, [run])
-        print_selection(selection, limit=5)
-        first = selection.selection.by_score or selection.selection.by_metric
-        return selection.runs[first.candidate.name]
+        store = open_backend().runs
+        sweeps = [of for of in (run, *run.below()) if (store.original(of) or of).trials]
+        for of in sweeps if len(sweeps) > 1 else [run]:
+            self._step(f"ml select {of.name}", "quality, latency, cost and stability, weighed")
+            selection = choose(store, [of])
+            print_selection(selection, limit=5)
+            first = selection.selection.by_score or selection.selection.by_metric
+            yield selection.runs[first.candidate.name]
 
     def candidate(self, run: Run) -> Proposal:
         """Propose the selected trial; print its metrics and the gates."""
@@ -144,8 +155,6 @@ class Steps:
                 "was not shown to be better",
                 err=True,
             )
-        else:
-            raise typer.Exit(Exit.GATE_SAID_NO)
         return False
 
     def ask(self, endpoint: str, question: str) -> None:

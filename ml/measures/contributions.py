@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml.measures.schema import Contribution
+
+# What a row's features added to its score, beside evaluation.json: for reports on this machine, and
+# no evidence, which has the shares.
+FILE = "contributions.json"
+# Features of a table of hundreds that are written, those with the largest shares.
+MOST_FEATURES = 30
 
 
 @dataclass(frozen=True)
@@ -36,3 +45,76 @@ class Contributions:
         order = np.argsort(-share, kind="stable")
         of_names = dict(zip(range(len(share)), names, strict=True))
         return tuple(Contribution(of_names[at], float(share[at])) for at in order.tolist())
+
+
+@dataclass(frozen=True)
+class ExplainedRows:
+    """What each feature added to the score of each row: `added`, rows × features, in the order of
+    their shares. `values` are what the model took, NaN for what was missing; of a feature in
+    `categories` they are places among them.
+    """
+
+    ids: Sequence[str]
+    names: Sequence[str]
+    values: NDArray[np.float64]
+    added: NDArray[np.float64]
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Write contributions.json, in four digits."""
+        document = {
+            "ids": list(self.ids),
+            "names": list(self.names),
+            "values": [[_digits(of) for of in row] for row in self.values],
+            "contributions": [[_digits(of) for of in row] for row in self.added],
+            "categories": {name: list(of) for name, of in self.categories.items()},
+        }
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+        (folder / FILE).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> ExplainedRows | None:
+        """Those of a folder; None without the file. Raises ValueError for another form."""
+        try:
+            document = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        try:
+            ids, names = ([str(of) for of in document[key]] for key in ("ids", "names"))
+            values, added = (
+                np.array(document[key], dtype=np.float64).reshape(-1, len(names))
+                for key in ("values", "contributions")
+            )
+            categories = {str(of): [*map(str, each)] for of, each in document["categories"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{FILE}: {error!r}") from error
+        if not len(ids) == len(values) == len(added) or not np.isfinite(added).all():
+            raise ValueError(f"{FILE}: not the same rows in each, or not finite")
+        return cls(ids, names, values, added, categories)
+
+
+def explained_rows(
+    of: Contributions,
+    names: Sequence[str],
+    ids: Sequence[str],
+    table: NDArray[Any],
+    categories: Mapping[str, Sequence[str]],
+) -> ExplainedRows | None:
+    """The contributions with the rows that they are of, which are the first of `ids` and `table`;
+    None of several classes, whose rows have a score each.
+    """
+    if len(of.values) != of.rows:
+        return None
+    order = [names.index(str(each.feature)) for each in of.shares(names)][:MOST_FEATURES]
+    shown = [names[at] for at in order]
+    return ExplainedRows(
+        ids[: of.rows],
+        shown,
+        np.asarray(table, dtype=np.float64)[: of.rows, order],
+        np.asarray(of.values, dtype=np.float64)[:, order],
+        {name: categories[name] for name in shown if name in categories},
+    )
+
+
+def _digits(number: float) -> float | None:
+    return float(f"{number:.4g}") if math.isfinite(number) else None

@@ -67,11 +67,20 @@ class Leaderboard:
             yield f"guardrail {finding['check']}: {finding['found']}"
 
 
-def leaderboard(run: Run, sweep: Sweep) -> Leaderboard:
-    """The leaderboard of a search; raises Refused for a sweep that is none or has no best trial."""
-    best = sweep.best
-    facts = _facts(best.run) if best else None
+def board_of(sweep: Sweep) -> Leaderboard | None:
+    """The leaderboard of a search; None of another sweep, and of one without a best trial."""
+    facts = _facts(sweep.best.run) if sweep.best else None
     if facts is None:
+        return None
+    return Leaderboard(
+        sweep.metric, tuple(_entry(trial, sweep.metric) for trial in sweep.ranked), facts
+    )
+
+
+def leaderboard(run: Run, sweep: Sweep) -> Leaderboard:
+    """The same; raises Refused where there is none."""
+    board = board_of(sweep)
+    if board is None:
         raise Refused(
             Problem(
                 "not-a-search",
@@ -80,8 +89,7 @@ def leaderboard(run: Run, sweep: Sweep) -> Leaderboard:
                 f"ml sweep explain {run.name}",
             )
         )
-    entries = tuple(_entry(trial, sweep.metric) for trial in sweep.ranked)
-    return Leaderboard(sweep.metric, entries, facts)
+    return board
 
 
 def _entry(trial: Trial, metric: str) -> Entry:

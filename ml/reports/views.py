@@ -12,6 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ml.core import repository
+from ml.measures.contributions import ExplainedRows
 from ml.measures.evaluation import PREDICTIONS
 from ml.measures.schema import Estimate, Evaluation, Metrics
 from ml.measures.tasks import KINDS
@@ -19,7 +20,9 @@ from ml.release.evidence.recomputation import read_predictions
 from ml.release.selection import explanation
 from ml.release.selection.selection import Selected
 from ml.reports.charts.classification import class_charts, classifier_charts
+from ml.reports.charts.contributions import contribution_charts as charts_of_rows
 from ml.reports.charts.intervals import Interval, bars, intervals
+from ml.reports.charts.leaderboard import leaderboard_chart
 from ml.reports.charts.sweep import REASON_LETTERS, single_curve
 from ml.reports.explanation import Importance
 from ml.reports.facts import Facts, Step
@@ -34,6 +37,7 @@ from ml.reports.formatting import (
     short,
     signed,
 )
+from ml.reports.leaderboard import board_of
 from ml.reports.summary import held_out_split
 from ml.reports.sweep import OUTCOMES, Sweep, Trial, short_origin
 from policies.promotion.comparison import Difference
@@ -93,6 +97,12 @@ def curves(facts: Facts) -> list[Markup]:
     """A chart for each metric that the job logged more than once."""
     charts = (single_curve(metric, curve) for metric, curve in facts.curves.items())
     return [chart for chart in charts if chart]
+
+
+def leaderboard(sweep: Sweep) -> tuple[Markup | None, list[str]]:
+    """What an AutoML job tried, and its sentences; None and none of another sweep."""
+    board = board_of(sweep)
+    return (leaderboard_chart(board), [*board.sentences()]) if board else (None, [])
 
 
 def outcomes(sweep: Sweep) -> list[tuple[str, str, int]]:
@@ -275,6 +285,18 @@ def contributions_chart(evaluation: Evaluation) -> Markup:
     shares = sorted(features, key=lambda feature: -feature[1])
     caption = f"The {FEATURES} largest of {len(shares)} features." if len(shares) > FEATURES else ""
     return bars("Feature contributions", shares[:FEATURES], caption)
+
+
+def contribution_charts(facts: Facts) -> tuple[str, list[Markup]]:
+    """Charts of the rows that the evaluation explained, and why there are none of a file that is
+    there.
+    """
+    assert facts.quality is not None
+    try:
+        rows = ExplainedRows.read(facts.quality.folder)
+    except (OSError, ValueError) as error:
+        return f"What features added to single rows is not shown: {error}.", []
+    return "", charts_of_rows(rows) if rows else []
 
 
 def classification(facts: Facts) -> tuple[str, list[Markup]]:

@@ -13,9 +13,12 @@ import pandas as pd
 import pytest
 import yaml
 
+from ml.measures.contributions import ExplainedRows
+from ml.serving.scoring.columns import Columns
 from ml.toolkit.training import tabular
+from ml.toolkit.training.searched import Winner
 from ml.toolkit.training.tabular import Tabular, evaluate, split
-from tests.automl.conftest import Logged, people
+from tests.automl.conftest import Logged, people, write
 
 Fit = Callable[..., tuple[Path, dict[str, float]]]
 
@@ -92,6 +95,23 @@ def test_its_validation_is_the_trials_and_its_test_was_not_seen(
     assert stability["over"] == "seeds" and len(stability["values"]) == 3
     assert evaluation["hyperparameters"]["family"] == "light_gbm"
     assert evaluation["explanation"]["method"] == "TreeSHAP"
+    explained = ExplainedRows.read(tmp_path / "evaluation")
+    assert explained is not None and explained.categories["city"] == ["east", "north", "south"]
+    assert explained.names[0] == evaluation["contributions"][0]["feature"]
+
+
+@pytest.mark.parametrize("classes", [("No", "Yes"), ("a", "b", "c")])
+def test_trees_of_xgboost_are_explained_exactly(
+    tmp_path: Path, fit: Fit, classes: tuple[str, ...]
+) -> None:
+    """The contributions of a row add up to its raw score, of each class."""
+    table = write(tmp_path / "table", people(200, classes=classes))
+    settings = {"n_estimators": 9, "max_depth": 3}
+    folder, _ = fit(table, "xg_boost_classifier", settings, n_cross_validations=2)
+    numbers = Columns.load(folder, dict).matrix([[70, None, "north", 210.0], [20, 1e4, "x", 60.0]])
+    of = Winner.contributions(folder, numbers)
+    assert not isinstance(of, str) and of.rows == 2 and of.error < 1e-5
+    assert of.values.shape == (2 * (len(classes) if len(classes) > 2 else 1), 4)
 
 
 @pytest.mark.attack("an AutoML job is handed the rows of the test among those of training")

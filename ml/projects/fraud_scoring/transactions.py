@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,13 +25,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.toolkit.data.datasets import SHARE
-
 Floats = NDArray[np.float64]
 
 PROJECT = "fraud_scoring"
-# What tells rows apart, and the holder's age, by which no model decides.
-ASIDE = frozenset({"transaction", "made_at", "card", "age"})
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 HOUR, DAY = 3600, 86_400
@@ -161,9 +157,9 @@ def best_auc(probability: Floats) -> float:
     return float((ordered * below).sum() / total)
 
 
-def write(transactions: Transactions, path: Path, aside: Collection[str] = ()) -> None:
-    """The table as the schema says, without the columns `aside`."""
-    columns = {name: of for name, of in transactions.columns.items() if name not in aside}
+def write(transactions: Transactions, path: Path) -> None:
+    """The table as the schema says."""
+    columns = transactions.columns
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
@@ -183,9 +179,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Of the last days only frauds have labels that are known: taken alone they make fraud common.
     table = made.at(made.seconds + FINAL_AFTER * DAY <= options.days * DAY)
     write(table, options.out / PROJECT / "table.csv")
-    # For AutoML the rows before the test alone, with what requests have and the target.
-    begin = np.sort(table.seconds)[round(len(table.seconds) * (1 - SHARE))]
-    write(table.at(table.seconds < begin), options.out / f"{PROJECT}_train" / "table.csv", ASIDE)
     best = best_auc(table.probability)
     print(f"{len(table.seconds)} transactions: the best model has an AUC of {best:.4f}")
 

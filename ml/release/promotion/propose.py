@@ -41,6 +41,8 @@ from policies.promotion.evidence import Latency
 
 # Requests that the latency percentiles are measured on; p99 is then the second slowest.
 REQUESTS = 200
+# What every AutoML job calls its model: their schema has no other name.
+BEST_MODEL = "best_model"
 # Of the times of these requests.
 PERCENTILES = (0.50, 0.95, 0.99)
 
@@ -418,6 +420,8 @@ def choose(backend: Backend, project: Project, reference: str | None) -> Run:
     if run.status != "Completed":
         raise _unfit(run, f"is {run.status}")
     run = _named_by_pipeline(backend, run)
+    if MODEL not in run.outputs and BEST_MODEL in run.outputs:
+        run = replace(run, outputs={**run.outputs, MODEL: run.outputs[BEST_MODEL]})
     if MODEL not in run.outputs:
         raise _unfit(run, "has no output `model`")
     return run

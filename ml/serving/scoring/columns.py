@@ -125,6 +125,12 @@ class Columns:
         self._order = list(self.columns)
         self._kinds = list(self.columns.values())
 
+    @property
+    def categories(self) -> dict[str, list[str]]:
+        """The categories of each input that is a place among them."""
+        inputs = (self._inputs[number] for number in self.categorical)
+        return {spec.name: list(spec.categories or ()) for spec in inputs}
+
     @classmethod
     def fit(
         cls,

@@ -44,13 +44,32 @@ class Winner:
 
     @staticmethod
     def contributions(folder: Path, table: NDArray[np.float64]) -> Contributions | str:
-        """What each column adds to the scores of a single member of LightGBM, else why not."""
+        """What each column adds to the scores of a single member of trees, else why not."""
         files = Members(folder).files
         if len(files) == 1 and files[0].endswith(".txt"):
             return contributions(lightgbm().Booster(model_file=folder / files[0]), table)
+        if len(files) == 1 and files[0].endswith(".json"):
+            return _of_xgboost(folder / files[0], table)
         if len(files) > 1:
             return f"an ensemble of {len(files)} members has no exact contributions"
         return f"contributions of {files[0]} are not computed"
+
+
+def _of_xgboost(file: Path, table: NDArray[np.float64]) -> Contributions:
+    """`pred_contribs`, which is exact TreeSHAP in single precision: a row of them, and its
+    last column, add up to the raw score. Of several classes each has a row of its own.
+    """
+    import xgboost
+
+    booster = xgboost.Booster(model_file=file)
+    kinds = booster.feature_types
+    rows = xgboost.DMatrix(table.astype(np.float32), feature_types=kinds, enable_categorical=True)
+    values = np.asarray(booster.predict(rows, pred_contribs=True), dtype=np.float64)
+    values = values.reshape(-1, table.shape[1] + 1)
+    raw = np.asarray(booster.predict(rows, output_margin=True), dtype=np.float64).reshape(-1)
+    scale = max(float(np.abs(raw).max(initial=0.0)), 1.0)
+    error = float(np.abs(values.sum(axis=1) - raw).max(initial=0.0)) / scale
+    return Contributions(values[:, :-1], len(table), "TreeSHAP", error)
 
 
 def write_table(dataset: Dataset, part: str, folder: Path) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.measures import measurement
-from ml.measures.contributions import Contributions
+from ml.measures.contributions import Contributions, explained_rows
 from ml.measures.evaluation import EvaluationRefused
 from ml.measures.measurement import VALIDATION, Features, Training
 from ml.measures.metrics import OwnMetric
@@ -31,10 +31,13 @@ from ml.toolkit.data.datasets import TEST, TRAIN, Dataset, Numbers, read_dataset
 from ml.toolkit.training import searched
 from ml.toolkit.training.model_folder import seal, unseal
 from ml.toolkit.training.segments import checkpointed
+from ml.toolkit.training.timing import Latency, latency
 from ml.toolkit.training.tracking import tracking
 
 # Contributions may take time for each row; the shares of so many hardly change with more.
 EXPLAINED = 500
+# Rows that are answered one by one, for the latency of a trial.
+TIMED = 50
 # Trainings with other seeds, which show how much the metric moves with the seed alone.
 REFITS = (1, 2)
 # Code that does not decide what a training makes.
@@ -171,9 +174,18 @@ def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
         tracker.metrics({**metrics, "training_seconds": seconds})
         columns.save(folder)
         project.model.save(fitted, folder)
+        tracker.metrics(_row_latency(project, dataset, columns, folder).as_metrics())
         facts = {"seed": seed, "seconds": seconds, "hyperparameters": settings}
         digest = seal(folder, {**facts, "maker": project.maker(dataset)})
     print(f"model {folder} {digest}: {metrics}")
+
+
+def _row_latency(project: Tabular, dataset: Dataset, columns: Columns, folder: Path) -> Latency:
+    """Of one row of validation after another, by the model as it is loaded to serve."""
+    table = project.matrix(dataset, VALIDATION, columns)[:TIMED]
+    loaded = project.model.load(folder)
+    rows = [table[at : at + 1] for at in range(len(table))]
+    return latency(lambda row: project.model.predict(loaded, row), rows)
 
 
 def split(project: Tabular, arguments: Sequence[str] | None = None) -> None:
@@ -244,7 +256,9 @@ def evaluate(
         for of in (project.fit(dataset, settings, seed + more) for more in REFITS)
     ]
     taken, explain = columns.matrix(dataset.test.rows), model_of.contributions
-    explained = explain if isinstance(explain, str) else explain(options.model, taken[:EXPLAINED])
+    contributions = (
+        explain if isinstance(explain, str) else explain(options.model, taken[:EXPLAINED])
+    )
     with tracking() as tracker:
         try:
             evaluation = measurement.evaluate(
@@ -257,7 +271,7 @@ def evaluate(
                     **facts,
                 ),
                 Features(columns.names, taken),
-                explained,
+                contributions,
                 task=about.task,
                 primary_metric=about.primary_metric,
                 model=model,
@@ -274,6 +288,12 @@ def evaluate(
         except (EvaluationRefused, ValueError) as error:
             raise SystemExit(f"error[no-evaluation]: {error}") from error
         tracker.metrics(evaluation.values())
+    if isinstance(contributions, Contributions):
+        explained = explained_rows(
+            contributions, columns.names, dataset.test.ids, taken, columns.categories
+        )
+        if explained is not None:
+            explained.write(options.evaluation)
     print(evaluation.text())
 
 

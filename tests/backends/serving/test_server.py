@@ -84,6 +84,35 @@ def test_latency_is_measured_after_a_warm_up(echo: Live) -> None:
         server.measure(echo.server.port, [{}], 50)
 
 
+def test_latency_is_measured_again_while_others_work(
+    echo: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until they let it alone; the measurement that they disturbed least counts, and not the
+    fastest.
+    """
+    monkeypatch.setattr(server, "PAUSE_S", 0.0)
+    monkeypatch.setattr(server, "measure", lambda *given: [next(latencies)])
+
+    def measured(*seconds: float) -> list[float]:
+        """With others at work for so many seconds before and during each measurement."""
+        work = iter(seconds)
+        monkeypatch.setattr(server, "_work_of_others", lambda pid: next(work))
+        return server.measure_alone(echo.server.pid, echo.server.port, [{}], 1)
+
+    latencies = iter([8.0, 3.0, 4.0])
+    assert measured(0, 99, 100, 199, 200, 200) == [4.0] and next(latencies, None) is None
+    latencies = iter([8.0, 2.0, 9.0, 9.0, 9.0, 9.0])
+    assert measured(*(0, 99, 100, 190), *(0, 10, 20, 90), *(0, 99, 0, 99)) == [9.0]
+
+
+def test_the_work_of_others_is_seen(echo: Live) -> None:
+    """Another process that spins for a while; this one's own work is not counted."""
+    began = server._work_of_others(echo.server.pid)
+    spin = "import time\nwhile time.process_time() < 0.5: pass"
+    subprocess.run([sys.executable, "-S", "-c", spin], check=True)
+    assert server._work_of_others(echo.server.pid) - began > 0.3
+
+
 def test_stopping_ends_every_process(slot: Path, tmp_path: Path) -> None:
     """Master and worker are gone, the port is free, and stopping again stops nothing."""
     started = server.start(slot, launch(tmp_path))

@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from ml.backends.local.backend import LocalBackend
 from ml.measures.fairness import differences
 from ml.measures.metrics import Answers
 from ml.measures.tasks import metrics_of
@@ -17,11 +19,12 @@ from ml.projects.fraud_scoring.columns import derive
 from ml.projects.fraud_scoring.costs import REVIEW, threshold
 from ml.projects.fraud_scoring.endpoint import score
 from ml.projects.fraud_scoring.train import PROJECT, SCHEMA
-from ml.specs.plan.plan import AutoMLPlan, SweepPlan
+from ml.specs.plan.plan import AutoMLPlan, PipelinePlan, SweepPlan
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from ml.toolkit.data.datasets import TRAIN, Dataset
 from ml.toolkit.training.model_folder import seal
+from ml.toolkit.training.tabular import split
 from tests.named import spans, wrong
 
 JOBS = SCHEMA.parents[1] / "jobs"
@@ -133,11 +136,38 @@ def test_the_sweep_has_every_setting() -> None:
     assert {*sweep.search_space} == {*model.SETTINGS} - {"trees"}
 
 
-def test_automl_looks_for_no_accuracy() -> None:
-    """It is a job that Azure ML takes, over a table without the test."""
-    job = plan(load(JOBS / "automl.yml"))
-    assert isinstance(job, AutoMLPlan) and job.primary_metric == "AUC_weighted"
-    assert job.target_column == "is_fraud"
+def test_two_candidates_of_one_pipeline() -> None:
+    """AutoML by no accuracy and without the holder's age, and the sweep's own space."""
+    pipeline = plan(load(JOBS / "pipeline.yml"))
+    assert isinstance(pipeline, PipelinePlan)
+    search, swept = (pipeline.steps[name].plan for name in ("search", "sweep"))
+    assert isinstance(search, AutoMLPlan) and isinstance(swept, SweepPlan)
+    assert (search.primary_metric, search.target_column) == ("AUC_weighted", "is_fraud")
+    featurization = search.settings["featurization"]
+    assert featurization["column_name_and_types"] == {"age": "Ignore"}  # type: ignore[index]
+    alone = plan(load(JOBS / "sweep.yml"))
+    assert isinstance(alone, SweepPlan)
+    spaces = [
+        {name: (of.kind, of.args) for name, of in each.search_space.items()}
+        for each in (alone, swept)
+    ]
+    assert spaces[0] == spaces[1]
+    assert LocalBackend().refusals(pipeline) == ()
+
+
+def test_automl_is_given_no_row_of_the_test(small: Dataset, tmp_path: Path) -> None:
+    """The rows of training and of validation, and what requests have."""
+    data = tmp_path / "data"
+    transactions.main(["--out", str(data), "--cards", "150", "--days", "90"])
+    words = ["--data", str(data / transactions.PROJECT)]
+    for part in ("train", "validation"):
+        words += [f"--{part}", str(tmp_path / part)]
+    split(PROJECT, words)
+    for part in ("train", "validation"):
+        rows = pd.read_parquet(tmp_path / part / "rows.parquet")
+        expected = [row[list(small.kinds).index("amount")] for row in small.parts[part].rows]
+        assert rows["amount"].tolist() == expected
+        assert not {*rows} & {"transaction", "made_at", "card"}
 
 
 def test_the_page_names_what_is_there() -> None:

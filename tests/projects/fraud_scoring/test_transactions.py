@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from ml.projects.fraud_scoring import transactions
-from ml.projects.fraud_scoring.train import PROJECT, SCHEMA
+from ml.projects.fraud_scoring.train import SCHEMA
 from ml.projects.fraud_scoring.transactions import DAY, FINAL_AFTER, HOUR, Transactions, windowed
 
 DATA = SCHEMA.parent
-TABLES = ("fraud_scoring", "fraud_scoring_train")
+TABLE = DATA / "fraud_scoring" / "table.csv"
 
 
 @pytest.fixture(scope="module", name="made")
@@ -30,10 +30,7 @@ def test_the_tables_are_what_the_generator_makes(
     line = capsys.readouterr().out.strip()
     assert 0.96 < float(line.split()[-1]) < 0.98
     assert line.partition(": ")[2] in (SCHEMA.parents[1] / "README.md").read_text()
-    for name in TABLES:
-        assert (tmp_path / name / "table.csv").read_bytes() == (
-            DATA / name / "table.csv"
-        ).read_bytes()
+    assert (tmp_path / "fraud_scoring" / "table.csv").read_bytes() == TABLE.read_bytes()
     small = [transactions.generate(seed, 20, 40).columns["amount"].tolist() for seed in (0, 0, 1)]
     assert small[0] == small[1] != small[2]
 
@@ -115,19 +112,6 @@ def test_labels_come_late(made: Transactions) -> None:
     end = transactions.DAYS * DAY
     recent = made.seconds > end - FINAL_AFTER * DAY
     assert fraud[recent & (made.known <= end)].all()
-    with (DATA / TABLES[0] / "table.csv").open() as stream:
+    with TABLE.open() as stream:
         last = [row["made_at"] for row in csv.DictReader(stream)][-1]
     assert last <= transactions._text(end - FINAL_AFTER * DAY)
-
-
-def test_automl_is_given_no_row_of_the_test() -> None:
-    """As many rows as train and validate, in the same order, with the same amounts."""
-    dataset = PROJECT.read(DATA / TABLES[0])
-    amounts = [
-        row[[c.name for c in dataset.features].index("amount")] for row in dataset.train.rows
-    ]
-    with (DATA / TABLES[1] / "table.csv").open() as stream:
-        rows = list(csv.DictReader(stream))
-    assert len(rows) == len(dataset.train) + len(dataset.validation)
-    assert [float(row["amount"]) for row in rows[: len(amounts)]] == amounts
-    assert not {*rows[0]} & transactions.ASIDE and "is_fraud" in rows[0]

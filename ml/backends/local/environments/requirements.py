@@ -28,6 +28,8 @@ _MATCH = re.compile(
 _OPTION = re.compile(r"\s--?[A-Za-z].*$")
 # What a Python that Azure ML's images have is called in a conda file.
 _PYTHON = "python"
+# What Azure ML brings for AutoML jobs, as `ml.automl.lowering` names it for their trials.
+AUTOML = "azureml:AutoML:1"
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,8 @@ def _installed(name: str) -> str:
 
 
 def _why_not(environment: Environment) -> str:
+    if environment.reference == AUTOML:
+        return "on Azure its own of AutoML jobs; here what `make automl` installs"
     if environment.conda_file is not None:
         return f"its conda file {environment.conda_file.name} is not there: nothing to compare"
     if environment.dockerfile:

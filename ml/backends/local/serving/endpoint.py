@@ -238,7 +238,7 @@ class Candidate:
         return server.score(self.server.port, body)
 
     def measure(self, bodies: Sequence[Mapping[str, object]], requests: int) -> list[float]:
-        return server.measure(self.server.port, bodies, requests)
+        return server.measure_alone(self.server.pid, self.server.port, bodies, requests)
 
     def failure(self, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
         return processes.failure(self.server.slot, code, what, expected, hint)

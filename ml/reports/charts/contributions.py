@@ -1,0 +1,222 @@
+"""What features added to a model's scores: over all explained rows, by their values, of one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from ml.measures.contributions import ExplainedRows
+from ml.reports.charts import svg
+from ml.reports.charts.scales import axis, short_names
+from ml.reports.formatting import number, shorten, signed
+
+# Features of the summary, features with a chart of their values, features of a single row.
+FEATURES, DEPENDENCES, OF_ROW = 12, 4, 8
+# Rows with a dot, categories on an axis.
+ROWS, CATEGORIES = 150, 12
+_LEVELS = ("q1", "q2", "q3", "q4", "q5")
+_VALUES = {
+    "q1": ("q1", "lowest fifth of its values"),
+    "q3": ("q3", "middle"),
+    "q5": ("q5", "highest fifth"),
+    "stopped": ("stopped", "a category, or missing"),
+}
+_SIGNS = {"more": ("best", "raises the score"), "less": ("accent", "lowers it")}
+
+
+def contribution_charts(rows: ExplainedRows) -> list[Markup]:
+    """The summary, the dependence on the most important features, and single rows."""
+    if not len(rows.ids) or not len(rows.names):
+        return []
+    dependences = [dependence(rows, at) for at in range(min(DEPENDENCES, len(rows.names)))]
+    total = rows.added.sum(axis=1)
+    order = np.argsort(total, kind="stable")
+    places = dict.fromkeys([int(order[-1]), int(order[len(order) // 2]), int(order[0])])
+    words = ("highest", "median", "lowest")
+    singles = [row(rows, at, word) for at, word in zip(places, words, strict=False)]
+    return [summary(rows), *dependences, *singles]
+
+
+def summary(rows: ExplainedRows) -> Markup:
+    """A dot for each row in the line of each feature: right of zero it raises the score."""
+    shown = svg.evenly(range(len(rows.ids)), ROWS)
+    names = short_names(rows.names[:FEATURES], 18)
+    dots, kinds = [], set()
+    for place, name in enumerate(names):
+        values, added = rows.values[shown, place], rows.added[shown, place]
+        levels = _levels(values, rows.names[place] in rows.categories)
+        kinds |= {*levels}
+        for at, (value, of, level, up) in enumerate(
+            zip(values, added, levels, _apart(added), strict=True)
+        ):
+            words = (
+                f"{name} {_shown(rows, place, value)}: {signed(float(of))} ({rows.ids[shown[at]]})"
+            )
+            dots.append(
+                {"x": float(of), "y": place + up, "colour": f"var(--{level})", "words": words}
+            )
+    low, high = _range(rows.added[shown, : len(names)])
+    x = alt.X("x:Q", title="added to the score", **axis(low, high))
+    upright = alt.Scale(domain=[len(names) - 0.5, -0.5], nice=False, zero=False)
+    y = alt.Y("y:Q", axis=None, scale=upright)
+    drawn = (
+        svg.rows(dots)
+        .mark_point(size=14, opacity=0.8)
+        .encode(x, y, alt.Color("colour:N", scale=None, legend=None))
+    )
+    texts = svg.rows({"y": at, "name": name} for at, name in enumerate(names))
+    labels = texts.mark_text(align="right", dx=-8, color="var(--ink)").encode(
+        y, text="name:N", x=alt.value(0)
+    )
+    zero = svg.rows([{"x": 0}]).mark_rule(color="var(--baseline)").encode(x)
+    caption = (
+        f"A dot is one of {len(shown)} rows of the test. Right of the line the feature raised its "
+        "score, left of it it lowered it."
+    )
+    meanings = {kind: of for kind, of in _VALUES.items() if kind in kinds}
+    return svg.figure(
+        "What features add (SHAP)",
+        alt.layer(zero, svg.pointed(drawn), labels),
+        450,
+        24 * len(names) + 60,
+        caption,
+        meanings,
+        meanings,
+    )
+
+
+def dependence(rows: ExplainedRows, place: int) -> Markup:
+    """What one feature added, over its values: a dot a row."""
+    name = rows.names[place]
+    shown = svg.evenly(range(len(rows.ids)), ROWS)
+    values, added = rows.values[shown, place], rows.added[shown, place]
+    low, high = _range(added)
+    y = alt.Y("y:Q", title="added to the score", **axis(low, high))
+    told = [_shown(rows, place, value) for value in values]
+    words = [f"{name} {of}: {signed(float(more))}" for of, more in zip(told, added, strict=True)]
+    caption = ""
+    if name in rows.categories:
+        # The most frequent, in the order of what they add.
+        every, counts = np.unique(told, return_counts=True)
+        common = [str(of) for of in every[np.argsort(-counts, kind="stable")][:CATEGORIES]]
+        means = {of: float(added[np.array(told) == of].mean()) for of in common}
+        order = sorted(common, key=means.__getitem__)
+        short = dict(zip(order, short_names(order, 12), strict=True))
+        x = alt.X(
+            "x:N", title=shorten(name, 40), sort=[*short.values()], axis=alt.Axis(labelAngle=-35)
+        )
+        dots = [
+            {"x": short[of], "y": float(more), "words": said}
+            for of, more, said in zip(told, added, words, strict=True)
+            if of in short
+        ]
+        if len(every) > len(common):
+            caption = f"The {len(common)} most frequent of {len(every)} categories."
+    else:
+        there = np.isfinite(values)
+        first, last = _range(values[there], has_zero=False)
+        x = alt.X("x:Q", title=shorten(name, 40), **axis(first, last))
+        dots = [
+            {"x": float(of), "y": float(more), "words": said}
+            for of, more, said in zip(
+                values[there], added[there], np.array(words)[there], strict=True
+            )
+        ]
+        if missing := int((~there).sum()):
+            caption = f"{missing} rows without a value are left out."
+    marks = svg.rows(dots).mark_point(size=18, color="var(--q4)", opacity=0.8)
+    zero = svg.rows([{"y": 0}]).mark_rule(color="var(--baseline)").encode(y)
+    chart = alt.layer(zero, svg.pointed(marks.encode(x, y)))
+    return svg.figure(f"What {shorten(name, 40)} adds", chart, 450, 320, caption)
+
+
+def row(rows: ExplainedRows, at: int, word: str) -> Markup:
+    """What each feature added to the score of one row, the largest first."""
+    added = rows.added[at]
+    places = np.argsort(-np.abs(added), kind="stable")[:OF_ROW]
+    bars = [
+        {
+            "place": number_,
+            "name": shorten(f"{rows.names[of]} = {_shown(rows, of, rows.values[at, of])}", 24),
+            "x": float(added[of]),
+            "text": signed(float(added[of])),
+            "colour": f"var(--{_SIGNS['more' if added[of] > 0 else 'less'][0]})",
+            "words": f"{rows.names[of]}: {signed(float(added[of]))}",
+        }
+        for number_, of in enumerate(places)
+    ]
+    reach = float(np.abs(added[places]).max()) or 1.0
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1.35 * reach, 1.35 * reach], nice=False))
+    y = alt.Y("place:O", axis=None)
+    data = svg.rows(bars)
+    drawn = data.mark_bar(height=12).encode(
+        x, y, alt.Color("colour:N", scale=None, legend=None), x2=alt.datum(0)
+    )
+    names = data.mark_text(align="right", dx=-8, color="var(--ink)", fontSize=10).encode(
+        y, text="name:N", x=alt.value(0)
+    )
+    ends = alt.layer(
+        data.transform_filter("datum.x >= 0")
+        .mark_text(align="left", dx=4)
+        .encode(x, y, text="text:N"),
+        data.transform_filter("datum.x < 0")
+        .mark_text(align="right", dx=-4)
+        .encode(x, y, text="text:N"),
+    )
+    zero = svg.rows([{"x": 0}]).mark_rule(color="var(--baseline)").encode(x)
+    rest = float(added.sum() - added[places].sum())
+    caption = f"Together {number(float(added.sum()))}"
+    caption += f", {number(rest)} of it by the other features." if rest else "."
+    return svg.figure(
+        f"The row with the {word} score: {shorten(rows.ids[at], 24)}",
+        alt.layer(zero, svg.pointed(drawn), names, ends),
+        450,
+        24 * len(bars) + 20,
+        caption,
+        _SIGNS,
+        _SIGNS,
+    )
+
+
+def _range(values: NDArray[np.float64], has_zero: bool = True) -> tuple[float, float]:
+    """From the lowest to the highest: what is far out is what a reader looks for."""
+    every = np.append(values, 0.0) if has_zero or not len(values) else values
+    low, high = float(every.min()), float(every.max())
+    margin = 0.03 * (high - low) or 1.0
+    return low - margin, high + margin
+
+
+def _levels(values: NDArray[np.float64], is_category: bool) -> list[str]:
+    """The fifth of its values that each lies in."""
+    there = np.isfinite(values)
+    if is_category or not there.any():
+        return ["stopped"] * len(values)
+    ordered = np.sort(values[there])
+    # Where values tie, their middle: a column of two values is the first and the last fifth.
+    below = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
+    fifth = np.minimum((5 * below / (2 * len(ordered))).astype(int), 4)
+    return [_LEVELS[of] if ok else "stopped" for of, ok in zip(fifth, there, strict=True)]
+
+
+def _apart(added: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far above or below its line each dot lies, so that those at one place can be seen."""
+    low, high = float(added.min()), float(added.max())
+    of_bin = np.round((added - low) / ((high - low) or 1.0) * 60).astype(int)
+    up = np.zeros(len(added))
+    for place in np.unique(of_bin):
+        rows = np.flatnonzero(of_bin == place)
+        steps = (np.arange(len(rows)) + 1) // 2 * np.where(np.arange(len(rows)) % 2, 1, -1)
+        up[rows] = steps * min(0.06, 0.8 / max(1, len(rows)))
+    return up
+
+
+def _shown(rows: ExplainedRows, place: int, value: float) -> str:
+    """A value as a person wrote it."""
+    if not np.isfinite(value):
+        return "missing"
+    names: Sequence[str] = rows.categories.get(rows.names[place], ())
+    return names[int(value)] if 0 <= int(value) < len(names) else number(float(value))

@@ -1,0 +1,66 @@
+"""What an AutoML job tried: the score of each trial with its folds' spread, by family."""
+
+from __future__ import annotations
+
+import altair as alt
+from markupsafe import Markup
+
+from ml.reports.charts import svg
+from ml.reports.charts.scales import axis, bounds
+from ml.reports.formatting import number
+from ml.reports.leaderboard import Leaderboard
+
+# Trials with a line, and families with a colour: page.css has as many.
+TRIALS, COLOURS = 20, 6
+
+
+def leaderboard_chart(board: Leaderboard) -> Markup:
+    """A dot for each of the best trials, its line as long as twice the spread."""
+    entries = board.entries[:TRIALS]
+    families = [*dict.fromkeys(entry.family for entry in entries)]
+    colours = {name: f"class{min(at, COLOURS - 1) + 1}" for at, name in enumerate(families)}
+    rows = []
+    for place, entry in enumerate(entries):
+        spread = entry.spread or 0.0
+        said = "" if entry.spread is None else f" ± {number(entry.spread)}"
+        rows.append(
+            {
+                "place": place,
+                "name": f"{entry.trial.sample_number}",
+                "x": entry.value,
+                "low": entry.value - spread,
+                "high": entry.value + spread,
+                "text": f"{number(entry.value)}{said}",
+                "colour": f"var(--{colours[entry.family]})",
+                "words": f"trial {entry.trial.number}: {entry.family}, {entry.origin}, "
+                f"{number(entry.value)}{said}",
+            }
+        )
+    low, high = bounds([end for row in rows for end in (row["low"], row["high"])])  # type: ignore[misc]
+    x = alt.X("x:Q", title=board.metric, **axis(low, high))
+    y = alt.Y("place:O", axis=None)
+    colour = alt.Color("colour:N", scale=None, legend=None)
+    data = svg.rows(rows)
+    lines = data.mark_rule(strokeWidth=2).encode(
+        alt.X("low:Q", title=board.metric, **axis(low, high)), y, colour, x2="high:Q"
+    )
+    dots = data.mark_point(size=60).encode(x, y, colour)
+    names = data.mark_text(align="right", dx=-8).encode(y, text="name:N", x=alt.value(0))
+    caption = (
+        f"The {len(entries)} best of {len(board.entries)} trials by their number, the best first."
+    )
+    if any(entry.spread for entry in entries):
+        over = str(board.facts.get("over") or "folds")
+        caption += f" A line is one standard deviation over {over} to either side."
+    meanings = {
+        of: (of, " and ".join(n for n in families if colours[n] == of)) for of in colours.values()
+    }
+    return svg.figure(
+        "Leaderboard",
+        alt.layer(lines, svg.pointed(dots), names),
+        590,
+        22 * len(rows) + 60,
+        caption,
+        meanings,
+        meanings,
+    )
