@@ -24,7 +24,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -176,12 +176,12 @@ class Checkpoints:
         if published is not None:
             published.result()
 
-    def restore(self, before: int | None = None) -> int:
+    def restore(self, before: int | None = None, *, without: Collection[str] = ()) -> int:
         """Load the newest checkpoint that is whole and return its step; 0 where there is none.
 
-        With `before` it is one of an earlier step, and later ones are set aside. What is damaged is
-        set aside too, and said. Raises CheckpointError for a whole one of another model: the folder
-        is another training's.
+        With `before` it is one of an earlier step, and later ones are set aside; what of the state
+        is named in `without` stays as it is. What is damaged is set aside too, and said. Raises
+        CheckpointError for a whole one of another model: the folder is another training's.
         """
         self.finish()
         numbers: list[int] = self._world.gather(sorted(_steps(self.folder), reverse=True))[0]
@@ -201,7 +201,7 @@ class Checkpoints:
                 self._set_aside(folder, str(problem))
                 continue
             assert manifest is not None
-            self._load(folder, manifest)
+            self._load(folder, manifest, without)
             self._say(f"going on from {folder.name}")
             self._saved_step = step
             return step
@@ -372,7 +372,7 @@ class Checkpoints:
         problems = self._world.gather(problem)
         return next((of for of in problems if of is not None), None), manifest
 
-    def _load(self, folder: Path, manifest: stored.Manifest) -> None:
+    def _load(self, folder: Path, manifest: stored.Manifest, without: Collection[str]) -> None:
         facts = json.loads((folder / stored.STATE).read_text(encoding="utf-8"))
         if facts.keys() != self._state.keys():
             raise CheckpointError(
@@ -384,10 +384,11 @@ class Checkpoints:
         reader = stored.Reader(folder)
         kinds = reader.read_metadata().state_dict_metadata
         tensors: dict[str, torch.Tensor] = {}
-        for name, part in self._state.items():
+        parts = {name: part for name, part in self._state.items() if name not in without}
+        for name, part in parts.items():
             tensors |= dict(_places(part, name, facts[name], kinds))
         dcp.load(tensors, storage_reader=reader, process_group=self._writing)
-        for name, part in self._state.items():
+        for name, part in parts.items():
             part.load_state_dict(snapshot.unpack(facts[name], tensors))
         mine = folder / stored.rank_file(self._world.rank)
         if manifest.processes == self._world.size:

@@ -21,6 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ml.toolkit.torch.distributed import World
 
+# Where float16's scale begins; it then finds its own. torch begins at 65,536 for the mean of a batch;
+# here losses are sums, some hundred times as large.
+SCALE = 128.0
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -32,6 +35,7 @@ class Update:
     gradient_norm: float  # before clipping
     items: float
     taken: bool  # False where the loss or a gradient is not finite: no weight has changed
+    not_finite_in: tuple[int, ...] = ()  # the processes whose own loss is not finite
 
 
 class Updates:
@@ -61,7 +65,9 @@ class Updates:
         self._world, self._model, self._optimiser = world, model, optimiser
         self._kind: torch.dtype = getattr(torch, precision)
         self._clip, self._schedule = clip, schedule
-        self._scaler = torch.amp.GradScaler(world.device.type, enabled=precision == "float16")
+        self._scaler = torch.amp.GradScaler(
+            world.device.type, init_scale=SCALE, enabled=precision == "float16"
+        )
         self._sums = torch.zeros(2, dtype=torch.float64, device=world.device)
 
     @contextmanager
@@ -90,9 +96,14 @@ class Updates:
         Where the loss or the gradient is not finite, nothing is stepped, in no process.
         """
         sums = self._sums.clone()
+        mine = float(self._sums[0])
         self._sums.zero_()
         dist.all_reduce(sums)
         loss, items = sums.tolist()
+        sources: tuple[int, ...] = ()
+        if not math.isfinite(loss):
+            parts = self._world.gather(mine)
+            sources = tuple(rank for rank, of in enumerate(parts) if not math.isfinite(of))
         if not items:
             raise ValueError("a step without any item in any process")
         self._scaler.unscale_(self._optimiser)
@@ -105,7 +116,8 @@ class Updates:
             norm = norm.full_tensor()
         if self._clip is not None:
             torch.nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
-        update = Update(loss / items, float(norm), items, math.isfinite(float(norm) + loss))
+        taken = math.isfinite(float(norm)) and math.isfinite(loss)
+        update = Update(loss / items, float(norm), items, taken, sources)
         if update.taken:
             self._scaler.step(self._optimiser)
             if self._schedule is not None:

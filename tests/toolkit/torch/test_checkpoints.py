@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import pickle
 import resource
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +22,7 @@ from torch import nn
 
 from ml.toolkit.torch import checkpoints, snapshot, stored
 from ml.toolkit.torch.checkpoints import CheckpointError, Checkpoints
-from ml.toolkit.torch.distributed import World, distributed
+from ml.toolkit.torch.distributed import distributed
 from ml.toolkit.torch.evictions import Evictions
 from tests.shared import once
 from tests.toolkit.torch import ranks

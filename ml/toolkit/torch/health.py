@@ -1,0 +1,339 @@
+"""Whether the machines are fit to train on, and a training still moves and still learns.
+
+`check_machines` before training, `Watchdog` beside it, `Guard` in it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+
+from ml.toolkit.torch.checkpoints import Checkpoints
+from ml.toolkit.torch.distributed import World
+from ml.toolkit.torch.updates import Update
+
+# Dense TFLOP/s by the makers' data sheets, of the precision in which a matrix product of float32
+# runs by torch's default ("highest"): plain float32. (NVIDIA: T4, V100 SXM2, A100, H100 SXM.)
+FLOAT32_TFLOPS = {"T4": 8.1, "V100": 15.7, "A100": 19.5, "H100": 67.0}
+# A sound card reaches 80 to 95 % of its sheet in a large product; half of it is a broken or
+# throttled one. Between alike machines a third less than the median is not noise.
+OF_SHEET, OF_MEDIAN = 0.5, 0.67
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at on one process's machine."""
+
+    rank: int
+    what: str
+    value: float  # in `unit`
+    unit: str
+    least: float  # what it has to be at least; NaN where nothing is expected
+    ok: bool
+
+    def text(self) -> str:
+        """The finding as a line."""
+        least = "" if math.isnan(self.least) else f", at least {self.least:.3g}"
+        state = "ok" if self.ok else "NOT OK"
+        return (
+            f"health: process {self.rank}: {self.what} {self.value:.3g} {self.unit}{least}: {state}"
+        )
+
+
+class Unhealthy(SystemExit):
+    """A machine is not fit; ends a script that does not catch it with what was found."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self.findings = findings
+        lines = "\n  ".join(finding.text() for finding in findings)
+        super().__init__(
+            f"error[unhealthy]: {len(findings)} checks of the machines failed\n  {lines}\n"
+            "  hint: start the job again, on other nodes if it stays so"
+        )
+
+
+def check_machines(
+    world: World,
+    folder: Path,
+    *,
+    free_gigabytes: float = 1.0,
+    measured: Callable[[World], float] | None = None,
+) -> list[Finding]:
+    """Look at the device, its memory and ECC errors, the speed of a matrix product, an all-reduce
+    and the disk under `folder`; takes a second or two. Every process calls it.
+
+    A product is compared with the card's data sheet where it is known, and with the median of all
+    processes. Raises Unhealthy, in every process, with all that is not as it has to be. `measured`
+    takes the place of the measurement of the product (TFLOP/s), for tests.
+    """
+    nan = float("nan")
+    findings: list[tuple[str, float, str, float]] = []
+    speed = (measured or _product_tflops)(world)
+    sheet = nan
+    if world.device.type == "cuda":
+        name = torch.cuda.get_device_name(world.device)
+        free, total = torch.cuda.mem_get_info(world.device)
+        findings.append(("free share of the GPU's memory", free / total, "", 0.5))
+        errors = _ecc_errors(world.local_rank)
+        if errors is not None:
+            findings.append(("uncorrected ECC errors, as a negative number", -errors, "", 0.0))
+        sheets = [of for card, of in FLOAT32_TFLOPS.items() if card in name]
+        sheet = OF_SHEET * sheets[0] if sheets else nan
+    else:
+        pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        findings.append(("free memory", pages / 1e9, "GB", nan))
+    findings.append(("matrix product", speed, "TFLOP/s", sheet))
+    median = statistics.median(world.gather(speed))
+    findings.append(("matrix product beside the median", speed / median, "", OF_MEDIAN))
+    findings.append(("all-reduce", *_all_reduce(world)))
+    findings.append(("free disk", *_disk(folder, free_gigabytes)))
+    mine = [
+        Finding(world.rank, what, value, unit, least, math.isnan(least) or value >= least)
+        for what, value, unit, least in findings
+    ]
+    everywhere = [finding for part in world.gather(mine) for finding in part]
+    bad = [finding for finding in everywhere if not finding.ok]
+    if bad:
+        raise Unhealthy(bad)
+    return everywhere
+
+
+def _product_tflops(world: World) -> float:
+    """The best of five products of square matrices."""
+    width = 4096 if world.device.type == "cuda" else 512
+    left = torch.ones(width, width, device=world.device)
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        total = float((left @ left)[0, 0])  # reading it waits for the device
+        seconds.append(time.perf_counter() - began)
+        if total != width:
+            return 0.0  # a wrong product is no product
+    return 2 * width**3 / min(seconds) / 1e12
+
+
+def _all_reduce(world: World) -> tuple[float, str, float]:
+    """Gigabytes a second of 16 MB; less than nothing where the sum is wrong."""
+    numbers = torch.full((4_000_000,), float(world.rank + 1), device=world.device)
+    began = time.perf_counter()
+    dist.all_reduce(numbers)
+    right = float(numbers[0]) == world.size * (world.size + 1) / 2
+    speed = numbers.nbytes / (time.perf_counter() - began) / 1e9
+    return speed if right else -1.0, "GB/s", 0.0
+
+
+def _disk(folder: Path, free_gigabytes: float) -> tuple[float, str, float]:
+    """Free gigabytes under the folder; minus one where what was written is not read back."""
+    content = os.urandom(1 << 20)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+            stream.seek(0)
+            whole = stream.read() == content
+        state = os.statvfs(folder)
+    except OSError:
+        return -1.0, "GB", free_gigabytes
+    return (state.f_bavail * state.f_frsize / 1e9 if whole else -1.0), "GB", free_gigabytes
+
+
+def _ecc_errors(index: int) -> int | None:
+    """Uncorrected ECC errors since the machine began, or None where nobody counts them."""
+    query = ["--query-gpu=ecc.errors.uncorrected.volatile.total", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", f"--id={index}", *query], capture_output=True, text=True, timeout=20
+        )
+        return int(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+
+
+class Watchdog:
+    """Says which process stands still and where, and ends them all, so that the job fails at once.
+
+    `beat` at each step. A process that has not for `timeout_s` (longer than the longest step and
+    evaluation together) writes the stacks of its threads to its log, tells the others where it
+    stands, and ends with exit code 70 after a sentence that names who holds the others up: who
+    gives no sign of life, else has the fewest beats, else does not wait in a collective.
+    """
+
+    EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
+
+    def __init__(self, world: World, timeout_s: float = 300.0) -> None:
+        self._world, self._timeout_s = world, timeout_s
+        self._beats, self._last = 0, time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        # A store of its own: a process that waits in a collective may hold the group's.
+        wait = timedelta(seconds=10)
+        host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+        if world.first:
+            self._store = dist.TCPStore(
+                host, 0, is_master=True, wait_for_workers=False, timeout=wait
+            )
+        port = world.gather(self._store.port if world.first else None)[0]
+        if not world.first:
+            self._store = dist.TCPStore(host, port, is_master=False, timeout=wait)
+
+    def __enter__(self) -> Self:
+        self._tell(stalled=False)
+        self._world.barrier()
+        self._last = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._world.barrier()  # the first process has the store of all
+        self._stop.set()
+        self._thread.join()
+
+    def beat(self) -> None:
+        """The training moves."""
+        self._beats += 1
+        self._last = time.monotonic()
+
+    def _watch(self) -> None:
+        period = self._timeout_s / 10
+        while not self._stop.wait(period):
+            stalled = time.monotonic() - self._last > self._timeout_s
+            try:
+                self._tell(stalled)
+                if not stalled:
+                    continue
+                faulthandler.dump_traceback(sys.stderr)
+                before = self._others()
+                if self._stop.wait(3 * period):  # until the others have told of themselves too
+                    return
+                sentence = self._sentence(before, self._others())
+            except RuntimeError as error:
+                if not stalled:
+                    continue  # a process that ended says why itself
+                sentence = f"process 0 is gone ({str(error).splitlines()[0]})"
+            print(
+                f"error[stalled]: no step for {self._timeout_s:g} s: {sentence}\n"
+                "  hint: the stacks are in the log of each process; started again, the training "
+                "goes on from its last checkpoint",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(self.EXIT_CODE)
+
+    def _tell(self, stalled: bool) -> None:
+        where, waits = _where()
+        entry = {"at": time.monotonic(), "beats": self._beats, "stalled": stalled}
+        entry |= {"where": where, "waits": waits}
+        self._store.set(f"rank {self._world.rank}", json.dumps(entry))
+
+    def _others(self) -> list[dict[str, Any]]:
+        return [json.loads(self._store.get(f"rank {rank}")) for rank in range(self._world.size)]
+
+    def _sentence(self, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
+        ranks = range(self._world.size)
+        silent = [rank for rank in ranks if now[rank]["at"] == before[rank]["at"]]
+        # This process told once, and then waited.
+        silent = [rank for rank in silent if rank != self._world.rank and not now[rank]["stalled"]]
+        fewest = min(entry["beats"] for entry in now)
+        behind = [rank for rank in ranks if now[rank]["beats"] == fewest]
+        apart = [rank for rank in ranks if not now[rank]["waits"]]
+        if silent:
+            return f"{_processes(silent)} no sign of life (at step {now[silent[0]]['beats']})"
+        culprits = behind if len(behind) < self._world.size else apart
+        if not culprits or len(culprits) == self._world.size > 1:
+            culprits = [*ranks]
+        where = "; ".join(f"process {rank} stands at {now[rank]['where']}" for rank in culprits)
+        return f"{where} (at step {fewest})"
+
+
+def _processes(ranks: list[int]) -> str:
+    numbers = " and ".join(str(rank) for rank in ranks)
+    return f"process {numbers} gives" if len(ranks) == 1 else f"processes {numbers} give"
+
+
+def _where() -> tuple[str, bool]:
+    """Where the main thread stands in code that is not torch's, and whether it waits for others."""
+    main = threading.main_thread().ident
+    frame = sys._current_frames().get(main) if main is not None else None
+    frames = traceback.extract_stack(frame)
+    waits = any(
+        "/torch/distributed/" in of.filename or of.name == "_engine_run_backward" for of in frames
+    )
+    own = [of for of in frames if "/site-packages/torch/" not in of.filename]
+    last = own[-1] if own else frames[-1]
+    return f"{last.filename}:{last.lineno} in {last.name}: {last.line}", waits
+
+
+class Diverged(SystemExit):
+    """The training does not learn any more; ends a script that does not catch it."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"error[diverged]: {found}\n  hint: try a lower learning rate, or `clip` of Updates, "
+            "and look at the rows of these steps"
+        )
+
+
+class Guard:
+    """Takes a training whose loss is no number, or has exploded, back to a good checkpoint.
+
+    `patience` steps in a row that were not taken (a loss or gradient that is not finite), or whose
+    loss is more than `factor` times the median of the last `window`, take everything back to the
+    newest checkpoint from before the first of them, except `onwards`: the position in the data,
+    so that the same rows do not do it again. Later checkpoints are set aside. After `returns` such
+    ways back, or where there is no checkpoint, it raises Diverged, in every process.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        *,
+        patience: int = 10,
+        factor: float = 10.0,
+        window: int = 100,
+        returns: int = 3,
+        onwards: str = "batches",
+    ) -> None:
+        self._checkpoints, self._patience, self._factor = checkpoints, patience, factor
+        self._losses: deque[float] = deque(maxlen=window)
+        self._bad: list[tuple[int, Update]] = []
+        self._left, self._onwards = returns, onwards
+
+    def check(self, step: int, update: Update) -> bool:
+        """Whether it went back; call it after each step, before `Checkpoints.after`."""
+        usual = statistics.median(self._losses) if len(self._losses) >= self._patience else math.inf
+        if update.taken and not abs(update.loss) > self._factor * abs(usual):
+            self._losses.append(update.loss)
+            self._bad.clear()
+            return False
+        self._bad.append((step, update))
+        if len(self._bad) < self._patience:
+            return False
+        first = self._bad[0][0]
+        sources = sorted({rank for _, of in self._bad for rank in of.not_finite_in})
+        of_ranks = f", not finite in process {', '.join(map(str, sources))}" if sources else ""
+        found = f"the loss is {update.loss:g} since step {first}{of_ranks}"
+        self._left -= 1
+        if self._left < 0 or not self._checkpoints.restore(first, without=[self._onwards]):
+            raise Diverged(f"{found}; there is no good checkpoint left to go back to")
+        self._bad.clear()
+        return True

@@ -1,0 +1,201 @@
+"""Processes that find one another, steps that are right however they are split, metrics."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+from ml.toolkit.torch import distributed as module
+from ml.toolkit.torch.distributed import Metrics, distributed
+from ml.toolkit.torch.updates import SCALE, Updates
+from tests.conftest import ROOT
+from tests.toolkit.torch import ranks
+
+PYTORCH = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+MPI = {f"OMPI_COMM_WORLD_{k}": v for k, v in (("RANK", "3"), ("SIZE", "4"), ("LOCAL_RANK", "1"))}
+
+
+@pytest.mark.parametrize(
+    ("environment", "numbers"),
+    [
+        (PYTORCH, (3, 4, 1, 2)),
+        (MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, (3, 4, 1, 2)),
+        (MPI, (3, 4, 1, 4)),
+        ({}, (0, 1, 0, 1)),
+    ],
+)
+def test_the_numbers_of_a_process(environment: dict[str, str], numbers: tuple[int, ...]) -> None:
+    """As Azure ML sets them for pytorch and mpi; none of them is one process."""
+    assert module._ranks(environment) == numbers
+
+
+def test_half_an_environment_is_refused() -> None:
+    with pytest.raises(ValueError, match="of a process of 4 the variable 'RANK' is not set"):
+        module._ranks({"WORLD_SIZE": "4"})
+
+
+def test_mpi_finds_its_master(tmp_path: Path) -> None:
+    """By AZ_BATCH_MASTER_NODE, in place of MASTER_ADDR."""
+    assert "sum 3.0" in ranks.run(by_mpi, 2, tmp_path / "logs").text(1)
+
+
+def by_mpi() -> None:
+    host, port = os.environ.pop("MASTER_ADDR"), os.environ.pop("MASTER_PORT")
+    for name in ("RANK", "LOCAL_RANK"):
+        os.environ[f"OMPI_COMM_WORLD_{name}"] = os.environ.pop(name)
+    os.environ["OMPI_COMM_WORLD_SIZE"] = os.environ.pop("WORLD_SIZE")
+    os.environ["AZ_BATCH_MASTER_NODE"] = f"{host}:{port}"
+    with distributed() as world:
+        print("sum", world.sums({"a": world.rank + 1.0})["a"])
+    assert not torch.distributed.is_initialized()
+
+
+def test_seeds_are_shared_and_then_each_process_its_own(tmp_path: Path) -> None:
+    done = ranks.run(seeds, 2, tmp_path / "logs")
+    first, second = (done.text(rank).splitlines() for rank in range(2))
+    assert first[0] == second[0]
+    assert all(of != other for of, other in zip(first[1].split(), second[1].split(), strict=True))
+
+
+def seeds() -> None:
+    with distributed(seed=3) as world:
+        print(float(torch.rand(1)), random.random(), np.random.rand())
+        world.seed(3)
+        print(float(torch.rand(1)), random.random(), np.random.rand())
+
+
+def test_metrics_are_ratios_of_sums_over_uneven_ranks(tmp_path: Path) -> None:
+    """As one process would have them: a mean of the ranks' means would be 0.5, and lack a class."""
+    for size in (1, 2):
+        done = ranks.run(metrics, size, tmp_path / f"logs-{size}")
+        for rank in range(size):
+            assert done.text(rank).strip() == "[('accuracy', 0.25), ('rare recall', 1.0)] {}"
+
+
+def metrics() -> None:
+    """Four rows: rank 0 has three of them, and rank 1 the only one of the rare class."""
+    rows = [("usual", False), ("usual", False), ("usual", False), ("rare", True)]
+    with distributed() as world:
+        counted = Metrics(world)
+        for name, hit in {1: {0: rows}, 2: {0: rows[:3], 1: rows[3:]}}[world.size][world.rank]:
+            counted.add("accuracy", hit)
+            if name == "rare":
+                counted.add("rare recall", hit)
+        counted.add("without any", 0, 0)
+        print(sorted(counted.reduce().items()), counted.reduce())
+
+
+ROWS = [torch.randn(n, 6, generator=torch.manual_seed(n)) for n in (7, 1, 4, 12, 2, 9)]
+
+
+def losses(size: int, micro: int, precision: Any, folder: Path) -> None:
+    """A curve of 6 steps of 35 rows; print each loss, then the weights."""
+    rows = torch.cat(ROWS)
+    with distributed(seed=2, timeout_s=60) as world:
+        bare = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+        model = world.wrap(bare)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.9)
+        updates = Updates(world, model, optimiser, precision=precision, clip=0.5, schedule=schedule)
+        meetings = []
+        if size > 1:
+            # Without annotations: DDP compares them with classes, and here they are texts.
+            model.register_comm_hook(
+                None, lambda state, bucket: meetings.append(1) or allreduce_hook(state, bucket)
+            )
+        # Uneven on purpose: 24 rows and 11, split once more as 12, 11, 1 and 1, 9, 1.
+        mine = rows if size == 1 else (rows[:24], rows[24:])[world.rank]
+        cuts = [len(mine)] if micro == 1 else [len(mine) // 2, len(mine) - 1 - len(mine) // 2, 1]
+        for _ in range(6):
+            parts = mine.split(cuts)
+            for number, part in enumerate(parts):
+                with updates.micro_batch(last=number == len(parts) - 1):
+                    error = (model(part)[:, 0] - part.sum(1)).square().sum()
+                    updates.backward(error, len(part))
+            update = updates.step()
+            assert update.items == len(rows)
+            if world.first:
+                print(update.loss, update.gradient_norm)
+        assert len(meetings) == (6 if size > 1 else 0)  # one bucket, once a step
+        if precision == "float32":
+            assert math.isclose(schedule.get_last_lr()[0], 0.1 * 0.9**6)
+
+
+@pytest.mark.parametrize(("size", "micro"), [(1, 3), (2, 1), (2, 3)])
+def test_a_loss_curve_is_the_same_however_a_step_is_split(
+    tmp_path: Path, size: int, micro: int
+) -> None:
+    """Over processes and micro-batches of different sizes, to rounding; clipping included."""
+    curves = []
+    for of in ((1, 1), (size, micro)):
+        logs = tmp_path / f"logs-{of}"
+        text = ranks.run(losses, of[0], logs, *of, "float32", tmp_path).text(0)
+        curves.append([[float(word) for word in line.split()] for line in text.splitlines()])
+    np.testing.assert_allclose(*curves, rtol=2e-6)
+    assert curves[0][-1][0] < curves[0][0][0] * 0.8
+    assert any(norm > 0.5 for _, norm in curves[0])  # it did clip
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_low_precision_learns_as_float32_does(
+    precision: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    losses(1, 3, "float32", tmp_path)
+    losses(1, 3, precision, tmp_path)
+    lines = [float(line.split()[0]) for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_allclose(lines[6:], lines[:6], rtol=0.05)
+    assert lines[6:] != lines[:6]
+
+
+def test_the_scaler_goes_down_where_float16_overflows_and_is_kept() -> None:
+    """No step is taken with infinite gradients; the scale is part of the state."""
+    with distributed(seed=2) as world:
+        model = nn.Linear(1, 1)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+        updates = Updates(world, model, optimiser, precision="float16")
+        taken = []
+        for _ in range(6):
+            with updates.micro_batch(last=True):
+                updates.backward(model(torch.full((1, 1), 100.0)).sum() * 10, 1)
+            taken.append(updates.step().taken)
+        assert not taken[0] and taken[-1]
+        scale = updates.state_dict()["scale"]
+        assert scale < SCALE
+        other = Updates(world, model, optimiser, precision="float16")
+        other.load_state_dict(updates.state_dict())
+        assert other.state_dict()["scale"] == scale
+
+
+def test_a_step_of_nothing_is_refused() -> None:
+    with distributed() as world:
+        model = nn.Linear(1, 1)
+        updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with pytest.raises(ValueError, match="without any item"):
+            updates.step()
+
+
+def test_the_toolkit_is_there_without_torch() -> None:
+    """Torch is an extra: the rest of ml.toolkit, and what imports it, never asks for it."""
+    code = (
+        "import pkgutil, importlib, sys\n"
+        "sys.modules['torch'] = None\n"
+        "import ml.toolkit\n"
+        "for of in pkgutil.walk_packages(ml.toolkit.__path__, 'ml.toolkit.'):\n"
+        "    if not of.name.startswith('ml.toolkit.torch.'): importlib.import_module(of.name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,184 @@
+"""Machines that are not fit, processes that stand still, and losses that are no numbers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from ml.toolkit.torch.checkpoints import Checkpoints
+from ml.toolkit.torch.distributed import distributed
+from ml.toolkit.torch.health import Diverged, Guard, Unhealthy, Watchdog, check_machines
+from ml.toolkit.torch.updates import Update, Updates
+from tests.toolkit.torch import ranks
+
+
+def test_a_sound_machine_passes(tmp_path: Path) -> None:
+    """What is looked at, on this one; the GPU's part was never run."""
+    with distributed() as world:
+        findings = {of.what: of for of in check_machines(world, tmp_path)}
+    assert all(of.ok for of in findings.values())
+    assert findings["matrix product"].value > 0 and findings["all-reduce"].value > 0
+    assert "at least 1: ok" in findings["free disk"].text()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slow_machine_and_a_full_disk_are_named(tmp_path: Path) -> None:
+    """In every process, whichever has the fault."""
+    done = ranks.start(with_a_slow_rank, 3, tmp_path / "logs", tmp_path)
+    assert done.wait() == [1, 1, 1]
+    for rank in range(3):
+        assert "error[unhealthy]: 4 checks" in done.text(rank)
+        assert "process 1: matrix product beside the median 0.5" in done.text(rank)
+    assert "Traceback" not in done.text()
+
+
+def with_a_slow_rank(folder: Path) -> None:
+    speed = lambda world: 1.0 if world.rank == 1 else 2.0  # noqa: E731
+    with distributed() as world:
+        check_machines(world, folder, free_gigabytes=1e6, measured=speed)
+
+
+def test_a_wrong_product_is_found(tmp_path: Path) -> None:
+    with distributed() as world, pytest.raises(Unhealthy, match="NOT OK"):
+        check_machines(world, tmp_path / "absent")
+
+
+@pytest.mark.parametrize("kind", ["sleeps", "stopped"])
+def test_the_watchdog_names_who_stands_still_and_where(tmp_path: Path, kind: str) -> None:
+    """Process 1 sleeps in its own code, or the whole process is stopped; 0 waits in all-reduce."""
+    training = ranks.start(hang, 2, tmp_path / "logs", kind)
+    training.processes[0].join(60)
+    assert training.processes[0].exitcode == Watchdog.EXIT_CODE, training.text()
+    training.signal(signal.SIGCONT)
+    training.wait()
+    said = training.text(0)
+    assert "error[stalled]: no step for 2 s" in said
+    if kind == "sleeps":
+        assert "process 1 stands at" in said and "in load: time.sleep(600)" in said
+        assert "process 0 stands" not in said
+        assert "in load" in training.text(1)  # its stack
+    else:
+        assert "process 1 gives no sign of life" in said
+
+
+def hang(kind: str) -> None:
+    with distributed(timeout_s=60) as world, Watchdog(world, 2.0) as watchdog:
+        for step in range(1000):
+            if world.rank == 1 and step == 3:
+                if kind == "stopped":
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                load()
+            world.sums({"a": 1.0})
+            watchdog.beat()
+
+
+def load() -> None:
+    time.sleep(600)
+
+
+def test_a_watchdog_lets_a_training_that_moves_end(tmp_path: Path) -> None:
+    ranks.run(moves, 2, tmp_path / "logs")
+
+
+def moves() -> None:
+    with distributed() as world, Watchdog(world, 1.0) as watchdog:
+        for _ in range(12):
+            time.sleep(0.1 * (1 + world.rank))
+            world.barrier()
+            watchdog.beat()
+
+
+def test_a_rank_that_dies_is_a_sentence_in_the_others(tmp_path: Path) -> None:
+    training = ranks.start(dies, 2, tmp_path / "logs")
+    assert training.wait() == [1, -signal.SIGKILL]
+    assert "error[rank-lost]: process 0 lost another process" in training.text(0)
+    assert "Traceback" not in training.text(0)
+
+
+def dies() -> None:
+    with distributed(timeout_s=30) as world:
+        for step in range(100):
+            if world.rank == 1 and step == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            world.sums({"a": 1.0})
+
+
+def test_one_rank_that_does_not_come_is_a_sentence(tmp_path: Path) -> None:
+    """The collective has a time limit, with or without a watchdog."""
+    training = ranks.start(does_not_come, 2, tmp_path / "logs")
+    assert training.wait()[0] == 1
+    assert "error[rank-lost]: process 0 lost" in training.text(0)
+
+
+def does_not_come() -> None:
+    with distributed(timeout_s=2) as world:
+        if world.rank == 1:
+            time.sleep(5)
+            os._exit(0)
+        torch.distributed.all_reduce(torch.zeros(1))
+
+
+def test_a_rank_with_nan_takes_no_step_and_goes_back(tmp_path: Path) -> None:
+    """One bad batch changes nothing; bad weights go back to the last good checkpoint."""
+    ranks.run(with_nan, 2, tmp_path / "logs", tmp_path / "training")
+    said = (tmp_path / "logs" / "0.txt").read_text()
+    assert "skipped step-00000020" not in said
+    assert "going on from step-00000020" in said
+
+
+def with_nan(folder: Path) -> None:
+    with distributed(seed=1, timeout_s=30) as world:
+        bare = nn.Linear(2, 1)
+        model = world.wrap(bare)
+        updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+        def step(rows: torch.Tensor) -> Update:
+            with updates.micro_batch(last=True):
+                updates.backward(model(rows).square().sum(), len(rows))
+            return updates.step()
+
+        with Checkpoints(folder, world, {"model": model}, every_steps=10, events=None) as kept:
+            guard = Guard(kept, patience=3)
+            good = torch.ones(4, 2)
+            for number in range(1, 21):
+                update = step(good * float("nan") if (number, world.rank) == (7, 1) else good)
+                if number == 7:
+                    assert not update.taken and update.not_finite_in == (1,)
+                assert not guard.check(number, update)
+                kept.after(number)
+            weights = bare.weight.detach().clone()
+            assert weights.isfinite().all()
+            with torch.no_grad():
+                bare.weight.fill_(float("inf"))  # as a step too far leaves it
+            assert [guard.check(number, step(good)) for number in (21, 22, 23)] == [0, 0, 1]
+            assert torch.equal(bare.weight, weights)
+
+
+def test_an_explosion_goes_back_and_in_the_end_is_an_error(tmp_path: Path) -> None:
+    """A loss ten times the usual one; checkpoints from within it are set aside."""
+    with distributed() as world:
+        model = nn.Linear(1, 1)
+        with Checkpoints(tmp_path, world, {"model": model}, events=None) as kept:
+            guard = Guard(kept, patience=2, returns=1)
+            usual, huge = (Update(loss, 1.0, 1.0, True) for loss in (1.0, 50.0))
+            kept.save(3)
+            assert not any(guard.check(step, usual) for step in range(1, 5))
+            assert not guard.check(5, huge)
+            kept.save(5)
+            assert not guard.check(6, usual)  # one alone is no explosion
+            assert not guard.check(7, huge)
+            kept.save(7)
+            assert guard.check(8, huge)
+            assert (tmp_path / "step-00000007.set-aside-1").exists()
+            guard.check(9, huge)
+            with pytest.raises(Diverged, match=r"error\[diverged\]: the loss is 50 since step 9"):
+                guard.check(10, huge)

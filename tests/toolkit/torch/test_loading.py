@@ -1,0 +1,219 @@
+"""Batches: every row once, the same order for anybody, from any position, at any speed."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from ml.toolkit.torch.distributed import World
+from ml.toolkit.torch.loading import Batches, Rows, Shards, write_shards
+
+COUNT = 1003
+
+
+def world(rank: int = 0, size: int = 1) -> World:
+    return World(rank, size, rank, size, torch.device("cpu"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Numbered rows in five shards, which came in uneven chunks; a class in 50 is rare."""
+    numbers = np.arange(COUNT)
+    chunks = [
+        {"row": part, "label": (part % 50 == 0).astype(np.int64), "x": np.stack([part, -part], 1)}
+        for part in np.split(numbers, [1, 300, 310, 900])
+    ]
+    assert write_shards(tmp_path / "data", chunks, rows_per_shard=211) == COUNT
+    return tmp_path / "data"
+
+
+def rows_of(steps: Any) -> list[list[int]]:
+    """The rows of each step."""
+    return [[int(row) for batch in step for row in batch["row"]] for step in steps]
+
+
+def test_shards_hold_what_came(folder: Path) -> None:
+    source = Shards(folder)
+    assert len(source) == COUNT and len(list(folder.glob("row-*.npy"))) == 5
+    taken = source.take(np.array([1002, 0, 211, 5]))
+    assert taken["row"].tolist() == [1002, 0, 211, 5]
+    assert taken["x"].tolist() == [[1002, -1002], [0, 0], [211, -211], [5, -5]]
+    assert source.column("row").tolist() == [*range(COUNT)]
+
+
+@pytest.mark.parametrize("block", [0, 1, 7, 64])
+@pytest.mark.parametrize(("size", "micro"), [(1, 1), (3, 2)])
+def test_every_row_comes_once_an_epoch(folder: Path, block: int, size: int, micro: int) -> None:
+    """Also where the last step is uneven, over all processes; another epoch has another order."""
+    steps: list[list[int]] = []
+    for epoch in range(2):
+        parts = []
+        for rank in range(size):
+            batches = Batches(
+                Shards(folder), world(rank, size), batch=100, micro_batches=micro, block=block
+            )
+            batches.epoch = epoch
+            parts.append(rows_of(batches))
+            assert len(parts[-1]) == len(batches) == 11
+            assert all(parts[-1])
+        steps.append([row for step in zip(*parts, strict=True) for part in step for row in part])
+        assert sorted(steps[-1]) == [*range(COUNT)]
+    assert (steps[0] == [*range(COUNT)]) is (block == 0)
+    assert (steps[0] != steps[1]) is (block > 0)
+
+
+def test_rows_left_for_too_few_processes_join_the_step_before(folder: Path) -> None:
+    """Three rows are left and there are four processes: none is without a row, none is lost."""
+    parts = [rows_of(Batches(Shards(folder), world(rank, 4), batch=100)) for rank in range(4)]
+    assert [len(part) for part in parts] == [10] * 4
+    assert sorted(row for part in parts for step in part for row in step) == [*range(COUNT)]
+
+
+def test_a_step_has_the_same_rows_for_any_number_of_processes_and_threads(folder: Path) -> None:
+    one = rows_of(Batches(Shards(folder), world(), batch=64, seed=4))
+    for threads in (1, 2, 5):
+        parts = [
+            rows_of(
+                Batches(Shards(folder), world(rank, 2), batch=64, seed=4, threads=threads, ahead=7)
+            )
+            for rank in range(2)
+        ]
+        assert [a + b for a, b in zip(*parts, strict=True)] == one
+    assert rows_of(Batches(Shards(folder), world(), batch=64, seed=5)) != one
+
+
+@pytest.mark.parametrize("at", [1, 7, 16])
+def test_it_goes_on_in_mid_epoch(folder: Path, at: int) -> None:
+    """After a state that was loaded, the steps that were left; then the next epoch."""
+
+    def batches() -> Batches:
+        return Batches(Shards(folder), world(), batch=64, seed=4, threads=2, transform=noise)
+
+    whole = batches()
+    expected = [*whole, *whole]
+    begun = batches()
+    steps = iter(begun)
+    for _ in islice(steps, at):
+        pass
+    state = begun.state_dict()
+    steps.close()  # type: ignore[attr-defined]
+    other = batches()
+    other.load_state_dict(state)
+    rest = [*other, *other] if at < 16 else [*other]
+    for mine, wanted in zip(rest, expected[at:], strict=True):
+        assert torch.equal(mine[0]["x"], wanted[0]["x"])
+    with pytest.raises(ValueError, match="the position is of seed 4, now it is 9"):
+        Batches(Shards(folder), world(), batch=64, seed=9).load_state_dict(state)
+
+
+def noise(rows: Rows, generator: np.random.Generator) -> Rows:
+    """Random augmentation is by the place in the training, whoever loads it."""
+    return {**rows, "x": rows["x"] + generator.normal(size=rows["x"].shape)}
+
+
+def test_blocks_are_shuffled_well(folder: Path) -> None:
+    """Neighbours in the file do not stay neighbours, and no step is of one part of the file."""
+    order = np.concatenate(
+        rows_of(Batches(Shards(folder), world(), batch=64, block=8, blocks=32, seed=1))
+    )
+    together = np.mean(np.abs(np.diff(order)) == 1)
+    assert together < 0.02
+    assert abs(np.corrcoef(order, np.arange(COUNT))[0, 1]) < 0.2
+
+
+def test_balanced_classes_come_equally_often(folder: Path) -> None:
+    """One row in 50 is rare: as it is in 2 % of the rows, balanced in half of them."""
+    shares = {}
+    for balanced in (None, "label"):
+        steps = [*Batches(Shards(folder), world(), batch=100, seed=2, balanced=balanced)]
+        labels = torch.cat([batch["label"] for step in steps for batch in step])
+        assert len(labels) == COUNT
+        shares[balanced] = float(labels.float().mean())
+    assert shares[None] == pytest.approx(0.021, abs=0.001)
+    assert shares["label"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_balancing_finds_more_of_a_rare_class(tmp_path: Path) -> None:
+    """The same small model and steps: recall of a class of 2 % with and without."""
+    generator = np.random.default_rng(0)
+    label = (np.arange(4000) % 50 == 0).astype(np.int64)
+    x = (generator.normal(size=(4000, 2)) + label[:, None] * 1.5).astype(np.float32)
+    write_shards(tmp_path / "d", [{"x": x, "label": label}])
+    recall = {}
+    for balanced in (None, "label"):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 2)
+        optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+        batches = Batches(Shards(tmp_path / "d"), world(), batch=200, balanced=balanced)
+        for _ in range(5):
+            for [batch] in batches:
+                optimiser.zero_grad()
+                torch.nn.functional.cross_entropy(model(batch["x"]), batch["label"]).backward()
+                optimiser.step()
+        hits = model(torch.from_numpy(x)).argmax(1).numpy()[label == 1]
+        recall[balanced] = hits.mean()
+    assert recall[None] < 0.3 and recall["label"] > 0.75
+
+
+def test_the_cache_is_read_and_a_half_copied_file_is_not(folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "row-00001.npy").write_bytes(b"half")  # as a killed copy by another program leaves
+    source = Shards(folder, cache)
+    source.wait()
+    for path in folder.glob("*.npy"):
+        assert (cache / path.name).read_bytes() == path.read_bytes()
+        path.unlink()
+    assert source.column("row").tolist() == [*range(COUNT)]
+    assert not [path for path in cache.iterdir() if path.suffix != ".npy"]
+
+
+def test_a_full_disk_leaves_the_shards_where_they_are(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> None:
+        Path(target).write_bytes(b"part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    source = Shards(folder, tmp_path / "cache")
+    source.wait()
+    assert source.column("row").tolist() == [*range(COUNT)]
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_what_is_no_data_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="other columns"):
+        write_shards(tmp_path / "a", [{"x": np.zeros(2)}, {"y": np.zeros(2)}])
+    with pytest.raises(FileNotFoundError, match="was never finished"):
+        Shards(tmp_path / "a")
+    with pytest.raises(ValueError, match="at least 4"):
+        Batches(Shards(folder), world(0, 2), batch=3, micro_batches=2)
+
+
+def test_an_error_in_a_loading_thread_reaches_the_loop_and_no_thread_stays(folder: Path) -> None:
+    def broken(rows: Rows, generator: np.random.Generator) -> Rows:
+        raise KeyError("no such column")
+
+    with pytest.raises(KeyError, match="no such column"):
+        list(Batches(Shards(folder), world(), batch=64, transform=broken, threads=2))
+    assert not [of for of in threading.enumerate() if of.name.startswith("loading")]
+
+
+def test_rates_say_how_long_the_loop_waited(folder: Path) -> None:
+    batches = Batches(Shards(folder), world(), batch=64)
+    for _ in batches:
+        threading.Event().wait(0.002)
+    rates = batches.rates()
+    assert rates["samples_per_second"] > 0 and 0 <= rates["waiting_share"] < 0.9
+    assert batches.rates()["samples_per_second"] == 0
