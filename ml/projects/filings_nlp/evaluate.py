@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ml.measures.evaluation import EvaluationRefused
 from ml.measures.leakage import not_later
-from ml.measures.measurement import Features, Rows, Training, evaluate, measure, predict
+from ml.measures.measurement import Features, Training, evaluate, measure, predict
 from ml.measures.schema import Metrics
 from ml.measures.tasks import metrics_of
 from ml.projects.filings_nlp import train
@@ -135,7 +135,7 @@ def counted_words(corpus: Corpus, classes: Sequence[str]) -> Metrics:
 
 
 def _lengths(corpus: Corpus) -> NDArray[np.float64]:
-    """How many words each section of the test has: whether its length alone gives the event away."""
+    """How many words each section of the test has: they must not give the event away."""
     return np.array(
         [
             [sum(map(len, sentences(document[name]))) for name in SECTIONS]

@@ -1,4 +1,4 @@
-"""The model's folder: weights for training (safetensors), a graph for serving (ONNX), both compared.
+"""The model's folder: weights (safetensors) and the graph that serves (ONNX), both compared.
 
 Serving needs no PyTorch. What the graph answers is compared with the model when it is written, and
 the model's folder says by how much they differ and what the sha256 of both files is.

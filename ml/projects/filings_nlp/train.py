@@ -1,6 +1,6 @@
 """Train one model of filings: the whole loop, from the corpus to the files that serve.
 
-    python -m ml.projects.filings_nlp.train --data DIR --model OUT_DIR [--checkpoints DIR --epochs …]
+    python -m ml.projects.filings_nlp.train --data DIR --model OUT_DIR [--checkpoints DIR …]
 
 The same code trains in one process and in many (jobs/train-two.yml, jobs/train-gpu.yml), on CPUs
 and GPUs. With --checkpoints a training that was killed goes on where it was.
@@ -274,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _examples(vocabulary: Vocabulary, part: Part) -> list[list[Encoded]]:
-    """What the export is compared on: documents together and alone, an empty one, an unknown one."""
+    """What the export is compared on: documents together and alone, empty, of unknown words."""
     documents = [vocabulary.encode(document) for document in part.documents[:32]]
     nothing = vocabulary.encode({})
     unknown = vocabulary.encode({"notes": "Ordnungsgemäß."})
