@@ -33,6 +33,10 @@ BENCHMARKS = {
         "benchmarks.faq_recipe",
         "our error at rank 1 over the reference recipe's, the worst data set; at most 0.7",
     ),
+    "filings-onnx": (
+        "benchmarks.filings_onnx",
+        "one document of filings_nlp in ONNX Runtime over eager PyTorch; at most 0.5",
+    ),
     "infra-preview": (
         "benchmarks.infra_preview",
         "CPU of previewing three stacks over running the three bare programs; at most 1.5",

@@ -27,16 +27,22 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True)
 class Text:
-    """A field of text, of at most `longest` characters."""
+    """A field of text, of at most `longest` characters; an `optional` one may be left out, or
+    blank.
+    """
 
     longest: int
+    optional: bool = False
 
     def read(self, name: str, value: object) -> str:
         """The text; raises BadRequest when it is not text, blank or too long."""
         if not isinstance(value, str):
             raise BadRequest(name, type(value).__name__, "text")
-        if not value.strip() or len(value) > self.longest:
-            expected = f"1 to {self.longest} characters"
+        is_blank = not value.strip()
+        if is_blank and self.optional and len(value) <= self.longest:
+            return ""
+        if is_blank or len(value) > self.longest:
+            expected = f"{0 if self.optional else 1} to {self.longest} characters"
             raise BadRequest(name, f"{len(value.strip())} characters", expected)
         return value
 
@@ -84,9 +90,9 @@ def parse(body: str, schema: Schema) -> Fields:
     integers: dict[str, int] = {}
     for name, field in schema.items():
         if isinstance(field, Text):
-            if name not in document:
+            if name not in document and not field.optional:
                 raise BadRequest(name, "nothing", "text")
-            texts[name] = field.read(name, document[name])
+            texts[name] = field.read(name, document.get(name, ""))
         else:
             integers[name] = field.read(name, document.get(name, field.default))
     return Fields(texts, integers)

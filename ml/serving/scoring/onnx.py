@@ -1,10 +1,12 @@
 """An ONNX model served by ONNX Runtime, in single precision.
 
-`load` of a project's model.py: `Onnx(folder / "model.onnx")`. A model has one input, (rows, names).
+`load` of a project's model.py: `Onnx(folder / "model.onnx")`. A model of a table has one input,
+(rows, names); `Graph` asks a model of any inputs, as one of texts or images.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,10 @@ from numpy.typing import NDArray
 _PROBABILITIES = ("probabilities", "output_probability")
 
 
-class Onnx:
+class Graph:
     """A model on the CPU, one thread a call.
 
-    Raises RuntimeError with ONNX Runtime's own message for a file that is no such model, and
-    ValueError for a model of several inputs.
+    Raises RuntimeError with ONNX Runtime's own message for a file that is no such model.
     """
 
     def __init__(self, model: Path) -> None:
@@ -36,6 +37,22 @@ class Onnx:
             )
         except Exception as error:  # classes of ONNX Runtime's own, one for each of its codes
             raise RuntimeError(f"{model}: {error}") from None
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Every output by its name. RuntimeError for inputs of other names, types or shapes."""
+        try:
+            answers = self._session.run(None, dict(inputs))
+        except Exception as error:
+            raise RuntimeError(str(error)) from None
+        names = [output.name for output in self._session.get_outputs()]
+        return dict(zip(names, map(np.asarray, answers), strict=True))
+
+
+class Onnx(Graph):
+    """A model of a table. Raises as `Graph`, and ValueError for a model of several inputs."""
+
+    def __init__(self, model: Path) -> None:
+        super().__init__(model)
         inputs = self._session.get_inputs()
         if len(inputs) != 1:
             raise ValueError(f"{model} has {len(inputs)} inputs, expected one")

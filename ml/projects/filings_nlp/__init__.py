@@ -1,0 +1,1 @@
+"""The model filings-nlp: README.md says where a person goes on."""

@@ -1,0 +1,177 @@
+"""The filings of a data asset: read, checked against the schema, and split by company and time.
+
+    python -m ml.projects.filings_nlp.corpus --data ml/projects/filings_nlp/data/filings
+
+prints how many filings of each event each part has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from ml.measures.measurement import Rows
+from ml.projects.filings_nlp.tokens import SECTIONS
+from ml.toolkit.data.tables import DataRefused, TableSchema, read_table
+
+# The columns, the bounds and the split: the first file to look at.
+SCHEMA = Path(__file__).parent / "data" / "filings.schema.yml"
+TRAIN, VALIDATION, TEST = PARTS = ("train", "validation", "test")
+WRONG_CALL = 2
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which part a filing belongs to: `shares` of the companies, and the first day of each part."""
+
+    shares: Mapping[str, float]
+    begins: Mapping[str, str]
+
+    @classmethod
+    def read(cls, schema: Path = SCHEMA) -> Split:
+        """The split in a schema."""
+        raw = yaml.safe_load(schema.read_text(encoding="utf-8"))["split"]
+        return cls(
+            {name: float(raw[name]["companies"]) for name in (VALIDATION, TEST)},
+            {name: str(raw[name]["from"]) for name in (VALIDATION, TEST)},
+        )
+
+    def part(self, company: str, filed: str) -> str:
+        """The part, "" for a filing that is left out: a company stays on one side, and what trains
+        or validates is earlier than the test.
+        """
+        place = int.from_bytes(sha256(company.encode()).digest()[:8]) / 2**64
+        if place < self.shares[TEST]:
+            return TEST if filed >= self.begins[TEST] else ""
+        if filed >= self.begins[TEST]:
+            return ""
+        if place < self.shares[TEST] + self.shares[VALIDATION]:
+            return VALIDATION if filed >= self.begins[VALIDATION] else ""
+        return TRAIN
+
+
+@dataclass(frozen=True)
+class Part:
+    """The filings of one part: one of each field a filing. `documents` are texts by section."""
+
+    ids: Sequence[str]
+    companies: Sequence[str]
+    times: Sequence[str]
+    slices: Mapping[str, Sequence[str]]
+    documents: Sequence[Mapping[str, str]]
+    labels: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def days(self) -> NDArray[np.datetime64]:
+        """The day on which each was filed."""
+        return np.array([datetime.fromisoformat(of).date() for of in self.times], "datetime64[D]")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The parts, and every event that occurs in training, in the order of the scores."""
+
+    parts: Mapping[str, Part]
+    classes: tuple[str, ...]
+
+    def numbers(self, part: str) -> NDArray[np.int64]:
+        """The number of each filing's event among the classes."""
+        at = {name: number for number, name in enumerate(self.classes)}
+        return np.array([at[label] for label in self.parts[part].labels], dtype=np.int64)
+
+    def shuffled(self, seed: int) -> Corpus:
+        """The same with the events of training at random."""
+        part = self.parts[TRAIN]
+        labels = np.random.default_rng(seed).permutation(part.labels).tolist()
+        return replace(self, parts={**self.parts, TRAIN: replace(part, labels=labels)})
+
+
+def rows(part: Part, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
+    """The filings of a part with what a model answered, as the evaluation takes them; a filing is
+    recognised by its company.
+    """
+    requests = [dict(document) for document in part.documents] if len(scores) else ()
+    return Rows(
+        part.ids, part.labels, scores, part.slices, identifiers=part.companies, requests=requests
+    )
+
+
+def read(folder: Path, schema: Path = SCHEMA) -> Corpus:
+    """The corpus in the folder of a data asset; ends the program with code 2 and every problem,
+    with file and line, where it is not as the schema says.
+    """
+    raw: dict[str, Any] = yaml.safe_load(schema.read_text(encoding="utf-8"))
+    table, findings = read_table(folder / raw["file"], TableSchema.parse(raw))
+    if findings:
+        print(DataRefused(findings), file=sys.stderr)
+        raise SystemExit(WRONG_CALL)
+    names = [column.name for column in table.schema.columns]
+    rows = [dict(zip(names, row, strict=True)) for row in table.rows]
+    split = Split.read(schema)
+    of_part: dict[str, list[dict[str, str]]] = {part: [] for part in PARTS}
+    for row in rows:
+        if part := split.part(row["company"], row["filed"]):
+            of_part[part].append(row)
+    parts = {part: _part(inside) for part, inside in of_part.items()}
+    if wrong := _lacking(parts):
+        print(
+            f"error[unfit-split]: {schema}: {wrong}\n"
+            "  expected: filings in every part, and each event in training\n"
+            "  hint: correct the shares and days under `split`",
+            file=sys.stderr,
+        )
+        raise SystemExit(WRONG_CALL)
+    return Corpus(parts, tuple(sorted({*parts[TRAIN].labels})))
+
+
+def _lacking(parts: Mapping[str, Part]) -> str:
+    """What a split lacks, "" for nothing."""
+    empty = [name for name, part in parts.items() if not len(part)]
+    new = {*parts[VALIDATION].labels, *parts[TEST].labels} - {*parts[TRAIN].labels}
+    return (
+        f"no filing is in {empty[0]}" if empty else f"no filing of {min(new)} trains" if new else ""
+    )
+
+
+def _part(rows: Sequence[Mapping[str, str]]) -> Part:
+    def column(name: str) -> list[str]:
+        return [row[name] for row in rows]
+
+    return Part(
+        column("filing"),
+        column("company"),
+        column("filed"),
+        {name: column(name) for name in ("sector", "size")},
+        [{name: row[name] for name in SECTIONS} for row in rows],
+        column("event"),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the counts."""
+    parser = argparse.ArgumentParser(description="Check a corpus, and count its filings.")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    options = parser.parse_args(arguments)
+    corpus = read(options.data)
+    for name, part in corpus.parts.items():
+        counts = Counter(part.labels)
+        print(f"{name}: {len(part)} filings of {len({*part.companies})} companies,", end=" ")
+        print(", ".join(f"{counts[label]} {label}" for label in corpus.classes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The endpoint: the sections of a filing as text → the event that follows, and where it was read.
+
+A section may be empty or left out, and a text of any language has an answer: `read` says how many
+sentences it is based on, and which share of their words the model knows nothing of.
+"""
+
+from __future__ import annotations
+
+from ml.projects.filings_nlp.served import Classifier
+from ml.projects.filings_nlp.tokens import MOST_CHARACTERS, SECTIONS
+from ml.serving.scoring.messages import BadRequest, Schema, Text, parse, refusal, reply
+from ml.serving.scoring.model import ServedModel, open_model
+
+REQUEST: Schema = {name: Text(longest=MOST_CHARACTERS, optional=True) for name in SECTIONS}
+# Of the sentences those that weigh most are named.
+NAMED = 3
+
+model: ServedModel
+classifier: Classifier
+
+
+def init() -> None:
+    """Verify the model's files, then load it."""
+    global model, classifier
+    model = open_model()
+    classifier = Classifier(model.folder)
+
+
+def run(body: str) -> object:
+    """The event with its probabilities, the weights of the sections and the sentences that weigh
+    most; status 400 for a request that breaks the schema.
+    """
+    try:
+        document = parse(body, REQUEST).texts
+    except BadRequest as error:
+        return refusal(error)
+    read = classifier.read(document)
+    weights = {
+        (name, at): float(section * weight)
+        for name, section, of in zip(SECTIONS, read.sections, read.sentences, strict=True)
+        for at, weight in enumerate(of)
+        if weight > 0
+    }
+    most = sorted(weights, key=lambda place: -weights[place])[:NAMED]
+    return reply(
+        model,
+        {
+            # The form of a table's answers, by which gates and canaries read probabilities.
+            "predictions": [classifier.classes[int(read.probabilities.argmax())]],
+            "classes": classifier.classes,
+            "probabilities": [read.probabilities.tolist()],
+            "sections": dict(zip(SECTIONS, read.sections.tolist(), strict=True)),
+            "sentences": [
+                {"section": name, "sentence": at + 1, "weight": weights[name, at]}
+                for name, at in most
+            ],
+            "read": {"sentences": read.count, "unknown_words": read.unknown},
+        },
+    )

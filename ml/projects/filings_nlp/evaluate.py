@@ -1,0 +1,149 @@
+"""Measure a model on filings of other companies and later years, beside counting words.
+
+python -m ml.projects.filings_nlp.evaluate --data DIR --model DIR --evaluation OUT_DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.evaluation import EvaluationRefused
+from ml.measures.leakage import not_later
+from ml.measures.measurement import Features, Training, evaluate, measure, predict
+from ml.measures.schema import Metrics
+from ml.measures.tasks import metrics_of
+from ml.projects.filings_nlp import train
+from ml.projects.filings_nlp.corpus import TEST, TRAIN, VALIDATION, WRONG_CALL, Corpus, read, rows
+from ml.projects.filings_nlp.metrics import METRICS
+from ml.projects.filings_nlp.sections import shapley
+from ml.projects.filings_nlp.served import Classifier
+from ml.projects.filings_nlp.tokens import SECTIONS, sentences
+from ml.serving.scoring.manifest import ManifestError
+from ml.toolkit.training.model_folder import unseal
+from ml.toolkit.training.tracking import tracking
+
+TASK, PRIMARY = "multiclass", "log_loss"
+# Trainings with other seeds, which show how much the metric moves with the seed alone.
+REFITS = (1, 2)
+# Of the words: single ones, pairs and triples in this many filings, and how freely they count.
+SEEN_IN, FREEDOM = 10, 0.01
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Verify, load, score, compare, write, log."""
+    parser = argparse.ArgumentParser(description="Measure a model.")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
+    parser.add_argument("--evaluation", type=Path, required=True, help="the folder to write")
+    options = parser.parse_args(arguments)
+    try:
+        facts, digest = unseal(options.model)
+    except (ManifestError, OSError) as error:
+        print(f"error[model-changed]: {error}", file=sys.stderr)
+        raise SystemExit(WRONG_CALL) from None
+    corpus, classifier = read(options.data), Classifier(options.model)
+    encoded = {name: classifier.encode(corpus.parts[name].documents) for name in (VALIDATION, TEST)}
+    splits = {
+        name: rows(corpus.parts[name], classifier.probabilities(of)) for name, of in encoded.items()
+    }
+    settings, seed = facts["hyperparameters"], facts["seed"]
+    as_trained = corpus.shuffled(seed) if facts["shuffled"] else corpus
+    with tracking() as tracker:
+        try:
+            evaluation = evaluate(
+                options.evaluation,
+                splits,
+                Training(
+                    rows(corpus.parts[TRAIN]),
+                    settings,
+                    [refit(as_trained, settings, seed + more) for more in REFITS],
+                    facts["seconds"],
+                    seed,
+                ),
+                Features(SECTIONS, _lengths(corpus)),
+                shapley(classifier, encoded[TEST]),
+                task=TASK,
+                primary_metric=PRIMARY,
+                model="filings-nlp",
+                digest=digest,
+                unit="filing",
+                classes=classifier.classes,
+                identified_by="company",
+                baseline=counted_words(corpus, classifier.classes),
+                baseline_from="logistic regression of the words, pairs and triples of each section",
+                leakage=[not_later(*(corpus.parts[of].days for of in (TRAIN, TEST)), "filed")],
+                inputs={
+                    name: ("text", [of[name] for of in corpus.parts[TEST].documents])
+                    for name in SECTIONS
+                },
+                own_metrics=METRICS,
+            )
+        except (EvaluationRefused, ValueError) as error:
+            raise SystemExit(f"error[no-evaluation]: {error}") from error
+        tracker.metrics(evaluation.values())
+    print(f"model {digest}")
+    print(evaluation.text())
+
+
+def refit(corpus: Corpus, settings: Mapping[str, Any], seed: int) -> float:
+    """The validation loss of a training with another seed."""
+    with tempfile.TemporaryDirectory() as folder:
+        fitted = train.fit(corpus, {**train.SETTINGS, **settings}, seed, Path(folder))
+    assert fitted is not None  # evaluations have one process
+    return fitted.loss
+
+
+def counted_words(corpus: Corpus, classes: Sequence[str]) -> Metrics:
+    """The metrics of a linear model of which words, pairs and triples of words each section has:
+    what a first model has to beat.
+    """
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    def column(part: str, name: str) -> list[str]:
+        return [document[name] for document in corpus.parts[part].documents]
+
+    counters = {}
+    for name in SECTIONS:
+        counter = CountVectorizer(ngram_range=(1, 3), binary=True, min_df=SEEN_IN)
+        try:
+            counters[name] = counter.fit(column(TRAIN, name))
+        except ValueError:  # no words, or none that is frequent
+            continue
+
+    def counts(part: str) -> Any:
+        return hstack([of.transform(column(part, name)) for name, of in counters.items()]).tocsr()
+
+    model = LogisticRegression(C=FREEDOM, max_iter=200).fit(
+        counts(TRAIN), corpus.parts[TRAIN].labels
+    )
+    order = [[*model.classes_].index(name) for name in classes]
+    answered: list[Any] = []
+    for name in (VALIDATION, TEST):
+        scores = model.predict_proba(counts(name))[:, order]
+        answered += predict(TASK, name, rows(corpus.parts[name], scores), classes, METRICS)
+    return measure(metrics_of(TASK, METRICS), answered, sliced=TEST).metrics
+
+
+def _lengths(corpus: Corpus) -> NDArray[np.float64]:
+    """How many words each section of the test has: they must not give the event away."""
+    return np.array(
+        [
+            [sum(map(len, sentences(document[name]))) for name in SECTIONS]
+            for document in corpus.parts[TEST].documents
+        ],
+        dtype=np.float64,
+    )
+
+
+if __name__ == "__main__":
+    main()

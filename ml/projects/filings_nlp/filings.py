@@ -1,0 +1,235 @@
+"""Yearly filings of companies by a known mechanism, so that the best possible model is known too.
+
+python -m ml.projects.filings_nlp.filings --out DIR [--seed N --companies N]
+
+It writes DIR/filings/filings.csv.gz and says how well the best model does on the test: `data` was
+generated so, without other arguments. The same seed gives the same bytes.
+
+Of each company and year a few facts are stated, for the worse or for the better (language.py), each
+by one sentence of one section, among sentences that every company writes and sentences that only
+look like a fact. Which event follows within a year is drawn with a probability of these facts and
+the sector, and of nothing else: no model can have a smaller expected log loss than that
+probability. What is stated of a year is likely to be stated of the next, so the filings of a
+company are alike: a split has to keep companies apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.projects.filings_nlp.corpus import TEST, Split
+from ml.projects.filings_nlp.language import (
+    ELSEWHERE,
+    FACTS,
+    HYPOTHESES,
+    LEGAL,
+    RISKS,
+    SECTIONS,
+    SECTORS,
+    SLOTS,
+    USUAL,
+)
+
+Floats = NDArray[np.float64]
+COMPANIES = 800
+YEARS = range(2018, 2025)
+# What may follow within a year, with its log odds where nothing is stated, and the two facts that
+# it depends on, which stand in different sections.
+NONE = "none"
+EVENTS: Mapping[str, tuple[float, tuple[str, ...]]] = {
+    NONE: (0.0, ()),
+    "impairment": (-3.5, ("goodwill", "demand")),
+    "default": (-4.0, ("covenant", "debt")),
+    "settlement": (-4.6, ("suit", "recall")),
+    "restatement": (-5.2, ("controls", "auditor")),
+    "breach": (-5.8, ("intrusion", "records")),
+}
+# What each fact adds to its event's log odds, and what both for the worse add beside that.
+WORSE, BETTER, BOTH = 2.5, -1.0, 1.5
+# Events that are more likely in a sector.
+OF_SECTOR = {("energy", "impairment"): 0.6, ("health", "settlement"): 0.6}
+OF_SECTOR |= {("software", "breach"): 0.8, ("retail", "default"): 0.6}
+# States of a fact, with how many companies are in each, and how many keep theirs for another year.
+NOTHING, IS_WORSE, IS_BETTER = 0, 1, 2
+STATES, KEEP = (0.25, 0.25, 0.5), 0.3
+# How many filings have a sentence that only looks like a given fact: in the risk factors, and in
+# the section where the fact would stand.
+SUPPOSED, OF_OTHERS = 0.2, 0.06
+# Sentences of a section that every company writes: fewest, most.
+LENGTHS = {"small": (3, 6), "large": (5, 9)}
+_SLOT = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Filing:
+    """A filing with the probability of each event, in the order of EVENTS."""
+
+    id: str
+    company: str
+    filed: str
+    sector: str
+    size: str
+    sections: Mapping[str, str]
+    event: str
+    probability: Floats
+    part: str
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a model that knows the probabilities is expected to reach: nothing has a smaller log
+    loss or a larger accuracy.
+    """
+
+    log_loss: float
+    accuracy: float
+
+
+def generate(seed: int = 0, companies: int = COMPANIES) -> list[Filing]:
+    """The filings that the split uses, a company after the other."""
+    draw, split = np.random.default_rng(seed), Split.read()
+    return [of for number in range(companies) for of in _company(draw, number, split) if of.part]
+
+
+def probabilities(facts: Mapping[str, int], sector: str) -> Floats:
+    """The probability of each event, by the states of the facts and the sector."""
+    odds = []
+    for event, (base, names) in EVENTS.items():
+        states = [facts[name] for name in names]
+        worse, better = states.count(IS_WORSE), states.count(IS_BETTER)
+        both = BOTH * (worse == 2)
+        of_sector = OF_SECTOR.get((sector, event), 0.0)
+        odds.append(base + of_sector + WORSE * worse + BETTER * better + both)
+    weights = np.exp(odds)
+    return np.asarray(weights / weights.sum())
+
+
+def bound(filings: Sequence[Filing]) -> Bound:
+    """The best expected log loss and accuracy on these filings."""
+    table = np.stack([filing.probability for filing in filings])
+    entropy = -(table * np.log(table)).sum(axis=1)
+    return Bound(float(entropy.mean()), float(table.max(axis=1).mean()))
+
+
+def write(filings: Sequence[Filing], path: Path) -> None:
+    """The table as data/filings.schema.yml says, compressed, the same bytes each time."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["filing", "company", "filed", "sector", "size", *SECTIONS, "event"])
+    for of in filings:
+        texts = [of.sections[name] for name in SECTIONS]
+        writer.writerow([of.id, of.company, of.filed, of.sector, of.size, *texts, of.event])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.getvalue().encode(), 9, mtime=0))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Generate and write, by the arguments of the command line."""
+    parser = argparse.ArgumentParser(description="Write a corpus of filings.")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--companies", type=int, default=COMPANIES)
+    options = parser.parse_args(arguments)
+    filings = generate(options.seed, options.companies)
+    write(filings, options.out / "filings" / "filings.csv.gz")
+    best = bound([filing for filing in filings if filing.part == TEST])
+    print(
+        f"{len(filings)} filings: on the test the best model has a log loss of "
+        f"{best.log_loss:.4f} and an accuracy of {best.accuracy:.4f}"
+    )
+
+
+def _company(draw: np.random.Generator, number: int, split: Split) -> Iterator[Filing]:
+    """A filing a year."""
+    sectors = [*SECTORS]
+    sector, size = sectors[number % len(sectors)], "small" if draw.random() < 0.4 else "large"
+    name = _name(draw)
+    words = {**SLOTS, **SECTORS[sector], "name": (name,)}
+    # The sentences that a company writes every year, only with other numbers.
+    usual = {of: _usual(draw, of, size, words) for of in SECTIONS}
+    facts = {of: int(draw.choice(3, p=STATES)) for of in FACTS}
+    for year in YEARS:
+        for of in FACTS:
+            if draw.random() > KEEP:
+                facts[of] = int(draw.choice(3, p=STATES))
+        probability = probabilities(facts, sector)
+        event = [*EVENTS][int(draw.choice(len(EVENTS), p=probability))]
+        filed = f"{year}-{draw.integers(2, 5):02}-{draw.integers(1, 29):02}"
+        sections = _document(draw, facts, usual, words)
+        company = f"c{number:05}"
+        identity = (f"{company}-{year}", company, filed, sector, size)
+        yield Filing(*identity, sections, event, probability, split.part(company, filed))
+
+
+def _document(
+    draw: np.random.Generator,
+    facts: Mapping[str, int],
+    usual: Mapping[str, Sequence[str]],
+    words: Mapping[str, Sequence[str]],
+) -> dict[str, str]:
+    """The text of each section: its sentences in a random order."""
+    sentences = {name: [_fill(draw, of, words) for of in usual[name]] for name in SECTIONS}
+    for name, fact in FACTS.items():
+        if facts[name] != NOTHING:
+            pair = fact.wordings[draw.integers(len(fact.wordings))]
+            sentences[fact.section].append(_fill(draw, pair[facts[name] - IS_WORSE], words))
+        for chance, section, forms in (
+            (SUPPOSED, RISKS, HYPOTHESES),
+            (OF_OTHERS, fact.section, ELSEWHERE),
+        ):
+            if draw.random() < chance:
+                pair = fact.wordings[draw.integers(len(fact.wordings))]
+                form = forms[draw.integers(len(forms))]
+                text = form.format(fact=pair[draw.integers(2)])
+                sentences[section].append(_fill(draw, text, words))
+    return {
+        name: " ".join(f"{of[0].upper()}{of[1:]}." for of in draw.permutation(sentences[name]))
+        for name in SECTIONS
+    }
+
+
+def _usual(
+    draw: np.random.Generator, section: str, size: str, words: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """The sentences of a section that a company writes each year, but for their numbers; the legal
+    proceedings of a company may be empty.
+    """
+    fewest, most = LENGTHS[size]
+    count = int(draw.integers(0 if section == LEGAL else fewest, most + 1))
+    chosen = draw.choice(USUAL[section], count, replace=count > len(USUAL[section]))
+    return [_fill(draw, of, {**words, "n": ("{n}",)}) for of in chosen]
+
+
+def _fill(draw: np.random.Generator, text: str, words: Mapping[str, Sequence[str]]) -> str:
+    """The text with something drawn in each brace."""
+
+    def word(slot: re.Match[str]) -> str:
+        name = slot.group(1)
+        if name == "n" and name not in words:
+            return str(draw.integers(2, 99))
+        return str(words[name][draw.integers(len(words[name]))])
+
+    return _SLOT.sub(word, text)
+
+
+def _name(draw: np.random.Generator) -> str:
+    """A name that no other company is likely to have."""
+    syllables = ("al", "bor", "cen", "dra", "el", "fin", "gor", "hal", "is", "jun", "kor", "lum")
+    first = "".join(syllables[of] for of in draw.integers(0, len(syllables), 3))
+    endings: tuple[Any, ...] = ("Holdings", "Industries", "Group", "Corporation")
+    return f"{first.capitalize()} {endings[draw.integers(len(endings))]}"
+
+
+if __name__ == "__main__":
+    main()

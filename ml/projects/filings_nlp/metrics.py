@@ -1,0 +1,33 @@
+"""Metrics of this project beside those of the task: how many events are warned of, and how often
+for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.metrics import Answers, OwnMetric
+
+NONE = "none"
+
+
+def caught(answers: Answers, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """Of filings that an event followed, those of which some event was predicted."""
+    followed = answers.expected != NONE
+    return np.stack([followed & (answers.predicted != NONE), followed], axis=1).astype(np.float64)
+
+
+def false_alarms(answers: Answers, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """Of filings that no event followed, those of which one was predicted."""
+    quiet = answers.expected == NONE
+    return np.stack([quiet & (answers.predicted != NONE), quiet], axis=1).astype(np.float64)
+
+
+METRICS: dict[str, OwnMetric] = {
+    "caught": OwnMetric("maximize", (0, 1), caught, ratio=True),
+    "false_alarms": OwnMetric("minimize", (0, 1), false_alarms, ratio=True),
+}

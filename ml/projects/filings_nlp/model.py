@@ -1,0 +1,89 @@
+"""Hierarchical attention over a document: words → sentences → sections → document.
+
+After Yang et al., Hierarchical Attention Networks for Document Classification (NAACL 2016), with a
+convolution over words in place of recurrent units, and attention that weighs each channel by itself
+(Shen et al., DiSAN, AAAI 2018): one weight for a whole sentence leaves what it states among what
+every company writes. Nothing depends on how far a batch is filled up, so a document alone has the
+same answer as in a batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ml.projects.filings_nlp.tokens import PADDING, SECTIONS
+
+# Attention begins near the largest value of each channel.
+_SHARPNESS = 4.0
+
+
+class Answer(NamedTuple):
+    """Of each document the logits (documents, classes), and how much each section (documents,
+    sections) and each sentence of it (documents, sections, sentences) weighs: the weights of a
+    level sum to 1, or are 0 where there is nothing to read.
+    """
+
+    logits: Tensor
+    sections: Tensor
+    sentences: Tensor
+
+
+class Attention(nn.Module):
+    """A weighted mean of vectors (…, length, width), each channel with weights of its own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.key = nn.Linear(width, width)
+        self.sharpness = nn.Parameter(torch.full((width,), _SHARPNESS))
+
+    def forward(self, vectors: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean (…, width), and the weights (…, length) on average over the channels; `mask`
+        says which vectors there are.
+        """
+        there = mask.unsqueeze(-1)
+        scores = (self.key(vectors) + self.sharpness * vectors).float()
+        weights = scores.masked_fill(~there, -1e9).softmax(-2) * there
+        return (weights * vectors).sum(-2), weights.mean(-1)
+
+
+class HierarchicalAttention(nn.Module):
+    """What follows from the documents of a `tokens.Batch`.
+
+    `prior` is what the shares of the classes add to the logits outside of training: where training
+    drew rare classes more often, it takes that back.
+    """
+
+    prior: Tensor
+
+    def __init__(self, words: int, classes: int, width: int = 32, dropout: float = 0.05) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width, padding_idx=PADDING)
+        # A word is read with its two neighbours.
+        self.context = nn.Conv1d(width, width, 3, padding=1)
+        self.words, self.sentences, self.sections = (Attention(width) for _ in range(3))
+        # The same sentence says something else in another section.
+        self.place = nn.Parameter(torch.randn(len(SECTIONS), 1, width) * 0.1)
+        self.sentence, self.section, self.document = (
+            nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout)
+            )
+            for _ in range(3)
+        )
+        self.classify = nn.Linear(width, classes)
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("prior", torch.zeros(classes))
+
+    def forward(self, sentences: Tensor, places: Tensor) -> Answer:
+        """The answer to each document of a batch."""
+        words = self.dropout(self.embedding(sentences))
+        words = words + self.context(words.transpose(1, 2)).transpose(1, 2).relu()
+        read, _ = self.words(words, sentences != PADDING)
+        present = places > 0
+        placed = self.sentence(read[places] + self.place)
+        sections, of_sentences = self.sentences(placed, present)
+        document, of_sections = self.sections(self.section(sections), present.any(-1))
+        logits = self.classify(self.document(document)).float()
+        return Answer(logits if self.training else logits + self.prior, of_sections, of_sentences)

@@ -1,0 +1,74 @@
+"""A model as it is served: the evaluation and the endpoint ask this one, without PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.projects.filings_nlp.tokens import UNKNOWN, Document, Encoded, Vocabulary, stack
+from ml.serving.scoring.onnx import Graph
+
+GRAPH, CLASSES = "model.onnx", "classes.json"
+INPUTS = ("sentences", "places")
+OUTPUTS = PROBABILITIES, OF_SECTIONS, OF_SENTENCES = (
+    "probabilities",
+    "section_weights",
+    "sentence_weights",
+)
+# Documents at once.
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Read:
+    """What was made of one document: `probabilities` by class, the weights of the sections, those
+    of the sentences of each, how many sentences were read, and the share of unknown words.
+    """
+
+    probabilities: NDArray[np.float64]
+    sections: NDArray[np.float64]
+    sentences: NDArray[np.float64]
+    count: int
+    unknown: float
+
+
+class Classifier:
+    """The model in a folder whose files were verified."""
+
+    def __init__(self, folder: Path) -> None:
+        self.vocabulary = Vocabulary.load(folder)
+        self.classes: tuple[str, ...] = tuple(json.loads((folder / CLASSES).read_text("utf-8")))
+        self._graph = Graph(folder / GRAPH)
+
+    def encode(self, documents: Sequence[Document]) -> list[Encoded]:
+        """Documents as `probabilities` takes them."""
+        return [self.vocabulary.encode(document) for document in documents]
+
+    def probabilities(self, documents: Sequence[Encoded]) -> NDArray[np.float64]:
+        """(documents, classes), each row with the sum 1."""
+        rows = [
+            self._graph.run(stack(documents[at : at + BATCH])._asdict())[PROBABILITIES]
+            for at in range(0, len(documents), BATCH)
+        ]
+        # In double precision: single precision's rows sum to 1 with seven digits.
+        table = np.concatenate(rows).astype(np.float64)
+        return np.asarray(table / table.sum(axis=1, keepdims=True))
+
+    def read(self, document: Document) -> Read:
+        """The answer to one document, and what it is based on."""
+        encoded = self.vocabulary.encode(document)
+        answer = self._graph.run(stack([encoded])._asdict())
+        words = [word for section in encoded for sentence in section for word in sentence]
+        of = answer[PROBABILITIES][0].astype(np.float64)
+        return Read(
+            of / of.sum(),
+            answer[OF_SECTIONS][0].astype(np.float64),
+            answer[OF_SENTENCES][0].astype(np.float64),
+            sum(map(len, encoded)),
+            words.count(UNKNOWN) / max(len(words), 1),
+        )

@@ -1,0 +1,120 @@
+"""From the text of a filing to what the model takes: training, evaluation and the endpoint use this
+file, and nothing else, so that a text means the same to all of them.
+
+A document is a mapping of sections to texts. A text is cut into sentences and these into words;
+words are numbers of a vocabulary, which is a JSON file of the model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Document = Mapping[str, str]
+Ids = NDArray[np.int64]
+# By section and sentence the numbers of the words.
+Encoded = Sequence[Sequence[tuple[int, ...]]]
+
+SECTIONS = ("business", "risk_factors", "legal_proceedings", "mdna", "notes")
+# What is read of a document: characters and sentences of a section, words of a sentence. What is
+# longer is cut: a sentence into pieces, a section after its last sentence.
+MOST_CHARACTERS, MOST_SENTENCES, MOST_WORDS = 200_000, 256, 48
+PADDING, UNKNOWN = 0, 1
+RESERVED = ("<padding>", "<unknown>", "<number>")
+FILE = "vocabulary.json"
+# In two filings at least, as a name is in those of one company.
+SEEN_IN, MOST_KNOWN = 10, 30_000
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\s*\n\s*|(?<=[。！？])")
+_WORD = re.compile(r"\d[\d.,]*|[^\W\d_]+(?:'[^\W\d_]+)?")
+
+
+def sentences(text: str) -> list[list[str]]:
+    """The words of each sentence, in lower case; a number is `<number>`. Sentences without words
+    are left out, and long ones cut. Any text has an answer, the empty one none.
+    """
+    pieces = []
+    for sentence in _SENTENCE.split(text[:MOST_CHARACTERS]):
+        words = [
+            "<number>" if word[0].isdigit() else word.lower() for word in _WORD.findall(sentence)
+        ]
+        pieces += [words[at : at + MOST_WORDS] for at in range(0, len(words), MOST_WORDS)]
+    return pieces[:MOST_SENTENCES]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words and their numbers; 0 is no word, 1 any word that is not here."""
+
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_numbers", {word: at for at, word in enumerate(self.words)})
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @classmethod
+    def learn(cls, documents: Iterable[Document]) -> Vocabulary:
+        """The words of SEEN_IN documents or more, the most frequent first."""
+        counts: Counter[str] = Counter()
+        for document in documents:
+            counts.update(
+                {word for name in SECTIONS for words in sentences(document[name]) for word in words}
+            )
+        ordered = sorted(counts.items(), key=lambda of: (-of[1], of[0]))
+        words = [word for word, count in ordered if count >= SEEN_IN and word not in RESERVED]
+        return cls((*RESERVED, *words[: MOST_KNOWN - len(RESERVED)]))
+
+    @classmethod
+    def load(cls, folder: Path) -> Vocabulary:
+        """The vocabulary in a model's folder."""
+        return cls(tuple(json.loads((folder / FILE).read_text(encoding="utf-8"))))
+
+    def save(self, folder: Path) -> None:
+        """Write its file into the folder."""
+        text = json.dumps(self.words, ensure_ascii=False, indent=0)
+        (folder / FILE).write_text(text + "\n", encoding="utf-8")
+
+    def encode(self, document: Document) -> Encoded:
+        """The numbers of the words, by section and sentence; a section that is missing is empty."""
+        numbers: Mapping[str, int] = self._numbers  # type: ignore[attr-defined]
+        return [
+            [
+                tuple(numbers.get(word, UNKNOWN) for word in words)
+                for words in sentences(document.get(name, ""))
+            ]
+            for name in SECTIONS
+        ]
+
+
+class Batch(NamedTuple):
+    """Documents as the model takes them: `sentences` are (different sentences, words), filled up
+    with 0, the first of them empty; `places` are (documents, sections, sentences), the row of each
+    sentence, filled up with 0. A sentence that stands in several places is read once.
+    """
+
+    sentences: Ids
+    places: Ids
+
+
+def stack(documents: Sequence[Encoded]) -> Batch:
+    """Encoded documents as one batch, with at least one place and one word."""
+    rows: dict[tuple[int, ...], int] = {(): 0}
+    longest = max((len(section) for sections in documents for section in sections), default=0)
+    places = np.zeros((len(documents), len(SECTIONS), max(longest, 1)), np.int64)
+    for document, sections in enumerate(documents):
+        for section, of in enumerate(sections):
+            for at, words in enumerate(of):
+                places[document, section, at] = rows.setdefault(words, len(rows))
+    sentences = np.full((len(rows), max(1, *map(len, rows))), PADDING, np.int64)
+    for words, row in rows.items():
+        sentences[row, : len(words)] = words
+    return Batch(sentences, places)
