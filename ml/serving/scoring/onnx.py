@@ -1,6 +1,7 @@
 """An ONNX model served by ONNX Runtime, in single precision.
 
-`load` of a project's model.py: `Onnx(folder / "model.onnx")`. A model has one input, (rows, names).
+`load` of a project's model.py: `Onnx(folder / "model.onnx")`. A model has one input: of `predict`
+(rows, names).
 """
 
 from __future__ import annotations
@@ -40,8 +41,12 @@ class Onnx:
         if len(inputs) != 1:
             raise ValueError(f"{model} has {len(inputs)} inputs, expected one")
         names = [output.name for output in self._session.get_outputs()]
-        self._input = inputs[0].name
+        self._input, self._outputs = inputs[0].name, names
         self._output = next((name for name in names if name in _PROBABILITIES), names[0])
+
+    def outputs(self, value: NDArray[np.float32]) -> list[NDArray[Any]]:
+        """Every output of the model, in its order, for what its one input takes."""
+        return [np.asarray(of) for of in self._session.run(self._outputs, {self._input: value})]
 
     def predict(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
         """The model's probabilities, or its first output, for each row of (rows, names): a number,
