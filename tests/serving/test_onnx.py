@@ -42,6 +42,18 @@ def test_a_regression_gives_numbers(tmp_path: Path) -> None:
     assert answers.shape == (300,) and np.allclose(answers, model.predict(ROWS), atol=1e-4)
 
 
+def test_every_output_is_there(tmp_path: Path) -> None:
+    """By its name: of a classifier the labels too. What is no input of the model is refused."""
+    labels = (ROWS[:, 0] > 0).astype(int)
+    model = LogisticRegression().fit(ROWS, labels)
+    onnx = converted(tmp_path, model, zipmap=False)
+    answers = onnx.run({"X": FLOATS})
+    assert np.array_equal(answers["label"], model.predict(ROWS))
+    assert np.array_equal(answers["probabilities"], onnx.predict(ROWS).astype(np.float32))
+    with pytest.raises(RuntimeError, match="rows"):
+        onnx.run({"rows": FLOATS})
+
+
 def test_what_is_no_such_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other content, another operator, weights in another file, two inputs."""
     monkeypatch.chdir(tmp_path)
