@@ -111,6 +111,7 @@ class Steps:
     def sweep(self, spec: str) -> Iterator[Run]:
         """Run the sweep, or the sweeps of a pipeline; the trial that is selected of each."""
         from ml.cli.commands.sweep import print_selection
+        from ml.backends.runs import original as find_original
         from ml.release.selection.selection import choose
 
         folder = self.project.folder
@@ -119,7 +120,7 @@ class Steps:
         self._step(f"ml run {shown(path)}", "the main job")
         run = self._run(path, {})
         store = open_backend().runs
-        sweeps = [of for of in (run, *run.below()) if (store.original(of) or of).trials]
+        sweeps = [of for of in (run, *run.below()) if find_original(store, of).trials]
         for of in sweeps if len(sweeps) > 1 else [run]:
             self._step(f"ml select {of.name}", "quality, latency, cost and stability, weighed")
             selection = choose(store, [of])

@@ -280,11 +280,11 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     number of boxes.
     """
     if task == "detection":
-        served, evaluated = (detection.read(str(of), 5) for of in (value, row.predicted))
-        if len(served) != len(evaluated):
+        boxes, evaluated = (detection.read(str(of), 5) for of in (value, row.predicted))
+        if len(boxes) != len(evaluated):
             return _OTHER
         size = max(1.0, float(evaluated[:, :4].max(initial=1.0)))
-        return float((np.abs(served - evaluated) / (*[size] * 4, 1.0)).max(initial=0.0))
+        return float((np.abs(boxes - evaluated) / (*[size] * 4, 1.0)).max(initial=0.0))
     if task == "regression":
         expected = float(row.predicted)
         return abs(_number(value) - expected) / max(abs(expected), usual)
