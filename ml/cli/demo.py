@@ -110,8 +110,8 @@ class Steps:
 
     def sweep(self, spec: str) -> Iterator[Run]:
         """Run the sweep, or the sweeps of a pipeline; the trial that is selected of each."""
-        from ml.cli.commands.sweep import print_selection
         from ml.backends.runs import original as find_original
+        from ml.cli.commands.sweep import print_selection
         from ml.release.selection.selection import choose
 
         folder = self.project.folder
