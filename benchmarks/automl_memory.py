@@ -74,7 +74,7 @@ def main(quick: bool) -> float:
         f"{rows} rows: the table {table / million:.0f} MB, the peak {peak / million:.0f} MB, "
         f"{(peak - before) / million:.0f} MB over that of 2,000 rows"
     )
-    return (peak - before) / table / 3
+    return float(peak - before) / table / 3
 
 
 def _table(folder: Path, rows: int) -> Path:

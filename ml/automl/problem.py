@@ -105,6 +105,7 @@ class Problem:
 
     def numbers(self, document: Mapping[str, Any], rows: Rows) -> Numbers:
         """The rows as a family fits them, which are those that the document was fitted to."""
+        tables.give_back()
         return Numbers(
             encoding.matrix(self.table, document, rows, self.labels),
             self.labels[rows],
