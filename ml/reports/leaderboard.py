@@ -58,7 +58,7 @@ class Leaderboard:
             )
         for entry in self.entries:
             if entry.stopped:
-                yield f"trial {entry.trial.run.sample_number} ended early: {entry.stopped}"
+                yield f"trial {entry.trial.sample_number} ended early: {entry.stopped}"
         if calibration := facts.get("notes", {}).get("calibration"):
             yield f"probabilities calibrated: {calibration}"
         for column in facts["columns"]:
