@@ -100,9 +100,9 @@ def _lightgbm(data: Numbers, settings: Settings, seed: int) -> Fitted:
         weight=data.weights,
         categorical_feature=list(data.categorical),
         params={
+            **parameters,
             "min_data_in_bin": 1 if len(data.labels) < 200 else 3,
             "bin_construct_sample_cnt": BINNED,
-            "verbosity": -1,
         },
     ).construct()
     del data  # LightGBM has bins now: the numbers are freed where the caller keeps none

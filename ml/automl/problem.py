@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,7 @@ class Problem:
 
     def numbers(self, document: Mapping[str, Any], rows: Rows) -> Numbers:
         """The rows as a family fits them, which are those that the document was fitted to."""
+        tables.give_back()
         return Numbers(
             encoding.matrix(self.table, document, rows, self.labels),
             self.labels[rows],
@@ -176,10 +177,12 @@ def prepare(job: Job, training: Path, validated: Path | None, tested: Path | Non
     labels = table.labels
     if classes:
         number = {name: at for at, name in enumerate(classes)}
-        labels = np.fromiter((number[of] for of in table.labels), np.int64, len(table))
+        labels = np.fromiter((number[of] for of in table.labels), np.int16, len(table))
     task: Task = "regression" if not is_class else "binary" if len(classes) == 2 else "multiclass"
     starts = np.cumsum([0, *lengths])
-    ranges = [np.arange(low, high) for low, high in pairwise(starts)]
+    if len(classes) <= 2:  # the texts are needed of several classes alone
+        table = replace(table, labels=labels)
+    ranges = [np.arange(low, high, dtype=np.int32) for low, high in pairwise(starts)]
     fitted = ranges.pop(0)
     judged = ranges.pop(0) if validated else None
     test = ranges.pop(0) if tested else np.arange(0)

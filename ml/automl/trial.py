@@ -125,15 +125,14 @@ def _fit(
     rows, values, first = [], [], None
     for train, judged in problem.folds:
         document = problem.encoding(train)
-        of_judged = problem.matrix(document, judged)
         # Of many rows they are computed again, so that none lie beside LightGBM's own form.
         numbers = None if rungs.size(train) else problem.numbers(document, train)
         for more in range(seeds):
             model = fit([numbers or problem.numbers(document, train)], seed + more)
             first = first or (document, model)
             rows.append(judged)
-            values.append(model.predict(of_judged))
-        del numbers, of_judged
+            values.append(model.predict(problem.matrix(document, judged)))
+        del numbers
     # The rows of validation_data are for judging alone.
     if is_one and len(train) == len(problem.fitted) and first is not None:
         document, final = first

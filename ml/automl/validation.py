@@ -15,7 +15,8 @@ from ml.serving.scoring.columns import days, read_date
 if TYPE_CHECKING:
     import pandas as pd
 
-Rows = NDArray[np.int64]
+# Four bytes a row: a search has several of them.
+Rows = NDArray[Any]
 Fold = tuple[Rows, Rows]
 # Without a setting: "if the dataset is larger than 20,000 rows … 10% is taken", "less than 1,000
 # rows, 10 folds", else 3 (how-to-configure-cross-validation-data-splits).

@@ -21,6 +21,7 @@ from tests.automl.conftest import people, write
 Fit = Callable[..., tuple[Path, dict[str, float]]]
 # Fewer trees than a search would take.
 SMALL = {"n_estimators": 10}
+SMALL_TREES = {**SMALL, "learning_rate": 0.1, "num_leaves": 4, "min_data_in_leaf": 5}
 
 
 def of_family(name: str, task: str) -> dict[str, Any]:
@@ -233,3 +234,70 @@ def test_the_folder_is_a_model_of_mlflow(tmp_path: Path, fit: Fit, name: str) ->
     answer = loaded.predict(numbers.astype(np.float32))
     of_onnx = answer["probabilities"][:, 1] if isinstance(answer, dict) else answer
     np.testing.assert_allclose(of_onnx, members.predict(numbers), atol=1e-6)
+
+
+def test_a_file_is_read_a_part_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the values of one that is read at once: a column that turns out to have texts late has
+    texts from the start, and numbers stay numbers.
+    """
+    rows = changed(
+        people(60),
+        age=lambda at, row: "old" if at == 50 else 30 + at % 40,
+        flag=lambda at, row: "True" if at % 3 else "FALSE",
+        late=lambda at, row: 7 if at > 45 else "",
+        big=lambda at, row: 2**40 + at if at > 30 else at % 3,
+    )
+    folder = write(tmp_path / "table", rows)
+    whole = tables.read(folder, "churn")
+    monkeypatch.setattr(tables, "PART", 7)
+    parts = tables.read(folder, "churn")
+    assert [*parts.columns] == [*whole.columns]
+    for name in whole.columns:
+        assert str(parts[name].dtype) == str(whole[name].dtype), name
+        assert parts[name].astype(object).fillna("").tolist() == (
+            whole[name].astype(object).fillna("").tolist()
+        )
+    assert {"old", "31"} <= {*parts["age"].cat.categories}
+    assert parts["big"].max() == 2**40 + 59
+
+
+def test_a_table_of_300_columns(tmp_path: Path, fit: Fit) -> None:
+    """Numbers, categories and empty ones."""
+    draw = np.random.default_rng(0)
+    rows = []
+    for at in range(120):
+        row: dict[str, object] = {f"n{of}": round(float(draw.normal()), 3) for of in range(250)}
+        row |= {f"c{of}": str(draw.choice(["x", "y", ""])) for of in range(45)}
+        row |= {f"e{of}": "" for of in range(5)}
+        rows.append({**row, "churn": "Yes" if float(str(row["n0"])) + at % 2 > 0.5 else "No"})
+    folder, metrics = fit(write(tmp_path / "table", rows), "light_gbm", SMALL_TREES)
+    columns = json.loads((folder / "settings.json").read_text())["automl"]["columns"]
+    assert sum(of["used"] for of in columns) == 295 and metrics["AUC_weighted"] > 0.6
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("a,churn\n", "unreadable"), ("", "unreadable"), ('a,churn\n"1,Yes\n2,No\n', "unreadable")],
+    ids=["a header alone", "nothing", "a quote that never ends"],
+)
+def test_files_that_hold_no_table(tmp_path: Path, fit: Fit, text: str, code: str) -> None:
+    folder = write(tmp_path / "table", people(5))
+    (folder / "rows.csv").write_text(text)
+    with pytest.raises(SystemExit, match=rf"error\[({code}|one-class)\]"):
+        fit(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("paths: [{file: ./none.csv}]\ntransformations: [read_delimited]\n", "there is no file"),
+        ("paths: [{file: ./rows.csv}]\n", "names and reads a file"),
+        ("paths: [{file: ./rows.csv}]\ntransformations: [read_delimited, take: 3]\n", "`take`"),
+        ("paths: [\n", "MLTable"),
+    ],
+)
+def test_an_mltable_that_is_not_read_here(tmp_path: Path, fit: Fit, text: str, said: str) -> None:
+    folder = write(tmp_path / "table", people(20))
+    (folder / "MLTable").write_text(text)
+    with pytest.raises(SystemExit, match=rf"(?s)error\[bad-mltable\].*{said}"):
+        fit(folder)
