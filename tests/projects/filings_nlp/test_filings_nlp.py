@@ -79,7 +79,7 @@ def test_what_is_measured_is_what_is_served(data: Path, served: Path) -> None:
         ({"notes": ""}, 0, 0.0),
         ({"notes": "Ordnungsgemäß gebucht. 我们支付了供应商。"}, 2, 1.0),
         ({"business": "We employ 12 thousand people.", "legal_proceedings": " "}, 1, 0.2),
-        ({"mdna": "a b. " * 40_000}, 256, 1.0),
+        ({"mdna": "zz b. " * 30_000}, 256, 1.0),
     ],
 )
 def test_any_text_has_an_answer(
@@ -182,7 +182,7 @@ def test_the_sweep_searches_settings() -> None:
     """By a metric that every epoch logs."""
     sweep = plan(load(FOLDER / "jobs" / "sweep.yml"))
     assert isinstance(sweep, SweepPlan) and {*sweep.search_space} <= {*train.SETTINGS}
-    assert sweep.objective.primary_metric == "validation_log_loss"
+    assert (sweep.goal, sweep.primary_metric) == ("minimize", "validation_log_loss")
 
 
 def test_the_page_names_what_is_there() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -108,16 +109,17 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def run(data: Path, folder: Path, *words: str, ranks: int = 1) -> list[subprocess.Popen[str]]:
-    """The processes of one training."""
-    arguments = [*ARGUMENTS, "--epochs", "3", "--micro-batches", "2", *words]
+def run(data: Path, folder: Path, store: Path, ranks: int = 2) -> list[subprocess.Popen[str]]:
+    """The processes of one training, which log to a copy of the store."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(store, folder / "mlflow.db")
+    arguments = [*ARGUMENTS, "--epochs", "3", "--micro-batches", "2"]
     places = {"--data": data, "--model": folder / "model", "--checkpoints": folder / "checkpoints"}
     command = [sys.executable, "-u", "-m", "ml.projects.filings_nlp.train", *arguments]
     command += [str(of) for pair in places.items() for of in pair]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
     environment |= {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks)}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    folder.mkdir(exist_ok=True)
     return [
         subprocess.Popen(
             command,
@@ -140,13 +142,13 @@ def ended(processes: list[subprocess.Popen[str]]) -> str:
 
 @pytest.mark.slow
 def test_two_killed_processes_end_with_the_weights_of_two_never_killed(
-    data: Path, tmp_path: Path
+    data: Path, tmp_path: Path, fresh_store: Path
 ) -> None:
     """SIGKILL after the first epoch; the next start goes on from its checkpoint, and the model's
     file is the same to the byte.
     """
-    ended(run(data, tmp_path / "whole", ranks=2))
-    killed = run(data, tmp_path / "killed", ranks=2)
+    ended(run(data, tmp_path / "whole", fresh_store))
+    killed = run(data, tmp_path / "killed", fresh_store)
     checkpoints = tmp_path / "killed" / "checkpoints"
     began = time.monotonic()
     while not [*checkpoints.glob("step-*[0-9]/manifest.json")] and time.monotonic() < began + 120:
@@ -155,7 +157,7 @@ def test_two_killed_processes_end_with_the_weights_of_two_never_killed(
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert not (tmp_path / "killed" / "model").exists()
-    assert "going on from step-" in ended(run(data, tmp_path / "killed", ranks=2))
+    assert "going on from step-" in ended(run(data, tmp_path / "killed", fresh_store))
     weights = [
         (tmp_path / of / "model" / export.WEIGHTS).read_bytes() for of in ("whole", "killed")
     ]
