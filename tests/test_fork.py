@@ -22,8 +22,8 @@ TESTS = (
     "tests/projects",
     "tests/cli/test_costs.py",
 )
-# An example by its name; others by their packages, since their names are words that tests use.
-NAMED = re.compile(r"faq_matching|ml\.projects\.(fraud|shelf)")
+# An example by its name; the others by their packages, since their names are words that tests use.
+NAMED = re.compile(r"faq_matching|ml\.projects\.(fraud|filings|shelf)")
 GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
 
 
@@ -80,4 +80,5 @@ def test_a_fork_without_the_example_is_green(tmp_path: Path) -> None:
     said = run(*pytest_, *TESTS)
     assert " passed" in said and "about ml/projects/faq_matching, now deleted" in said
     run(sys.executable, "-c", "from ml.cli.entry import main; main()", "check")
-    assert "faq-recipe" not in run(*python, "benchmarks", "--list")
+    listed = run(*python, "benchmarks", "--list")
+    assert "faq-recipe" not in listed and "filings-onnx" not in listed

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ml.serving.scoring.onnx import Onnx
+from ml.serving.scoring.onnx import Graph, Onnx
 
 ROWS = np.random.default_rng(0).normal(size=(300, 4))
 FLOATS = ROWS.astype(np.float32)
@@ -82,3 +82,27 @@ def test_what_is_no_such_model_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     write(helper.make_node("Add", ["a", "b"], ["y"]), inputs="ab")
     with pytest.raises(ValueError, match="2 inputs"):
         Onnx(path)
+
+
+def test_a_graph_of_several_inputs_gives_every_output_by_its_name(tmp_path: Path) -> None:
+    """Whole numbers stay whole; inputs of another name or type are told, and no table's model."""
+    kinds = [helper.make_tensor_value_info(of, 7, ["n"]) for of in ("left", "right")]
+    outputs = [helper.make_tensor_value_info(of, 7, ["n"]) for of in ("sum", "product")]
+    nodes = [
+        helper.make_node(operator, ["left", "right"], [name])
+        for operator, name in (("Add", "sum"), ("Mul", "product"))
+    ]
+    graph = helper.make_graph(nodes, "two", kinds, outputs)
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=9)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    two = Graph(tmp_path / "model.onnx")
+    left, right = np.array([2, 1 << 60]), np.array([3, 1])
+    answers = two.run({"left": left, "right": right})
+    assert answers["sum"].tolist() == [5, (1 << 60) + 1]
+    assert answers["product"].tolist() == [6, 1 << 60]
+    for wrong in ({"left": left}, {"left": left, "right": right.astype(np.float32)}):
+        with pytest.raises(RuntimeError):
+            two.run(wrong)
+    with pytest.raises(ValueError, match="2 inputs"):
+        Onnx(tmp_path / "model.onnx")

@@ -141,3 +141,14 @@ def test_a_reply_has_finite_numbers(model: Path, score: float) -> None:
     assert reply(served, {"scores": [1e300, None]})["scores"] == [1e300, None]
     with pytest.raises(ValueError, match="JSON"):
         reply(served, {"scores": [1.0, {"own": score}]})
+
+
+@pytest.mark.parametrize("body", ["{}", '{"note": ""}', '{"note": " "}'])
+def test_an_optional_text_may_be_empty(body: str) -> None:
+    """Or left out; it is bounded as any other, blanks included."""
+    schema: Schema = {"note": Text(longest=10, optional=True)}
+    assert parse(body, schema).texts == {"note": ""}
+    assert parse('{"note": "so"}', schema).texts == {"note": "so"}
+    for wrong in ('{"note": 3}', '{"note": null}', '{"note": "%s"}' % (" " * 11), '{"other": ""}'):
+        with pytest.raises(BadRequest):
+            parse(wrong, schema)

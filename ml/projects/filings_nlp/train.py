@@ -212,7 +212,8 @@ def stacked(
     batch = stack([documents[row] for row in of["row"].tolist()])
     unknown = (draw.random(batch.sentences.shape) < forgotten) & (batch.sentences > UNKNOWN)
     sentences = np.where(unknown, UNKNOWN, batch.sentences)
-    return {"sentences": sentences, "places": batch.places, "label": of["label"]}
+    # The labels first: by the length of the first column the loader counts its samples.
+    return {"label": of["label"], "sentences": sentences, "places": batch.places}
 
 
 def cosine(step: int, total: int, warm_up: float) -> float:

@@ -1,0 +1,191 @@
+"""Evaluation, explanation, jobs, charts and the served answer of the project."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from ml.measures.evaluation import read_evaluation
+from ml.measures.metrics import Answers
+from ml.projects.filings_nlp import charts, evaluate, imbalance, metrics, train
+from ml.projects.filings_nlp.corpus import SCHEMA, TEST, VALIDATION, read
+from ml.projects.filings_nlp.endpoint import score
+from ml.projects.filings_nlp.sections import shapley
+from ml.projects.filings_nlp.served import Classifier
+from ml.projects.filings_nlp.tokens import MOST_CHARACTERS, SECTIONS
+from ml.specs.plan.plan import CommandPlan, SweepPlan
+from ml.specs.plan.planning import plan
+from ml.specs.sdk.load import load
+from ml.toolkit.figures import RunFiles
+from tests.named import spans, wrong
+from tests.projects.filings_nlp.small import ARGUMENTS, write_filings
+
+FOLDER = SCHEMA.parents[1]
+
+
+@pytest.fixture(scope="module", name="data")
+def _data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_filings(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module", name="model")
+def _model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of the small corpus."""
+    folder = tmp_path_factory.mktemp("model")
+    with pytest.MonkeyPatch.context() as patch:
+        store = tmp_path_factory.mktemp("store") / "mlflow.db"
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}")
+        train.main(["--data", str(data), "--model", str(folder), *ARGUMENTS])
+    return folder
+
+
+@pytest.fixture(name="served")
+def _served(model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The endpoint's code with that model."""
+    monkeypatch.setenv("AZUREML_MODEL_DIR", str(model))
+    monkeypatch.delenv("MODEL_DIGEST", raising=False)
+    score.init()
+    return model
+
+
+def asked(document: object) -> dict[str, object]:
+    answer = score.run(json.dumps(document))
+    assert isinstance(answer, dict), answer
+    return answer
+
+
+def test_what_is_measured_is_what_is_served(data: Path, served: Path) -> None:
+    """One by one as in a batch; probabilities, weights and the digest are there."""
+    part, classifier = read(data).parts[VALIDATION], Classifier(served)
+    table = classifier.probabilities(classifier.encode(part.documents))
+    for document, expected in zip(part.documents[:20], table, strict=False):
+        answer = asked(dict(document))
+        assert answer["predictions"] == [classifier.classes[int(expected.argmax())]]
+        assert np.allclose(answer["probabilities"][0], expected, atol=1e-5)
+        assert sum(answer["sections"].values()) == pytest.approx(1, abs=1e-4)
+        first, *others = [of["weight"] for of in answer["sentences"]]
+        assert others and first >= max(others) and answer["read"]["sentences"] > 3
+
+
+@pytest.mark.parametrize(
+    ("document", "sentences", "unknown"),
+    [
+        ({}, 0, 0.0),
+        ({"notes": ""}, 0, 0.0),
+        ({"notes": "Ordnungsgemäß gebucht. 我们支付了供应商。"}, 2, 1.0),
+        ({"business": "We employ 12 thousand people.", "legal_proceedings": " "}, 1, 0.2),
+        ({"mdna": "zz b. " * 30_000}, 256, 1.0),
+    ],
+)
+def test_any_text_has_an_answer(
+    served: Path, document: dict[str, str], sentences: int, unknown: float
+) -> None:
+    """That says what it is based on."""
+    answer = asked(document)
+    assert answer["read"]["sentences"] == sentences
+    assert answer["read"]["unknown_words"] == pytest.approx(unknown, abs=0.25)
+    assert sum(answer["probabilities"][0]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['{"notes": 3}', '{"note": ""}', "[]", "{", '{"mdna": "%s"}' % ("x" * (MOST_CHARACTERS + 1))],
+)
+def test_another_request_is_the_callers_fault(served: Path, body: str) -> None:
+    """Status 400 with a sentence."""
+    answer = score.run(body)
+    assert answer.status_code == 400 and json.loads(answer.get_data())["error"]["message"]
+
+
+def test_samples_are_answered(served: Path) -> None:
+    """Each line of requests.jsonl."""
+    lines = (FOLDER / "endpoint" / "requests.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) > 5 and all(asked(json.loads(line)) for line in lines)
+
+
+def test_the_sections_add_up(data: Path, served: Path) -> None:
+    """To the difference from the empty document, exactly; one that is empty adds nothing."""
+    part, classifier = read(data).parts[TEST], Classifier(served)
+    documents = [{**of, "notes": ""} for of in part.documents[:5]]
+    explained = shapley(classifier, classifier.encode(documents))
+    assert explained.error < 1e-9 and explained.rows == 5
+    assert explained.values.shape == (5 * len(classifier.classes), len(SECTIONS))
+    assert np.allclose(explained.values[:, SECTIONS.index("notes")], 0, atol=1e-12)
+    whole = classifier.probabilities(classifier.encode([*documents, {}]))
+    assert np.allclose(explained.values.sum(1).reshape(5, -1), np.log(whole[:-1] / whole[-1]))
+
+
+def test_an_evaluation_has_what_the_gates_ask_for(
+    data: Path, model: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other companies, later years, slices, sections, requests; and charts of it."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home / 'mlflow.db'}")
+    arguments = ["--data", data, "--model", model, "--evaluation", tmp_path / "evaluation"]
+    evaluate.main([*map(str, arguments)])
+    evaluation = read_evaluation(tmp_path / "evaluation")
+    checks = {check.check: check.value for check in evaluation.leakage}
+    assert checks["identifiers.shared"] == checks["time.not_later"] == 0
+    assert {*evaluation.fairness} == {"sector", "size"} and evaluation.requests
+    assert {of.feature for of in evaluation.contributions} == {*SECTIONS}
+    assert {"log_loss", "f1", "caught"} <= {*evaluation.metrics[TEST]}
+    assert evaluation.baseline[TEST]["accuracy"].value > 0.5
+    assert len(evaluation.stability["log_loss"].values) == 2
+    outputs = {"evaluation": tmp_path / "evaluation"}
+    run = RunFiles("run", {}, {}, tmp_path / "evaluation" / "predictions.csv", outputs)
+    assert all(chart(run).to_dict()["$schema"] for chart in charts.CHARTS.values())
+    assert all(chart(RunFiles("", {}, {}, None, {})) is None for chart in charts.CHARTS.values())
+
+
+def test_a_model_that_was_changed_is_not_measured(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder without a manifest is none."""
+    arguments = ["--data", data, "--model", tmp_path, "--evaluation", tmp_path / "evaluation"]
+    with pytest.raises(SystemExit) as ended:
+        evaluate.main([*map(str, arguments)])
+    assert ended.value.code == 2 and "error[model-changed]" in capsys.readouterr().err
+
+
+def test_what_is_caught_and_what_is_alarmed_for_nothing() -> None:
+    """Any event counts as a warning of another one."""
+    labels = np.array(["none", "none", "breach", "breach", "default"])
+    predicted = np.array(["none", "breach", "default", "none", "default"])
+    answers = Answers(labels, predicted, np.zeros(5, dtype=np.int64), np.zeros(5))
+    assert metrics.caught(answers, {}).sum(axis=0).tolist() == [2, 3]
+    assert metrics.false_alarms(answers, {}).sum(axis=0).tolist() == [1, 2]
+
+
+def test_average_precision() -> None:
+    """Two right ones, first and third."""
+    right = np.array([True, False, True])
+    assert imbalance.average_precision(right, np.array([0.9, 0.8, 0.7])) == pytest.approx(5 / 6)
+
+
+@pytest.mark.parametrize("name", ["train", "train-two", "train-gpu", "evaluate"])
+def test_jobs_call_what_is_there(name: str) -> None:
+    """Every option is one of the program."""
+    job = plan(load(FOLDER / "jobs" / f"{name}.yml"))
+    assert isinstance(job, CommandPlan)
+    module = evaluate if name == "evaluate" else train
+    assert f"python -m {module.__name__} " in job.command
+    known = {f"--{of.replace('_', '-')}" for of in train.SETTINGS}
+    known |= {"--data", "--model", "--checkpoints", "--seed", "--shuffled", "--evaluation"}
+    assert {word for word in job.command.split() if word.startswith("--")} <= known
+
+
+def test_the_sweep_searches_settings() -> None:
+    """By a metric that every epoch logs."""
+    sweep = plan(load(FOLDER / "jobs" / "sweep.yml"))
+    assert isinstance(sweep, SweepPlan) and {*sweep.search_space} <= {*train.SETTINGS}
+    assert (sweep.goal, sweep.primary_metric) == ("minimize", "validation_log_loss")
+
+
+def test_the_page_names_what_is_there() -> None:
+    """Commands with their options, files."""
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert [of for of in spans(page) if wrong(of, FOLDER)] == []

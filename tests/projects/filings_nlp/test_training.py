@@ -1,0 +1,241 @@
+"""The model and its training: alone as in a batch, killed as never killed, exported as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from ml.measures.measurement import metric_values
+from ml.projects.filings_nlp import export, train
+from ml.projects.filings_nlp.corpus import TEST, TRAIN, VALIDATION, Corpus, Part, read, rows
+from ml.projects.filings_nlp.model import HierarchicalAttention
+from ml.projects.filings_nlp.served import GRAPH, Classifier
+from ml.projects.filings_nlp.tokens import SECTIONS, Vocabulary, stack
+from ml.serving.scoring.manifest import ManifestError
+from ml.toolkit.training.model_folder import unseal
+from tests.conftest import ROOT
+from tests.projects.filings_nlp.small import ARGUMENTS, SETTINGS, write_filings
+
+BANKING = ROOT.parent / "shared" / "data" / "banking77" / "train.csv"
+
+
+@pytest.fixture(scope="module", name="data")
+def _data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_filings(tmp_path_factory.mktemp("data"))
+
+
+def model_of(words: int = 50, classes: int = 4) -> HierarchicalAttention:
+    torch.manual_seed(0)
+    return HierarchicalAttention(words, classes, 8).eval()
+
+
+def test_a_document_alone_has_the_answer_that_it_has_in_a_batch(data: Path) -> None:
+    """However far longer ones fill it up; weights of a level sum to 1, or 0 where nothing is."""
+    documents = read(data).parts[TEST].documents[:12]
+    vocabulary = Vocabulary.learn(documents)
+    encoded = [vocabulary.encode(of) for of in documents] + [vocabulary.encode({})]
+    model = model_of(len(vocabulary))
+    with torch.no_grad():
+        together = model(*map(torch.from_numpy, stack(encoded)))
+        for at, document in enumerate(encoded):
+            alone = model(*map(torch.from_numpy, stack([document])))
+            assert torch.allclose(alone.logits[0], together.logits[at], atol=1e-5)
+    assert torch.allclose(together.sections[:-1].sum(1), torch.ones(12), atol=1e-5)
+    assert together.sections[-1].sum() == 0 and together.sentences[-1].sum() == 0
+
+
+def test_what_shares_add_is_there_outside_of_training_alone() -> None:
+    """Balanced drawing is taken back where the model answers."""
+    model = model_of()
+    batch = stack([[[(3, 4)]] * len(SECTIONS)])
+    with torch.no_grad():
+        before = model(*map(torch.from_numpy, batch)).logits
+        model.prior += torch.tensor([1.0, 0.0, 0.0, -1.0])
+        after = model(*map(torch.from_numpy, batch)).logits
+        assert torch.allclose(after - before, model.prior.expand(1, -1), atol=1e-6)
+        model.train()
+        model.dropout.p = 0.0
+        assert not torch.allclose(model(*map(torch.from_numpy, batch)).logits, after, atol=0.5)
+
+
+def test_the_graph_answers_as_the_model(tmp_path: Path) -> None:
+    """Within the stated tolerance, with both digests; a model that was loaded again does too."""
+    vocabulary = Vocabulary(tuple(map(str, range(50))))
+    examples = [stack([[[(3, 4), (5,)]] * 5] * 3), stack([[[]] * 5])]
+    facts = export.write(tmp_path, model_of(), vocabulary, "abcd", examples)
+    assert facts["largest_difference"] <= facts["tolerance"] == 1e-5
+    for name, digest in facts["sha256"].items():
+        assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == digest
+    again = export._Graph(export.load(tmp_path, {"width": 8})).eval()
+    assert export.difference(again, export.Graph(tmp_path / GRAPH), examples) <= 1e-5
+
+
+def test_a_graph_that_answers_otherwise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the comparison, NaN included."""
+    vocabulary = Vocabulary(tuple(map(str, range(50))))
+    examples = [stack([[[(3, 4)]] * 5])]
+    export.write(tmp_path / "one", model_of(), vocabulary, "abcd", examples)
+    torch.manual_seed(1)
+    other = export._Graph(HierarchicalAttention(50, 4, 8)).eval()
+    served = export.Graph(tmp_path / "one" / GRAPH)
+    assert export.difference(other, served, examples) > 1e-3
+    for found in (1e-3, float("nan")):
+        monkeypatch.setattr(export, "difference", lambda *_, of=found: of)
+        with pytest.raises(SystemExit, match=r"error\[onnx-differs\]"):
+            export.write(tmp_path / "other", model_of(), vocabulary, "abcd", examples)
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def run(data: Path, folder: Path, store: Path, ranks: int = 2) -> list[subprocess.Popen[str]]:
+    """The processes of one training, which log to a copy of the store."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(store, folder / "mlflow.db")
+    arguments = [*ARGUMENTS, "--epochs", "3", "--micro-batches", "2"]
+    places = {"--data": data, "--model": folder / "model", "--checkpoints": folder / "checkpoints"}
+    command = [sys.executable, "-u", "-m", "ml.projects.filings_nlp.train", *arguments]
+    command += [str(of) for pair in places.items() for of in pair]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
+    environment |= {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks)}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> str:
+    """What the first one said; all of them ended well."""
+    said = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(said)
+    return said[0]
+
+
+@pytest.mark.slow
+def test_two_killed_processes_end_with_the_weights_of_two_never_killed(
+    data: Path, tmp_path: Path, fresh_store: Path
+) -> None:
+    """SIGKILL after the first epoch; the next start goes on from its checkpoint, and the model's
+    file is the same to the byte.
+    """
+    ended(run(data, tmp_path / "whole", fresh_store))
+    killed = run(data, tmp_path / "killed", fresh_store)
+    checkpoints = tmp_path / "killed" / "checkpoints"
+    began = time.monotonic()
+    while not [*checkpoints.glob("step-*[0-9]/manifest.json")] and time.monotonic() < began + 120:
+        time.sleep(0.01)
+    for process in killed:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert not (tmp_path / "killed" / "model").exists()
+    assert "going on from step-" in ended(run(data, tmp_path / "killed", fresh_store))
+    weights = [
+        (tmp_path / of / "model" / export.WEIGHTS).read_bytes() for of in ("whole", "killed")
+    ]
+    assert weights[0] == weights[1]
+
+
+def test_a_training_leaves_what_serves(
+    data: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file sealed, and how it was made; a flipped bit is found before a loader sees it."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home / 'mlflow.db'}")
+    folder = tmp_path / "model"
+    train.main(["--data", str(data), "--model", str(folder), *ARGUMENTS, "--sampling", "balanced"])
+    facts, digest = unseal(folder)
+    assert facts["hyperparameters"]["sampling"] == "balanced" and digest.startswith("sha256:")
+    assert facts["onnx"]["largest_difference"] <= facts["onnx"]["tolerance"]
+    part = read(data).parts[VALIDATION]
+    classifier = Classifier(folder)
+    scores = classifier.probabilities(classifier.encode(part.documents))
+    assert np.allclose(scores.sum(axis=1), 1, atol=1e-12) and (scores > 0).all()
+    # Drawn equally often, and answered as often as they are.
+    shares = [part.labels.count(name) / len(part) for name in classifier.classes]
+    assert np.abs(scores.mean(axis=0) - shares).max() < 0.2
+    content = bytearray((folder / GRAPH).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / GRAPH).write_bytes(content)
+    with pytest.raises(ManifestError, match=GRAPH):
+        unseal(folder)
+
+
+def test_early_stopping_keeps_the_best_epoch(data: Path, tmp_path: Path) -> None:
+    """A rate that is far too high gets no better: the training ends, with the best weights."""
+    losses: list[float] = []
+    settings = {**SETTINGS, "epochs": 6, "patience": 1, "learning_rate": 0.5, "warm_up": 0.0}
+    fitted = train.fit(
+        read(data), settings, 0, tmp_path, lambda of, _: losses.append(of["validation_log_loss"])
+    )
+    assert fitted is not None and len(losses) < 6
+    assert fitted.loss == min(losses)
+
+
+def test_shuffled_events_are_those_of_training_alone(data: Path) -> None:
+    """The same counts in another order; what is measured on stays."""
+    corpus = read(data)
+    shuffled = corpus.shuffled(0)
+    before, after = (of.parts[TRAIN].labels for of in (corpus, shuffled))
+    assert before != after and sorted(before) == sorted(after)
+    assert corpus.parts[TEST].labels == shuffled.parts[TEST].labels
+
+
+@pytest.mark.skipif(not BANKING.exists(), reason="no copy of banking77 beside the repository")
+def test_questions_of_banks_are_told_apart(tmp_path: Path) -> None:
+    """Real texts of one sentence: ten intents of banking77, far better than by chance."""
+    import csv
+
+    with BANKING.open(encoding="utf-8", newline="") as stream:
+        table = [(row["text"], row["category"]) for row in csv.DictReader(stream)]
+    chosen = sorted({category for _, category in table})[:10]
+    table = [row for row in table if row[1] in chosen]
+    parts = {}
+    for number, name in enumerate((TRAIN, VALIDATION, TEST)):
+        inside = [row for at, row in enumerate(table) if min(at % 5, 2) == 2 - number]
+        texts = [{**dict.fromkeys(SECTIONS, ""), "business": text} for text, _ in inside]
+        ids = [f"{name}{at}" for at in range(len(inside))]
+        parts[name] = Part(ids, ids, ids, {}, texts, [category for _, category in inside])
+    corpus = Corpus(parts, tuple(chosen))
+    fitted = train.fit(corpus, {**SETTINGS, "epochs": 8, "width": 32}, 0, tmp_path / "checkpoints")
+    assert fitted is not None
+    some = [stack([fitted.vocabulary.encode(of) for of in parts[TEST].documents[:3]])]
+    export.write(tmp_path / "model", fitted.model, fitted.vocabulary, corpus.classes, some)
+    classifier = Classifier(tmp_path / "model")
+    scores = classifier.probabilities(classifier.encode(parts[TEST].documents))
+    values = metric_values("multiclass", rows(parts[TEST], scores), corpus.classes)
+    assert values["accuracy"] > 0.6
+
+
+def test_the_learning_rate_goes_up_and_down() -> None:
+    """In a line to the highest, by half a cosine to 0."""
+    rates = [train.cosine(step, 100, 0.1) for step in range(101)]
+    assert rates[0] < rates[5] < max(rates) and rates[-1] == 0 and max(rates) > 0.9
+    assert json.dumps(rates)
