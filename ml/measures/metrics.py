@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.measures import detection
 from ml.measures.bootstrap import Groups, Values, bounds, drawn_times, weighted_sums
 from ml.measures.ranking import METRICS as OF_RANKS
 from ml.measures.schema import Estimate, StatedMetric
@@ -45,7 +46,7 @@ class Answers:
 
     ranking: `rank` of the right answer, from 1. binary: `expected` and `predicted` are "0" or "1",
     `score` is the probability of "1". multiclass: labels, and the probability that the right one
-    was given. regression: numbers as text. To a metric of the project's own the labels of binary
+    was given. regression: numbers as text. detection: boxes as text (`ml.measures.detection`). To a metric of the project's own the labels of binary
     and the numbers of regression are numbers. `own` has what those metrics gave each unit:
     (rows, 1), or (rows, 2) with a weight.
     """
@@ -84,6 +85,11 @@ class Answers:
         return np.asarray(self.expected == one, dtype=np.float64)
 
     @cached_property
+    def matches(self) -> detection.Matches:
+        """detection: which boxes are right."""
+        return detection.matches(self.expected.tolist(), self.predicted.tolist())
+
+    @cached_property
     def from_the_top(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The rows by their scores, the highest first, and where each distinct score ends."""
         order = np.argsort(-self.score, kind="stable")
@@ -102,6 +108,11 @@ class Draws:
 
     answers: Answers
     times: Values
+
+    @cached_property
+    def average_precisions(self) -> Values:
+        """detection: (draws, overlaps)."""
+        return detection.average_precisions(self.answers.matches, self.times)
 
     @cached_property
     def from_the_top(self) -> tuple[Values, Values]:
@@ -320,6 +331,15 @@ def _rmse(draws: Draws) -> Values:
     return np.asarray(np.sqrt(squares / draws.times.sum(axis=1)))
 
 
+def _miscounted(answers: Answers) -> Values:
+    """By how many objects the certain boxes of an image are too many or too few."""
+    counts = [
+        (detection.certain(of), len(detection.read(truth, 4)))
+        for of, truth in zip(answers.predicted.tolist(), answers.expected.tolist(), strict=True)
+    ]
+    return np.array([abs(ours - right) for ours, right in counts], dtype=np.float64)
+
+
 _ACCURACY = Metric("maximize", _SHARE, of_units=_right)
 RANKING: Mapping[str, Metric] = {
     name: Metric(
@@ -349,6 +369,13 @@ REGRESSION: Mapping[str, Metric] = {
     "mse": Metric("minimize", _UP, of_units=lambda answers: _errors(answers) ** 2),
     "rmse": Metric("minimize", _UP, of_all=_rmse),
     **{name: _quantile_loss(level) for name, level in QUANTILES.items()},
+}
+DETECTION: Mapping[str, Metric] = {
+    "map_50": Metric("maximize", _SHARE, of_all=lambda draws: draws.average_precisions[:, 0]),
+    "map_50_95": Metric(
+        "maximize", _SHARE, of_all=lambda draws: draws.average_precisions.mean(axis=1)
+    ),
+    "count_error": Metric("minimize", _UP, of_units=_miscounted),
 }
 
 

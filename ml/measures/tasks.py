@@ -14,9 +14,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.measures import detection
 from ml.measures.bootstrap import Values
 from ml.measures.metrics import (
     BINARY,
+    DETECTION,
     MULTICLASS,
     QUANTILES,
     RANKING,
@@ -166,6 +168,17 @@ def _of_numbers(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -
     return Given(expected, predicted, [0] * count, [0.0] * count, [{}] * count)
 
 
+def _of_boxes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
+    """`scores` are (images, most, 5), of which rows of NaN are no box. The score of an image is
+    that of all its boxes together: how many objects the model expects in it.
+    """
+    count = len(labels)
+    expected = [detection.written(boxes) for boxes in labels]
+    predicted = [detection.written(boxes) for boxes in scores]
+    together = np.nansum(scores[:, :, 4], axis=1).tolist()
+    return Given(expected, predicted, [0] * count, together, [{}] * count)
+
+
 def _positions(labels: Sequence[Any], classes: Sequence[str]) -> list[int]:
     at = {name: number for number, name in enumerate(classes)}
     return [at.get(str(label), -1) for label in labels]
@@ -190,6 +203,16 @@ def _binary_fault(expected: str, predicted: str, rank: int, score: float) -> str
     if {expected, predicted} <= {"0", "1"}:
         return ""
     return f"{expected!r} and {predicted!r}, where labels are 0 and 1"
+
+
+def _boxes_fault(expected: str, predicted: str, rank: int, score: float) -> str:
+    try:
+        detection.read(expected, 4)
+        total = float(detection.read(predicted, 5)[:, 4].sum())
+    except ValueError as error:
+        return str(error)
+    wrong = "" if math.isclose(total, score, abs_tol=1e-4) else f"score {score}, not {total:.6g}"
+    return _unranked(rank) or wrong
 
 
 def _class_fault(expected: str, predicted: str, rank: int, score: float) -> str:
@@ -308,6 +331,17 @@ KINDS: Mapping[Task, Kind] = {
             constant=_middle,
             fits=lambda count, numeric: numeric and count > 2,
         ),
+    ),
+    "detection": Kind(
+        answer="Boxes with scores",
+        unit="image",
+        primary="map_50",
+        metrics=DETECTION,
+        given=_of_boxes,
+        fault=_boxes_fault,
+        seen="numeric",
+        prediction=lambda row: row.score,
+        loss=lambda row: abs(detection.certain(row.predicted) - len(detection.read(row.expected, 4))),
     ),
 }
 # Of every kind: no metric of a project's own has one of these names, of which gates.yml says what

@@ -1,0 +1,151 @@
+"""Boxes in images: which of a model's boxes are right, by pycocotools, and the precision that follows.
+
+An image is a unit. Its right answer is its boxes, `[[x1, y1, x2, y2], …]` in pixels; what was
+predicted is boxes with scores, `[[x1, y1, x2, y2, score], …]`. Both stand in predictions.csv as JSON.
+The matching is COCO's (https://cocodataset.org/#detection-eval): up to 100 boxes an image, each to
+the object that it overlaps most and no better box has. The average precision is its mean at 101
+recalls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.bootstrap import Values, weighted_sums
+
+# Overlaps (intersection over union) from which a box is right: COCO's.
+OVERLAPS = tuple(np.linspace(0.5, 0.95, 10).round(2).tolist())
+RECALLS = np.linspace(0.0, 1.0, 101)
+# A box with this score counts as an object.
+CERTAIN = 0.5
+_MOST = 100
+# Written so: a hundredth of a pixel, a millionth of a score.
+_DIGITS = (2, 2, 2, 2, 6)
+
+
+@dataclass(frozen=True)
+class Matches:
+    """The boxes of some images, the highest score first: of which `image`, and whether each is
+    `right` at each overlap (overlaps, boxes). `objects` are those of each image.
+    """
+
+    image: NDArray[np.int64]
+    right: NDArray[np.bool_]
+    objects: Values
+
+
+def written(boxes: Any) -> str:
+    """Boxes (n, 4), or (n, 5) with scores, as predictions.csv has them; rows of NaN are none."""
+    rows = np.asarray(boxes, dtype=np.float64)
+    if not rows.size:
+        return "[]"
+    return json.dumps(
+        [
+            [round(value, digits) for value, digits in zip(row, _DIGITS, strict=False)]
+            for row in rows.tolist()
+            if not any(map(math.isnan, row))
+        ]
+    )
+
+
+def read(text: str, numbers: int) -> NDArray[np.float64]:
+    """Boxes of so many numbers each: (n, numbers); ValueError for a text that states none."""
+    try:
+        rows = np.array(json.loads(text), dtype=np.float64).reshape(-1, numbers)
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError(f"{text[:40]!r} is no list of boxes of {numbers} numbers") from None
+    if not np.isfinite(rows).all() or (rows[:, 2:4] < rows[:, :2]).any():
+        raise ValueError(f"{text[:40]!r} has a box that is none")
+    if numbers == 5 and not ((rows[:, 4] >= 0) & (rows[:, 4] <= 1)).all():
+        raise ValueError(f"{text[:40]!r} has a score that is not between 0 and 1")
+    return rows
+
+
+def padded(boxes: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+    """The scored boxes of several images as one array (images, most, 5), NaN where there is none:
+    the `scores` of `Rows`.
+    """
+    rows = np.full((len(boxes), max([1, *map(len, boxes)]), 5), np.nan)
+    for number, of in enumerate(boxes):
+        rows[number, : len(of)] = of
+    return rows
+
+
+def certain(text: str) -> int:
+    """How many boxes count as an object."""
+    return int((read(text, 5)[:, 4] >= CERTAIN).sum())
+
+
+def matches(expected: Sequence[str], predicted: Sequence[str]) -> Matches:
+    """The boxes of the images beside their objects; ModuleNotFoundError without pycocotools."""
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    truth, answers = [read(of, 4) for of in expected], [read(of, 5) for of in predicted]
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
+        data = [COCO(), COCO()]
+        for coco, rows in zip(data, (truth, answers), strict=True):
+            coco.dataset = {
+                "images": [{"id": number} for number in range(len(rows))],
+                "categories": [{"id": 1}],
+                "annotations": [
+                    {
+                        "image_id": number,
+                        "category_id": 1,
+                        "bbox": [x, y, right - x, below - y],
+                        "area": (right - x) * (below - y),
+                        "iscrowd": 0,
+                        "score": score[0] if score else 1.0,
+                    }
+                    for number, boxes in enumerate(rows)
+                    for x, y, right, below, *score in boxes.tolist()
+                ],
+            }
+            for number, annotation in enumerate(coco.dataset["annotations"], start=1):
+                annotation["id"] = number
+            coco.createIndex()
+        evaluation = COCOeval(*data, "bbox")
+        evaluation.params.areaRng, evaluation.params.areaRngLbl = [[0, 1e10]], ["all"]
+        evaluation.params.maxDets = [_MOST]
+        evaluation.params.iouThrs = np.array(OVERLAPS)
+        evaluation.evaluate()
+    # One an image that has boxes or objects, in their order.
+    images = [of for of in evaluation.evalImgs if of is not None]
+    scores = np.array([score for of in images for score in of["dtScores"]])
+    order = np.argsort(-scores, kind="stable")
+    right = np.concatenate(
+        [np.zeros((len(OVERLAPS), 0)), *(of["dtMatches"] for of in images)], axis=1
+    )
+    image = np.array([of["image_id"] for of in images for _ in of["dtScores"]], dtype=np.int64)
+    objects = np.array([len(of) for of in truth], dtype=np.float64)
+    return Matches(image[order], right[:, order] > 0, objects)
+
+
+def average_precisions(of: Matches, times: Values) -> Values:
+    """The average precision at each overlap in each draw, which has each image so many times:
+    (draws, overlaps), NaN in a draw without an object.
+    """
+    objects = weighted_sums(times, of.objects)
+    result = np.zeros((len(times), len(OVERLAPS)))
+    weights = times.take(of.image, axis=1)
+    every = np.maximum(weights.cumsum(axis=1), 1.0)
+    for at, right in enumerate(of.right if of.right.size else ()):
+        hits = (weights * right).cumsum(axis=1)
+        # The best precision at this recall or a higher one.
+        precision = np.maximum.accumulate((hits / every)[:, ::-1], axis=1)[:, ::-1]
+        for draw, (hit, count) in enumerate(zip(hits, objects, strict=True)):
+            if count:
+                first = np.searchsorted(hit / count, RECALLS, side="left")
+                reached = first[first < hits.shape[1]]
+                result[draw, at] = precision[draw, reached].sum() / len(RECALLS)
+    result[objects == 0] = np.nan
+    return result

@@ -1,0 +1,244 @@
+"""A folder of images with annotations as Pascal VOC has them, split by the store.
+
+    JPEGImages/NAME.jpg               the images; .jpeg, .png and .webp too
+    Annotations/NAME.xml              the boxes of their gaps, `bndbox` in pixels
+    ImageSets/Main/STORE.txt          which images are of which store, a name a line
+    SegmentationObject/NAME.png       pixels of gap k of the annotation have the value k; optional:
+                                      a gap without a mask fills its box
+
+Or a folder with `recipe.json`, from which such a folder is drawn (`shelves`):
+`{"seed": 0, "size": 160, "stores": {"north": 25, …}}`.
+
+A store is in one split, by a hash of its name: it stays there when others are added, and no store of
+the test is known to a model.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ml.projects.shelf_gaps.images import FORMATS, decoded, letterboxed
+from ml.projects.shelf_gaps.shelves import shelves
+from ml.serving.scoring.messages import BadRequest
+from ml.toolkit.data.tables import DataRefused, Finding
+
+TRAIN, VALIDATION, TEST = "train", "validation", "test"
+# Of ten stores these many train, and are validation; the others are the test.
+_TRAIN, _VALIDATION = 6, 2
+RECIPE = "recipe.json"
+LABEL = "gap"
+_IMAGES, _ANNOTATIONS = "JPEGImages", "Annotations"
+_STORES, _MASKS = Path("ImageSets/Main"), "SegmentationObject"
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+# Luminance up to which an image is dim, and from which it is bright.
+_DIM, _BRIGHT = 0.25, 0.42
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image of a store with the boxes of its gaps (n, 4: x1, y1, x2, y2) in its pixels."""
+
+    name: str
+    store: str
+    file: Path
+    masks_file: Path | None
+    boxes: NDArray[np.float64]
+
+    def sample(self, size: int) -> Sample:
+        """The image as the network takes it."""
+        image = letterboxed(decoded(self.file.read_bytes(), size), size)
+        boxes = self.boxes * image.scale
+        masks = np.zeros((len(boxes), size, size), dtype=np.uint8)
+        if self.masks_file is not None:
+            with Image.open(self.masks_file) as opened:
+                side = (round(image.width * image.scale), round(image.height * image.scale))
+                values = np.asarray(opened.resize(side, Image.Resampling.NEAREST))
+            for number in range(len(boxes)):
+                masks[number, : values.shape[0], : values.shape[1]] = values == number + 1
+        for mask, (left, above, right, below) in zip(masks, boxes.round().astype(int), strict=True):
+            if not mask.any():
+                mask[above:below, left:right] = 1
+        return Sample(image.pixels, boxes, masks, image.scale, image.brightness)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Pixels (size, size, 3), boxes in them, masks (n, size, size) of 0 and 1; what the image was
+    scaled by and how bright it is.
+    """
+
+    pixels: NDArray[np.uint8]
+    boxes: NDArray[np.float64]
+    masks: NDArray[np.uint8]
+    scale: float
+    brightness: float
+
+    @property
+    def lighting(self) -> str:
+        """`dim`, `normal` or `bright`."""
+        if self.brightness < _DIM:
+            return "dim"
+        return "bright" if self.brightness > _BRIGHT else "normal"
+
+
+Splits = Mapping[str, Sequence[Picture]]
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Splits]:
+    """The pictures of each split; those of a recipe are there as long as the context is.
+
+    Raises DataRefused with every problem that the annotations have.
+    """
+    if not (folder / RECIPE).is_file():
+        yield read(folder)
+        return
+    with tempfile.TemporaryDirectory() as drawn:
+        draw(folder / RECIPE, Path(drawn))
+        yield read(Path(drawn))
+
+
+def split_of(store: str) -> str:
+    """The split of every image of that store."""
+    tenth = int.from_bytes(sha256(store.encode()).digest()[:4], "big") % 10
+    return TRAIN if tenth < _TRAIN else VALIDATION if tenth < _TRAIN + _VALIDATION else TEST
+
+
+def read(folder: Path) -> Splits:
+    """The pictures of a VOC folder by split; DataRefused as `opened`."""
+    findings: list[Finding] = []
+    splits: dict[str, list[Picture]] = {TRAIN: [], VALIDATION: [], TEST: []}
+    stores = _stores(folder, findings)
+    files = {path.stem: path for path in sorted((folder / _IMAGES).glob("*"))}
+    for name, store in sorted(stores.items()):
+        file = files.get(name)
+        if file is None or file.suffix.lower() not in _SUFFIXES:
+            expected = f"{_IMAGES}/{name} with one of {', '.join(_SUFFIXES)}"
+            findings.append(Finding("no-image", folder / _IMAGES, 0, f"no {name}", expected))
+            continue
+        if (boxes := _boxes(folder / _ANNOTATIONS / f"{name}.xml", findings)) is not None:
+            masks = folder / _MASKS / f"{name}.png"
+            picture = Picture(name, store, file, masks if masks.is_file() else None, boxes)
+            splits[split_of(store)].append(picture)
+    if not findings:
+        findings += [
+            Finding(
+                "no-store",
+                folder / _STORES,
+                0,
+                f"no image is of the {split}",
+                "stores in each split, which a hash of their names decides",
+                "more stores; `split_of` of dataset.py says where one is",
+            )
+            for split, pictures in splits.items()
+            if not pictures
+        ]
+    if findings:
+        raise DataRefused(findings)
+    return splits
+
+
+def draw(recipe: Path, folder: Path) -> None:
+    """Draw what the recipe says as a VOC folder; DataRefused for another file."""
+    try:
+        document = json.loads(recipe.read_text(encoding="utf-8"))
+        seed, size = int(document["seed"]), int(document["size"])
+        stores = {str(name): int(count) for name, count in document["stores"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        expected = '{"seed": 0, "size": 160, "stores": {"north": 25}}'
+        found = f"{type(error).__name__}: {error}"
+        raise DataRefused([Finding("wrong-recipe", recipe, 0, found, expected)]) from None
+    for name in (_IMAGES, _ANNOTATIONS, _MASKS, _STORES):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for store, count in stores.items():
+        names = []
+        for shelf in shelves(store, count, size, seed):
+            shelf.image.save(folder / _IMAGES / f"{shelf.name}.jpg", quality=90)
+            masks = Image.fromarray(shelf.gaps)
+            masks.save(folder / _MASKS / f"{shelf.name}.png")
+            tree = ElementTree.Element("annotation")
+            ElementTree.SubElement(tree, "filename").text = f"{shelf.name}.jpg"
+            for number in range(1, int(shelf.gaps.max()) + 1):
+                _add_box(tree, shelf.gaps == number)
+            ElementTree.ElementTree(tree).write(folder / _ANNOTATIONS / f"{shelf.name}.xml")
+            names.append(shelf.name)
+        (folder / _STORES / f"{store}.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+
+
+def _add_box(tree: ElementTree.Element, mask: NDArray[np.bool_]) -> None:
+    down, across = np.nonzero(mask)
+    gap = ElementTree.SubElement(tree, "object")
+    ElementTree.SubElement(gap, "name").text = LABEL
+    box = ElementTree.SubElement(gap, "bndbox")
+    corners = {"xmin": across.min(), "ymin": down.min(), "xmax": across.max(), "ymax": down.max()}
+    for name, value in corners.items():
+        # Of pixels the last counts; as coordinates a box ends behind it.
+        ElementTree.SubElement(box, name).text = str(int(value) + (name in ("xmax", "ymax")))
+
+
+def _stores(folder: Path, findings: list[Finding]) -> dict[str, str]:
+    """The store of each image."""
+    stores: dict[str, str] = {}
+    for path in sorted((folder / _STORES).glob("*.txt")):
+        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            # VOC writes a number behind the name: whether the class is there.
+            name = text.split()[0] if text.split() else ""
+            if not name:
+                continue
+            if stores.setdefault(name, path.stem) != path.stem:
+                found, expected = f"{name} is of {stores[name]} too", "an image of one store"
+                findings.append(Finding("two-stores", path, line, found, expected))
+    if not stores:
+        expected = "a file STORE.txt for each store with the names of its images"
+        hint = f"dataset.py says how the folder looks; or a {RECIPE}"
+        findings.append(Finding("no-stores", folder / _STORES, 0, "no list", expected, hint))
+    return stores
+
+
+def _boxes(path: Path, findings: list[Finding]) -> NDArray[np.float64] | None:
+    """The boxes of an annotation; None, and what is wrong with it, where it has none."""
+    try:
+        tree = ElementTree.parse(path).getroot()
+        boxes = [
+            [float(gap.findtext(f"bndbox/{name}", "")) for name in ("xmin", "ymin", "xmax", "ymax")]
+            for gap in tree.iter("object")
+        ]
+    except (OSError, ElementTree.ParseError, ValueError) as error:
+        line = error.position[0] if isinstance(error, ElementTree.ParseError) else 0
+        expected = "an `annotation` with `object`s, each with the four numbers of a `bndbox`"
+        findings.append(Finding("wrong-annotation", path, line, str(error), expected))
+        return None
+    result = np.array(boxes, dtype=np.float64).reshape(-1, 4)
+    if not np.isfinite(result).all() or (result[:, 2:] <= result[:, :2]).any():
+        found, expected = "a box that ends before it begins", "xmin < xmax, ymin < ymax"
+        findings.append(Finding("wrong-annotation", path, 0, found, expected))
+        return None
+    return result
+
+
+def checked(pictures: Sequence[Picture]) -> None:
+    """Decode each image once, so that a damaged one ends the job before it trains; DataRefused."""
+    findings = []
+    for picture in pictures:
+        try:
+            image = decoded(picture.file.read_bytes())
+        except BadRequest as error:
+            expected = f"a whole image: {', '.join(FORMATS)}"
+            findings.append(Finding("wrong-image", picture.file, 0, error.found, expected))
+            continue
+        if len(picture.boxes) and (picture.boxes.max(axis=0)[2:] > image.size).any():
+            found = f"a box outside of {image.width} × {image.height} pixels"
+            findings.append(Finding("wrong-annotation", picture.file, 0, found, "boxes inside"))
+    if findings:
+        raise DataRefused(findings)

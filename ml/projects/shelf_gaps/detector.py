@@ -1,0 +1,72 @@
+"""The model as it is served: an image in, the empty places out, by ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.projects.shelf_gaps.images import Letterboxed
+from ml.serving.scoring.onnx import Graph
+
+FILE, SETTINGS = "model.onnx", "settings.json"
+# A box with this score counts as a gap.
+CERTAIN = 0.5
+
+
+@dataclass(frozen=True)
+class Detections:
+    """Boxes (n, 5: x1, y1, x2, y2, score) in the pixels of the image, the highest score first, and
+    of each the share of the box that its mask covers.
+    """
+
+    boxes: NDArray[np.float64]
+    covered: NDArray[np.float64]
+
+    @property
+    def expected(self) -> float:
+        """How many gaps there are by the scores: their sum."""
+        return float(self.boxes[:, 4].sum())
+
+    def of_size(self, width: int, height: int) -> dict[str, Any]:
+        """An answer of the endpoint. `empty` is the share of the image that the certain gaps take,
+        by their masks.
+        """
+        certain = self.boxes[:, 4] >= CERTAIN
+        sides = self.boxes[:, 2:4] - self.boxes[:, :2]
+        area = (sides.prod(axis=1) * self.covered)[certain].sum()
+        return {
+            "gaps": int(certain.sum()),
+            "expected_gaps": round(self.expected, 6),
+            "empty": round(float(area) / (width * height), 6),
+            "boxes": [
+                [*(round(of, 2) for of in box[:4]), round(box[4], 6)] for box in self.boxes.tolist()
+            ],
+        }
+
+
+class Detector:
+    """A model's folder, opened; `size` are the pixels of a side of what it takes."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        self.size = int(settings["hyperparameters"]["size"])
+        self._network = Graph(folder / FILE)
+
+    def detect(self, image: Letterboxed) -> Detections:
+        """The gaps in an image of that size."""
+        return self.detected(image.planes(), image.scale, image.width, image.height)
+
+    def detected(
+        self, planes: NDArray[np.float32], scale: float, width: int, height: int
+    ) -> Detections:
+        """As `detect`, of what the network takes: (3, size, size)."""
+        answers = self._network.run({"image": planes})
+        boxes, scores, masks = (answers[name] for name in ("boxes", "scores", "masks"))
+        places = np.clip(boxes.astype(np.float64) / scale, 0, (width, height, width, height))
+        covered = (masks > 0.5).mean(axis=(1, 2)) if len(masks) else np.zeros(0)
+        return Detections(np.column_stack([places, scores.astype(np.float64)]), covered)

@@ -1,0 +1,102 @@
+"""Images as training and the endpoint take them: decoded within bounds, upright, in one square.
+
+Whatever is sent ends in an image or in a BadRequest that says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from ml.serving.scoring.messages import BadRequest
+
+# A photograph of a phone is smaller; as base64 the bytes fit into what an endpoint accepts.
+MOST_BYTES = 6 * 2**20
+MOST_PIXELS = 40_000_000
+# Of a side. Below it a shelf shows nothing.
+LEAST_PIXELS = 32
+FORMATS = ("JPEG", "PNG", "WEBP")
+# What an image that is not square is filled up with.
+_GREY = 114
+
+
+@dataclass(frozen=True)
+class Letterboxed:
+    """An image in the square that the network takes, at its upper left.
+
+    `pixels` are (size, size, 3); what is `scale` times as large as in the image. `width` and
+    `height` are of the image as it is looked at, `brightness` is its mean luminance, 0 to 1.
+    """
+
+    pixels: NDArray[np.uint8]
+    scale: float
+    width: int
+    height: int
+    brightness: float
+
+    def planes(self) -> NDArray[np.float32]:
+        """As the network takes it: (3, size, size), from 0 to 1."""
+        return np.ascontiguousarray(self.pixels.transpose(2, 0, 1), dtype=np.float32) / 255
+
+
+def of_base64(text: str) -> bytes:
+    """The bytes of an image in base64; BadRequest for other text."""
+    if len(text) > MOST_BYTES * 4 // 3 + 4:
+        raise BadRequest("image", f"{len(text)} characters", f"at most {MOST_BYTES} bytes of image")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRequest("image", "no base64", "the bytes of an image file in base64") from None
+
+
+def decoded(content: bytes, size: int = 0) -> Image.Image:
+    """The image upright and in RGB; with `size` a large JPEG is decoded no larger than needed.
+
+    Raises BadRequest: too many bytes or pixels (before they are decoded), too few, another format,
+    content that ends early or is damaged.
+    """
+    if len(content) > MOST_BYTES:
+        raise BadRequest("image", f"{len(content)} bytes", f"at most {MOST_BYTES}")
+    expected = f"a whole image as {', '.join(FORMATS)}"
+    try:
+        # The head alone: pixels are read by `load`.
+        image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
+        _check_size(*image.size)
+        if size:
+            image.draft("RGB", (2 * size, 2 * size))
+        image.load()
+        return ImageOps.exif_transpose(image).convert("RGB")
+    except Image.DecompressionBombError:
+        raise BadRequest("image", "too many pixels", f"at most {MOST_PIXELS}") from None
+    except BadRequest:
+        raise
+    # Strangers make the content, and decoders raise of it what they like.
+    except Exception as error:
+        kind = "no image" if isinstance(error, Image.UnidentifiedImageError) else "a damaged image"
+        raise BadRequest("image", kind, expected) from None
+
+
+def letterboxed(image: Image.Image, size: int) -> Letterboxed:
+    """The whole image in a square of so many pixels a side, its longer side as long as that."""
+    scale = size / max(image.size)
+    width, height = (max(1, round(side * scale)) for side in image.size)
+    square = Image.new("RGB", (size, size), (_GREY,) * 3)
+    square.paste(image.resize((width, height), Image.Resampling.BILINEAR), (0, 0))
+    pixels = np.asarray(square)
+    luminance = pixels[:height, :width].mean(axis=(0, 1)) @ (0.299, 0.587, 0.114) / 255
+    return Letterboxed(pixels, scale, *image.size, round(float(luminance), 6))
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MOST_PIXELS:
+        found = f"{width} × {height} pixels"
+        raise BadRequest("image", found, f"at most {MOST_PIXELS}")
+    if min(width, height) < LEAST_PIXELS:
+        found = f"{width} × {height} pixels"
+        raise BadRequest("image", found, f"at least {LEAST_PIXELS} a side")

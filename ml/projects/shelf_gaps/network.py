@@ -1,0 +1,149 @@
+"""Mask R-CNN by torchvision's own builders, from a small backbone to the reference's ResNet-50.
+
+It takes square images of one size (`images.letterboxed`), so nothing in it is resized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import ml.projects.shelf_gaps.operators  # noqa: F401  torchvision needs it before
+
+# isort: split
+from torchvision.models import get_model
+from torchvision.models.detection import MaskRCNN
+from torchvision.models.detection.backbone_utils import BackboneWithFPN
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.models.detection.rpn import AnchorGenerator
+
+# Background and gap.
+CLASSES = 2
+OPSET = 17
+# The levels of the pyramid; each has anchors of one size.
+LEVELS = 5
+
+
+@dataclass(frozen=True)
+class Network:
+    """What the network is built from; each field is an argument of train.py.
+
+    `anchors` has the size in pixels of the anchors of each level of the pyramid, `ratios` their
+    heights by their widths, both as numbers with `-` between. `rpn_nms` is the overlap from which
+    a proposal is dropped beside a better one, `nms` that of boxes. `channels` are those of the
+    pyramid; a box has `scores` above `least_score`.
+    """
+
+    backbone: str = "resnet18"
+    channels: int = 64
+    size: int = 160
+    anchors: str = "12-20-32-48-80"
+    ratios: str = "0.5-1-2"
+    rpn_nms: float = 0.7
+    nms: float = 0.5
+    proposals: int = 150
+    boxes: int = 50
+    least_score: float = 0.02
+
+    def __post_init__(self) -> None:
+        if len(_numbers(self.anchors)) != LEVELS:
+            raise ValueError(f"anchors {self.anchors}, expected {LEVELS} sizes such as 8-16-32-64-128")
+        if not all(of > 0 for of in (*_numbers(self.anchors), *_numbers(self.ratios))):
+            raise ValueError(f"anchors {self.anchors} and ratios {self.ratios}, expected above 0")
+        if self.size % 32 or not 64 <= self.size <= 2048:
+            raise ValueError(f"size {self.size}, expected a multiple of 32 from 64 to 2048")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Network:
+        """Of a mapping with other entries too; ValueError for what cannot be built."""
+        return cls(**{each.name: values[each.name] for each in fields(cls)})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return asdict(self)
+
+
+def build(about: Network) -> MaskRCNN:
+    """The network, its weights drawn at random: none are downloaded."""
+    body = get_model(about.backbone, weights=None)
+    widths = [getattr(body, f"layer{number}")[-1].bn2.num_features for number in range(1, 5)]
+    if hasattr(body.layer1[-1], "bn3"):  # a bottleneck
+        widths = [getattr(body, f"layer{number}")[-1].bn3.num_features for number in range(1, 5)]
+    pyramid = BackboneWithFPN(
+        body,
+        {f"layer{number + 1}": str(number) for number in range(4)},
+        widths,
+        about.channels,
+        norm_layer=nn.BatchNorm2d,
+    )
+    sizes = tuple((of,) for of in _numbers(about.anchors))
+    ratios = (_numbers(about.ratios),) * LEVELS
+    hidden = 4 * about.channels
+    return MaskRCNN(
+        pyramid,
+        rpn_anchor_generator=AnchorGenerator(sizes, ratios),
+        min_size=about.size,
+        max_size=about.size,
+        _skip_resize=True,
+        rpn_pre_nms_top_n_train=2 * about.proposals,
+        rpn_pre_nms_top_n_test=about.proposals,
+        rpn_post_nms_top_n_train=2 * about.proposals,
+        rpn_post_nms_top_n_test=about.proposals,
+        rpn_nms_thresh=about.rpn_nms,
+        rpn_batch_size_per_image=128,
+        box_head=TwoMLPHead(about.channels * 7 * 7, hidden),
+        box_predictor=FastRCNNPredictor(hidden, CLASSES),
+        box_nms_thresh=about.nms,
+        box_score_thresh=about.least_score,
+        box_detections_per_img=about.boxes,
+        box_batch_size_per_image=64,
+        mask_head=MaskRCNNHeads(about.channels, (about.channels,) * 2, 1),
+        mask_predictor=MaskRCNNPredictor(about.channels, about.channels, CLASSES),
+    )
+
+
+class OneImage(nn.Module):
+    """The network as it is served: an image (3, size, size) from 0 to 1 → boxes (n, 4) in pixels,
+    scores (n) and masks (n, 28, 28), each a probability inside its box.
+    """
+
+    def __init__(self, network: MaskRCNN) -> None:
+        super().__init__()
+        self.network = network.eval()
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """torch: one image."""
+        images, _ = self.network.transform([image])
+        features = self.network.backbone(images.tensors)
+        proposals, _ = self.network.rpn(images, features)
+        answers, _ = self.network.roi_heads(features, proposals, images.image_sizes)
+        return answers[0]["boxes"], answers[0]["scores"], answers[0]["masks"][:, 0]
+
+
+def export(network: MaskRCNN, size: int, file: Path) -> None:
+    """Write the network as ONNX, of standard operators alone (RoiAlign, NonMaxSuppression)."""
+    with torch.no_grad():
+        torch.onnx.export(
+            OneImage(network),
+            (torch.rand(3, size, size),),
+            str(file),
+            # The other exporter knows no symbol for an operator that it has no shape of.
+            dynamo=False,
+            opset_version=OPSET,
+            input_names=["image"],
+            output_names=["boxes", "scores", "masks"],
+            dynamic_axes={name: {0: "boxes"} for name in ("boxes", "scores", "masks")},
+        )
+
+
+def _numbers(text: str) -> Sequence[float]:
+    try:
+        return tuple(float(of) for of in text.split("-"))
+    except ValueError:
+        raise ValueError(f"{text!r}, expected numbers such as 8-16-32") from None

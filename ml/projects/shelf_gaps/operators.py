@@ -1,0 +1,156 @@
+"""torchvision's operators `nms` and `roi_align`, where its wheel cannot load its own.
+
+A build of torchvision for CUDA beside a torch for the CPU cannot load its library; then
+`import torchvision` fails, since it registers derivatives of operators that are not there. Imported
+first, this module registers the two that Mask R-CNN calls, written in torch, under their own names:
+ONNX export knows them by these. Where torchvision's library loads, nothing is registered.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Of `qnms` torchvision registers a shape, and Mask R-CNN never calls it: it has no kernel here.
+_SIGNATURES = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "roi_align(Tensor input, Tensor rois, float spatial_scale, int pooled_height, "
+    "int pooled_width, int sampling_ratio, bool aligned) -> Tensor",
+)
+
+
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    """The numbers of the boxes (n, 4) that no box of a higher score overlaps by more than the
+    threshold, the highest score first.
+    """
+    order = scores.argsort(descending=True, stable=True)
+    sorted_boxes = boxes[order].float()
+    left_top = torch.maximum(sorted_boxes[:, None, :2], sorted_boxes[None, :, :2])
+    right_bottom = torch.minimum(sorted_boxes[:, None, 2:], sorted_boxes[None, :, 2:])
+    shared = (right_bottom - left_top).clamp(min=0).prod(dim=2)
+    area = (sorted_boxes[:, 2:] - sorted_boxes[:, :2]).prod(dim=1)
+    overlaps = (shared / (area[:, None] + area[None] - shared) > iou_threshold).numpy()
+    suppressed = torch.zeros(len(order), dtype=torch.bool).numpy()
+    kept = []
+    for at in range(len(order)):
+        if not suppressed[at]:
+            kept.append(at)
+            suppressed |= overlaps[at]
+    return order[torch.tensor(kept, dtype=torch.int64)]
+
+
+def roi_align(
+    features: Tensor,
+    rois: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Tensor:
+    """The features (n, c, h, w) under each roi (k, 5: image, x1, y1, x2, y2), averaged over
+    `sampling_ratio`² points a bin, or over one point a pixel where that is not positive:
+    (k, c, pooled_height, pooled_width).
+    """
+    # Coordinates and means in single precision, as torchvision's operator has them under autocast.
+    kind, features, rois = features.dtype, features.float(), rois.float()
+    start = rois[:, 1:3] * spatial_scale - (0.5 if aligned else 0.0)
+    size = rois[:, 3:5] * spatial_scale - (0.5 if aligned else 0.0) - start
+    if not aligned:
+        size = size.clamp(min=1.0)
+    image, bins = rois[:, 0].long(), (pooled_height, pooled_width)
+    if sampling_ratio > 0:
+        points = (sampling_ratio, sampling_ratio)
+        return _pooled(features, image, start, size, bins, points).to(kind)
+    needed = (size.flip(1) / size.new_tensor(bins)).ceil().long().clamp(min=1)
+    pooled = features.new_zeros(len(rois), features.shape[1], *bins)
+    for rows, columns in needed.unique(dim=0).tolist():
+        own = (needed == needed.new_tensor((rows, columns))).all(dim=1).nonzero()[:, 0]
+        part = _pooled(features, image[own], start[own], size[own], bins, (rows, columns))
+        pooled = pooled.index_copy(0, own, part)
+    return pooled.to(kind)
+
+
+def _pooled(
+    features: Tensor,
+    image: Tensor,
+    start: Tensor,
+    size: Tensor,
+    bins: tuple[int, int],
+    points: tuple[int, int],
+) -> Tensor:
+    """As `roi_align`, of rois that have so many points (down, across) in every bin."""
+    height, width = features.shape[2:]
+
+    def places(count: int, axis: int, end: int) -> tuple[Tensor, Tensor]:
+        """Where each roi samples along an axis, as grid_sample has it, and whether that is in."""
+        steps = (torch.arange(count, dtype=start.dtype, device=start.device) + 0.5) / count
+        at = start[:, axis, None] + steps * size[:, axis, None]
+        return 2 * at.clamp(0, end - 1) / max(end - 1, 1) - 1, (at >= -1) & (at <= end)
+
+    rows, columns = bins[0] * points[0], bins[1] * points[1]
+    (x, x_in), (y, y_in) = places(columns, 0, width), places(rows, 1, height)
+    grid = torch.stack(
+        (x[:, None, :].expand(-1, rows, -1), y[:, :, None].expand(-1, -1, columns)), dim=-1
+    )
+    inside = (y_in[:, :, None] & x_in[:, None, :])[:, None].float()
+    pooled = features.new_zeros(len(image), features.shape[1], *bins)
+    for number in image.unique().tolist():
+        own = (image == number).nonzero()[:, 0]
+        # The rois of an image one below the other, so that its features are not copied for each.
+        sampled = F.grid_sample(
+            features[number : number + 1],
+            grid[own].reshape(1, -1, columns, 2),
+            padding_mode="border",
+            align_corners=True,
+        )
+        sampled = sampled.view(-1, len(own), rows, columns).transpose(0, 1) * inside[own]
+        pooled = pooled.index_copy(0, own, F.avg_pool2d(sampled, points))
+    return pooled
+
+
+def _loads() -> bool:
+    """Whether torchvision's own library loads beside this torch."""
+    package = importlib.util.find_spec("torchvision")
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        for library in Path(folder).glob("_C*"):
+            try:
+                torch.ops.load_library(library)
+            except OSError:
+                continue
+            return True
+    return False
+
+
+# Functions of a name: TorchScript, which an export goes through, reads no lambda.
+def _pass() -> None:
+    pass
+
+
+def _are_there() -> bool:
+    return True
+
+
+def _register() -> torch.library.Library | None:
+    if _loads():
+        return None
+    library = torch.library.Library("torchvision", "DEF")
+    for signature in _SIGNATURES:
+        library.define(signature)
+    library.impl("nms", nms, "CPU")
+    library.impl("roi_align", roi_align, "CompositeImplicitAutograd")
+    # Both modules ask for the library before they call an operator. By name: in `torchvision.ops`
+    # a function hides the module `roi_align`.
+    for module in map(importlib.import_module, ("torchvision.ops.boxes", "torchvision.ops.roi_align")):
+        vars(module).update(_assert_has_ops=_pass, _has_ops=_are_there)
+    return library
+
+
+# Held: the operators go with it. None where torchvision's own are there.
+REGISTERED = _register()
