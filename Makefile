@@ -66,6 +66,12 @@ $(VENV)/torch.stamp: $(LOCKS)/torch.txt $(VENV)/main.stamp
 	@$(INSTALL) $(if $(PIP_FIND_LINKS),,--torch-backend auto) -r $<
 	@touch $@
 
+# torchvision of the same build as torch; where that comes from a folder, PyPI's is one for CUDA, and
+# without its packages: ml/projects/shelf_gaps/operators.py.
+$(VENV)/images.stamp: $(LOCKS)/images.txt $(VENV)/torch.stamp
+	@$(INSTALL) $(if $(PIP_FIND_LINKS),--no-deps,--torch-backend auto) -r $<
+	@touch $@
+
 $(VENV)/automl.stamp: $(LOCKS)/automl.lock $(VENV)/main.stamp
 	@$(INSTALL) --require-hashes -r $<
 	@$(INSTALL) --require-hashes -r $(MAIN_LOCK)
@@ -87,6 +93,9 @@ setup: $(VENV)/main.stamp ## install what the main job needs
 
 .PHONY: torch
 torch: $(VENV)/torch.stamp ## install PyTorch, which distributed jobs need and the main job does not
+
+.PHONY: images
+images: $(VENV)/images.stamp ## install torchvision and pycocotools, which models of images need and the main job does not
 
 .PHONY: automl
 automl: $(VENV)/automl.stamp ## install what AutoML on this machine needs and the main job does not

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import textwrap
 from collections.abc import Mapping
@@ -95,6 +96,10 @@ def invoke(
         str | None,
         typer.Option("--input", metavar="PATH", help="Data for a batch endpoint to score."),
     ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="A file, such as an image: sent as base64, its one text."),
+    ] = None,
     deployment: Annotated[
         str, typer.Option(help="This batch deployment; else the default one.")
     ] = "",
@@ -117,6 +122,8 @@ def invoke(
     if endpoint not in known and ("_" in endpoint or endpoint in names):
         endpoint = projects.find(endpoint).endpoint()
     check("endpoint", endpoint)
+    if file is not None:
+        request = _content(file)
     if not request.strip():
         hint = projects.example(endpoint, endpoint)
         raise Refused(Problem("no-request", "the request is empty", "some text", hint))
@@ -163,6 +170,15 @@ def _score(endpoint: str, deployment: str, data: str, on: str, as_json: bool) ->
         for name, path in run.outputs.items():
             typer.echo(f"  output {name}: {shown(path)}")
     raise typer.Exit(Exit.DONE if run.status == "Completed" else Exit.RUN_FAILED)
+
+
+def _content(file: Path) -> str:
+    """A file in base64."""
+    try:
+        return base64.b64encode(file.read_bytes()).decode()
+    except OSError as error:
+        found = f"{file}: {error.strerror}"
+        raise Refused(Problem("no-file", found, "a file that can be read")) from None
 
 
 def _object(request: str) -> Mapping[str, object] | None:

@@ -66,14 +66,20 @@ def without(value: Any, field: str) -> Any:
     return {**value, part: without(value[part], below)}
 
 
-def prediction(answer: Any, pointer: str) -> float | str | None:
-    """The value at a pointer such as `answers/0/score`; None when it is not a number or text."""
+def at_pointer(answer: Any, pointer: str) -> Any:
+    """Whatever is at a pointer; None where nothing is."""
     value = answer
     for part in pointer.split("/"):
         try:
             value = value[int(part)] if isinstance(value, list) else value[part]
         except (KeyError, IndexError, ValueError, TypeError):
             return None
+    return value
+
+
+def prediction(answer: Any, pointer: str) -> float | str | None:
+    """The value at a pointer such as `answers/0/score`; None when it is not a number or text."""
+    value = at_pointer(answer, pointer)
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, int | float):

@@ -77,6 +77,10 @@ class Project:
         return samples
 
 
+# A sample that is longer is the content of a file.
+_LONGEST = 1000
+
+
 def find(name: str) -> Project:
     """The project of that name (`shop_search` or `shop-search`); Refused when there is none."""
     folder = name.replace("-", "_")
@@ -108,6 +112,8 @@ def example(name: str, model: str) -> str:
     if not sample:
         return f"ml invoke {name} REQUEST, a JSON object with the fields that its score.py reads"
     text = next(iter(sample.values())) if is_text(sample) else json.dumps(sample)
+    if is_text(sample) and len(str(text)) > _LONGEST:
+        return f"ml invoke {name} --file FILE"
     return f"ml invoke {name} {shlex.quote(str(text))}"
 
 

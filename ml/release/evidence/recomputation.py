@@ -147,15 +147,22 @@ class Predictions:
         for dimension, slices in self.members().get(split, {}).items():
             for name, units in slices.items():
                 of_slice = answers[[at[unit] for unit in units]]
-                labels = Counter(of_slice.expected.tolist())
-                counts = ", ".join(f"{labels[label]} of {label}" for label in ("0", "1"))
-                words = f"of its {len(units)} rows {counts}, at least 1 of each is needed"
+                words = _lacking(self.task, of_slice)
                 for metric, definition in metrics_of(self.task).items():
                     try:
                         value(definition, of_slice)
                     except ValueError:
                         lacking.setdefault(f"{dimension} {name}", {})[metric] = words
         return lacking
+
+
+def _lacking(task: Task, rows: Answers) -> str:
+    """What a metric that is not defined on the rows may lack."""
+    if task == "detection":
+        return f"its {len(rows)} images have no object"
+    labels = Counter(rows.expected.tolist())
+    counts = ", ".join(f"{labels[label]} of {label}" for label in ("0", "1"))
+    return f"of its {len(rows)} rows {counts}, at least 1 of each is needed"
 
 
 def sha256(path: Path) -> str:

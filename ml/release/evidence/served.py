@@ -14,18 +14,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from ml.backends.base import Backend
 from ml.backends.deployments import Answer, Launch
 from ml.backends.endpoints import Candidate
 from ml.backends.registry import Version
 from ml.core.errors import Exit, Problem, Refused
+from ml.measures import detection
 from ml.measures.evaluation import PREDICTIONS, Prediction
 from ml.measures.measurement import VALIDATION, measure
 from ml.measures.requests import MOST as MOST_REQUESTS
 from ml.measures.requests import REQUESTS, Request, RequestsRefused, read_requests
 from ml.measures.schema import MOST, Evaluation
 from ml.measures.tasks import Task, metrics_of
-from ml.release.canary.traffic import prediction
+from ml.release.canary.traffic import at_pointer, prediction
 from ml.release.evidence.recomputation import (
     Predictions,
     read_predictions,
@@ -82,7 +85,8 @@ class Examination:
             apart = min(apart, MOST) if math.isfinite(apart) else MOST
             differing += apart > DIFFERS
             if apart > largest:
-                evaluated = each.row.score if self.task == "binary" else each.row.predicted
+                is_score = self.task in ("binary", "detection")
+                evaluated = each.row.score if is_score else each.row.predicted
                 largest = apart
                 example = (
                     f"to {each.asked.unit} of {each.asked.split} the server answers {served}, "
@@ -211,7 +215,7 @@ def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]
 
 def _predicted(answer: Answer, row: Prediction, task: Task, pointer: str) -> Prediction:
     """An answer as predictions.csv has it; ValueError where it says less."""
-    value = prediction(answer.body, pointer) if answer.status == 200 else None
+    value = _value(answer.body, task, pointer) if answer.status == 200 else None
     classes = (probabilities(answer.body) or {}) if task == "multiclass" else {}
     score, rank = 0.0, 0
     if task == "ranking" and value is not None:
@@ -221,6 +225,8 @@ def _predicted(answer: Answer, row: Prediction, task: Task, pointer: str) -> Pre
         predicted, score = value, classes.get(row.expected, 0.0)
     elif task == "regression" and isinstance(value, float):
         predicted = repr(value)
+    elif task == "detection" and isinstance(value, str):
+        predicted, score = value, float(detection.read(value, 5)[:, 4].sum())
     elif task == "binary" and isinstance(value, float) and 0 <= value <= 1:
         predicted, score = "1" if value > 0.5 else "0", value
     else:
@@ -246,7 +252,7 @@ def _answered(
         return _OTHER, f"nothing ({error})"
     if answer.status != 200:
         return _OTHER, f"status {answer.status}"
-    value = prediction(answer.body, pointer)
+    value = _value(answer.body, task, pointer)
     if value is None:
         return _OTHER, f"nothing at `{pointer}`"
     try:
@@ -255,10 +261,30 @@ def _answered(
         return _OTHER, f"{_short(value)}, with probabilities that cannot be read"
 
 
+def _value(body: object, task: Task, pointer: str) -> float | str | None:
+    """The prediction in an answer; boxes as predictions.csv has them, None where they are none."""
+    if task != "detection":
+        return prediction(body, pointer)
+    try:
+        text = detection.written(at_pointer(body, pointer))
+        detection.read(text, 5)
+    except (ValueError, TypeError):
+        return None
+    return text
+
+
 def _apart(value: float | str, body: object, row: Prediction, task: Task, usual: float) -> float:
     """How far an answer lies from the prediction: of a probability the difference, of another
-    number relative to its size; of a text `_OTHER`, unless it is the same.
+    number relative to its size; of a text `_OTHER`, unless it is the same. Of boxes the largest
+    difference of a score, or of a coordinate relative to the largest one; `_OTHER` of another
+    number of boxes.
     """
+    if task == "detection":
+        served, evaluated = (detection.read(str(of), 5) for of in (value, row.predicted))
+        if len(served) != len(evaluated):
+            return _OTHER
+        size = max(1.0, float(evaluated[:, :4].max(initial=1.0)))
+        return float((np.abs(served - evaluated) / (*[size] * 4, 1.0)).max(initial=0.0))
     if task == "regression":
         expected = float(row.predicted)
         return abs(_number(value) - expected) / max(abs(expected), usual)

@@ -1,0 +1,58 @@
+"""The endpoint: an image in, the boxes of its empty places out.
+
+{"image": BASE64} as JSON, or a form (multipart/form-data) with the file `image`. The answer:
+{"gaps": 2, "expected_gaps": 2.1, "empty": 0.08, "boxes": [[x1, y1, x2, y2, score], …],
+"image": {"width": …, "height": …, "brightness": …}}, boxes in the pixels of the upright image.
+"""
+
+from __future__ import annotations
+
+from azureml_inference_server_http.api.aml_request import AMLRequest, rawhttp
+
+from ml.projects.shelf_gaps.detector import Detector
+from ml.projects.shelf_gaps.images import MOST_BYTES, decoded, letterboxed, of_base64
+from ml.serving.scoring.messages import BadRequest, Schema, Text, parse, refusal, reply
+from ml.serving.scoring.model import ServedModel, open_model
+
+FIELD = "image"
+# Base64 has four characters for three bytes; a form some lines around the file.
+MOST_BODY = MOST_BYTES * 4 // 3 + 4096
+REQUEST: Schema = {FIELD: Text(longest=MOST_BODY)}
+
+model: ServedModel
+detector: Detector
+
+
+def init() -> None:
+    """Verify the model's files, then load it."""
+    global model, detector
+    model = open_model()
+    detector = Detector(model.folder)
+
+
+@rawhttp
+def run(request: AMLRequest) -> object:
+    """The gaps, the highest score first; status 400 and a sentence for what is no image."""
+    try:
+        image = letterboxed(decoded(_content(request), detector.size), detector.size)
+    except BadRequest as error:
+        return refusal(error)
+    about = {"width": image.width, "height": image.height, "brightness": image.brightness}
+    answer = detector.detect(image).of_size(image.width, image.height)
+    return reply(model, {**answer, "image": about})
+
+
+def _content(request: AMLRequest) -> bytes:
+    """The bytes of the image that was sent."""
+    length = request.content_length
+    if length is None:
+        raise BadRequest("", "no length", "a request that says its length")
+    if length > MOST_BODY:
+        raise BadRequest("", f"{length} bytes", f"at most {MOST_BODY}")
+    if request.mimetype == "multipart/form-data":
+        if FIELD not in request.files:
+            raise BadRequest(FIELD, "nothing", f"a file named `{FIELD}` in the form")
+        content: bytes = request.files[FIELD].read()
+        return content
+    text = request.get_data(as_text=True)
+    return of_base64(parse(text, REQUEST).texts[FIELD])

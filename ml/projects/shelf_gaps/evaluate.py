@@ -1,0 +1,180 @@
+"""Measure a model on stores that training never saw, beside a detector that learns nothing.
+
+python -m ml.projects.shelf_gaps.evaluate --data DIR --model DIR --evaluation OUT_DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.detection import padded
+from ml.measures.evaluation import EvaluationRefused
+from ml.measures.measurement import Features, Rows, Training, evaluate, metrics_of, predict
+from ml.measures.reference import write_reference
+from ml.measures.schema import Metrics
+from ml.measures.tasks import KINDS
+from ml.projects.shelf_gaps import edges, occlusion
+from ml.projects.shelf_gaps.dataset import TEST, TRAIN, VALIDATION, Picture, opened
+from ml.projects.shelf_gaps.detector import Detections, Detector
+from ml.projects.shelf_gaps.images import Letterboxed, decoded, letterboxed
+from ml.serving.scoring.manifest import ManifestError
+from ml.toolkit.data.tables import DataRefused
+from ml.toolkit.training.boosting import threads
+from ml.toolkit.training.model_folder import unseal
+from ml.toolkit.training.tracking import tracking
+
+TASK, ENDPOINT = "detection", "shelf-gaps"
+# The drawings of charts.py: the images of these names in the evaluation's folder.
+LOOKED_AT = "looked_at"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A picture, what the network took of it, and what the model found."""
+
+    picture: Picture
+    image: Letterboxed
+    detections: Detections
+    lighting: str
+
+    @property
+    def answer(self) -> Mapping[str, object]:
+        """As the endpoint answers."""
+        return self.detections.of_size(self.image.width, self.image.height)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Verify, look at every image, compare, explain, write, log."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
+    parser.add_argument("--evaluation", type=Path, required=True, help="the folder to write")
+    options = parser.parse_args(arguments)
+    try:
+        facts, digest = unseal(options.model)
+        refits = facts.pop("measured")
+        if len(refits) < 2:
+            raise SystemExit(
+                "error[one-epoch]: the training measured validation once\n"
+                "  expected: twice or more, which tells how steady it is\n"
+                "  hint: train more epochs, or set measure_every=1"
+            )
+        detector = Detector(options.model)
+        with opened(options.data) as splits, tracking() as tracker:
+            seen = {name: look(detector, splits[name]) for name in (VALIDATION, TEST)}
+            explained = occlusion.shares(detector, [of.image for of in seen[TEST]])
+            evaluation = evaluate(
+                options.evaluation,
+                {name: rows(of) for name, of in seen.items()},
+                Training(
+                    Rows(
+                        [of.name for of in splits[TRAIN]],
+                        (),
+                        identifiers=[identifier(of) for of in splits[TRAIN]],
+                    ),
+                    refits=refits,
+                    over="epochs",
+                    threads=threads(),
+                    **facts,
+                ),
+                Features(occlusion.REGIONS, explained.areas),
+                explained.contributions,
+                task=TASK,
+                primary_metric=KINDS[TASK].primary,
+                model=ENDPOINT,
+                digest=digest,
+                identified_by="image",
+                baseline=without_learning(seen),
+                baseline_from="edges and a template of the empty shelf, nothing learnt",
+            )
+            write_watched(options.evaluation, digest, seen[TEST])
+            keep_images(options.evaluation / LOOKED_AT, seen[TEST])
+            tracker.metrics(evaluation.values())
+    except DataRefused as error:
+        raise SystemExit(str(error)) from None
+    except (ManifestError, EvaluationRefused, OSError, ValueError, KeyError) as error:
+        raise SystemExit(f"error[no-evaluation]: {type(error).__name__}: {error}") from error
+    print(f"model {digest}")
+    print(evaluation.text())
+
+
+def look(detector: Detector, pictures: Sequence[Picture]) -> list[Seen]:
+    """Every picture as the endpoint would look at it."""
+    seen = []
+    for picture in pictures:
+        image = letterboxed(decoded(picture.file.read_bytes(), detector.size), detector.size)
+        lighting = picture.sample(detector.size).lighting
+        seen.append(Seen(picture, image, detector.detect(image), lighting))
+    return seen
+
+
+def rows(seen: Sequence[Seen], scores: NDArray[np.float64] | None = None) -> Rows:
+    """A split as `evaluate` takes it; `scores` are other boxes than the model's."""
+    return Rows(
+        [of.picture.name for of in seen],
+        [of.picture.boxes for of in seen],
+        padded([of.detections.boxes for of in seen]) if scores is None else scores,
+        slices={
+            "store": [of.picture.store for of in seen],
+            "lighting": [of.lighting for of in seen],
+        },
+        identifiers=[identifier(of.picture) for of in seen],
+        requests=[
+            {"image": base64.b64encode(of.picture.file.read_bytes()).decode()} for of in seen
+        ],
+    )
+
+
+def without_learning(splits: Mapping[str, Sequence[Seen]]) -> Metrics:
+    """The metrics of the baseline."""
+    same = []
+    for name, seen in splits.items():
+        boxes = [edges.gaps(of.image.pixels) / (*[of.image.scale] * 4, 1) for of in seen]
+        same += predict(TASK, name, rows(seen, padded(boxes)))
+    return metrics_of(KINDS[TASK].metrics, same)
+
+
+def identifier(picture: Picture) -> str:
+    """By which an image of the test is recognised among those of training: its content."""
+    return sha256(picture.file.read_bytes()).hexdigest()
+
+
+def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
+    """What `ml watch` compares: brightness and boxes, where an answer has them."""
+    answers = [of.answer for of in seen]
+    columns = {name: [of[name] for of in answers] for name in ("gaps", "expected_gaps", "empty")}
+    columns["image/brightness"] = [of.image.brightness for of in seen]
+    losses = [abs(int(str(of.answer["gaps"])) - len(of.picture.boxes)) for of in seen]
+    predictions = {name: ("numeric", values) for name, values in columns.items()}
+    write_reference(folder, digest, {}, predictions, {"gaps": losses})
+
+
+def keep_images(folder: Path, seen: Sequence[Seen]) -> None:
+    """The images that the report draws boxes on: a few of each store, the worst and the best."""
+    folder.mkdir(parents=True, exist_ok=True)
+    apart = [abs(of.detections.expected - len(of.picture.boxes)) for of in seen]
+    order = np.argsort(apart, kind="stable").tolist()
+    chosen = dict.fromkeys([*order[:3], *order[-3:]])
+    for store in sorted({of.picture.store for of in seen}):
+        chosen |= dict.fromkeys(
+            [number for number, of in enumerate(seen) if of.picture.store == store][:2]
+        )
+    for number in chosen:
+        of = seen[number]
+        (folder / f"{of.picture.name}.img").write_bytes(of.picture.file.read_bytes())
+    about = {"worst": [seen[at].picture.name for at in order[-3:]][::-1]}
+    about |= {"best": [seen[at].picture.name for at in order[:3]]}
+    (folder / "chosen.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

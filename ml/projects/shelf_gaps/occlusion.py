@@ -1,0 +1,114 @@
+"""What of an image makes the model say what it says, by painting parts of it over.
+
+The image falls into three regions: inside the boxes that were found, a frame around them, and the
+rest. The model is asked with each subset of them visible; a region's contribution to the expected
+number of gaps is its Shapley value, which adds up exactly to the answer less that to a grey image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import factorial
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
+
+from ml.measures.contributions import Contributions
+from ml.projects.shelf_gaps.detector import Detector
+from ml.projects.shelf_gaps.images import Letterboxed
+
+REGIONS = ("inside the boxes", "around the boxes", "the rest")
+# How wide the frame is, as a share of the image's side, and which boxes count.
+_FRAME, _LEAST_SCORE = 0.08, 0.3
+# The image is painted over with itself, so blurred that no edge is left: another colour is one.
+_BLUR = 0.12
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What each region adds, an image a row, and the share of the image that each takes."""
+
+    contributions: Contributions
+    areas: NDArray[np.float64]
+
+
+def shares(detector: Detector, images: Sequence[Letterboxed]) -> Explained:
+    """The contributions of the regions to the expected number of gaps in each image."""
+    values, areas, error, largest = [], [], 0.0, 1e-9
+    for image in images:
+        regions = _regions(detector, image)
+        hidden = _painted(image.pixels)
+        answers = {
+            visible: _expected(detector, image, hidden, regions, visible)
+            for size in range(len(REGIONS) + 1)
+            for visible in combinations(range(len(REGIONS)), size)
+        }
+        row = [_shapley(answers, number) for number in range(len(REGIONS))]
+        nothing, everything = answers[()], answers[tuple(range(len(REGIONS)))]
+        error = max(error, abs(sum(row) + nothing - everything))
+        largest = max(largest, abs(everything))
+        values.append(row)
+        areas.append([float((regions == number).mean()) for number in range(len(REGIONS))])
+    method = "Shapley values of regions, by occlusion"
+    contributions = Contributions(np.array(values), len(images), method, error / largest)
+    return Explained(contributions, np.array(areas))
+
+
+def heat(detector: Detector, image: Letterboxed, cells: int = 10) -> NDArray[np.float64]:
+    """By how much the expected number of gaps changes where each cell of the image is hidden."""
+    hidden, side = _painted(image.pixels), len(image.pixels)
+    numbers = np.arange(side) * cells // side
+    grid = numbers[:, None] * cells + numbers[None, :]
+    everything = detector.detect(image).expected
+    changes = [
+        everything - _asked(detector, image, np.where((grid == cell)[..., None], hidden, image.pixels))
+        for cell in range(cells * cells)
+    ]
+    return np.array(changes).reshape(cells, cells)
+
+
+def _regions(detector: Detector, image: Letterboxed) -> NDArray[np.int64]:
+    """The number of the region of each pixel."""
+    side = len(image.pixels)
+    regions = np.full((side, side), 2)
+    boxes = detector.detect(image).boxes
+    places = (boxes[boxes[:, 4] >= _LEAST_SCORE, :4] * image.scale).round().astype(int)
+    for margin, number in ((int(_FRAME * side), 1), (0, 0)):
+        for left, above, right, below in places.tolist():
+            rows = slice(max(0, above - margin), below + margin)
+            regions[rows, max(0, left - margin) : right + margin] = number
+    return regions
+
+
+def _painted(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    blurred = Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(_BLUR * len(pixels)))
+    return np.asarray(blurred)
+
+
+def _expected(
+    detector: Detector,
+    image: Letterboxed,
+    hidden: NDArray[np.uint8],
+    regions: NDArray[np.int64],
+    visible: tuple[int, ...],
+) -> float:
+    shown = np.isin(regions, visible)[..., None]
+    return _asked(detector, image, np.where(shown, image.pixels, hidden))
+
+
+def _asked(detector: Detector, image: Letterboxed, pixels: NDArray[np.uint8]) -> float:
+    planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32) / 255
+    return detector.detected(planes, image.scale, image.width, image.height).expected
+
+
+def _shapley(answers: dict[tuple[int, ...], float], number: int) -> float:
+    """The mean of what a region adds over all orders in which regions become visible."""
+    count, total = len(REGIONS), 0.0
+    for before, answer in answers.items():
+        if number not in before:
+            weight = factorial(len(before)) * factorial(count - 1 - len(before)) / factorial(count)
+            total += weight * (answers[tuple(sorted((*before, number)))] - answer)
+    return total

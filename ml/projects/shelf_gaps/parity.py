@@ -1,0 +1,51 @@
+"""Whether the exported network says what the original says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torchvision.ops import box_iou
+
+from ml.projects.shelf_gaps.detector import Detector
+from ml.projects.shelf_gaps.images import Letterboxed
+from ml.projects.shelf_gaps.network import OneImage
+
+# A box of the original is matched by one that overlaps it so much with a score so near.
+OVERLAP, SCORE = 0.99, 1e-3
+
+
+def agreement(network: nn.Module, detector: Detector, images: Sequence[Letterboxed]) -> float:
+    """The share of the original's boxes that the export matches, each by a box of its own, of
+    whichever has more boxes; 1 where neither has one.
+    """
+    one = OneImage(network)
+    matched = total = 0
+    for image in images:
+        planes = image.planes()
+        with torch.inference_mode():
+            boxes, scores, _ = one(torch.from_numpy(planes))
+        original = torch.cat([boxes, scores[:, None]], dim=1).double().numpy()
+        exported = detector.detected(planes, 1.0, detector.size, detector.size).boxes
+        matched += matches(original, exported)
+        # A box that the export has besides counts against it as one that it lacks.
+        total += max(len(original), len(exported))
+    return matched / total if total else 1.0
+
+
+def matches(original: NDArray[np.float64], exported: NDArray[np.float64]) -> int:
+    """How many boxes (n, 5) of the one have their own in the other."""
+    if not len(original) or not len(exported):
+        return 0
+    overlaps = box_iou(torch.from_numpy(original[:, :4]), torch.from_numpy(exported[:, :4])).numpy()
+    near = np.abs(original[:, None, 4] - exported[None, :, 4]) <= SCORE
+    good, taken, count = (overlaps >= OVERLAP) & near, np.zeros(len(exported), dtype=bool), 0
+    for row in good:
+        free = np.flatnonzero(row & ~taken)
+        if len(free):
+            taken[free[0]] = True
+            count += 1
+    return count

@@ -1,0 +1,108 @@
+"""Batches of pictures for the network, and the changes by which training sees each one anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ml.projects.shelf_gaps.dataset import Picture, Sample
+
+Rows = dict[str, NDArray[np.generic]]
+# So many gaps of a picture are taught.
+MOST_GAPS = 40
+# Padding: no gap.
+_NOTHING = -1.0
+
+
+class Pictures:
+    """What `Batches` draws from: pixels, boxes (padded) and gaps, the number of each pixel's gap."""
+
+    def __init__(self, pictures: Sequence[Picture], size: int) -> None:
+        self._pictures, self._size = pictures, size
+
+    def __len__(self) -> int:
+        return len(self._pictures)
+
+    def take(self, rows: NDArray[np.int64]) -> Rows:
+        """Those pictures, decoded."""
+        samples = [self._pictures[row].sample(self._size) for row in rows.tolist()]
+        return {
+            "pixels": np.stack([of.pixels for of in samples]),
+            "boxes": np.stack([_padded(of.boxes[:MOST_GAPS]) for of in samples]),
+            "gaps": np.stack([_numbered(of) for of in samples]),
+        }
+
+
+def changed(rows: Rows, random: np.random.Generator) -> Rows:
+    """Each picture mirrored or not, a part of it enlarged, under another light and colour."""
+    pixels, boxes, gaps = rows["pixels"].copy(), rows["boxes"].copy(), rows["gaps"].copy()
+    for number in range(len(pixels)):
+        if random.random() < 0.5:
+            pixels[number], gaps[number] = pixels[number, :, ::-1], gaps[number, :, ::-1]
+            boxes[number] = _mirrored(boxes[number], pixels.shape[2])
+        if random.random() < 0.5:
+            _enlarge(pixels[number], boxes[number], gaps[number], random)
+        colours = random.uniform(0.8, 1.25, 3) * random.uniform(0.5, 1.6)
+        lit = (pixels[number] - 128.0) * random.uniform(0.7, 1.3) + 128.0
+        pixels[number] = np.clip(lit * colours, 0, 255).astype(np.uint8)
+    return {"pixels": pixels, "boxes": boxes, "gaps": gaps}
+
+
+def network_batch(batch: dict[str, Tensor]) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    """Images from 0 to 1 and targets as torchvision's networks take them."""
+    images = list(batch["pixels"].permute(0, 3, 1, 2).float() / 255)
+    targets = []
+    for boxes, gaps in zip(batch["boxes"], batch["gaps"], strict=True):
+        numbers = (boxes[:, 0] != _NOTHING).nonzero()[:, 0]
+        targets.append(
+            {
+                "boxes": boxes[numbers].float(),
+                "labels": torch.ones(len(numbers), dtype=torch.int64, device=boxes.device),
+                "masks": (gaps == numbers[:, None, None] + 1).to(torch.uint8),
+            }
+        )
+    return images, targets
+
+
+def _numbered(sample: Sample) -> NDArray[np.uint8]:
+    gaps = np.zeros(sample.pixels.shape[:2], dtype=np.uint8)
+    for number, mask in enumerate(sample.masks[:MOST_GAPS], start=1):
+        gaps[mask > 0] = number
+    return gaps
+
+
+def _padded(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.concatenate([boxes, np.full((MOST_GAPS - len(boxes), 4), _NOTHING)])
+
+
+def _mirrored(boxes: NDArray[np.generic], width: int) -> NDArray[np.generic]:
+    mirrored = np.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], axis=1)
+    return np.where(boxes[:, :1] == _NOTHING, _NOTHING, mirrored)
+
+
+def _enlarge(
+    pixels: NDArray[np.generic],
+    boxes: NDArray[np.generic],
+    gaps: NDArray[np.generic],
+    random: np.random.Generator,
+) -> None:
+    """A part as large as 0.65 to 1 of the sides fills the picture; gaps that are cut to less than
+    a third, or to a few pixels, are none.
+    """
+    side = len(pixels)
+    part = int(side * random.uniform(0.65, 1.0))
+    left, above = random.integers(0, side - part + 1, 2).tolist()
+    at = np.arange(side) * part // side
+    pixels[:], gaps[:] = pixels[above + at][:, left + at], gaps[above + at][:, left + at]
+    there = boxes[:, 0] != _NOTHING
+    cut = np.clip((boxes - (left, above, left, above)) * (side / part), 0, side)
+    areas = ((of[:, 2] - of[:, 0]) * (of[:, 3] - of[:, 1]) for of in (cut, boxes * (side / part)))
+    share = next(areas) / np.maximum(next(areas), 1e-9)
+    small = ((cut[:, 2:] - cut[:, :2]) < 4).any(axis=1)
+    stays = there & (share >= 1 / 3) & ~small
+    boxes[:] = np.where(stays[:, None], cut, _NOTHING)
+    gaps[~np.isin(gaps, np.flatnonzero(stays) + 1)] = 0

@@ -1,0 +1,266 @@
+"""Train one Mask R-CNN, choose its epoch by the validation images, and write it as ONNX.
+
+python -m ml.projects.shelf_gaps.train --data DIR --model OUT_DIR [--checkpoints DIR] [--epochs 24 …]
+
+Started again with the same checkpoints it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from ml.measures.detection import padded
+from ml.measures.measurement import Rows, metric_values
+from ml.projects.shelf_gaps.dataset import TRAIN, VALIDATION, Picture, checked, opened
+from ml.projects.shelf_gaps.detector import FILE, Detector
+from ml.projects.shelf_gaps.images import decoded, letterboxed
+from ml.projects.shelf_gaps.network import Network, OneImage, build, export
+from ml.projects.shelf_gaps.parity import agreement
+from ml.projects.shelf_gaps.pictures import Pictures, changed, network_batch
+from ml.toolkit.data.tables import DataRefused
+from ml.toolkit.torch.checkpoints import Checkpoints
+from ml.toolkit.torch.distributed import Metrics, World, distributed
+from ml.toolkit.torch.loading import Batches, Shards
+from ml.toolkit.torch.updates import Precision, Updates
+from ml.toolkit.training.model_folder import seal
+from ml.toolkit.training.timing import latency
+from ml.toolkit.training.tracking import tracking
+
+PRIMARY = "map_50"
+# Of the original's boxes, how many the export has to match (`parity`).
+LEAST_AGREEMENT = 0.99
+# The last so many epochs that were measured tell how steady the training ended.
+STEADY = 3
+_TIMED = 20
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast to learn; each field is an argument, and may be one of a sweep.
+
+    `batch` are the images of a step in all processes. The learning rate rises for `warmup` steps
+    and falls as half a cosine until the end. With `steps` above 0 training ends there, as a try.
+    """
+
+    epochs: int = 24
+    steps: int = 0
+    batch: int = 4
+    learning_rate: float = 0.02
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    warmup: int = 100
+    clip: float = 5.0
+    measure_every: int = 2
+    augment: str = "true"
+    precision: str = "float32"
+
+
+class History:
+    """What validation said so far, and the weights of the best epoch; goes into a checkpoint."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = network
+        self.measured: list[float] = []
+        self.best = copy.deepcopy(network.state_dict())
+
+    def add(self, value: float) -> None:
+        """The primary metric of an epoch; the first of the best ones is chosen."""
+        if not self.measured or value > max(self.measured):
+            self.best = copy.deepcopy(self._network.state_dict())
+        self.measured.append(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"measured": self.measured, "best": self.best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """From a checkpoint."""
+        self.measured, self.best = list(state["measured"]), state["best"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read, check, train, choose, export, compare, save."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument("--model", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--checkpoints", type=Path, help="a folder that survives a restart")
+    parser.add_argument("--seed", type=int, default=0)
+    for kind in (Network, Schedule):
+        for each in fields(kind):
+            name, usual = f"--{each.name.replace('_', '-')}", each.default
+            parser.add_argument(name, type=type(usual), default=usual)
+    options = vars(parser.parse_args(arguments))
+    schedule = Schedule(**{each.name: options[each.name] for each in fields(Schedule)})
+    try:
+        about = Network.of(options)
+        if schedule.epochs < 1 or schedule.measure_every < 1 or schedule.batch < 1:
+            raise ValueError("epochs, batch and measure-every are at least 1")
+        with opened(options["data"]) as splits:
+            checked([*splits[TRAIN], *splits[VALIDATION]])
+            with distributed(options["seed"]) as world, TemporaryDirectory() as passing:
+                folder = options["checkpoints"] or Path(passing)
+                _train(world, about, schedule, splits, folder, options)
+    except DataRefused as error:
+        raise SystemExit(str(error)) from None
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _train(
+    world: World,
+    about: Network,
+    schedule: Schedule,
+    splits: Any,
+    folder: Path,
+    options: dict[str, Any],
+) -> None:
+    network = build(about)
+    model = world.wrap(network)
+    world.seed(options["seed"])
+    batches = Batches(
+        cast(Shards, Pictures(splits[TRAIN], about.size)),
+        world,
+        batch=schedule.batch,
+        seed=options["seed"],
+        block=1,
+        transform=changed if schedule.augment == "true" else None,
+    )
+    optimiser = torch.optim.SGD(
+        (of for of in network.parameters() if of.requires_grad),
+        lr=schedule.learning_rate,
+        momentum=schedule.momentum,
+        weight_decay=schedule.weight_decay,
+    )
+    last = schedule.steps or schedule.epochs * len(batches)
+    rates = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: _rate(step, last, schedule.warmup)
+    )
+    updates = Updates(
+        world,
+        model,
+        optimiser,
+        precision=cast(Precision, schedule.precision),
+        clip=schedule.clip,
+        schedule=rates,
+    )
+    history = History(network)
+    state = {
+        "network": network,
+        "optimiser": optimiser,
+        "rates": rates,
+        "updates": updates,
+        "batches": batches,
+        "history": history,
+    }
+    hyperparameters = {each.name: options[each.name] for each in (*fields(Network), *fields(Schedule))}
+    began = time.perf_counter()
+    with tracking() as tracker, Checkpoints(folder, world, state, every_s=60) as checkpoints:
+        step = checkpoints.restore()
+        if world.first and not step:
+            tracker.parameters({**hyperparameters, "seed": options["seed"]})
+        losses = Metrics(world)
+        while step < last:
+            model.train()
+            for parts in batches:
+                for number, batch in enumerate(parts, start=1):
+                    there = {name: of.to(world.device) for name, of in batch.items()}
+                    images, targets = network_batch(there)
+                    with updates.micro_batch(last=number == len(parts)):
+                        loss = sum(model(images, targets).values())
+                    updates.backward(loss * len(images), len(images))
+                    losses.add("train_loss", float(loss) * len(images), len(images))
+                updates.step()
+                step += 1
+                ended = batches.step == len(batches) or step == last
+                measured = ended and (
+                    step == last or (batches.epoch + 1) % schedule.measure_every == 0
+                )
+                if measured:
+                    logged = {**losses.reduce(), **validation(network, splits[VALIDATION], about)}
+                    history.add(logged[f"{VALIDATION}_{PRIMARY}"])
+                    if world.first:
+                        tracker.metrics(logged, step)
+                        shown = " ".join(f"{name}={value:.4f}" for name, value in logged.items())
+                        print(f"epoch {batches.epoch + 1}, step {step}/{last}: {shown}", flush=True)
+                    model.train()
+                checkpoints.after(step, history.measured[-1] if measured else None)
+                if step == last:
+                    break
+        if not world.first:
+            return
+        network.load_state_dict(history.best)
+        seconds = time.perf_counter() - began
+        facts = {
+            "seed": options["seed"],
+            "seconds": seconds,
+            "hyperparameters": hyperparameters,
+            "measured": history.measured[-STEADY:],
+        }
+        metrics = _save(network.cpu(), about, splits[VALIDATION], options["model"], facts)
+        metrics["training_seconds"] = seconds
+        if len(history.measured) > 1:
+            metrics[f"{VALIDATION}_{PRIMARY}_std"] = float(np.std(facts["measured"], ddof=1))
+        tracker.metrics(metrics, last + 1)
+
+
+def validation(network: nn.Module, pictures: Sequence[Picture], about: Network) -> dict[str, float]:
+    """The metrics of the original network on validation, as `validation_map_50`."""
+    one, device = OneImage(network), next(network.parameters()).device
+    answers, truth = [], []
+    with torch.inference_mode():
+        for picture in pictures:
+            sample = picture.sample(about.size)
+            planes = torch.from_numpy(sample.pixels).to(device).permute(2, 0, 1).float() / 255
+            boxes, scores, _ = one(planes)
+            answers.append(torch.cat([boxes, scores[:, None]], dim=1).double().cpu().numpy())
+            truth.append(sample.boxes)
+    rows = Rows([of.name for of in pictures], truth, padded(answers))
+    return {f"{VALIDATION}_{name}": of for name, of in metric_values("detection", rows).items()}
+
+
+def _save(
+    network: nn.Module,
+    about: Network,
+    pictures: Sequence[Picture],
+    folder: Path,
+    facts: dict[str, Any],
+) -> dict[str, float]:
+    """Write the model, compare it with the original on validation, and time it.
+
+    Ends the program where the export finds something else than the original.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    export(network, about.size, folder / FILE)
+    digest = seal(folder, facts)
+    detector = Detector(folder)
+    images = [letterboxed(decoded(of.file.read_bytes(), about.size), about.size) for of in pictures]
+    share = agreement(network, detector, images)
+    if share < LEAST_AGREEMENT:
+        raise SystemExit(
+            f"error[export-differs]: ONNX Runtime gives {share:.2%} of the boxes of the network\n"
+            f"  expected: at least {LEAST_AGREEMENT:.0%}, by IoU ≥ 0.99 and scores within 0.001\n"
+            "  hint: without --precision float16 and with the locked packages they agree"
+        )
+    print(f"model {folder} {digest}: the export has {share:.2%} of the network's boxes")
+    timed = latency(detector.detect, images[:_TIMED]).as_metrics()
+    return {"export_agreement": share, **timed}
+
+
+def _rate(step: int, last: int, warmup: int) -> float:
+    rising = min(1.0, (step + 1) / max(1, min(warmup, last // 4)))
+    return rising * 0.5 * (1 + float(np.cos(np.pi * min(1.0, step / last))))
+
+
+if __name__ == "__main__":
+    main()
