@@ -66,8 +66,8 @@ $(VENV)/torch.stamp: $(LOCKS)/torch.txt $(VENV)/main.stamp
 	@$(INSTALL) $(if $(PIP_FIND_LINKS),,--torch-backend auto) -r $<
 	@touch $@
 
-# torchvision of the same build as torch; where that comes from a folder, PyPI's is one for CUDA, and
-# without its packages: ml/projects/shelf_gaps/operators.py.
+# torchvision of the same build as torch. Where torch comes from a folder, PyPI's is for CUDA: without
+# its packages, and a project registers the operators that it cannot load.
 $(VENV)/images.stamp: $(LOCKS)/images.txt $(VENV)/torch.stamp
 	@$(INSTALL) $(if $(PIP_FIND_LINKS),--no-deps,--torch-backend auto) -r $<
 	@touch $@

@@ -1,5 +1,5 @@
 # What is needed to work on the framework itself; a thin fork does not have it.
-TESTED += torch $(VENV)/actionlint.stamp $(VENV)/checkov.stamp $(VENV)/update.stamp
+TESTED += images $(VENV)/actionlint.stamp $(VENV)/checkov.stamp $(VENV)/update.stamp
 
 # Azure Storage for the tests, which runs on Node.js: the machine's, or one from a wheel.
 $(VENV)/azurite.stamp: tests/stand_ins/azurite/package-lock.json $(VENV)/dev.stamp

@@ -86,10 +86,17 @@ def certain(text: str) -> int:
 
 
 def matches(expected: Sequence[str], predicted: Sequence[str]) -> Matches:
-    """The boxes of the images beside their objects; ModuleNotFoundError without pycocotools."""
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
-
+    """The boxes of the images beside their objects; ends the program where pycocotools is not
+    installed.
+    """
+    try:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+    except ModuleNotFoundError:
+        raise SystemExit(
+            "error[not-installed]: boxes are compared by pycocotools, which is not installed\n"
+            "  hint: make images"
+        ) from None
     truth, answers = [read(of, 4) for of in expected], [read(of, 5) for of in predicted]
     with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
         data = [COCO(), COCO()]
@@ -138,14 +145,19 @@ def average_precisions(of: Matches, times: Values) -> Values:
     result = np.zeros((len(times), len(OVERLAPS)))
     weights = times.take(of.image, axis=1)
     every = np.maximum(weights.cumsum(axis=1), 1.0)
-    for at, right in enumerate(of.right if of.right.size else ()):
-        hits = (weights * right).cumsum(axis=1)
+    for at, right in enumerate(of.right):
+        # Recall rises at boxes that are right alone.
+        columns = np.flatnonzero(right)
+        if not len(columns):
+            continue
+        hits = weights[:, columns].cumsum(axis=1)
         # The best precision at this recall or a higher one.
-        precision = np.maximum.accumulate((hits / every)[:, ::-1], axis=1)[:, ::-1]
-        for draw, (hit, count) in enumerate(zip(hits, objects, strict=True)):
+        precision = hits / every[:, columns]
+        precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+        for draw, (hit, count) in enumerate(zip(hits, objects.tolist(), strict=True)):
             if count:
                 first = np.searchsorted(hit / count, RECALLS, side="left")
-                reached = first[first < hits.shape[1]]
+                reached = first[first < len(columns)]
                 result[draw, at] = precision[draw, reached].sum() / len(RECALLS)
     result[objects == 0] = np.nan
     return result

@@ -237,7 +237,7 @@ def checked(pictures: Sequence[Picture]) -> None:
             expected = f"a whole image: {', '.join(FORMATS)}"
             findings.append(Finding("wrong-image", picture.file, 0, error.found, expected))
             continue
-        if len(picture.boxes) and (picture.boxes.max(axis=0)[2:] > image.size).any():
+        if len(picture.boxes) and (picture.boxes.max(axis=0)[2:] > (image.width, image.height)).any():
             found = f"a box outside of {image.width} × {image.height} pixels"
             findings.append(Finding("wrong-annotation", picture.file, 0, found, "boxes inside"))
     if findings:

@@ -22,6 +22,7 @@ MOST_PIXELS = 40_000_000
 # Of a side. Below it a shelf shows nothing.
 LEAST_PIXELS = 32
 FORMATS = ("JPEG", "PNG", "WEBP")
+_ORIENTATION = 0x0112  # EXIF's tag
 # What an image that is not square is filled up with.
 _GREY = 114
 
@@ -45,6 +46,15 @@ class Letterboxed:
         return np.ascontiguousarray(self.pixels.transpose(2, 0, 1), dtype=np.float32) / 255
 
 
+@dataclass(frozen=True)
+class Upright:
+    """A decoded image in RGB, perhaps smaller than it was sent; `width` and `height` are as sent."""
+
+    image: Image.Image
+    width: int
+    height: int
+
+
 def of_base64(text: str) -> bytes:
     """The bytes of an image in base64; BadRequest for other text."""
     if len(text) > MOST_BYTES * 4 // 3 + 4:
@@ -55,8 +65,8 @@ def of_base64(text: str) -> bytes:
         raise BadRequest("image", "no base64", "the bytes of an image file in base64") from None
 
 
-def decoded(content: bytes, size: int = 0) -> Image.Image:
-    """The image upright and in RGB; with `size` a large JPEG is decoded no larger than needed.
+def decoded(content: bytes, size: int = 0) -> Upright:
+    """The image; with `size` a large JPEG is decoded no larger than that square needs.
 
     Raises BadRequest: too many bytes or pixels (before they are decoded), too few, another format,
     content that ends early or is damaged.
@@ -67,11 +77,14 @@ def decoded(content: bytes, size: int = 0) -> Image.Image:
     try:
         # The head alone: pixels are read by `load`.
         image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
-        _check_size(*image.size)
+        width, height = image.size
+        _check_size(width, height)
         if size:
             image.draft("RGB", (2 * size, 2 * size))
         image.load()
-        return ImageOps.exif_transpose(image).convert("RGB")
+        if image.getexif().get(_ORIENTATION, 1) >= 5:  # a camera that was held upright
+            width, height = height, width
+        return Upright(ImageOps.exif_transpose(image).convert("RGB"), width, height)
     except Image.DecompressionBombError:
         raise BadRequest("image", "too many pixels", f"at most {MOST_PIXELS}") from None
     except BadRequest:
@@ -82,15 +95,16 @@ def decoded(content: bytes, size: int = 0) -> Image.Image:
         raise BadRequest("image", kind, expected) from None
 
 
-def letterboxed(image: Image.Image, size: int) -> Letterboxed:
+def letterboxed(upright: Upright, size: int) -> Letterboxed:
     """The whole image in a square of so many pixels a side, its longer side as long as that."""
-    scale = size / max(image.size)
-    width, height = (max(1, round(side * scale)) for side in image.size)
+    sides = (upright.width, upright.height)
+    scale = size / max(sides)
+    width, height = (max(1, round(side * scale)) for side in sides)
     square = Image.new("RGB", (size, size), (_GREY,) * 3)
-    square.paste(image.resize((width, height), Image.Resampling.BILINEAR), (0, 0))
+    square.paste(upright.image.resize((width, height), Image.Resampling.BILINEAR), (0, 0))
     pixels = np.asarray(square)
     luminance = pixels[:height, :width].mean(axis=(0, 1)) @ (0.299, 0.587, 0.114) / 255
-    return Letterboxed(pixels, scale, *image.size, round(float(luminance), 6))
+    return Letterboxed(pixels, scale, *sides, round(float(luminance), 6))
 
 
 def _check_size(width: int, height: int) -> None:

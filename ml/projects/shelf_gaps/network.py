@@ -5,6 +5,7 @@ It takes square images of one size (`images.letterboxed`), so nothing in it is r
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -128,7 +129,9 @@ class OneImage(nn.Module):
 
 def export(network: MaskRCNN, size: int, file: Path) -> None:
     """Write the network as ONNX, of standard operators alone (RoiAlign, NonMaxSuppression)."""
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        # Of what a trace may miss; `parity` looks whether it has.
+        warnings.simplefilter("ignore")
         torch.onnx.export(
             OneImage(network),
             (torch.rand(3, size, size),),

@@ -1,6 +1,6 @@
 """Train one Mask R-CNN, choose its epoch by the validation images, and write it as ONNX.
 
-python -m ml.projects.shelf_gaps.train --data DIR --model OUT_DIR [--checkpoints DIR] [--epochs 24 …]
+python -m ml.projects.shelf_gaps.train --data DIR --model OUT_DIR [--checkpoints DIR] [--epochs 16 …]
 
 Started again with the same checkpoints it goes on where it was.
 """
@@ -51,9 +51,10 @@ class Schedule:
 
     `batch` are the images of a step in all processes. The learning rate rises for `warmup` steps
     and falls as half a cosine until the end. With `steps` above 0 training ends there, as a try.
+    Validation is measured every `measure_every` epochs and at the end, of a try in its middle too.
     """
 
-    epochs: int = 24
+    epochs: int = 16
     steps: int = 0
     batch: int = 4
     learning_rate: float = 0.02
@@ -182,9 +183,9 @@ def _train(
                     losses.add("train_loss", float(loss) * len(images), len(images))
                 updates.step()
                 step += 1
-                ended = batches.step == len(batches) or step == last
-                measured = ended and (
-                    step == last or (batches.epoch + 1) % schedule.measure_every == 0
+                ended = batches.step == len(batches)
+                measured = step in (last, schedule.steps // 2) or (
+                    ended and (batches.epoch + 1) % schedule.measure_every == 0
                 )
                 if measured:
                     logged = {**losses.reduce(), **validation(network, splits[VALIDATION], about)}
