@@ -22,8 +22,8 @@ TESTS = (
     "tests/projects",
     "tests/cli/test_costs.py",
 )
-# An example by its name; the other one by its package, since its name is a word that tests use.
-NAMED = re.compile(r"faq_matching|ml\.projects\.fraud")
+# An example by its name; others by their packages, since their names are words that tests use.
+NAMED = re.compile(r"faq_matching|ml\.projects\.(fraud|shelf)")
 GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ml.cli.app import main
 from ml.cli.commands.serving import answer_texts
+from ml.release.rollout.invoke import Reply
 
 ENTRY = {"rank": 1, "score": 0.5, "question": "how?", "answer": "so"}
 
@@ -50,3 +53,29 @@ def test_a_name_that_is_a_path_is_refused(
     assert ending.value.code == 2 and "cannot name an endpoint" in message
     assert "\x1b" not in message
     assert {path.name for path in tmp_path.rglob("*")} <= {"a", "home", "mlflow.db", ".store.lock"}
+
+
+def test_a_file_is_sent_as_its_content_in_base64(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the one text of the sample; a file that is not there ends with exit code 2."""
+    image, sent = tmp_path / "shelf.jpg", []
+    image.write_bytes(b"\xff\xd8 a picture")
+
+    def of_text(name: str, text: str, endpoints: object) -> dict[str, str]:
+        sent.append((name, text))
+        return {"image": text}
+
+    def ask(name: str, request: object, endpoints: object) -> Reply:
+        return Reply({"gaps": 2}, "7", SimpleNamespace(url="here"), started=False)  # type: ignore[arg-type]
+
+    monkeypatch.setenv("MLOPS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("ml.release.rollout.invoke.of_text", of_text)
+    monkeypatch.setattr("ml.release.rollout.invoke.ask", ask)
+    with pytest.raises(SystemExit) as ending:
+        main(["invoke", "shelf-gaps", "--file", str(image)])
+    assert not ending.value.code and json.loads(capsys.readouterr().out) == {"gaps": 2}
+    assert sent == [("shelf-gaps", base64.b64encode(image.read_bytes()).decode())]
+    with pytest.raises(SystemExit) as ending:
+        main(["invoke", "shelf-gaps", "--file", str(tmp_path / "none.jpg")])
+    assert ending.value.code == 2 and "error[no-file]" in capsys.readouterr().err

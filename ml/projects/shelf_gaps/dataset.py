@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ml.projects.shelf_gaps.images import FORMATS, decoded, letterboxed
+from ml.projects.shelf_gaps.images import FORMATS, decoded, letterboxed, planes_of
 from ml.projects.shelf_gaps.shelves import shelves
 from ml.serving.scoring.messages import BadRequest
 from ml.toolkit.data.tables import DataRefused, Finding
@@ -83,6 +83,11 @@ class Sample:
     masks: NDArray[np.uint8]
     scale: float
     brightness: float
+
+    @property
+    def planes(self) -> NDArray[np.float32]:
+        """As the network takes the image."""
+        return planes_of(self.pixels)
 
     @property
     def lighting(self) -> str:

@@ -43,7 +43,7 @@ class Letterboxed:
 
     def planes(self) -> NDArray[np.float32]:
         """As the network takes it: (3, size, size), from 0 to 1."""
-        return np.ascontiguousarray(self.pixels.transpose(2, 0, 1), dtype=np.float32) / 255
+        return planes_of(self.pixels)
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class Upright:
     image: Image.Image
     width: int
     height: int
+
+
+def planes_of(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """(size, size, 3) from 0 to 255 → (3, size, size) from 0 to 1."""
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32) / np.float32(255)
 
 
 def of_base64(text: str) -> bytes:

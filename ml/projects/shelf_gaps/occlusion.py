@@ -18,7 +18,7 @@ from PIL import Image, ImageFilter
 
 from ml.measures.contributions import Contributions
 from ml.projects.shelf_gaps.detector import Detector
-from ml.projects.shelf_gaps.images import Letterboxed
+from ml.projects.shelf_gaps.images import Letterboxed, planes_of
 
 REGIONS = ("inside the boxes", "around the boxes", "the rest")
 # How wide the frame is, as a share of the image's side, and which boxes count.
@@ -100,8 +100,7 @@ def _expected(
 
 
 def _asked(detector: Detector, image: Letterboxed, pixels: NDArray[np.uint8]) -> float:
-    planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32) / 255
-    return detector.detected(planes, image.scale, image.width, image.height).expected
+    return detector.detected(planes_of(pixels), image.scale, image.width, image.height).expected
 
 
 def _shapley(answers: dict[tuple[int, ...], float], number: int) -> float:

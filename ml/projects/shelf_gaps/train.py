@@ -180,7 +180,7 @@ def _train(
                     with updates.micro_batch(last=number == len(parts)):
                         loss = sum(model(images, targets).values())
                     updates.backward(loss * len(images), len(images))
-                    losses.add("train_loss", float(loss) * len(images), len(images))
+                    losses.add("train_loss", float(loss.detach()) * len(images), len(images))
                 updates.step()
                 step += 1
                 ended = batches.step == len(batches)
@@ -222,8 +222,7 @@ def validation(network: nn.Module, pictures: Sequence[Picture], about: Network) 
     with torch.inference_mode():
         for picture in pictures:
             sample = picture.sample(about.size)
-            planes = torch.from_numpy(sample.pixels).to(device).permute(2, 0, 1).float() / 255
-            boxes, scores, _ = one(planes)
+            boxes, scores, _ = one(torch.from_numpy(sample.planes).to(device))
             answers.append(torch.cat([boxes, scores[:, None]], dim=1).double().cpu().numpy())
             truth.append(sample.boxes)
     rows = Rows([of.name for of in pictures], truth, padded(answers))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -39,13 +40,31 @@ SCORES: dict[Task, np.ndarray] = {
     "binary": RNG.random(COUNT),
     "regression": 1e4 * RNG.normal(size=COUNT),
     "multiclass": RNG.dirichlet(np.ones(3), COUNT),
+    # Two boxes an image, of the first three none.
+    "detection": np.concatenate(
+        [
+            np.full((3, 2, 5), np.nan),
+            np.tile([[1, 2, 30, 40, 0.9], [5, 5, 60, 80, 0.4]], (COUNT - 3, 1, 1)),
+        ]
+    ),
 }
 PRIMARY: dict[Task, str] = {"binary": "brier", "multiclass": "accuracy", "regression": "mae"}
+PRIMARY["detection"] = "map_50"
 LABELS: dict[Task, Any] = {
     "binary": np.arange(COUNT) % 2,
     "regression": SCORES["regression"] + 1,
     "multiclass": np.array(CLASSES)[np.arange(COUNT) % 3],
+    "detection": [np.array([[1.0, 2.0, 30.0, 41.0]])] * COUNT,
 }
+TASKS = [
+    pytest.param(
+        task,
+        marks=pytest.mark.skipif(
+            task == "detection" and not find_spec("pycocotools"), reason="make images"
+        ),
+    )
+    for task in SCORES
+]
 
 
 def written(folder: Path, task: Task) -> Evaluation:
@@ -66,7 +85,7 @@ def written(folder: Path, task: Task) -> Evaluation:
         model="tiny",
         digest="sha256:" + "a" * 64,
         classes=CLASSES if task in ("multiclass", "ranking") else (),
-        baseline={} if task == "ranking" else None,
+        baseline={} if task in ("ranking", "detection") else None,
     )
     return read_evaluation(folder)
 
@@ -74,6 +93,8 @@ def written(folder: Path, task: Task) -> Evaluation:
 def answer(task: Task, at: int) -> Any:
     """What a table's endpoint says of a row."""
     of = SCORES[task][at]
+    if task == "detection":
+        return {"predictions": [of[~np.isnan(of[:, 4])].tolist()]}
     if task != "multiclass":
         return {"predictions": [float(of)]}
     label = CLASSES[int(of.argmax())]
@@ -94,7 +115,7 @@ def asked(task: Task, change: Callable[[dict[str, Any]], object] = lambda of: No
     return ask
 
 
-@pytest.mark.parametrize("task", SCORES)
+@pytest.mark.parametrize("task", TASKS)
 def test_the_same_answers(task: Task, tmp_path: Path) -> None:
     """Every row is asked, and none differs, but by rounding."""
     asks = examination(tmp_path, written(tmp_path, task), "predictions/0")
@@ -127,6 +148,25 @@ OTHERS: list[tuple[Task, Callable[[dict[str, Any]], object], float]] = [
     ("multiclass", lambda of: {**of, "probabilities": [[1.0]]}, 1),
     ("multiclass", lambda of: {**of, "classes": ["a", "b", "c"]}, 1),
 ]
+BOXES: list[tuple[Callable[[dict[str, Any]], object], float]] = [
+    (lambda of: {"predictions": [[[1, 2, 30, 40, 0.8], [5, 5, 60, 80, 0.4]]]}, 0.1),
+    (lambda of: {"predictions": [[[1, 2, 30, 48, 0.9], [5, 5, 60, 80, 0.4]]]}, 0.1),
+    (lambda of: {"predictions": [of["predictions"][0][:1]]}, 1),
+    (lambda of: {"predictions": [[]]}, 1),
+    (lambda of: {"predictions": [3]}, 1),
+    (lambda of: {"predictions": [[[1, 2, 30, 40]] * 2]}, 1),
+    (lambda of: {"predictions": [[[1, 2, "x", 40, 0.9]]]}, 1),
+    (lambda of: {"predictions": []}, 1),
+]
+
+
+@pytest.mark.parametrize(("change", "least"), BOXES)
+def test_other_boxes(
+    change: Callable[[dict[str, Any]], object], least: float, tmp_path: Path
+) -> None:
+    """Scores by their difference, places by the size of what is in the image, one missing as 1."""
+    pytest.importorskip("pycocotools", reason="make images")
+    test_another_answer("detection", change, least, tmp_path)
 
 
 @pytest.mark.parametrize(("task", "change", "least"), OTHERS)
