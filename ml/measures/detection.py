@@ -1,10 +1,10 @@
-"""Boxes in images: which of a model's boxes are right, by pycocotools, and the precision that follows.
+"""Boxes in images: which of a model's boxes are right, by pycocotools, and how precise that is.
 
 An image is a unit. Its right answer is its boxes, `[[x1, y1, x2, y2], …]` in pixels; what was
-predicted is boxes with scores, `[[x1, y1, x2, y2, score], …]`. Both stand in predictions.csv as JSON.
-The matching is COCO's (https://cocodataset.org/#detection-eval): up to 100 boxes an image, each to
-the object that it overlaps most and no better box has. The average precision is its mean at 101
-recalls.
+predicted is boxes with scores, `[[x1, y1, x2, y2, score], …]`. Both stand in predictions.csv, as
+JSON. The matching is COCO's (https://cocodataset.org/#detection-eval): up to 100 boxes an image,
+each to the object that it overlaps most and no better box has. The average precision is its mean at
+101 recalls.
 """
 
 from __future__ import annotations

@@ -46,9 +46,10 @@ class Answers:
 
     ranking: `rank` of the right answer, from 1. binary: `expected` and `predicted` are "0" or "1",
     `score` is the probability of "1". multiclass: labels, and the probability that the right one
-    was given. regression: numbers as text. detection: boxes as text (`ml.measures.detection`). To a metric of the project's own the labels of binary
-    and the numbers of regression are numbers. `own` has what those metrics gave each unit:
-    (rows, 1), or (rows, 2) with a weight.
+    was given. regression: numbers as text. detection: boxes as text (`ml.measures.detection`), and
+    the sum of their scores. To a metric of the project's own the labels of binary and the numbers
+    of regression are numbers. `own` has what those metrics gave each unit: (rows, 1), or (rows, 2)
+    with a weight.
     """
 
     expected: NDArray[Any]

@@ -341,7 +341,9 @@ KINDS: Mapping[Task, Kind] = {
         fault=_boxes_fault,
         seen="numeric",
         prediction=lambda row: row.score,
-        loss=lambda row: abs(detection.certain(row.predicted) - len(detection.read(row.expected, 4))),
+        loss=lambda row: abs(
+            detection.certain(row.predicted) - len(detection.read(row.expected, 4))
+        ),
     ),
 }
 # Of every kind: no metric of a project's own has one of these names, of which gates.yml says what

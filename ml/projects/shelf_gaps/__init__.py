@@ -1,0 +1,1 @@
+"""Empty places on images of shelves, by Mask R-CNN."""

@@ -9,8 +9,8 @@
 Or a folder with `recipe.json`, from which such a folder is drawn (`shelves`):
 `{"seed": 0, "size": 160, "stores": {"north": 25, …}}`.
 
-A store is in one split, by a hash of its name: it stays there when others are added, and no store of
-the test is known to a model.
+A store is in one split, by a hash of its name: it stays there when others are added, and no store
+of the test is known to a model.
 """
 
 from __future__ import annotations
@@ -242,7 +242,10 @@ def checked(pictures: Sequence[Picture]) -> None:
             expected = f"a whole image: {', '.join(FORMATS)}"
             findings.append(Finding("wrong-image", picture.file, 0, error.found, expected))
             continue
-        if len(picture.boxes) and (picture.boxes.max(axis=0)[2:] > (image.width, image.height)).any():
+        if (
+            len(picture.boxes)
+            and (picture.boxes.max(axis=0)[2:] > (image.width, image.height)).any()
+        ):
             found = f"a box outside of {image.width} × {image.height} pixels"
             findings.append(Finding("wrong-annotation", picture.file, 0, found, "boxes inside"))
     if findings:

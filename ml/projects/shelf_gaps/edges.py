@@ -1,8 +1,8 @@
 """A detector that learns nothing: shelves by their boards, gaps by the want of edges.
 
-The baseline that a first model has to beat. A board is a long bright edge across the image; between
-two of them, what has few edges and looks like the strip under the upper board (where the back of the
-shelf always shows: the template) is a gap.
+The baseline that a first model has to beat. A board is a long bright edge across the image. Between
+two of them, what has few edges and looks like the strip under the upper board is a gap: there the
+back of the shelf always shows (the template).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Letterboxed:
 
 @dataclass(frozen=True)
 class Upright:
-    """A decoded image in RGB, perhaps smaller than it was sent; `width` and `height` are as sent."""
+    """A decoded image in RGB, perhaps smaller than it was: `width` and `height` are as sent."""
 
     image: Image.Image
     width: int

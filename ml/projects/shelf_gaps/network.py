@@ -54,7 +54,9 @@ class Network:
 
     def __post_init__(self) -> None:
         if len(_numbers(self.anchors)) != LEVELS:
-            raise ValueError(f"anchors {self.anchors}, expected {LEVELS} sizes such as 8-16-32-64-128")
+            raise ValueError(
+                f"anchors {self.anchors}, expected {LEVELS} sizes such as 8-16-32-64-128"
+            )
         if not all(of > 0 for of in (*_numbers(self.anchors), *_numbers(self.ratios))):
             raise ValueError(f"anchors {self.anchors} and ratios {self.ratios}, expected above 0")
         if self.size % 32 or not 64 <= self.size <= 2048:

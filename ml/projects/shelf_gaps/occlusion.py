@@ -64,7 +64,8 @@ def heat(detector: Detector, image: Letterboxed, cells: int = 10) -> NDArray[np.
     grid = numbers[:, None] * cells + numbers[None, :]
     everything = detector.detect(image).expected
     changes = [
-        everything - _asked(detector, image, np.where((grid == cell)[..., None], hidden, image.pixels))
+        everything
+        - _asked(detector, image, np.where((grid == cell)[..., None], hidden, image.pixels))
         for cell in range(cells * cells)
     ]
     return np.array(changes).reshape(cells, cells)

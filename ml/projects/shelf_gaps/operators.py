@@ -147,7 +147,9 @@ def _register() -> torch.library.Library | None:
     library.impl("roi_align", roi_align, "CompositeImplicitAutograd")
     # Both modules ask for the library before they call an operator. By name: in `torchvision.ops`
     # a function hides the module `roi_align`.
-    for module in map(importlib.import_module, ("torchvision.ops.boxes", "torchvision.ops.roi_align")):
+    for module in map(
+        importlib.import_module, ("torchvision.ops.boxes", "torchvision.ops.roi_align")
+    ):
         vars(module).update(_assert_has_ops=_pass, _has_ops=_are_there)
     return library
 

@@ -19,7 +19,7 @@ _NOTHING = -1.0
 
 
 class Pictures:
-    """What `Batches` draws from: pixels, boxes (padded) and gaps, the number of each pixel's gap."""
+    """What `Batches` draws from: pixels, boxes (padded), and gaps: which gap each pixel is of."""
 
     def __init__(self, pictures: Sequence[Picture], size: int) -> None:
         self._pictures, self._size = pictures, size
@@ -80,7 +80,9 @@ def _padded(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _mirrored(boxes: NDArray[np.generic], width: int) -> NDArray[np.generic]:
-    mirrored = np.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], axis=1)
+    mirrored = np.stack(
+        [width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], axis=1
+    )
     return np.where(boxes[:, :1] == _NOTHING, _NOTHING, mirrored)
 
 

@@ -1,6 +1,6 @@
 """Train one Mask R-CNN, choose its epoch by the validation images, and write it as ONNX.
 
-python -m ml.projects.shelf_gaps.train --data DIR --model OUT_DIR [--checkpoints DIR] [--epochs 16 …]
+python -m ml.projects.shelf_gaps.train --data DIR --model OUT_DIR [--epochs 16 …]
 
 Started again with the same checkpoints it goes on where it was.
 """
@@ -164,7 +164,9 @@ def _train(
         "batches": batches,
         "history": history,
     }
-    hyperparameters = {each.name: options[each.name] for each in (*fields(Network), *fields(Schedule))}
+    hyperparameters = {
+        each.name: options[each.name] for each in (*fields(Network), *fields(Schedule))
+    }
     began = time.perf_counter()
     with tracking() as tracker, Checkpoints(folder, world, state, every_s=60) as checkpoints:
         step = checkpoints.restore()

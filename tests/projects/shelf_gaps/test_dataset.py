@@ -114,7 +114,10 @@ BROKEN = [
     (lambda of: (of / "Annotations/castle1.xml").unlink(), "No such file"),
     (lambda of: (of / "Annotations/castle1.xml").write_text(ANNOTATION.format(99)), "xmin < xmax"),
     (lambda of: (of / "Annotations/castle1.xml").write_text(ANNOTATION.format("x")), "bndbox"),
-    (lambda of: (of / "Annotations/castle1.xml").write_text(ANNOTATION.format("nan")), "xmin < xmax"),
+    (
+        lambda of: (of / "Annotations/castle1.xml").write_text(ANNOTATION.format("nan")),
+        "xmin < xmax",
+    ),
     (lambda of: (of / "JPEGImages/castle1.jpg").unlink(), "no castle1"),
     (unlisted, "no image is of the test"),
     (twice, "castle1 is of castle too"),
@@ -131,7 +134,9 @@ def test_what_is_wrong_with_a_folder(voc: Path, change: object, told: str) -> No
     assert told in str(refused.value) and "expected: " in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"seed": 0}', '{"seed":0,"size":64,"stores":{"a":"b"}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"seed": 0}', '{"seed":0,"size":64,"stores":{"a":"b"}}']
+)
 def test_what_is_no_recipe(tmp_path: Path, text: str) -> None:
     """A sentence with an example."""
     (tmp_path / "recipe.json").write_text(text)

@@ -115,7 +115,7 @@ def test_a_large_jpeg_is_decoded_smaller() -> None:
 
 
 def test_a_letterbox() -> None:
-    """The longer side fills the square, the rest of it is grey; brightness is of the image alone."""
+    """The longer side fills the square, the rest is grey; brightness is of the image alone."""
     white = letterboxed(Upright(Image.new("RGB", (200, 100), "white"), 200, 100), 160)
     assert white.pixels.shape == (160, 160, 3) and white.scale == 0.8
     assert (white.pixels[:80] == 255).all() and (white.pixels[80:] == 114).all()
@@ -126,7 +126,9 @@ def test_a_letterbox() -> None:
     assert letterboxed(strip, 64).pixels.shape == (64, 64, 3)
 
 
-@pytest.mark.parametrize("text", ["not base64!", "YWJ", "ü", "A" * (images.MOST_BYTES * 4 // 3 + 8)])
+@pytest.mark.parametrize(
+    "text", ["not base64!", "YWJ", "ü", "A" * (images.MOST_BYTES * 4 // 3 + 8)]
+)
 def test_other_text_is_no_base64(text: str) -> None:
     """Refused before anything is decoded."""
     with pytest.raises(BadRequest):

@@ -42,7 +42,10 @@ def plainly(boxes: torch.Tensor, scores: torch.Tensor, threshold: float) -> list
 @pytest.mark.parametrize("threshold", [0.3, 0.7])
 def test_suppression(seed: int, threshold: float) -> None:
     """By its definition, on boxes of which many overlap; none of none."""
-    many, scores = boxes(120, 40, seed), torch.rand(120, generator=torch.Generator().manual_seed(seed))
+    many, scores = (
+        boxes(120, 40, seed),
+        torch.rand(120, generator=torch.Generator().manual_seed(seed)),
+    )
     found = operators.nms(many, scores, threshold).tolist()
     assert found == plainly(many, scores, threshold) and 5 < len(found) < 120
     assert found == torchvision.ops.nms(many, scores, threshold).tolist()

@@ -26,7 +26,9 @@ def test_each_dimension_is_an_argument() -> None:
     sweep = yaml.safe_load((PROJECT / "jobs/sweep.yml").read_text())
     known = {each.name: each.default for kind in (Network, Schedule) for each in fields(kind)}
     for name, space in sweep["search_space"].items():
-        assert f"--{name.replace('_', '-')} ${{{{search_space.{name}}}}}" in sweep["trial"]["command"]
+        assert (
+            f"--{name.replace('_', '-')} ${{{{search_space.{name}}}}}" in sweep["trial"]["command"]
+        )
         for value in space.get("values") or [space["min_value"], space["max_value"]]:
             assert type(known[name]) is type(value)
             if name not in ("learning_rate",):
@@ -63,5 +65,13 @@ def test_the_environment_has_what_is_imported() -> None:
         if path.name == "charts.py":  # on somebody's machine, not on a node
             continue
         for name in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.M):
-            if name in ("numpy", "PIL", "torch", "torchvision", "pycocotools", "mlflow", "fairlearn"):
+            if name in (
+                "numpy",
+                "PIL",
+                "torch",
+                "torchvision",
+                "pycocotools",
+                "mlflow",
+                "fairlearn",
+            ):
                 assert f"\n{packages.get(name, name)}==" in text, f"{path}: {name}"

@@ -145,7 +145,11 @@ def _resolve(path: str) -> Any:
     ],
 )
 def test_what_cannot_be_trained(
-    arguments: list[str], told: str, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    told: str,
+    recipe: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Exit code 2 and a sentence."""
     with pytest.raises(SystemExit) as ended:
@@ -154,7 +158,7 @@ def test_what_cannot_be_trained(
 
 
 def test_the_evaluation(trained: Path, recipe: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """Both splits beside the baseline, slices, requests of every image, what `ml watch` compares."""
+    """Both splits beside the baseline, slices, requests of every image, what is watched."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     folder = tmp_path / "evaluation"
     evaluate.main(["--data", str(recipe), "--model", str(trained), "--evaluation", str(folder)])
@@ -166,12 +170,16 @@ def test_the_evaluation(trained: Path, recipe: Path, tmp_path: Path, monkeypatch
     assert evaluation.explanation.error < 1e-9
     assert [of.value for of in evaluation.leakage] == [0.0]
     requests = read_requests(folder / "requests.jsonl", evaluation.requests or "")
-    assert len(requests) == 4 and base64.b64decode(str(requests[0].request["image"]))[:2] == b"\xff\xd8"
+    assert (
+        len(requests) == 4
+        and base64.b64decode(str(requests[0].request["image"]))[:2] == b"\xff\xd8"
+    )
     reference = json.loads((folder / "reference.json").read_text())
     assert {*reference["predictions"]} == {"gaps", "expected_gaps", "empty", "image/brightness"}
     chosen = json.loads((folder / "looked_at" / "chosen.json").read_text())
     assert len(chosen["worst"]) == 3 and all(
-        (folder / "looked_at" / f"{name}.img").is_file() for name in chosen["worst"] + chosen["best"]
+        (folder / "looked_at" / f"{name}.img").is_file()
+        for name in chosen["worst"] + chosen["best"]
     )
 
 
@@ -197,7 +205,11 @@ def test_the_endpoint_answers() -> None:
     content = base64.b64decode(sample["image"])
     form = {"image": (io.BytesIO(content), "shelf.jpg")}
     assert score.run(asked(data=form)) == answer
-    assert answer["image"] == {"width": 160, "height": 160, "brightness": pytest.approx(0.4, abs=0.4)}
+    assert answer["image"] == {
+        "width": 160,
+        "height": 160,
+        "brightness": pytest.approx(0.4, abs=0.4),
+    }
     for x1, y1, x2, y2, of in answer["boxes"]:
         assert 0 <= x1 <= x2 <= 160 and 0 <= y1 <= y2 <= 160 and 0 <= of <= 1
     assert answer["expected_gaps"] == pytest.approx(sum(of[4] for of in answer["boxes"]), abs=1e-4)
@@ -234,7 +246,7 @@ def test_answers_of_boxes() -> None:
 
 
 class Bright:
-    """A model that expects a gap for each tenth of the square's brightness: what adds up is known."""
+    """A model that expects as many gaps as the square is bright: what adds up is known."""
 
     size = 64
 
