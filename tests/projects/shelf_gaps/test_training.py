@@ -226,6 +226,7 @@ def test_the_endpoint_answers() -> None:
         (lambda: asked([1]), "list"),
         (lambda: asked(data=b"\xff\xd8\xff"), "not JSON"),
         (lambda: asked(data={"other": "x", "file": (io.BytesIO(b"x"), "a")}), "a file named"),
+        (lambda: asked(data={"image": "x" * 600_000, "b": (io.BytesIO(b""), "b")}), "a form that"),
         (lambda: asked(data=b"x" * (score.MOST_BODY + 1)), "bytes"),
     ],
 )

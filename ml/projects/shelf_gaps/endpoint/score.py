@@ -50,9 +50,13 @@ def _content(request: AMLRequest) -> bytes:
     if length > MOST_BODY:
         raise BadRequest("", f"{length} bytes", f"at most {MOST_BODY}")
     if request.mimetype == "multipart/form-data":
-        if FIELD not in request.files:
+        try:
+            file = request.files.get(FIELD)
+        except Exception:  # of the form's parser: too many parts, too long a field
+            raise BadRequest("", "a form that cannot be read", f"a file named `{FIELD}`") from None
+        if file is None:
             raise BadRequest(FIELD, "nothing", f"a file named `{FIELD}` in the form")
-        content: bytes = request.files[FIELD].read()
+        content: bytes = file.read()
         return content
     text = request.get_data(as_text=True)
     return of_base64(parse(text, REQUEST).texts[FIELD])
