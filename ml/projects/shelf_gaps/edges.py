@@ -46,7 +46,7 @@ def _sheared(image: NDArray[np.float64], fall: float) -> NDArray[np.float64]:
     height, width = image.shape[:2]
     rows = np.arange(height)[:, None] + np.round(fall * height * np.arange(width) / width)
     rows = np.clip(rows, 0, height - 1).astype(int)
-    return image[rows, np.arange(width)[None, :]]
+    return np.asarray(image[rows, np.arange(width)[None, :]])
 
 
 def _profile(grey: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ml.measures.detection import padded
 from ml.measures.evaluation import EvaluationRefused
 from ml.measures.measurement import Features, Rows, Training, evaluate, metrics_of, predict
-from ml.measures.reference import write_reference
+from ml.measures.reference import Kind, write_reference
 from ml.measures.schema import Metrics
 from ml.measures.tasks import KINDS
 from ml.projects.shelf_gaps import edges, occlusion
@@ -151,11 +151,13 @@ def identifier(picture: Picture) -> str:
 def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
     """What `ml watch` compares: brightness and boxes, where an answer has them."""
     answers = [of.answer for of in seen]
-    columns = {name: [of[name] for of in answers] for name in ("gaps", "expected_gaps", "empty")}
-    columns["image/brightness"] = [of.image.brightness for of in seen]
+    columns: dict[str, tuple[Kind, list[object]]] = {
+        name: ("numeric", [of[name] for of in answers])
+        for name in ("gaps", "expected_gaps", "empty")
+    }
+    columns["image/brightness"] = ("numeric", [of.image.brightness for of in seen])
     losses = [abs(int(str(of.answer["gaps"])) - len(of.picture.boxes)) for of in seen]
-    predictions = {name: ("numeric", values) for name, values in columns.items()}
-    write_reference(folder, digest, {}, predictions, {"gaps": losses})
+    write_reference(folder, digest, {}, columns, {"gaps": losses})
 
 
 def keep_images(folder: Path, seen: Sequence[Seen]) -> None:

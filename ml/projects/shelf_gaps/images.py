@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ml.serving.scoring.messages import BadRequest
 
@@ -96,7 +96,7 @@ def decoded(content: bytes, size: int = 0) -> Upright:
         raise
     # Strangers make the content, and decoders raise of it what they like.
     except Exception as error:
-        kind = "no image" if isinstance(error, Image.UnidentifiedImageError) else "a damaged image"
+        kind = "no image" if isinstance(error, UnidentifiedImageError) else "a damaged image"
         raise BadRequest("image", kind, expected) from None
 
 

@@ -111,7 +111,7 @@ def build(about: Network) -> MaskRCNN:
     )
 
 
-class OneImage(nn.Module):
+class OneImage(nn.Module):  # type: ignore[misc]
     """The network as it is served: an image (3, size, size) from 0 to 1 → boxes (n, 4) in pixels,
     scores (n) and masks (n, 28, 28), each a probability inside its box.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ml.projects.shelf_gaps.dataset import Picture, Sample
 
-Rows = dict[str, NDArray[np.generic]]
+Rows = dict[str, NDArray[Any]]
 # So many gaps of a picture are taught.
 MOST_GAPS = 40
 # Padding: no gap.
@@ -79,7 +80,7 @@ def _padded(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([boxes, np.full((MOST_GAPS - len(boxes), 4), _NOTHING)])
 
 
-def _mirrored(boxes: NDArray[np.generic], width: int) -> NDArray[np.generic]:
+def _mirrored(boxes: NDArray[Any], width: int) -> NDArray[Any]:
     mirrored = np.stack(
         [width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], axis=1
     )
@@ -87,9 +88,9 @@ def _mirrored(boxes: NDArray[np.generic], width: int) -> NDArray[np.generic]:
 
 
 def _enlarge(
-    pixels: NDArray[np.generic],
-    boxes: NDArray[np.generic],
-    gaps: NDArray[np.generic],
+    pixels: NDArray[Any],
+    boxes: NDArray[Any],
+    gaps: NDArray[Any],
     random: np.random.Generator,
 ) -> None:
     """A part as large as 0.65 to 1 of the sides fills the picture; gaps that are cut to less than

@@ -7,7 +7,10 @@
 
 from __future__ import annotations
 
-from azureml_inference_server_http.api.aml_request import AMLRequest, rawhttp
+from azureml_inference_server_http.api.aml_request import (  # type: ignore[import-untyped]
+    AMLRequest,
+    rawhttp,
+)
 
 from ml.projects.shelf_gaps.detector import Detector
 from ml.projects.shelf_gaps.images import MOST_BYTES, decoded, letterboxed, of_base64
@@ -30,7 +33,7 @@ def init() -> None:
     detector = Detector(model.folder)
 
 
-@rawhttp
+@rawhttp  # type: ignore[untyped-decorator]
 def run(request: AMLRequest) -> object:
     """The gaps, the highest score first; status 400 and a sentence for what is no image."""
     try:
