@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from ml.core import repository
+from ml.specs.plan.plan import SweepPlan
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.conftest import ROOT
@@ -43,7 +44,7 @@ def test_two_trials_of_a_few_steps() -> None:
     """The same spec, by `--set`."""
     changes = {"limits.max_total_trials": "2", "inputs.steps": "4"}
     small = plan(load(PROJECT / "jobs/sweep.yml", changes))
-    assert small.limits.max_total_trials == 2
+    assert isinstance(small, SweepPlan) and small.max_total_trials == 2
 
 
 def test_the_environments_pins_are_the_locks() -> None:
