@@ -42,16 +42,6 @@ def test_a_regression_gives_numbers(tmp_path: Path) -> None:
     assert answers.shape == (300,) and np.allclose(answers, model.predict(ROWS), atol=1e-4)
 
 
-def test_every_output_is_there(tmp_path: Path) -> None:
-    """In the order of the model: of a classifier the labels too."""
-    labels = (ROWS[:, 0] > 0).astype(int)
-    model = LogisticRegression().fit(ROWS, labels)
-    onnx = converted(tmp_path, model, zipmap=False)
-    classes, probabilities = onnx.outputs(FLOATS)
-    assert np.array_equal(classes, model.predict(ROWS)) and probabilities.shape == (300, 2)
-    assert np.array_equal(probabilities, onnx.predict(ROWS).astype(np.float32))
-
-
 def test_what_is_no_such_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other content, another operator, weights in another file, two inputs."""
     monkeypatch.chdir(tmp_path)
