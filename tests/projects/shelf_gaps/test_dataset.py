@@ -77,7 +77,7 @@ def test_the_shipped_recipe() -> None:
     counts = {TRAIN: 0, VALIDATION: 0, TEST: 0}
     for store, count in recipe["stores"].items():
         counts[split_of(store)] += count
-    assert counts == {TRAIN: 200, VALIDATION: 60, TEST: 100}
+    assert counts == {TRAIN: 200, VALIDATION: 100, TEST: 100}
 
 
 def test_a_folder_of_ones_own(voc: Path) -> None:
