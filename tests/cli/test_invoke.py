@@ -62,11 +62,11 @@ def test_a_file_is_sent_as_its_content_in_base64(
     image, sent = tmp_path / "shelf.jpg", []
     image.write_bytes(b"\xff\xd8 a picture")
 
-    def of_text(name: str, text: str, endpoints: object) -> dict[str, str]:
+    def of_text(endpoints: object, name: str, text: str) -> dict[str, str]:
         sent.append((name, text))
         return {"image": text}
 
-    def ask(name: str, request: object, endpoints: object) -> Reply:
+    def ask(endpoints: object, name: str, request: object) -> Reply:
         return Reply({"gaps": 2}, "7", SimpleNamespace(url="here"), started=False)  # type: ignore[arg-type]
 
     monkeypatch.setenv("MLOPS_HOME", str(tmp_path / "home"))

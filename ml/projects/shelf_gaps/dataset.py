@@ -89,13 +89,6 @@ class Sample:
         """As the network takes the image."""
         return planes_of(self.pixels)
 
-    @property
-    def lighting(self) -> str:
-        """`dim`, `normal` or `bright`."""
-        if self.brightness < _DIM:
-            return "dim"
-        return "bright" if self.brightness > _BRIGHT else "normal"
-
 
 Splits = Mapping[str, Sequence[Picture]]
 
@@ -112,6 +105,13 @@ def opened(folder: Path) -> Iterator[Splits]:
     with tempfile.TemporaryDirectory() as drawn:
         draw(folder / RECIPE, Path(drawn))
         yield read(Path(drawn))
+
+
+def lighting(brightness: float) -> str:
+    """`dim`, `normal` or `bright`."""
+    if brightness < _DIM:
+        return "dim"
+    return "bright" if brightness > _BRIGHT else "normal"
 
 
 def split_of(store: str) -> str:

@@ -23,7 +23,7 @@ from ml.measures.reference import Kind, write_reference
 from ml.measures.schema import Metrics
 from ml.measures.tasks import KINDS
 from ml.projects.shelf_gaps import edges, occlusion
-from ml.projects.shelf_gaps.dataset import TEST, TRAIN, VALIDATION, Picture, opened
+from ml.projects.shelf_gaps.dataset import TEST, TRAIN, VALIDATION, Picture, lighting, opened
 from ml.projects.shelf_gaps.detector import Detections, Detector
 from ml.projects.shelf_gaps.images import Letterboxed, decoded, letterboxed
 from ml.serving.scoring.manifest import ManifestError
@@ -44,7 +44,6 @@ class Seen:
     picture: Picture
     image: Letterboxed
     detections: Detections
-    lighting: str
 
     @property
     def answer(self) -> Mapping[str, object]:
@@ -71,7 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         detector = Detector(options.model)
         with opened(options.data) as splits, tracking() as tracker:
             seen = {name: look(detector, splits[name]) for name in (VALIDATION, TEST)}
-            explained = occlusion.shares(detector, [of.image for of in seen[TEST]])
+            explained = occlusion.shares(
+                detector,
+                [of.image for of in seen[TEST]],
+                [of.detections for of in seen[TEST]],
+            )
             evaluation = evaluate(
                 options.evaluation,
                 {name: rows(of) for name, of in seen.items()},
@@ -112,8 +115,7 @@ def look(detector: Detector, pictures: Sequence[Picture]) -> list[Seen]:
     seen = []
     for picture in pictures:
         image = letterboxed(decoded(picture.file.read_bytes(), detector.size), detector.size)
-        lighting = picture.sample(detector.size).lighting
-        seen.append(Seen(picture, image, detector.detect(image), lighting))
+        seen.append(Seen(picture, image, detector.detect(image)))
     return seen
 
 
@@ -125,7 +127,7 @@ def rows(seen: Sequence[Seen], scores: NDArray[np.float64] | None = None) -> Row
         padded([of.detections.boxes for of in seen]) if scores is None else scores,
         slices={
             "store": [of.picture.store for of in seen],
-            "lighting": [of.lighting for of in seen],
+            "lighting": [lighting(of.image.brightness) for of in seen],
         },
         identifiers=[identifier(of.picture) for of in seen],
         requests=[

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from ml.measures.contributions import Contributions
-from ml.projects.shelf_gaps.detector import Detector
+from ml.projects.shelf_gaps.detector import Detections, Detector
 from ml.projects.shelf_gaps.images import Letterboxed, planes_of
 
 REGIONS = ("inside the boxes", "around the boxes", "the rest")
@@ -35,17 +35,22 @@ class Explained:
     areas: NDArray[np.float64]
 
 
-def shares(detector: Detector, images: Sequence[Letterboxed]) -> Explained:
-    """The contributions of the regions to the expected number of gaps in each image."""
+def shares(
+    detector: Detector, images: Sequence[Letterboxed], detections: Sequence[Detections]
+) -> Explained:
+    """The contributions of the regions to the expected number of gaps in each image, where the
+    detector made these detections.
+    """
     values, areas, error, largest = [], [], 0.0, 1e-9
-    for image in images:
-        regions = _regions(detector, image)
+    for image, found in zip(images, detections, strict=True):
+        regions = _regions(image, found)
         hidden = _painted(image.pixels)
         answers = {
             visible: _expected(detector, image, hidden, regions, visible)
-            for size in range(len(REGIONS) + 1)
+            for size in range(len(REGIONS))
             for visible in combinations(range(len(REGIONS)), size)
         }
+        answers[tuple(range(len(REGIONS)))] = found.expected
         row = [_shapley(answers, number) for number in range(len(REGIONS))]
         nothing, everything = answers[()], answers[tuple(range(len(REGIONS)))]
         error = max(error, abs(sum(row) + nothing - everything))
@@ -57,25 +62,10 @@ def shares(detector: Detector, images: Sequence[Letterboxed]) -> Explained:
     return Explained(contributions, np.array(areas))
 
 
-def heat(detector: Detector, image: Letterboxed, cells: int = 10) -> NDArray[np.float64]:
-    """By how much the expected number of gaps changes where each cell of the image is hidden."""
-    hidden, side = _painted(image.pixels), len(image.pixels)
-    numbers = np.arange(side) * cells // side
-    grid = numbers[:, None] * cells + numbers[None, :]
-    everything = detector.detect(image).expected
-    changes = [
-        everything
-        - _asked(detector, image, np.where((grid == cell)[..., None], hidden, image.pixels))
-        for cell in range(cells * cells)
-    ]
-    return np.array(changes).reshape(cells, cells)
-
-
-def _regions(detector: Detector, image: Letterboxed) -> NDArray[np.int64]:
+def _regions(image: Letterboxed, found: Detections) -> NDArray[np.int64]:
     """The number of the region of each pixel."""
-    side = len(image.pixels)
+    side, boxes = len(image.pixels), found.boxes
     regions = np.full((side, side), 2)
-    boxes = detector.detect(image).boxes
     places = (boxes[boxes[:, 4] >= _LEAST_SCORE, :4] * image.scale).round().astype(int)
     for margin, number in ((int(_FRAME * side), 1), (0, 0)):
         for left, above, right, below in places.tolist():
@@ -97,11 +87,8 @@ def _expected(
     visible: tuple[int, ...],
 ) -> float:
     shown = np.isin(regions, visible)[..., None]
-    return _asked(detector, image, np.where(shown, image.pixels, hidden))
-
-
-def _asked(detector: Detector, image: Letterboxed, pixels: NDArray[np.uint8]) -> float:
-    return detector.detected(planes_of(pixels), image.scale, image.width, image.height).expected
+    planes = planes_of(np.where(shown, image.pixels, hidden))
+    return detector.detected(planes, image.scale, image.width, image.height).expected
 
 
 def _shapley(answers: dict[tuple[int, ...], float], number: int) -> float:

@@ -280,11 +280,7 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     number of boxes.
     """
     if task == "detection":
-        boxes, evaluated = (detection.read(str(of), 5) for of in (value, row.predicted))
-        if len(boxes) != len(evaluated):
-            return _OTHER
-        size = max(1.0, float(evaluated[:, :4].max(initial=1.0)))
-        return float((np.abs(boxes - evaluated) / (*[size] * 4, 1.0)).max(initial=0.0))
+        return _boxes_apart(str(value), row.predicted)
     if task == "regression":
         expected = float(row.predicted)
         return abs(_number(value) - expected) / max(abs(expected), usual)
@@ -298,6 +294,14 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     apart = [abs(served[name] - of) - _ROUNDED for name, of in row.probabilities.items()]
     apart.append(abs(served.get(row.expected, 0.0) - row.score))
     return max(0.0, *apart) if all(map(math.isfinite, apart)) else _OTHER
+
+
+def _boxes_apart(served: str, evaluated: str) -> float:
+    ours, theirs = (detection.read(of, 5) for of in (served, evaluated))
+    if len(ours) != len(theirs):
+        return _OTHER
+    size = max(1.0, float(theirs[:, :4].max(initial=1.0)))
+    return float((np.abs(ours - theirs) / (*[size] * 4, 1.0)).max(initial=0.0))
 
 
 def _text(value: float | str) -> str:

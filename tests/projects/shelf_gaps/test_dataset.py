@@ -16,6 +16,7 @@ from ml.projects.shelf_gaps.dataset import (
     VALIDATION,
     checked,
     draw,
+    lighting,
     opened,
     read,
     split_of,
@@ -77,7 +78,7 @@ def test_the_shipped_recipe() -> None:
     counts = {TRAIN: 0, VALIDATION: 0, TEST: 0}
     for store, count in recipe["stores"].items():
         counts[split_of(store)] += count
-    assert counts == {TRAIN: 200, VALIDATION: 60, TEST: 100}
+    assert counts == {TRAIN: 200, VALIDATION: 100, TEST: 100}
 
 
 def test_a_folder_of_ones_own(voc: Path) -> None:
@@ -87,7 +88,7 @@ def test_a_folder_of_ones_own(voc: Path) -> None:
     assert (picture.store, picture.boxes.tolist()) == ("north", [[20, 10, 60, 50]])
     assert sample.boxes.tolist() == [[10, 5, 30, 25]] and sample.scale == 0.5
     assert sample.masks.sum() == 20 * 20 and sample.masks[0, 5, 10] == 1
-    assert sample.lighting == "bright"
+    assert lighting(sample.brightness) == "bright" and lighting(0.1) == "dim"
 
 
 def test_a_store_stays_where_it_is(voc: Path) -> None:
