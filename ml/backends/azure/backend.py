@@ -49,7 +49,6 @@ class AzureStorage:
     cleaner = None
 
     def __init__(self, workspace: Callable[[], Workspace]) -> None:
-        """`workspace` is asked when it is needed: every command asks for the cleaner."""
         self._workspace = workspace
 
     def size(self, run: Run) -> int:
@@ -103,7 +102,7 @@ class AzureBackend:
 
     @cached_property
     def storage(self) -> AzureStorage:
-        return AzureStorage(lambda: self.workspace)
+        return AzureStorage(lambda: self.workspace)  # every command asks for the cleaner
 
     @cached_property
     def registry(self) -> AzureRegistry:

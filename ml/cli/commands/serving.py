@@ -34,7 +34,6 @@ def serve(
     here = open_backend()
     endpoints, processes = here.endpoints, here.servers
     assert processes is not None  # of this machine
-
     if (stop or port is not None) and endpoint is None:
         expected = f"one of: {', '.join(processes.names()) or 'nothing is served yet'}"
         raise Refused(Problem("no-endpoint", "no endpoint is named", expected))

@@ -84,8 +84,7 @@ def live(endpoint: str) -> Live | None:
 
 
 served = live  # nobody else writes that file
-log, failure = processes.log, processes.failure
-check_launch = deployments.check_launch
+log, failure, check_launch = processes.log, processes.failure, deployments.check_launch
 reserve = p95_ms = None  # no other machine releases here, and the evidence is measured here
 
 
