@@ -124,11 +124,6 @@ class Checkpoints:
             self._finisher.shutdown()
             self._stager.close()
 
-    @property
-    def leaving(self) -> bool:
-        """Whether this process was told to leave: the next `after` saves, and raises Evicted."""
-        return self._evictions.leaving
-
     def after(self, step: int, metric: float | None = None) -> None:
         """Save what is due after `step` steps. `metric` decides which are best; NaN is never.
 

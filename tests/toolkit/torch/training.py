@@ -34,7 +34,6 @@ class Settings:
     width: int = 64
     strategy: Strategy = "ddp"
     options: Mapping[str, Any] | None = None
-    waits_at: int = 0  # the step after which one that begins anew waits for SIGTERM
     dies_at: int = 0  # the change of a file in the folder before which the process is killed
 
 
@@ -76,7 +75,7 @@ def train(folder: Path, data: Path, settings: Settings = Settings()) -> None:
         }
         options = {"every_steps": settings.every, "events": None, **(settings.options or {})}
         with Checkpoints(folder, world, state, **options) as checkpoints:
-            step = begun = checkpoints.restore()
+            step = checkpoints.restore()
             while step < settings.epochs * len(batches):
                 for micro_batches in batches:
                     for batch in micro_batches:
@@ -91,8 +90,6 @@ def train(folder: Path, data: Path, settings: Settings = Settings()) -> None:
                     time.sleep(settings.pause_s)
                     if world.first:
                         print(step, update.loss.hex(), flush=True)
-                    while step == settings.waits_at != begun and not checkpoints.leaving:
-                        time.sleep(0.02)
                     checkpoints.after(step)
             checkpoints.save(step)
         weights = {
