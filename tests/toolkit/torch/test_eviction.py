@@ -54,7 +54,7 @@ def test_evicted_ranks_go_on_in_the_mounted_output(
     log = files.log(run.folder).read_text()
     assert run.status == "Completed", log
     assert run.restarts
-    first = log.partition("--- evicted")[2].partition("--- evicted")[0]
+    first = log.partition("--- evicted")[0]
     # On a busy machine the eviction may come before there is anything to go on from.
     assert ("\n4 " in first) <= ("going on from step-" in log), log
     mine, whole = (torch.load(of / "final.pt") for of in (run.outputs["model"], tmp_path / "whole"))
