@@ -132,10 +132,8 @@ def main(quick: bool) -> float:
                     ours.finish()
                     by_dcp.finish()
         megabytes = training.megabytes()
-    print(
-        f"{megabytes:.0f} MB, an epoch of {steps} steps, {rounds} rounds, "
-        f"{torch.get_num_threads()} threads"
-    )
+    threads = torch.get_num_threads()
+    print(f"{megabytes:.0f} MB, an epoch of {steps} steps, {rounds} rounds, {threads} threads")
     usual = float(statistics.median(seconds for seconds, _ in rows["none"]))
     print(f"{'':16} {'blocked ms':>10} {'epoch s':>9} {'cost of the epoch':>18}")
     medians: dict[str, float] = {}

@@ -18,7 +18,7 @@ from tests.toolkit.torch.training import Settings, differing, train, write_data
 
 # Kills in `make torture`, with `--quick`, and in `make test`; half of them of two processes. They
 # are shared by so many cases, so that workers share them too.
-KILLS, QUICK, FEW, CASES = 200, 20, 2, 4
+KILLS, QUICK, FEW, CASES = 200, 24, 1, 4
 SETTINGS = Settings(every=2, pause_s=0.004)
 
 
