@@ -376,6 +376,21 @@ def test_a_run_that_cannot_be_proposed_is_refused(world: World, tmp_path: Path) 
     assert raised.value.problems[0].code == "unfit-run"
 
 
+def test_a_model_of_automl_is_proposed_by_its_own_output(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its schema calls it `best_model`; a run without either is still refused."""
+    run = world.run(0.8)
+    made = world.runs[0.8]
+    searched = replace(made, outputs={"best_model": made.outputs["model"]})
+    monkeypatch.setattr(LocalRuns, "find", lambda self, name: searched)
+    monkeypatch.setattr(LocalRuns, "parent", lambda self, run: None)
+    assert choose(BACKEND, world.project, run).outputs["model"] == made.outputs["model"]
+    searched = replace(made, outputs={"predictions": made.outputs["model"]})
+    with pytest.raises(Refused, match="no output `model`"):
+        choose(BACKEND, world.project, run)
+
+
 def test_the_best_trial_of_the_latest_sweep_is_proposed(world: World) -> None:
     """Without a name, or by the sweep's; the lineage names the sweep as the parent."""
     swept = world.project.sweep()
