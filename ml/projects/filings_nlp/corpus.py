@@ -76,9 +76,9 @@ class Part:
         return len(self.ids)
 
     @property
-    def days(self) -> NDArray[np.datetime64]:
+    def days(self) -> Sequence[np.datetime64]:
         """The day on which each was filed."""
-        return np.array([datetime.fromisoformat(of).date() for of in self.times], "datetime64[D]")
+        return [np.datetime64(datetime.fromisoformat(of).date()) for of in self.times]
 
 
 @dataclass(frozen=True)

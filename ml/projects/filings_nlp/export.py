@@ -29,7 +29,7 @@ WEIGHTS = "model.safetensors"
 TOLERANCE = 1e-5
 
 
-class _Graph(nn.Module):
+class _Graph(nn.Module):  # type: ignore[misc]
     """The model as it is served: probabilities in place of logits."""
 
     def __init__(self, model: HierarchicalAttention) -> None:
@@ -102,4 +102,5 @@ def load(folder: Path, settings: Mapping[str, Any]) -> HierarchicalAttention:
     words = len(Vocabulary.load(folder))
     model = HierarchicalAttention(words, len(classes), int(settings["width"]))
     model.load_state_dict(load_file(folder / WEIGHTS))
-    return model.eval()
+    model.eval()
+    return model

@@ -218,7 +218,7 @@ def _fill(draw: np.random.Generator, text: str, words: Mapping[str, Sequence[str
         name = slot.group(1)
         if name == "n" and name not in words:
             return str(draw.integers(2, 99))
-        return str(words[name][draw.integers(len(words[name]))])
+        return str(words[name][int(draw.integers(len(words[name])))])
 
     return _SLOT.sub(word, text)
 

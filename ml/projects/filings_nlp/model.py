@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     sentences: Tensor
 
 
-class Attention(nn.Module):
+class Attention(nn.Module):  # type: ignore[misc]
     """A weighted mean of vectors (…, length, width), each channel with weights of its own."""
 
     def __init__(self, width: int) -> None:
@@ -49,7 +49,7 @@ class Attention(nn.Module):
         return (weights * vectors).sum(-2), weights.mean(-1)
 
 
-class HierarchicalAttention(nn.Module):
+class HierarchicalAttention(nn.Module):  # type: ignore[misc]
     """What follows from the documents of a `tokens.Batch`.
 
     `prior` is what the shares of the classes add to the logits outside of training: where training

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -97,8 +97,8 @@ def test_the_split_keeps_companies_and_years_apart() -> None:
     parts = [read.parts[name] for name in PARTS]
     companies = [{*of.companies} for of in parts]
     assert not companies[0] & companies[1] and not (companies[0] | companies[1]) & companies[2]
-    assert read.parts[TEST].days.min() > read.parts[TRAIN].days.max()
-    assert read.parts[TEST].days.min() > read.parts[VALIDATION].days.max()
+    assert min(read.parts[TEST].days) > max(read.parts[TRAIN].days)
+    assert min(read.parts[TEST].days) > max(read.parts[VALIDATION].days)
     assert min(map(len, parts)) > 300 and len(read.classes) == len(EVENTS)
 
 
@@ -108,12 +108,12 @@ def test_the_split_keeps_companies_and_years_apart() -> None:
         (lambda text: text.replace("filed", "when", 1), "error[missing-column]"),
         (lambda text: text.replace("2019-0", "in spring 2019-0", 1), "error[wrong-type]"),
         (lambda text: "\n".join(text.splitlines()[:50]), "error[too-few-rows]"),
-        (lambda text: re.sub(r"202[234]-", "2012-", text), "error[duplicate-id]"),
+        (lambda text: text + text.splitlines()[-1], "error[duplicate-id]"),
         (lambda text: re.sub(r",202[234]-", ",2012-", text), "error[unfit-split]"),
     ],
 )  # fmt: skip
 def test_a_corpus_that_is_not_as_the_schema_says_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage, message: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[str], str], message: str
 ) -> None:
     """With exit code 2, the file and the line."""
     text = gzip.decompress((DATA / "filings.csv.gz").read_bytes()).decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def _served(model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return model
 
 
-def asked(document: object) -> dict[str, object]:
+def asked(document: object) -> dict[str, Any]:
     answer = score.run(json.dumps(document))
     assert isinstance(answer, dict), answer
     return answer
@@ -98,7 +99,7 @@ def test_any_text_has_an_answer(
 )
 def test_another_request_is_the_callers_fault(served: Path, body: str) -> None:
     """Status 400 with a sentence."""
-    answer = score.run(body)
+    answer: Any = score.run(body)
     assert answer.status_code == 400 and json.loads(answer.get_data())["error"]["message"]
 
 
@@ -137,7 +138,8 @@ def test_an_evaluation_has_what_the_gates_ask_for(
     assert len(evaluation.stability["log_loss"].values) == 2
     outputs = {"evaluation": tmp_path / "evaluation"}
     run = RunFiles("run", {}, {}, tmp_path / "evaluation" / "predictions.csv", outputs)
-    assert all(chart(run).to_dict()["$schema"] for chart in charts.CHARTS.values())
+    drawn: list[Any] = [chart(run) for chart in charts.CHARTS.values()]
+    assert all(chart.to_dict()["$schema"] for chart in drawn)
     assert all(chart(RunFiles("", {}, {}, None, {})) is None for chart in charts.CHARTS.values())
 
 

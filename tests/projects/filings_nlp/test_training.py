@@ -27,6 +27,7 @@ from ml.projects.filings_nlp.model import HierarchicalAttention
 from ml.projects.filings_nlp.served import GRAPH, Classifier
 from ml.projects.filings_nlp.tokens import SECTIONS, Vocabulary, stack
 from ml.serving.scoring.manifest import ManifestError
+from ml.serving.scoring.onnx import Graph
 from ml.toolkit.training.model_folder import unseal
 from tests.conftest import ROOT
 from tests.projects.filings_nlp.small import ARGUMENTS, SETTINGS, write_filings
@@ -41,7 +42,9 @@ def _data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def model_of(words: int = 50, classes: int = 4) -> HierarchicalAttention:
     torch.manual_seed(0)
-    return HierarchicalAttention(words, classes, 8).eval()
+    model = HierarchicalAttention(words, classes, 8)
+    model.eval()
+    return model
 
 
 def test_a_document_alone_has_the_answer_that_it_has_in_a_batch(data: Path) -> None:
@@ -82,7 +85,7 @@ def test_the_graph_answers_as_the_model(tmp_path: Path) -> None:
     for name, digest in facts["sha256"].items():
         assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == digest
     again = export._Graph(export.load(tmp_path, {"width": 8})).eval()
-    assert export.difference(again, export.Graph(tmp_path / GRAPH), examples) <= 1e-5
+    assert export.difference(again, Graph(tmp_path / GRAPH), examples) <= 1e-5
 
 
 def test_a_graph_that_answers_otherwise_is_refused(
@@ -94,7 +97,7 @@ def test_a_graph_that_answers_otherwise_is_refused(
     export.write(tmp_path / "one", model_of(), vocabulary, "abcd", examples)
     torch.manual_seed(1)
     other = export._Graph(HierarchicalAttention(50, 4, 8)).eval()
-    served = export.Graph(tmp_path / "one" / GRAPH)
+    served = Graph(tmp_path / "one" / GRAPH)
     assert export.difference(other, served, examples) > 1e-3
     for found in (1e-3, float("nan")):
         monkeypatch.setattr(export, "difference", lambda *_, of=found: of)
