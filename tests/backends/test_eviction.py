@@ -24,7 +24,7 @@ from ml.backends.runs import Run
 from ml.cli.render.runs_text import outcome
 from ml.core.errors import Place
 from ml.core.home import tracking_uri
-from ml.specs.plan.plan import CommandPlan, InputPlan, OutputPlan
+from ml.specs.plan.plan import CommandPlan, Distribution, InputPlan, OutputPlan
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.pipelines import planned, repository, statuses
 from tests.conftest import ROOT
@@ -194,6 +194,18 @@ def test_a_notice_lets_a_script_save(home: Path, command: Plans, code: str) -> N
     """SIGTERM first; whatever it then exits with, the node goes and the command starts again."""
     run = evicted(1.0, notice_s=30).run(command(SAVES.replace("CODE", code)))
     assert run.status == "Completed", run.error
+    assert len(run.restarts) == 1
+
+
+@pytest.mark.parametrize("command_line", ["python script.py", "true && python script.py; true"])
+def test_every_rank_gets_its_notice(home: Path, command: Plans, command_line: str) -> None:
+    """Each has the time to save, also where a shell with more to do is around it."""
+    script = SAVES.replace("CODE", "0").replace("'outputs/note'", "'outputs/' + os.environ['RANK']")
+    script = script.replace("import signal", "import os, signal").replace("(*_): ", "(*_): time.sleep(1); ")
+    plan = command(script, command_line)
+    plan = replace(plan, instance_count=1, distribution=Distribution("pytorch", 2, PLACE))
+    run = evicted(1.5, notice_s=30).run(plan)
+    assert run.status == "Completed", printed(run)
     assert len(run.restarts) == 1
 
 

@@ -91,11 +91,13 @@ def differences(plan: CommandPlan) -> Iterator[str]:
 
 HOST = "127.0.0.1"
 # What runs as one rank: `$0` is the job's folder, `$1` the command, `$2` the rank's name if it has
-# no number. The first that fails leaves its name and its code: noclobber lets only one do it.
+# no number. The first that fails leaves its name and its code: noclobber lets only one do it. After
+# SIGTERM, which the command gets too, it waits for it.
 _RANK = """\
 name="${2:-rank_${RANK:-$OMPI_COMM_WORLD_RANK}}"
-exec >>"$0/logs/$name.txt" 2>&1
-bash -c "$1"
+exec >>"$0/logs/$name.txt" 3>&1 2>/dev/null
+trap : TERM
+bash -c "$1" 2>&3 3>&-
 code=$?
 [ $code = 0 ] || { set -o noclobber; echo "$name $code" >"$0/failed_rank"; } 2>/dev/null
 exit $code

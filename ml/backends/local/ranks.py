@@ -3,7 +3,8 @@
 The one argument is a file that `distribution` wrote: the processes, each with its
 command, what it finds in its environment besides this one's, and its log. They start at the same
 time. The first that fails ends the others (SIGTERM, then SIGKILL after the grace period), as losing
-a node ends the job on Azure ML. Servers (`waits: false`) end when all others have.
+a node ends the job on Azure ML. Servers (`waits: false`) end when all others have. Whoever ends the
+job sends SIGTERM to every process of it, and SIGKILL when the time is over.
 
 The exit code is the first failure's. Imports nothing of the repository, as `reaper`.
 """
@@ -28,8 +29,8 @@ class Ranks:
         self._code, self._ending = 0, False
         self._waited_for: set[int] = set()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        signal.signal(signal.SIGTERM, lambda *_: self._end(128 + signal.SIGTERM))
-        signal.signal(signal.SIGALRM, lambda *_: self._send(signal.SIGKILL))
+        signal.signal(signal.SIGTERM, lambda *_: self._leave())
+        signal.signal(signal.SIGALRM, lambda *_: self._kill())
         for process in processes:
             if self._ending:
                 break
@@ -56,22 +57,30 @@ class Ranks:
                 self._end(code)
         return self._code
 
+    def _leave(self) -> None:
+        """The ranks have the signal too; wait for them."""
+        if not self._ending:
+            self._code, self._ending = 128 + signal.SIGTERM, True
+
     def _end(self, code: int) -> None:
         """End those that are left; `code` is 0 when they are servers that nobody needs any more."""
         if self._ending:
             return
         self._code, self._ending = code, True
-        self._send(signal.SIGTERM)
+        # To all of the group: this one, whom the signal finds too, is about to end anyway.
+        os.killpg(0, signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, self._grace_s)
 
-    def _send(self, number: int) -> None:
+    def _kill(self) -> None:
         for pid in list(self._running):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+                os.kill(pid, signal.SIGKILL)
 
 
 def main() -> None:
     """Run what the file says; exit with the code of the rank that failed first."""
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
     launch = json.loads(Path(sys.argv[1]).read_text())
     code = Ranks(launch["processes"], launch["grace_s"]).wait()
     failed = Path(launch["failed"])

@@ -96,11 +96,14 @@ class RunProcess(ABC):
         self._returncode = code
         return code
 
-    def terminate(self) -> None:
+    def terminate(self, grace_s: float = reaper_script.GRACE_S) -> None:
         """Ask every process of the run to end; `poll` insists after the grace period."""
-        if self._returncode is None and self._kill_at is None:
-            self._kill_at = time.monotonic() + reaper_script.GRACE_S
+        if self._returncode is not None:
+            return
+        kill_at = time.monotonic() + grace_s
+        if self._kill_at is None:
             reaper_script.send(signal.SIGTERM, self._run_id, self.group)
+        self._kill_at = min(kill_at, self._kill_at or kill_at)
 
     def kill(self) -> None:
         """End every process of the run at once."""

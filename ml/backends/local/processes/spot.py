@@ -63,16 +63,14 @@ class SpotProcess:
         """See `RunProcess`; the end of an evicted one is not the end."""
         code, now = self._process.poll(), time.monotonic()
         if self._gone_at is not None:
-            if code is None and now >= self._gone_at:
-                self._process.kill()
-            elif code is not None and (self._notice_s or code == -signal.SIGKILL):
+            if code is not None and (self._notice_s or code == -signal.SIGKILL):
                 self._go_on()
                 return None
             return code  # without a notice: it had ended a moment before it was killed
         if code is None and self._left and now - self._began >= self._left[0]:
             self._gone_at = now + self._notice_s
             if self._notice_s:
-                reaper.send(signal.SIGTERM, self._run_id, self._process.group)
+                self._process.terminate(self._notice_s)
             else:
                 self._process.kill()
         return code
