@@ -1,7 +1,7 @@
 """The sentences of the generated filings: what states a fact, and what only looks like it.
 
-A fact is stated in one section, for the worse or for the better. Most pairs have the same words in
-another order, or differ by a negation, so that counting words says little. In braces stands what is
+A fact is stated in one section, for the worse or for the better. Some pairs have the same words
+in another order, others differ by a word. In braces stands what is
 drawn: `SLOTS` for everybody, `SECTORS` by the company's sector, a number for `{n}`.
 """
 # ruff: noqa: E501 (a pair of sentences stands on one line)

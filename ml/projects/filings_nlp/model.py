@@ -2,9 +2,8 @@
 
 After Yang et al., Hierarchical Attention Networks for Document Classification (NAACL 2016), with a
 convolution over words in place of recurrent units, and attention that weighs each channel by itself
-(Shen et al., DiSAN, AAAI 2018): one weight for a whole sentence leaves what it states among what
-every company writes. Nothing depends on how far a batch is filled up, so a document alone has the
-same answer as in a batch.
+(Shen et al., DiSAN, AAAI 2018). Nothing depends on how far a batch is filled up, so a document
+alone has the same answer as in a batch.
 """
 
 from __future__ import annotations
