@@ -201,7 +201,9 @@ def test_a_notice_lets_a_script_save(home: Path, command: Plans, code: str) -> N
 def test_every_rank_gets_its_notice(home: Path, command: Plans, command_line: str) -> None:
     """Each has the time to save, also where a shell with more to do is around it."""
     script = SAVES.replace("CODE", "0").replace("'outputs/note'", "'outputs/' + os.environ['RANK']")
-    script = script.replace("import signal", "import os, signal").replace("(*_): ", "(*_): time.sleep(1); ")
+    script = script.replace("import signal", "import os, signal").replace(
+        "(*_): ", "(*_): time.sleep(1); "
+    )
     plan = command(script, command_line)
     plan = replace(plan, instance_count=1, distribution=Distribution("pytorch", 2, PLACE))
     run = evicted(1.5, notice_s=30).run(plan)

@@ -38,7 +38,7 @@ if __name__ == "__main__":
 def test_evicted_ranks_go_on_in_the_mounted_output(
     home: Path, command: Plans, tmp_path: Path
 ) -> None:
-    """Two ranks are killed and started again: they go on from the mounted output, to the same end."""
+    """Two ranks are killed and started again: they go on in the mounted output, to the same end."""
     data = write_data(tmp_path / "data")
     settings = Settings(every=2)
     ranks.run(train, 2, tmp_path / "logs", tmp_path / "whole", data, settings)

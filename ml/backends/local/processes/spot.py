@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ml.backends.local import files
-from ml.backends.local.processes import reaper
 from ml.backends.local.processes.process import RunProcess
 from ml.backends.runs import Run
 from ml.backends.snapshot import Snapshot
