@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ml.automl import encoding, families, tables
@@ -222,18 +223,17 @@ def test_hostile_tables_are_fitted(tmp_path: Path, fit: Fit, rows: Any, name: st
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_gbm", "xg_boost_classifier", "logistic_regression"])
 def test_the_folder_is_a_model_of_mlflow(tmp_path: Path, fit: Fit, name: str) -> None:
-    """Loaded by its flavor it answers the numbers of columns.json as the server does."""
+    """Loaded by its flavor it answers requests as the server does."""
     import mlflow.pyfunc
 
     table = write(tmp_path / "table", people())
     settings = of_family(name, "classification")
     folder, _ = fit(table, name, settings, n_cross_validations=2)
     columns, members = Columns.load(folder, lambda row: row), Members(folder)
-    numbers = columns.matrix([[70, None, "north", 210.0], [20, 1e4, "east", 60.0]])
+    rows = [[70, None, "north", 210.0], [20, 1e4, "east", 60.0]]
     loaded = mlflow.pyfunc.load_model(str(folder))
-    answer = loaded.predict(numbers.astype(np.float32))
-    of_onnx = answer["probabilities"][:, 1] if isinstance(answer, dict) else answer
-    np.testing.assert_allclose(of_onnx, members.predict(numbers), atol=1e-6)
+    answer = loaded.predict(pd.DataFrame(rows, columns=["age", "income", "city", "spent"]))
+    np.testing.assert_array_equal(answer, members.predict(columns.matrix(rows)))
 
 
 def test_a_file_is_read_a_part_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

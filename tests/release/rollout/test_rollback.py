@@ -54,7 +54,7 @@ def registered(model: str, version: str) -> Version:
     return Version(model, version, of.digest, "tiny", "", of.evidence)
 
 
-REGISTRY = SimpleNamespace(find=registered, bring=lambda version: None)
+REGISTRY = SimpleNamespace(find=registered, shared=None)
 ENDPOINTS = SimpleNamespace(name_of="{}-{}".format)
 RELEASED: Any = SimpleNamespace(registry=REGISTRY, audit_log=LOG, endpoints=ENDPOINTS)
 

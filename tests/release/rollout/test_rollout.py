@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ml.backends.base import AuditLog
-from ml.backends.deployments import Canary, Live, Server
+from ml.backends.deployments import BASELINE, Canary, Live, Server
 from ml.backends.local.serving import endpoint, server
 from ml.backends.local.serving.server import START_S, Starting
 from ml.backends.registry import EVIDENCE_FILE
@@ -40,7 +40,7 @@ BAD_GREENS = {
 
 def running() -> list[str]:
     """The slots in which a server runs."""
-    every = (*endpoint.SLOTS, endpoint.BASELINE)
+    every = (*endpoint.SLOTS, BASELINE)
     return [one for one in every if process_of(endpoint.folder("tiny") / one)]
 
 
@@ -154,7 +154,7 @@ def test_no_room_for_a_baseline_is_not_held_against_green(
     answered = server.wait_until_ready
 
     def wait_until_ready(begun: Starting, deadline_s: float = START_S) -> Server:
-        if begun.slot.name != endpoint.BASELINE:
+        if begun.slot.name != BASELINE:
             return answered(begun, deadline_s)
         raise Refused(Problem("server-crashed", "out of memory"))
 

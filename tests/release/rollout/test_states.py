@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ml.backends.deployments import Canary, Launch, Server
+from ml.backends.deployments import BASELINE, Canary, Launch, Server
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.serving import endpoint, processes, server
 from ml.backends.local.serving.router import process
@@ -110,7 +110,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
 
     def wait_until_ready(begun: Server) -> Server:
         found = ""
-        if begun.slot.name == endpoint.BASELINE and not machine.room:
+        if begun.slot.name == BASELINE and not machine.room:
             found = "out of memory"
         elif BAD.get(machine.versions[begun.port]) == "crash":
             found = "no weights"
@@ -184,6 +184,8 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     class Registry:
         """The alias, and what served."""
 
+        shared = None
+
         def champion(self, model: str, environment: str) -> Version | None:
             return version(machine.champion) if machine.champion else None
 
@@ -200,9 +202,6 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         def demote(self, model: str, environment: str) -> None:
             machine.effect(writes=True)
             machine.champion = None
-
-        def bring(self, what: Version) -> None:
-            pass
 
     def served(number: str) -> Version:
         """The version as the registry has it."""
