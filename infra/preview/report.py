@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,12 +35,15 @@ from infra.settings.workflows import role_name
 from ml.core import git
 from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
+from ml.core.markdown import code, text
 
 # The program's imports, and its settings.
 ROOMS = ("infra", "ml")
 Format = Literal["text", "md", "json"]
 # Characters of a value in a diff, and of those before its first difference.
 LONGEST, CONTEXT = 100, 30
+# Letters of a problem or a finding.
+LETTERS = 1000
 NOTE = (
     "Made offline by the program itself. It does not replace `pulumi preview`. Not covered: the"
     " provider's checks and comparison with existing resources, state, and transforms."
@@ -239,7 +243,7 @@ def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
     with tempfile.TemporaryDirectory(prefix="infra-base-") as name:
         folder = Path(name)
         archive = folder / "tree.tar"
-        git.run(root, "archive", "--output", str(archive), commit, "--", *rooms)
+        git.archive(root, commit, archive, *rooms)
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
         yield folder if (folder / "infra" / "__main__.py").is_file() else None
@@ -319,10 +323,11 @@ def _markdown(report: Report) -> Iterator[str]:
     from infra.preview.diagram import markdown as diagram
 
     yield f"### {report.headline}\n"
-    yield from (f"- **problem** {problem}" for problem in report.problems)
-    yield from (f"- **note** {note}" for note in report.notes)
+    yield from (f"- **problem** {text(problem, LETTERS)}" for problem in report.problems)
+    yield from (f"- **note** {text(note, LETTERS)}" for note in report.notes)
     yield from (
-        f"- **refused** by `{finding.policy}`: {finding.message}" for finding in report.refused
+        f"- **refused** by {code(finding.policy)}: {text(finding.message, LETTERS)}"
+        for finding in report.refused
     )
     if report.refused:
         yield f"\n{LIMITS_HINT.format(report.capture.stack)}"
@@ -331,9 +336,9 @@ def _markdown(report: Report) -> Iterator[str]:
         if report.changes:
             yield "| | resource | property | before | after |\n|---|---|---|---|---|"
         for change in report.changes:
-            row = f"| {change.what} | `{change.name}` {change.kind} |"
+            row = f"| {change.what} | {_cell(change.name)} {text(change.kind)} |"
             cells = [
-                f" `{difference.path}` | {' | '.join(map(_cell, _values(difference)))} |"
+                f" {_cell(difference.path)} | {' | '.join(map(_cell, _values(difference)))} |"
                 for difference in change.properties
             ]
             yield from (row + cell for cell in cells or [" | | |"])
@@ -341,7 +346,7 @@ def _markdown(report: Report) -> Iterator[str]:
         yield f"\nNo price known, and not in the total: {', '.join(report.cost.unpriced)}"
     yield from _folded(f"A month: {_total(report.cost)}", _cost(report.cost))
     if report.advised:
-        messages = (f"- {finding.message}" for finding in report.advised)
+        messages = (f"- {text(finding.message, LETTERS)}" for finding in report.advised)
         yield from _folded(f"{len(report.advised)} only advised against or waived", messages)
     if report.removed:
         return
@@ -408,5 +413,7 @@ def _cut(text: str, start: int) -> str:
 def _cell(text: str) -> str:
     """A value in a table that GitHub draws: on one line, without Markdown."""
     text = " ".join(text.split())
-    mark = "``" if "`" in text else "`"
-    return f"{mark}{text}{mark}".replace("|", "\\|")
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    space = " " if longest else ""
+    return f"{fence}{space}{text}{space}{fence}".replace("|", "\\|")

@@ -49,6 +49,7 @@ SECRETS = ("GH_TOKEN", "GITHUB_TOKEN")
 # Without the settings of the user and of the machine.
 _ALONE = MappingProxyType({"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull})
 _LONGEST_S = 600
+_EXPORTED = re.compile(r"\bexport-(ignore|subst)\b")
 
 
 def run(
@@ -93,6 +94,23 @@ def commit(folder: Path, revision: str) -> str | None:
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options")
     names = (f"{place}{revision}^{{commit}}" for place in ("refs/remotes/", "refs/heads/", ""))
     return next(filter(None, (ask(folder, *words, name) for name in names)), None)
+
+
+def archive(folder: Path, revision: str, to: Path, *paths: str) -> None:
+    """Write the files of a revision below the paths (all without any) to `to`, a tar archive.
+
+    Raises Refused as `run` does, and where attributes of the revision leave files out or change
+    what they say: who reads the archive would judge other files than the revision has.
+    """
+    for path in run(folder, "ls-tree", "-r", "-z", "--name-only", revision).split("\0"):
+        if path.rpartition("/")[2] != ".gitattributes":
+            continue
+        if _EXPORTED.search(run(folder, "show", f"{revision}:{path}")):
+            found = f"{path} of {revision} sets `export-ignore` or `export-subst`"
+            expected = "attributes that leave every file as it is"
+            raise Refused(Problem("export-attributes", found, expected, f"git rm {path}"))
+    words = ("archive", "--format=tar", "--output", str(to), revision, "--", *paths)
+    run(folder, *words, settings={"tar.umask": "0022"})
 
 
 def fetch(folder: Path, *words: str, settings: Mapping[str, str]) -> None:

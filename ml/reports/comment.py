@@ -10,10 +10,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from ml.core.markdown import block, code, details, image, link, table, text
 from ml.reports.charts.forest import ForestRow, forest_row, text_plot
 from ml.reports.formatting import count, number, sentence, signed_short
 from ml.reports.json_values import Value
-from ml.reports.markdown import block, code, details, image, link, table, text
 
 LOCAL = "local"
 # GitHub refuses longer bodies: "Body is too long (maximum is 65536 characters)".

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ml.reports import markdown
-from ml.reports.markdown import MAX_LETTERS
+from ml.core import markdown
+from ml.core.markdown import MAX_LETTERS
 
 # Items of a list or a mapping that are looked at.
 MAX_ITEMS = 500

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ml.core.markdown import code, details, link, plain, table, text, truncate
 from ml.reports import comment
 from ml.reports.formatting import count, duration, number
 from ml.reports.json_values import Value
-from ml.reports.markdown import code, details, link, plain, table, text, truncate
 
 MARKER = "<!-- ml-check -->"
 # The most characters of the whole comment and of one of its parts; GitHub refuses 65,537.

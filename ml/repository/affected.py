@@ -33,9 +33,9 @@ SOURCES = ("ml", "infra", "policies")
 # How often the files are listed until they are those of one commit.
 _LOOKS = 3
 # Files that people read and no program does; a text of a project may be data, or a prompt, but its
-# README.
+# README, and one beside a Dockerfile or a lock may be what is installed.
 DOCUMENTS = ("*.md", "LICENSE")
-NO_DOCUMENTS = (f"{PROJECTS}/*/*/*", f"{TESTS}/*")
+NO_DOCUMENTS = (f"{PROJECTS}/*/*/*", f"{TESTS}/*", "ml/environments/*", "requirements/*")
 # What is installed: the stacks and the framework run with it. Of that a job has the packages alone:
 # the wheel of a thin fork judges what a node made, and the fork's own files are what runs there.
 JOB_PACKAGES = ("requirements/main.lock",)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core.errors import Exit, Problem, Refused
-from ml.reports.markdown import code, table, text
+from ml.core.markdown import code, table, text
 from ml.repository.github import AUTHOR, GitHub
 
 # Differences that the issue lists.

@@ -83,6 +83,9 @@ def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iter
         elif (mode == _LINK or parts[-1] == "__init__.py") and f"{package}.py" in paths:
             expected = f"no package beside {printable(package)}.py: Python reads it instead"
             hint = "one of the two"
+        elif skipped := {*map(_plain, below[:-1])} & repository.SKIPPED:
+            expected = f"no folder `{min(skipped)}`: what is in it is not checked"
+            hint = "another name"
         elif _PACKAGE.match(path):
             expected, hint = "a package without it", "put the code into a module"
         elif other := _other_spelling(parts, spelled):

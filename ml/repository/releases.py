@@ -16,7 +16,7 @@ from typing import Any
 
 from ml.core import git, repository
 from ml.core.errors import Exit, Problem, Refused
-from ml.reports.markdown import block, code, link, table, text
+from ml.core.markdown import block, code, link, table, text
 from ml.repository import stacks
 from ml.repository.github import MAIN, GitHub
 from ml.repository.stacks import deployed
@@ -29,6 +29,10 @@ _KEY = re.compile(r"---[ \t\r]*\n|[A-Za-z_]\w*:(?=\s)", re.ASCII)
 _HEAD = re.compile(r"environments:[ \t\r]*(?:#.*)?\n")
 _ENTRY = re.compile(r"  (\w+):\s")
 _REFERENCE = re.compile(r"(?<!\w)[&*]\w|<<\s*:")
+# What a line, an item or a value begins with, behind a tag too: of several lines, it may hold lines
+# that look like entries.
+_BEGINS = re.compile(r"^\s*(?:- +)*(?:[^\s\"'#\[{!][^:]*:\s+)?(?:!\S*\s+)?(?P<value>[\"'\[{].*)$")
+_WHOLE = re.compile(r"(\"([^\"\\]|\\.)*\"|'([^']|'')*')\s*(:.*|#.*)?")
 OUTCOMES = {
     "applied": "✅ {model} {version} serves now",
     "unchanged": "✅ {model} {version} serves already, as declared",
@@ -71,8 +75,8 @@ def _parts(content: str, environment: str) -> tuple[str, str, str] | None:
     """What comes before an environment's entry, the entry, "" without one, and what comes after.
 
     None unless each entry has lines of its own, indented by two spaces, and none refers to another,
-    and where a key of the document is written otherwise than as a word: YAML takes a text in quotes
-    from the first column on too.
+    and where a key of the document is written otherwise than as a word, or a text in quotes ends on
+    another line than it begins: YAML takes one from the first column on too.
     Blank lines and comments below an entry are not part of it. The last line gets its end.
     """
     lines = [f"{line}\n" for line in content.removesuffix("\n").split("\n")]
@@ -83,6 +87,8 @@ def _parts(content: str, environment: str) -> tuple[str, str, str] | None:
     if written[0][0].isspace() or not all(_KEY.match(of) for of in written if not of[0].isspace()):
         return None
     if not _HEAD.fullmatch(lines[heads[0]]):
+        return None
+    if not all(map(_is_whole, written)):
         return None
     entries: dict[str, tuple[int, int]] = {}
     name, last = "", heads[0] + 1
@@ -103,6 +109,19 @@ def _parts(content: str, environment: str) -> tuple[str, str, str] | None:
         last = at + 1
     start, end = entries.get(environment, (last, last))
     return "".join(lines[:start]), "".join(lines[start:end]), "".join(lines[end:])
+
+
+def _is_whole(line: str) -> bool:
+    """Whether a text in quotes, a list or a mapping that begins on the line ends there."""
+    match = _BEGINS.match(line)
+    if match is None:
+        return True
+    value = match["value"].strip()
+    if value[0] in "\"'":
+        return _WHOLE.fullmatch(value) is not None
+    value = value.partition(" #")[0].rstrip()
+    pairs = [value.count(mark) for mark in "[]{}\"'"]
+    return pairs[0] == pairs[1] and pairs[2] == pairs[3] and not (pairs[4] % 2 or pairs[5] % 2)
 
 
 def environments(root: Path, since: str = "") -> list[str]:

@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from ml.backends.azure import following
 from ml.backends.azure import workspace as workspace_module
 from ml.backends.azure.backend import AzureBackend
+from ml.backends.azure.jobs import JobReader
 from ml.backends.azure.runs import AzureRuns
 from ml.backends.azure.workspace import configured
 from ml.backends.base import Options
@@ -172,3 +175,38 @@ def test_jobs_that_the_sdk_does_not_read(azure: StandIn, queued: str) -> None:
     azure.fail({"pattern": "GET .*/jobs$", "body": page})
     assert [entry.run.name for entry in AzureBackend().runs.entries()] == [queued]
     assert azure.faults_left() == 0
+
+
+@pytest.mark.parametrize("status", [["Completed"], {"a": 1}, None])
+def test_a_status_of_another_shape_is_a_problem(status: object) -> None:
+    """And no traceback."""
+    workspace: Any = SimpleNamespace(name="w", history=lambda run: {"status": status})
+    with pytest.raises(Refused):
+        AzureRuns(workspace).history("one")
+
+
+def test_a_log_of_a_long_name_is_passed_over(tmp_path: Path) -> None:
+    """No disk holds the file; a name of that form is none of Azure's."""
+    details = {"logFiles": {f"user_logs/std_log_{'a' * 300}.txt": "https://x"}}
+    workspace: Any = SimpleNamespace(folder=tmp_path, read_from=lambda *_: b"x")
+    assert [*AzureRuns(workspace).fetch_logs("job", details)] == []
+
+
+@pytest.mark.attack("A tag on a sweep says which of its trials is the best")
+def test_a_tag_of_automl_says_nothing_of_a_sweep() -> None:
+    """What the service says does: the tag is AutoML's."""
+
+    def tracked(name: str, **tags: str) -> dict[str, Any]:
+        written = [{"key": key, "value": value} for key, value in tags.items()]
+        data = {"metrics": [], "tags": written}
+        return {"info": {"run_id": name, "status": "FINISHED"}, "data": data}
+
+    job = SimpleNamespace(
+        **{"name": "s", "type": "sweep", "status": "Completed", "experiment_name": "e"},
+        **{"inputs": {}, "outputs": {}, "early_termination": None},
+        creation_context=SimpleNamespace(created_at=datetime.now()),
+        properties={"best_child_run_id": "s_0"},
+    )
+    reader = JobReader(SimpleNamespace(folder=Path()))  # type: ignore[arg-type]
+    trials = {"s": [tracked("s_0"), tracked("s_1")]}
+    assert reader.run(job, tracked("s", automl_best_child_run_id="s_1"), trials).best == "s_0"

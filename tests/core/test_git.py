@@ -344,3 +344,15 @@ def test_a_clone_is_of_its_address(tree: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "clone").iterdir()] == [".git"]
     with pytest.raises(Refused, match="git-failed"):
         git.clone(folder, "--upload-pack=touch x", tmp_path / "more")
+
+
+@pytest.mark.attack("Attributes leave a file out of what a preview compares with, or change it")
+@pytest.mark.parametrize("attribute", ["export-ignore", "export-subst"])
+def test_attributes_change_no_archive(tree: Path, tmp_path: Path, attribute: str) -> None:
+    """An archive of all that a revision has, or none."""
+    git.archive(tree, "HEAD", tmp_path / "whole.tar", "ml")
+    (tree / "ml/.gitattributes").write_text(f"*.yml {attribute}\n")
+    real(tree, "add", "-A")
+    real(tree, "commit", "-qm", "attributes")
+    with pytest.raises(Refused, match="export-attributes"):
+        git.archive(tree, "HEAD", tmp_path / "part.tar", "ml")

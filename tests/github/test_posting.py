@@ -16,18 +16,19 @@ from typing import Any
 
 import pytest
 
+from ml.core import markdown
 from ml.core.errors import Refused
-from ml.reports import markdown, pull_request
+from ml.reports import pull_request
 from ml.reports.pull_request import MARKER, MAX_LENGTH, shown_runs
 from ml.repository.affected import of_pull_request
 from ml.repository.github import GitHub
 from ml.repository.pull_requests import posting
 from ml.repository.pull_requests.posting import MAX_DOCUMENT
 from tests.conftest import ROOT
+from tests.core.test_markdown import APART, HOSTILE, MENTION
 from tests.github.events import git
 from tests.github.test_codeowners import OF_TEAMS, owners
 from tests.reports.test_comment import OURS, RENDER, elements
-from tests.reports.test_markdown import APART, HOSTILE, MENTION
 from tests.stand_ins.github import BOT, State, serving
 
 RIGHTS = {"actions": "read", "contents": "read", "pull-requests": "write"}

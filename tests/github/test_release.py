@@ -21,10 +21,10 @@ from ml.repository.releases import (
     summary,
     with_entry,
 )
+from tests.core.test_markdown import APART, HOSTILE, MENTION
 from tests.github.events import NONE, Job, Repository, git
 from tests.github.test_check import team, template
 from tests.reports.test_comment import OURS, RENDER, elements
-from tests.reports.test_markdown import APART, HOSTILE, MENTION
 from tests.stand_ins.github import APP
 
 __all__ = ["team", "template"]

@@ -16,8 +16,8 @@ from ml.reports.comment import MAX_LENGTH, forest_rows, marker
 from ml.reports.json_values import Value
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, Lineage
+from tests.core.test_markdown import APART, HOSTILE, MENTION
 from tests.policies import cases
-from tests.reports.test_markdown import APART, HOSTILE, MENTION
 
 RENDER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 # All that the comment is made of; `x` would be somebody else's.

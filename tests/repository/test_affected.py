@@ -22,6 +22,7 @@ from ml.repository.affected import (
     affected,
     as_outputs,
     as_text,
+    is_document,
     of_pull_request,
 )
 from ml.repository.pull_requests.promotions import NEEDED, projects
@@ -581,3 +582,17 @@ def test_a_revision_is_a_branch_before_it_is_a_tag(name: str, repository: Path) 
         assert affected(repository, base).files == 1
     git(repository, "update-ref", "refs/tags/v1", "HEAD")
     assert affected(repository, "v1").files == affected(repository, "HEAD").files == 0
+
+
+@pytest.mark.attack("A text that an image or the packages are built of counts as a document")
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("ml/environments/custom/pins.md", False),
+        ("requirements/LICENSE", False),
+        ("ml/projects/words/README.md", True),
+        ("docs/pins.md", True),
+    ],
+)
+def test_what_is_a_document(file: str, expected: bool) -> None:
+    assert is_document(file) is expected

@@ -51,6 +51,7 @@ def test_a_name_at_the_root_is_refused(path: str) -> None:
             (FILE, f"ml/projects/words/{name}/config")
             for name in (".git", ".GIT", ".git.", ".git ", ".git. .", ".git::$INDEX_ALLOCATION")
         ),
+        *((FILE, f"ml/projects/{name}/release.yml") for name in ("venv", "node_modules")),
         *((FILE, f"docs/{name}") for name in (".git", "git~1", "GIT~2", "gi7eba~1", ".g\u200cit")),
         *((FILE, f"docs/{name}") for name in (".gitmodules", ".GITMODULES ", "a\\.git\\config")),
         (GITLINK, "ml/projects/words"),

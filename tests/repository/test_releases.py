@@ -50,6 +50,12 @@ BELOW = COMMENTS.replace("dev: {}", "dev:\n    version: 2")
             "environments:\n  prod: 2\n\n# words\ntraffic: {}\n",
             "environments:\n  prod: 2\n  dev: 1\n\n# words\ntraffic: {}\n",
         ),
+        "texts in quotes on one line": (
+            "environments:\n  dev: 1\n",
+            "environments:\n  dev: 2\n",
+            'environments:\n  prod: {why: "it is so"} # it\'s\n  dev: 1\n',
+            'environments:\n  prod: {why: "it is so"} # it\'s\n  dev: 2\n',
+        ),
         "comments, blank lines and more lines stay": (
             *(COMMENTS, BELOW, COMMENTS.replace("a: 1", "a: 2")),
             BELOW.replace("a: 1", "a: 2"),
@@ -74,6 +80,10 @@ def test_one_entry_changes(seen: str, wanted: str, now: str, expected: str) -> N
         ("environments: {dev: {version: 1}}\n", "entries-unclear"),
         (f"{ONE}environments:\n  dev: {{}}\n", "entries-unclear"),
         ("", "entries-unclear"),
+        (f'{ONE}    reason: "better\n  prod:\n    version: 9\n    # "\n', "entries-unclear"),
+        (f"{ONE}    reason: !!str 'better\n  prod:\n    version: 9'\n", "entries-unclear"),
+        (f'{ONE}    "rea\n  prod: son": 1\n', "entries-unclear"),
+        (f'{ONE}    reasons: ["better]\n  prod: "]\n', "entries-unclear"),
     ],
 )
 def test_an_entry_that_is_not_as_seen_is_not_changed(now: str, code: str) -> None:

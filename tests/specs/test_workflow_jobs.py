@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ml.core.errors import Refused
 from ml.specs.check import workflow_jobs
+from ml.specs.plan import planning
 from ml.specs.sdk import load
 from tests.conftest import ROOT
 
@@ -340,3 +342,34 @@ def test_what_is_no_job_is_told_as_such(tmp_path: Path) -> None:
     (problem,) = workflow_jobs.problems(spec, CLUSTERS, tmp_path)
     assert problem.code == "not-submitted" and not problem.found.endswith(": ")
     assert problem.found.startswith("no request can be made of it: ")
+
+
+@pytest.mark.attack("A file of a pull request's job names a file of the runner, to be printed")
+@pytest.mark.parametrize("where", ["environment", "component", "trial"])
+def test_no_file_beyond_the_tree_is_read(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the ending of the file between, and its content is in no message."""
+    secret = tmp_path / "home/entries.json"
+    secret.parent.mkdir()
+    secret.write_text('{"client_assertion": "SECRET"}')
+    jobs = tmp_path / "tree/ml/projects/p/jobs"
+    jobs.mkdir(parents=True)
+    (tmp_path / "tree/pyproject.toml").touch()
+    (jobs / "e.txt").write_text(f"image: ubuntu\nname: e\nversion: 1\nconda_file: {secret}\n")
+    (jobs / "c.txt").write_text(COMPONENT.replace("azureml:ml-cpu:1", "file:./e.txt"))
+    command = COMMAND.replace("azureml:ml-cpu:1", "file:./e.txt")
+    text = {
+        "environment": f"type: command\ncode: .\n{command}",
+        "component": PIPELINE + "    type: command\n    component: ./c.txt\n",
+        "trial": PIPELINE + "    type: sweep\n    trial: ./c.txt\n"
+        "    objective: {goal: maximize, primary_metric: a}\n"
+        "    search_space: {a: {type: choice, values: [1]}}\n"
+        "    sampling_algorithm: random\n    limits: {max_total_trials: 2}\n",
+    }[where]
+    (jobs / "train.yml").write_text(text)
+    monkeypatch.chdir(tmp_path / "tree")
+    with pytest.raises(Refused) as refused:
+        planning.plan(load.load(jobs / "train.yml"))
+    assert {problem.code for problem in refused.value.problems} == {"path-escape"}
+    assert "SECRET" not in str(refused.value)

@@ -134,9 +134,9 @@ class JobReader:
         )
         parts = children.get(job.name, ())
         if kind_of(job) in SEARCHES:
-            best = (tags_of(tracked).get(_BEST_FOUND) if tracked else None) or (
-                job.properties.get(_BEST_SWEPT)
-            )
+            best = job.properties.get(_BEST_SWEPT)
+            if tracked and kind_of(job) == "automl":  # of a sweep its author may have written it
+                best = tags_of(tracked).get(_BEST_FOUND) or best
             return self._with_trials(run, job, parts, best)
         if kind_of(job) == "pipeline":
             steps = [self._step(run, job, each, children) for each in parts]

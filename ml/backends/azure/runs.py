@@ -131,8 +131,11 @@ class AzureRuns:
 
     def history(self, name: str) -> dict[str, Any]:
         """Run history's details of a run; {} of one that it does not know."""
-        with as_refusals():
-            return self.workspace.history(name)
+        with as_refusals(), _legible(name):
+            details = self.workspace.history(name)
+            if details and not isinstance(details["status"], str):
+                raise TypeError(f"status {details['status']!r}")
+            return details
 
     def look(self, name: str) -> Owner:
         """The job of that name as it is now. Raises Refused where a part of Azure lacks it."""
@@ -396,7 +399,8 @@ def _rank(file: str) -> str | None:
         return _BUILD
     if folder != "user_logs" or not name.startswith("std_log"):
         return None
-    return name.removeprefix("std_log").removesuffix(".txt").rpartition("_")[2] or "0"
+    rank = name.removeprefix("std_log").removesuffix(".txt").rpartition("_")[2] or "0"
+    return rank if re.fullmatch(r"\w{1,40}", rank) else None
 
 
 @contextmanager

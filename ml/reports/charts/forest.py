@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ml.core.markdown import plain, truncate
 from ml.reports.formatting import signed_short
-from ml.reports.markdown import plain, truncate
 
 # Letters of a label and of the scale; the scale is odd, so that zero is in the middle.
 LABEL, SCALE = 28, 33

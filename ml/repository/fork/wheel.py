@@ -40,8 +40,7 @@ def build(source: Path, folder: Path, revision: str = "HEAD") -> Path:
     time = git.run(source, "show", "-s", "--format=%ct", revision).strip()
     with tempfile.TemporaryDirectory() as tree:
         archive = Path(tree, "tree.tar")
-        words = ("archive", "--format=tar", "--output", str(archive), revision)
-        git.run(source, *words, settings={"tar.umask": "0022"})
+        git.archive(source, revision, archive)
         with tarfile.open(archive) as packed:
             packed.extractall(tree, filter="tar")
         archive.unlink()

@@ -20,9 +20,9 @@ from typing import Any
 
 from ml.core import files, repository
 from ml.core.errors import Exit, Problem, Refused
+from ml.core.markdown import code, text
 from ml.reports import comment
 from ml.reports.json_values import Value
-from ml.reports.markdown import code, text
 from ml.repository.affected import affected, checked
 from ml.repository.github import MAIN, GitHub
 from ml.repository.pull_requests.posting import read_artifacts

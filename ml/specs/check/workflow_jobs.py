@@ -342,7 +342,9 @@ class _Request:
 
     def _problem(self, keys: Keys, value: Any, expected: str) -> Problem:
         hint = "leave it out, or run it with your own rights: ml run SPEC --on azure"
-        found = f"`{'.'.join(map(str, keys))}: {value}`, in a job that a workflow submits"
+        # Of a mapping its name alone: a request may hold what a file says that the spec names.
+        text = "{…}" if isinstance(value, dict) else "[…]" if isinstance(value, list) else value
+        found = f"`{'.'.join(map(str, keys))}: {text}`, in a job that a workflow submits"
         return Problem("asks-too-much", found[:300], expected, hint, self._place(keys))
 
     def _place(self, keys: Keys) -> Place:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from infra.cost.estimate import estimate
 from infra.cost.prices import read
@@ -19,6 +20,7 @@ from infra.preview.report import Report, rendered, reports, revision_tree
 from infra.settings.loader import load
 from infra.settings.workflows import ROLE_MANAGERS, ROLES
 from ml.core.errors import Refused
+from ml.core.markdown import text
 from tests.conftest import ROOT
 from tests.infra.programs import tree
 
@@ -134,7 +136,7 @@ def test_a_change_of_the_workspaces_isolation_is_noted(before: str, after: str, 
     report = _report(made(after), base="main", changes=changes(made(before), made(after)))
     (kept,) = report.immutable
     assert before in kept and told in kept
-    assert kept in rendered([report], "text") and kept in rendered([report], "md")
+    assert kept in rendered([report], "text") and text(kept, 1000) in rendered([report], "md")
     # A fork that has none yet may choose: this refuses nothing.
     assert report.problems == () and "see the notes" in report.verdict
     new = _report(made(after), base="main", changes=changes(None, made(after)))
@@ -146,7 +148,22 @@ def test_a_value_of_several_lines_stays_in_its_cell() -> None:
     changed = Change("changed", "a:B", "a", "urn", (Property("x", "one\n  two", "a`b|c"),))
     report = _report(_capture(_resource("a")), base="main", changes=(changed,))
     rows = [line for line in rendered([report], "md").splitlines() if line.startswith("| changed")]
-    assert rows == ["| changed | `a` a:B | `x` | `one two` | ``a`b\\|c`` |"]
+    assert rows == ["| changed | `a` a:B | `x` | `one two` | `` a`b\\|c `` |"]
+
+
+@pytest.mark.attack("A value of a stack file, or a waiver, is Markdown in what a reviewer is shown")
+@pytest.mark.parametrize(
+    "value", ["``![x](https://e.example/x.png)@a.b", "`[x](https://e.example)`@a.b", "a ``` b"]
+)
+def test_what_others_wrote_is_no_markdown(value: str) -> None:
+    """Neither in a cell nor in a message."""
+    finding = Finding("set-aside", False, ROOT_URN, f"waived by ana: {value} </details><h3>ok</h3>")
+    changed = Change("changed", "a:B", "a", "urn", (Property("x", "", value),))
+    capture = _capture(_resource("a"), findings=(finding,))
+    shown = rendered([_report(capture, base="main", changes=(changed,))], "md")
+    html = MarkdownIt("commonmark").enable("table").render(shown)
+    assert "e.example" in html or "```" in value
+    assert "<img" not in html and "<a " not in html and "<h3>ok" not in html
 
 
 def test_the_markdown_report_begins_with_an_overview() -> None:

@@ -52,16 +52,40 @@ def _is_path(keys: tuple[Key, ...], text: str) -> bool:
 def path_escape(subject: Subject) -> Iterator[Finding]:
     """A path stays in the repository, whether it climbs out by `..` or by a link."""
     spec = subject.spec
-    for keys, text, _ in local_paths(spec):
+    for part, keys, text in _written_paths(spec):
         written = Path(text.removeprefix("file://").removeprefix("file:"))
-        real = subject.links.escape(written, spec.folder, spec.boundary)
+        real = subject.links.escape(written, part.folder, spec.boundary)
         if real is not None:
             yield Finding(
                 keys,
                 f"`{text}` leaves the repository for {real}",
                 f"a path below {repository.shown(spec.boundary or spec.folder)}",
                 "register the data as an asset, or give the path with `--set` when you run it",
+                place=part.place(*keys),
             )
+
+
+def _written_paths(spec: Spec) -> Iterator[tuple[Part, tuple[Key, ...], str]]:
+    """The local paths of a spec and of the files that it includes, whatever their ending.
+
+    A component's or an environment's file names files that are read with it.
+    """
+    own = Part(spec.document, spec.file)
+    yield from ((own, keys, text) for keys, text, _ in local_paths(spec))
+    queue, seen = [own], {spec.file.resolve()}
+    while queue:
+        part = queue.pop()
+        for keys, text in strings(part.document.data):
+            if not _is_path(keys, text) or "${{" in text:
+                continue
+            if part is not own and assets.local(text, part.folder) is not None:
+                yield part, keys, text
+            if keys[-1] not in _MAY_BE_PATHS:
+                continue
+            file = assets.included(text, part.folder)
+            if file is not None and file.file.resolve() not in seen:
+                seen.add(file.file.resolve())
+                queue.append(file)
 
 
 @rule("link-escape", scope="spec", source=_SOURCE)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from ml.reports.markdown import block, code, details, image, link, table, text
+from ml.core.markdown import block, code, details, image, link, table, text
 
 RENDER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 # What GitHub makes of text after rendering (github/cmark-gfm issues 181 and 389).
