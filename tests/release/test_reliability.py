@@ -79,7 +79,7 @@ FAULTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "secrets reach a server or a log": {
         "neither holds one": (
-            "serving/test_server.py::test_its_environment_holds_no_secret_of_the_caller",
+            "backends/serving/test_server.py::test_its_environment_holds_no_secret_of_the_caller",
             "infra/live/test_sas.py::test_no_log_holds_a_signature_or_a_key",
         ),
     },

@@ -50,6 +50,11 @@ class Finding:
         """Whether it is significant and large; NaN is a breach."""
         return not (self.p > self.alpha or self.size < self.limit)
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether nothing differs, or fewer values are missing than were: the page folds those."""
+        return not self.is_breach and self.test != "loss" and self.size <= 0
+
 
 def compare(
     name: str, reference: Mapping[str, Any], values: Sequence[object], limits: Limits

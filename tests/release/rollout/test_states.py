@@ -232,7 +232,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         folder=Path("nowhere"),
         model=lambda: NAME,
         endpoint=lambda: NAME,
-        serving=lambda: SimpleNamespace(snapshot=lambda _: serves),
+        serving=lambda: SimpleNamespace(snapshot=lambda: serves),
         samples=lambda: [{}],
         gates=None,
     )
