@@ -177,6 +177,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     )
     patch.setattr(endpoint, "switch", switch)
     patch.setattr(endpoint, "check_launch", lambda launch: None)
+    patch.setattr(proposing, "check_launch", lambda launch: None)
     patch.setattr(audit, "append", wrapped(audit.append))
     patch.setattr(canary, "lead", lead)
     patch.setattr(canary, "smoke_test", lambda *_: machine.effect())
