@@ -41,7 +41,7 @@ def start(
     power: Annotated[float, typer.Option(help="The chance to see the effect.")] = 0.8,
     env: Environment = "local",
     on: Annotated[
-        str | None, typer.Option("--on", help="local rehearses dev, staging, prod.")
+        str | None, typer.Option("--on", help="local rehearses what release.yml names.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
