@@ -41,7 +41,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ranks.run(train, 1, folder / "logs", folder / "whole", data, SETTINGS)
         ranks.run(train, 2, folder / "logs-2", folder / "by-two", data, SETTINGS)
 
-    return once(tmp_path_factory, "trained", fill)
+    return once(tmp_path_factory, "torch-trained", fill)
 
 
 @pytest.fixture

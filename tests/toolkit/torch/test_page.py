@@ -54,5 +54,5 @@ def test_the_training_of_the_page_learns_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_the_page_is_short() -> None:
-    """About 60 lines, whole."""
-    assert len([line for line in CODE.splitlines() if line]) <= 66
+    """At most 70 lines, whole."""
+    assert len([line for line in CODE.splitlines() if line]) <= 70
