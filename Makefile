@@ -95,7 +95,7 @@ setup: $(VENV)/main.stamp ## install what the main job needs
 torch: $(VENV)/torch.stamp ## install PyTorch, which distributed jobs need and the main job does not
 
 .PHONY: images
-images: $(VENV)/images.stamp ## install torchvision and pycocotools, which models of images need and the main job does not
+images: $(VENV)/images.stamp ## install torchvision, which models of images need and the main job does not
 
 .PHONY: automl
 automl: $(VENV)/automl.stamp ## install what AutoML on this machine needs and the main job does not
@@ -141,6 +141,8 @@ ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"
 BASE := origin/main
 RESULTS := .local/check
 AFFECTED := $(BARE) ml.repository.affected $(if $(PULL),--pull "$(PULL)",--base "$(BASE)")
+# What the affected projects need besides the main job's packages, such as torch.
+INSTALL_EXTRAS = extras="$$($(AFFECTED) --extras)"; [ -z "$$extras" ] || $(MAKE) --no-print-directory -f Makefile $$extras
 
 .PHONY: lint
 lint: $(VENV)/dev.stamp $(VENV)/infra.stamp | $(RESULTS) ## ruff, mypy and the checks of every spec
@@ -161,6 +163,7 @@ links: ## the relative links of every page, and no markers of an unfinished merg
 
 .PHONY: smoke
 smoke: setup | $(RESULTS) ## a small training run of each project that the change since BASE touches
+	@$(INSTALL_EXTRAS)
 	@$(BIN)/ml smoke --base "$(BASE)" --json > $(RESULTS)/smoke.json
 
 .PHONY: preview
@@ -172,6 +175,7 @@ FORMAT := text
 .PHONY: affected-tests
 affected-tests: setup $(VENV)/dev.stamp | $(RESULTS) ## the tests of what the change since BASE touches
 	@rm -f $(RESULTS)/affected-tests.json
+	@$(INSTALL_EXTRAS)
 	@paths="$$($(AFFECTED) --tests)"; [ -z "$$paths" ] || $(PYTEST) $$paths
 	@echo '[]' > $(RESULTS)/affected-tests.json
 

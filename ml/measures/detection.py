@@ -86,17 +86,10 @@ def certain(text: str) -> int:
 
 
 def matches(expected: Sequence[str], predicted: Sequence[str]) -> Matches:
-    """The boxes of the images beside their objects; ends the program where pycocotools is not
-    installed.
-    """
-    try:
-        from pycocotools.coco import COCO
-        from pycocotools.cocoeval import COCOeval
-    except ModuleNotFoundError:
-        raise SystemExit(
-            "error[not-installed]: boxes are compared by pycocotools, which is not installed\n"
-            "  hint: make images"
-        ) from None
+    """The boxes of the images beside their objects."""
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
     truth, answers = [read(of, 4) for of in expected], [read(of, 5) for of in predicted]
     with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
         data = [COCO(), COCO()]

@@ -28,6 +28,7 @@ from ml.core.errors import Problem, Refused
 from ml.repository.github import GitHub
 
 PROJECTS, TESTS, WORKFLOWS = "ml/projects", "tests", ".github"
+ENVIRONMENTS = "ml/environments/"
 EVERY_PROJECT = f"{TESTS}/projects/test_every_project.py"
 SOURCES = ("ml", "infra", "policies")
 # How often the files are listed until they are those of one commit.
@@ -51,8 +52,15 @@ BAD_NAME = "bad-name"
 LISTED = 3000
 # Of the framework, besides these: a team's own settings, projects and their tests.
 FRAMEWORK = (*(f"{room}/" for room in SOURCES), f"{TESTS}/", "benchmarks/", "requirements/")
-TEAM = (f"{PROJECTS}/", f"{TESTS}/projects/", "ml/environments/")
+TEAM = (f"{PROJECTS}/", f"{TESTS}/projects/", ENVIRONMENTS)
 SETTINGS = ("infra/Pulumi*.yaml", "policies/*/*.yml", ".gitignore", ".amlignore")
+# What is in none of the packages of the main job → the target of make that installs it here.
+EXTRAS = {
+    "pytorch": "torch",  # conda's: pytorch-cpu
+    "torch": "torch",
+    "torchvision": "images",
+}
+_PACKAGE = re.compile(r"^[ \t]*(?:-[ \t]+)?([a-z]+)\b", re.M)
 # A folder of a project, a stack and an environment become words of commands and of a matrix.
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 _WORD = re.compile(r"""[^\s'",\[\]{}()]+""")
@@ -68,8 +76,9 @@ class Affected:
     """The names that a change touches, sorted; `causes` has a changed file for each.
 
     `framework`: whether the framework's own tests have to run. `documents`: only documents changed.
-    `tests` are the paths that pytest takes. `judges` are the files by which a change may decide how
-    it is judged itself: all but documents and what is a project's own.
+    `tests` are the paths that pytest takes. `extras` are the targets of make that install what the
+    affected projects' environments have and the main job has not. `judges` are the files by which
+    a change may decide how it is judged itself: all but documents and what is a project's own.
     """
 
     base: str
@@ -82,6 +91,7 @@ class Affected:
     environments: tuple[str, ...] = ()
     rooms: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
     judges: tuple[str, ...] = ()
 
@@ -168,6 +178,7 @@ class _Change:
         return Affected(
             *(base, count, False, True, tuple(projects), tuple(stacks)),
             tests=(TESTS,),
+            extras=tuple(sorted(self._extras(projects))),
             causes={"framework": cause},
             judges=(cause,),
         )
@@ -178,8 +189,8 @@ class _Change:
         stacks = self._caused(self.stacks, self._stack_cause)
         policies = self._caused(_folders("policies", self.tree | self.files), self._policy_cause)
         environments = self._caused(
-            _folders("ml/environments", self.tree | self.files),
-            lambda name: self._below(f"ml/environments/{name}/"),
+            _folders(ENVIRONMENTS[:-1], self.tree | self.files),
+            lambda name: self._below(f"{ENVIRONMENTS}{name}/"),
         )
         rooms = self._rooms()
         framework = min(filter(self._is_framework, self.files), default="")
@@ -205,6 +216,7 @@ class _Change:
             environments=tuple(environments),
             rooms=tuple(rooms),
             tests=(TESTS,) if framework else tuple(sorted(self._tests(projects, policies))),
+            extras=tuple(sorted(self._extras(projects))),
             causes={**causes, **({"framework": framework} if framework else {})},
             judges=tuple(sorted(file for file in self.files if not OWN.fullmatch(file))),
         )
@@ -326,7 +338,7 @@ class _Change:
         if file.endswith(".py"):
             return set(self.modules.get(file, ()))
         names: set[str] = set()
-        for word in _WORD.findall(self._text(file)) if file.endswith((".yml", ".yaml")) else ():
+        for word in self._words(file) if file.endswith((".yml", ".yaml")) else ():
             if match := _ASSET.match(word):
                 names |= self.assets.get(match[1], set())
             elif _MODULE.fullmatch(word):
@@ -336,6 +348,9 @@ class _Change:
                 if not path.startswith("../") and not _is_at(project, path):
                     names.add(path)
         return names
+
+    def _words(self, file: str) -> list[str]:
+        return _WORD.findall(self._text(file))
 
     @cached_property
     def assets(self) -> dict[str, set[str]]:
@@ -351,6 +366,17 @@ class _Change:
                 for name in _ASSET_NAME.findall("\n".join(texts)):
                     named.setdefault(name, set()).add(file)
         return named
+
+    def _extras(self, projects: Iterable[str]) -> set[str]:
+        """The targets of make for what the environments of these projects' specs install."""
+        specs = [file for name in projects for file in self._under(f"{PROJECTS}/{name}/")]
+        words = {word for file in specs if file.endswith(".yml") for word in self._words(file)}
+        assets = {match[1] for word in words if (match := _ASSET.match(word))}
+        named = {file for name in assets for file in self.assets.get(name, ())}
+        folders = {posixpath.dirname(file) for file in named if file.startswith(ENVIRONMENTS)}
+        texts = [self._text(file) for folder in folders for file in self._under(f"{folder}/")]
+        packages = {name for text in texts for name in _PACKAGE.findall(text)}
+        return {extra for package, extra in EXTRAS.items() if package in packages}
 
     # Stacks, policies, rooms.
 
@@ -558,6 +584,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     form.add_argument("--json", action="store_true", help="Print JSON.")
     form.add_argument("--tests", action="store_true", help="Print the paths for pytest.")
     form.add_argument("--stacks", action="store_true", help="Print the stacks.")
+    form.add_argument("--extras", action="store_true", help="Print what make is to install too.")
     options = parser.parse_args(argv)
     try:
         if options.pull is None:
@@ -570,8 +597,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if path := os.environ.get("GITHUB_OUTPUT"):
         with Path(path).open("a", encoding="utf-8") as outputs:
             outputs.write(as_outputs(result))
-    if options.tests or options.stacks:
-        print(" ".join(result.tests if options.tests else result.stacks))
+    lists = {"tests": result.tests, "stacks": result.stacks, "extras": result.extras}
+    if asked := [names for form, names in lists.items() if getattr(options, form)]:
+        print(" ".join(asked[0]))
     else:
         print(json.dumps(asdict(result), indent=1) if options.json else as_text(result))
     return 0

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import sys
 
 import numpy as np
 import pytest
-
-pytest.importorskip("pycocotools", reason="pycocotools is not installed: make images")
-
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from ml.measures import detection
 from ml.measures.detection import average_precisions, matches, padded, read, written
 from ml.measures.measurement import Rows, metric_values, predict
 from ml.measures.metrics import Answers, estimates
@@ -142,11 +137,3 @@ def test_what_can_be_an_answer(expected: str, predicted: str, score: float, told
     """Boxes with scores that add up to the image's."""
     wrong = fault("detection", expected, predicted, 0, score)
     assert told in wrong and bool(told) is bool(wrong)
-
-
-def test_without_pycocotools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program ends with what to type."""
-    for name in ("pycocotools.coco", "pycocotools"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(SystemExit, match="make images"):
-        detection.matches(["[]"], ["[]"])

@@ -344,6 +344,7 @@ def test_what_a_change_touches(name: str, repository: Path) -> None:
         case.environments,
         case.rooms,
         case.tests,
+        result.extras,
         result.causes,
         result.judges,
     )
@@ -494,7 +495,27 @@ def test_outputs_are_one_line_each(name: str, repository: Path) -> None:
     outputs = {key: json.loads(value) for key, _, value in (line.partition("=") for line in lines)}
     assert outputs["projects"] == ["one"]
     assert outputs["framework"] is True
-    assert len(lines) == len(outputs) == 9
+    assert len(lines) == len(outputs) == 10
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "extras"),
+    [
+        ("conda.yml", "  - pytorch-cpu=2.13.0", ("torch",)),
+        ("requirements.txt", "torch==2.13.0\ntorchvision==0.28.0", ("images", "torch")),
+        ("conda.yml", "  - lightgbm=4.6.0 # in place of torch", ()),
+    ],
+)
+def test_extras_are_what_the_affected_projects_environments_install(
+    file: str, line: str, extras: tuple[str, ...], repository: Path
+) -> None:
+    write(repository, {f"ml/environments/gpu/{file}": f"dependencies:\n{line}\n"})
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "packages")
+    write(repository, edit("ml/projects/one/train.py"))
+    assert affected(repository, "HEAD").extras == ()
+    write(repository, edit("ml/projects/two/train.py"))
+    assert affected(repository, "HEAD").extras == extras
 
 
 def test_a_link_is_not_followed(repository: Path, tmp_path: Path) -> None:

@@ -6,10 +6,6 @@ import io
 import json
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("pycocotools", reason="pycocotools is not installed: make images")
-
 from ml.projects.shelf_gaps import charts
 from ml.projects.shelf_gaps.shelves import shelves
 from ml.toolkit.figures import RunFiles

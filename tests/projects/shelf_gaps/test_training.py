@@ -6,13 +6,15 @@ import base64
 import io
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("pycocotools", reason="torchvision is not installed: make images")
+if not find_spec("torchvision"):
+    pytest.skip("torchvision is not installed: make images", allow_module_level=True)
 
 import torch
 from werkzeug.test import EnvironBuilder

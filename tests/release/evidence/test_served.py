@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -56,15 +55,7 @@ LABELS: dict[Task, Any] = {
     "multiclass": np.array(CLASSES)[np.arange(COUNT) % 3],
     "detection": [np.array([[1.0, 2.0, 30.0, 41.0]])] * COUNT,
 }
-TASKS = [
-    pytest.param(
-        task,
-        marks=pytest.mark.skipif(
-            task == "detection" and not find_spec("pycocotools"), reason="make images"
-        ),
-    )
-    for task in SCORES
-]
+TASKS = [*SCORES]
 
 
 def written(folder: Path, task: Task) -> Evaluation:
@@ -165,7 +156,6 @@ def test_other_boxes(
     change: Callable[[dict[str, Any]], object], least: float, tmp_path: Path
 ) -> None:
     """Scores by their difference, places by the size of what is in the image, one missing as 1."""
-    pytest.importorskip("pycocotools", reason="make images")
     test_another_answer("detection", change, least, tmp_path)
 
 
