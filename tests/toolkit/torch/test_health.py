@@ -155,6 +155,7 @@ def with_nan(folder: Path) -> None:
                     assert not update.taken and update.not_finite_in == (1,)
                 assert not guard.check(number, update)
                 kept.after(number)
+            kept.join()  # what is no step of the optimiser waits for the snapshot
             weights = bare.weight.detach().clone()
             assert weights.isfinite().all()
             with torch.no_grad():
