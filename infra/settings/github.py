@@ -6,7 +6,7 @@ docs.github.com/rest: deployments/environments, deployments/branch-policies, rep
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -171,8 +171,10 @@ RULESETS = (
 )
 
 
-def environment_differences(answer: Mapping[str, Any], reviewed: bool) -> Iterator[str]:
-    """How an environment is looser than declared, by GitHub's answer on it."""
+def environment_differences(answer: Mapping[str, Any], reviewers: Collection[str]) -> Iterator[str]:
+    """How an environment is other than declared, by GitHub's answer on it; `reviewers` are users
+    and teams (organisation/team), without any nobody has to approve.
+    """
     policy = answer.get("deployment_branch_policy") or {}
     if policy.get("protected_branches") or not policy.get("custom_branch_policies"):
         yield f"branches other than {MAIN} may deploy"
@@ -183,10 +185,29 @@ def environment_differences(answer: Mapping[str, Any], reviewed: bool) -> Iterat
         for rule in answer.get("protection_rules") or ()
         if rule.get("type") == "required_reviewers" and rule.get("reviewers")
     ]
-    if reviewed and not rules:
+    there = {_reviewer(each) for rule in rules for each in rule["reviewers"]}
+    # A team is one of the repository's organisation. GitHub takes names in any case.
+    declared = {
+        f"{name.rpartition('/')[2]}{_TEAM if '/' in name else ''}".lower() for name in reviewers
+    }
+    if reviewers and not rules:
         yield "it has no required reviewers"
-    if reviewed and not all(rule.get("prevent_self_review") for rule in rules):
+    elif there != declared:
+        names = ", ".join(reviewers) or "nobody"
+        yield f"its reviewers are {', '.join(sorted(there))}, not {names} (platform:reviewers)"
+    if reviewers and not all(rule.get("prevent_self_review") for rule in rules):
         yield "who starts a job may approve it"
+
+
+_TEAM = " (a team)"
+
+
+def _reviewer(answer: Mapping[str, Any]) -> str:
+    """A user by the login, a team by its slug."""
+    reviewer = answer.get("reviewer") or {}
+    is_team = answer.get("type") == "Team"
+    name = reviewer.get("slug" if is_team else "login") or "somebody"
+    return f"{name}{_TEAM if is_team else ''}".lower()
 
 
 def policies(answer: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -75,7 +75,7 @@ class Check:
 class Stack:
     """What a stack file says of an environment.
 
-    `github` are its GitHub environments, and whether jobs of each need an approval.
+    `github` are its GitHub environments, and who of GitHub approves the jobs of each, if anybody.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Stack:
     group: str
     workspace: str
     repository: str
-    github: Mapping[str, bool]
+    github: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -229,10 +229,10 @@ def github(repository: str, stacks: Sequence[Stack], ask: Ask = ask) -> Iterator
     yield from _protection(repository, apps, ask)
     yield from _rulesets(repository, apps, ask)
     for stack in stacks:
-        for name, reviewed in stack.github.items():
+        for name, reviewers in stack.github.items():
             fix = f"infra bootstrap {stack.name} --run"
-            yield _environment(repository, name, reviewed, fix, ask)
-    yield _environment(repository, BOT, False, "infra bootstrap --run", ask)
+            yield _environment(repository, name, reviewers, fix, ask)
+    yield _environment(repository, BOT, (), "infra bootstrap --run", ask)
     yield _app(repository, ask)
 
 
@@ -378,18 +378,20 @@ def _apps(repository: str, ask: Ask) -> dict[str, Any]:
     }
 
 
-def _environment(repository: str, name: str, reviewed: bool, fix: str, ask: Ask) -> Check:
-    """Jobs of main alone use it, and those that change Azure have a reviewer."""
+def _environment(
+    repository: str, name: str, reviewers: tuple[str, ...], fix: str, ask: Ask
+) -> Check:
+    """Jobs of main alone use it, and those that change Azure have the declared reviewers."""
     path, label = f"repos/{repository}/environments/{name}", f"environment {name}"
     answer = ask(("gh", "api", path))
     if answer.error:
         return Check(label, "error", answer.error, fix)
     policies = ask(("gh", "api", f"{path}/deployment-branch-policies?per_page=100"))
-    differences = [*environment_differences(answer.json, reviewed)]
+    differences = [*environment_differences(answer.json, reviewers)]
     differences += [policies.error] if policies.error else policy_differences(policies.json)
     if differences:
         return Check(label, "error", "; ".join(differences), fix)
-    return Check(label, "ok", f"for {MAIN} alone{', with reviewers' if reviewed else ''}")
+    return Check(label, "ok", f"for {MAIN} alone{', with its reviewers' if reviewers else ''}")
 
 
 def _app(repository: str, ask: Ask) -> Check:

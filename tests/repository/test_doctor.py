@@ -21,7 +21,7 @@ REPOSITORY = "team/models"
 STACKS = [
     Stack(
         *(name, "s", "westeurope", f"rg-{name}", f"mlw-{name}", REPOSITORY),
-        {f"{name}-preview": False, f"{name}-release": True},
+        {f"{name}-preview": (), f"{name}-release": ("Ann", "team/ml-platform")},
     )
     for name in ("dev", "prod")
 ]
@@ -32,7 +32,14 @@ UNREVIEWED = {
 REVIEWED = {
     **UNREVIEWED,
     "protection_rules": [
-        {"type": "required_reviewers", "prevent_self_review": True, "reviewers": [{"type": "User"}]}
+        {
+            "type": "required_reviewers",
+            "prevent_self_review": True,
+            "reviewers": [
+                {"type": "User", "reviewer": {"id": 1, "login": "ann"}},
+                {"type": "Team", "reviewer": {"id": 2, "slug": "ml-platform"}},
+            ],
+        }
     ],
 }
 MAIN_ALONE = {"total_count": 1, "branch_policies": [{"id": 1, "name": "main", "type": "branch"}]}
@@ -283,8 +290,37 @@ def test_the_doctor_asks_for_what_the_bootstrap_makes() -> None:
         for step in bootstrap.plan([loader.load(name) for name in loader.select(None)])
         if step.name.endswith("-environment")
     }
-    asked = {name: reviewed for stack in stacks for name, reviewed in stack.github.items()}
-    assert {**asked, "bot": False} == {name: bool(step.value) for name, step in steps.items()}
+    asked = {name: ", ".join(who) for stack in stacks for name, who in stack.github.items()}
+    assert {**asked, "bot": ""} == {name: step.value for name, step in steps.items()}
+
+
+MALLORY = {"type": "User", "reviewer": {"id": 3, "login": "mallory"}}
+ANN, TEAM = REVIEWED["protection_rules"][0]["reviewers"]
+
+
+@pytest.mark.parametrize(
+    ("reviewers", "found"),
+    [
+        ([MALLORY], "its reviewers are mallory, not Ann, team/ml-platform"),
+        ([ANN, TEAM, MALLORY], "its reviewers are ann, mallory, ml-platform (a team), not"),
+        ([ANN], "its reviewers are ann, not"),
+        # A person with the name of the team.
+        (
+            [ANN, {"type": "User", "reviewer": {"id": 4, "login": "ml-platform"}}],
+            "its reviewers are ann, ml-platform, not",
+        ),
+        # An account that GitHub does not show any more.
+        ([ANN, TEAM, {"type": "User", "reviewer": None}], "somebody, not"),
+    ],
+)
+def test_replaced_reviewers(reviewers: list[dict[str, Any]], found: str) -> None:
+    """An administrator named others than those of the stack file."""
+    rule = {**REVIEWED["protection_rules"][0], "reviewers": reviewers}
+    ask = asking(**{"environments/dev-release": {**UNREVIEWED, "protection_rules": [rule]}})
+    checks = [*doctor.github(REPOSITORY, STACKS, ask)]
+    assert faults(checks) == [("environment dev-release", "error")]
+    (check,) = (check for check in checks if check.verdict == "error")
+    assert found in check.found and check.fix == "infra bootstrap dev --run"
 
 
 def test_packages_that_differ_from_the_lock(

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,7 @@ def _gh(things: dict[str, Any], words: list[str]) -> Answer:
         if key.endswith("/actions/oidc/customization/sub"):
             return _subject(things, key)
         if key.startswith(("orgs/", "users/")):
-            missing = "nobody" in key
-            return (None, "gh: Not Found (HTTP 404)") if missing else ({"id": len(key)}, "")
+            return _account(things, key)
         if key == "apps/github-actions":
             return {"id": 15368, "slug": "github-actions"}, ""
         if "/deployment-branch-policies" in key:
@@ -96,7 +96,7 @@ def _gh(things: dict[str, Any], words: list[str]) -> Answer:
         if "/rulesets" in key:
             return _rulesets(things, words, key)
         if "PUT" in words:
-            things[key] = _environment(key, words[5:])
+            things[key] = _environment(key, words[5:], things.get("accounts", {}))
         return (things[key], "") if key in things else (None, "gh: Not Found (HTTP 404)")
     key = f"variables {_option(words, '--repo')} {_option(words, '--env')}"
     there = things.setdefault(key, {})
@@ -106,7 +106,19 @@ def _gh(things: dict[str, Any], words: list[str]) -> Answer:
     return [{"name": name, "value": value} for name, value in there.items()], ""
 
 
-def _environment(name: str, words: list[str]) -> dict[str, Any]:
+def _account(things: dict[str, Any], key: str) -> Answer:
+    """A user or a team, as GitHub answers with it."""
+    if "nobody" in key:
+        return None, "gh: Not Found (HTTP 404)"
+    name = key.rpartition("/")[2]
+    account = {"id": len(key), ("slug" if key.startswith("orgs/") else "login"): name}
+    things.setdefault("accounts", {})[str(len(key))] = account
+    return account, ""
+
+
+def _environment(
+    name: str, words: list[str], accounts: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
     """An environment as GitHub answers with it, from the fields that `gh api` sends."""
     fields = [word.split("=", 1) for word in words if word not in ("-F", "-f")]
     assert all(len(field) == 2 for field in fields), words
@@ -116,7 +128,8 @@ def _environment(name: str, words: list[str]) -> dict[str, Any]:
     rules = []
     if ids:
         reviewers = [
-            {"type": kind, "reviewer": {"id": id}} for kind, id in zip(kinds, ids, strict=True)
+            {"type": kind, "reviewer": accounts[str(id)]}
+            for kind, id in zip(kinds, ids, strict=True)
         ]
         own = values.get("prevent_self_review") == "true"
         rules = [{"type": "required_reviewers", "prevent_self_review": own, "reviewers": reviewers}]

@@ -82,7 +82,9 @@ def _stacks() -> list[Stack]:
             workspace="" if settings.makes_registry else settings.names.local("mlw"),
             repository=settings.github,
             github={
-                github_environment(settings, purpose): purpose in REVIEWED
+                github_environment(settings, purpose): (
+                    settings.reviewers if purpose in REVIEWED else ()
+                )
                 for purpose in purposes(settings)
             },
         )

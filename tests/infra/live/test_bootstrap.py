@@ -680,6 +680,9 @@ def test_what_trains_and_releases_knows_the_shared_registry(cloud: Cloud) -> Non
     "change",
     [
         lambda environment: environment["protection_rules"][0].update(reviewers=[]),
+        lambda environment: environment["protection_rules"][0].update(
+            reviewers=[{"type": "User", "reviewer": {"id": 9, "login": "mallory"}}]
+        ),
         lambda environment: environment["protection_rules"][0].update(prevent_self_review=False),
         lambda environment: environment.update(deployment_branch_policy=None),
         lambda environment: environment.update(can_admins_bypass=True),
