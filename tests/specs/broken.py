@@ -292,7 +292,11 @@ PIPELINES = {
     "  a:\n    command: a ${{outputs.y}}\n    environment: azureml:e:1\n"
     "    outputs: {y: '${{parent.outputs.all}}'}\n"
     "  b:\n    command: b ${{outputs.y}}\n    environment: azureml:e:1\n    outputs:\n"
-    "      y: {type: uri_folder, path: '${{parent.outputs.all}}'}  # warning: output-shared\n",
+    "      y: {type: uri_folder, path: '${{parent.outputs.all}}'}  # error: output-shared\n",
+    "output-of-one-step-twice": "type: pipeline\noutputs: {all: {type: uri_folder}}\njobs:\n"
+    "  a:\n    command: a ${{outputs.x}} ${{outputs.y}}\n    environment: azureml:e:1\n"
+    "    outputs:\n      x: ${{parent.outputs.all}}\n"
+    "      y: ${{ parent.outputs.all }}  # error: output-shared\n",
     "missing-input": PIPELINE + "  train:\n    component: component.yml\n"
     "    inputs: {rate: 0.5}  # error: missing-input\n",
     "unknown-input": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"

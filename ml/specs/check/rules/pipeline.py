@@ -190,21 +190,24 @@ def component_cycle(subject: Subject) -> Iterator[Finding]:
             )
 
 
-@rule("output-shared", scope="pipeline", severity="warning", source=_JOBS)
+@rule(
+    "output-shared",
+    scope="pipeline",
+    source="Azure/azure-sdk-for-python#40896: duplicate PipelineRun output names are not allowed",
+)
 def output_shared(node: Node) -> Iterator[Finding]:
-    """Each output of a pipeline is written by one step."""
+    """Each output of a pipeline is written by one step's output: Azure ML starts no other."""
     writers: dict[str, str] = {}
-    for name, step in node.steps.items():
-        for output, written in step.mapping("outputs").items():
-            text = written.get("path") if isinstance(written, dict) else written
-            target = str(text).replace(" ", "")
-            if not target.startswith("${{parent.outputs."):
-                continue
-            first = writers.setdefault(target, f"{name}.{output}")
-            if first != f"{name}.{output}":
-                message = f"`{name}.{output}` writes the same output of the pipeline as `{first}`"
-                hint = "declare an output of the pipeline for each step"
-                yield Finding(("jobs", name, "outputs", output), message, "one step", hint)
+    for keys, reference in bindings(node):
+        path = reference.path
+        if len(path) < 3 or path[1] != "outputs" or len(keys) < 4 or keys[2] != "outputs":
+            continue
+        output = f"{keys[1]}.{keys[3]}"
+        first = writers.setdefault(path[2], output)
+        if first != output:
+            message = f"`{output}` writes the same output of the pipeline as `{first}`"
+            hint = f"declare an output of the pipeline for `{output}` alone"
+            yield Finding(keys, message, "one step's output", hint)
 
 
 def _contains(step: Node, above: frozenset[Path]) -> bool:
