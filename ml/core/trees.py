@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,7 @@ from pathlib import Path
 from ml.core import git
 
 DIGEST_PREFIX = "sha256:"
-_LINK = "120000"
+_LINK, _FOLDER, _REPOSITORY = "120000", "40000", "160000"
 
 
 def digest(files: Iterable[tuple[str, Path]]) -> str:
@@ -128,6 +129,62 @@ def _entries(root: str, commit_id: str) -> Mapping[str, tuple[str, str]]:
         mode, _, blob = about.split(" ")
         entries[name] = (mode, blob)
     return entries
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How many files a commit writes, of how many bytes, and how deep its folders lie."""
+
+    files: int
+    size: int
+    depth: int
+
+
+def measure(root: Path, commit: str, deepest: int = 100) -> Extent:
+    """The extent of a commit, with a folder or a file counted as often as it is written.
+
+    Nothing is unfolded: each object is read once, since a pack of some kilobytes may write more
+    than a disk holds. Below the `deepest` folder nothing is counted.
+    """
+    level = Counter({git.run(root, "rev-parse", f"{commit}^{{tree}}").strip(): 1})
+    blobs: Counter[str] = Counter()
+    depth = 0
+    while level and depth <= deepest:
+        depth += 1
+        inner: Counter[str] = Counter()
+        for tree, mode, id in _named(root, level):
+            if mode != _REPOSITORY:
+                (inner if mode == _FOLDER else blobs)[id] += level[tree]
+        level = inner
+    return Extent(blobs.total(), _size(root, blobs), depth)
+
+
+def _named(root: Path, trees: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Each entry of the trees: the tree, the entry's mode, and its id."""
+    ids = "".join(f"{tree}\n" for tree in trees).encode()
+    answer = git.run(root, "cat-file", "--batch", content=ids)
+    content = answer.encode(errors="surrogateescape")
+    start = 0
+    while start < len(content):
+        # ID `tree` SIZE, then for each entry MODE NAME NUL and the bytes of its id.
+        line = content.index(b"\n", start)
+        tree, _, size = content[start:line].decode().split(" ")
+        start = line + 1
+        end = start + int(size)
+        while start < end:
+            name = content.index(b"\0", start) + 1
+            mode = content[start:name].partition(b" ")[0].decode()
+            start = name + len(tree) // 2
+            yield tree, mode, content[name:start].hex()
+        start = end + 1
+
+
+def _size(root: Path, blobs: Mapping[str, int]) -> int:
+    """The bytes of blobs, each as often as it is counted."""
+    words = ("cat-file", "--batch-check=%(objectname) %(objectsize)")
+    answer = git.run(root, *words, content="".join(f"{blob}\n" for blob in blobs).encode())
+    sizes = (line.split(" ") for line in answer.splitlines())
+    return sum(blobs[blob] * int(size) for blob, size in sizes)
 
 
 def _links(path: Path) -> Iterator[Path]:

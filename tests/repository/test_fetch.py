@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import time
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from ml.core import trees
 from ml.core.errors import Refused
 from ml.repository.pull_requests.training_request import fetch
 from tests.test_fork import GIT
@@ -109,6 +111,58 @@ def test_files_are_fetched_as_they_are(clone: Path, monkeypatch: pytest.MonkeyPa
     assert not any(b"c2VjcmV0" in file.read_bytes() for file in settings)
 
 
+def nested(origin: Path, blob: str, levels: int, wide: int) -> str:
+    """The id of a tree of trees with `wide ** levels` files, all of them one blob."""
+    id = git(origin, "mktree", text=f"100644 blob {blob}\ta.txt\n")
+    for _ in range(levels):
+        id = git(origin, "mktree", text="".join(f"040000 tree {id}\t{at}\n" for at in range(wide)))
+    return id
+
+
+@pytest.mark.attack("A small pack of a pull request unfolds to more than a disk holds")
+def test_what_unfolds_to_too_much_is_not_fetched(clone: Path) -> None:
+    """A file may be named any number of times."""
+    origin = clone.parent / "origin"
+    for size, names, expected in (
+        (30 << 20, 20, r"600 MiB in 21 files.*at most 256 MiB and 20,000 files beyond main"),
+        (1, 20_010, r"0 MiB in 20,011 files"),
+    ):
+        (origin / "zeros").write_bytes(b"")
+        with (origin / "zeros").open("ab") as zeros:
+            zeros.truncate(size)
+        blob = git(origin, "hash-object", "-w", "zeros")
+        entries = "".join(f"100644 blob {blob}\tz{at:05}.bin\n" for at in range(names))
+        with pytest.raises(Refused, match=rf"(?s)too-large.*{expected}"):
+            fetch(PULL, requested(clone, entries), clone / ".local/pull-request")
+    assert not (clone / ".local").exists()
+    assert sum(file.stat().st_size for file in (clone / ".git").rglob("*")) < 4 << 20
+
+
+@pytest.mark.attack("Folders that are each named ten times in another have more files than fit")
+def test_folders_in_folders_are_counted_and_not_listed(clone: Path) -> None:
+    origin = clone.parent / "origin"
+    blob = git(origin, "hash-object", "-w", "--stdin", text="x")
+    started = time.monotonic()
+    for levels, wide, expected in ((10, 10, "in 10,000,000,001 files"), (200, 1, "folders deep")):
+        entries = f"040000 tree {nested(origin, blob, levels, wide)}\twords\n"
+        with pytest.raises(Refused, match=rf"too-large.*{expected}"):
+            fetch(PULL, requested(clone, entries), clone / ".local/pull-request")
+    assert time.monotonic() - started < 60
+    assert not (clone / ".local").exists()
+
+
+def test_a_commit_is_measured_as_it_is_checked_out(clone: Path) -> None:
+    """Its files as often as they are written, and no repository inside."""
+    (clone / "again").mkdir()
+    for name in ("again/train.py", "again/two.py"):
+        (clone / name).write_text("print(1)\n")
+    git(clone, "add", "-A")
+    commit = git(clone, "rev-parse", "HEAD")
+    git(clone, "update-index", "--add", "--cacheinfo", f"160000,{commit},inside")
+    git(clone, "commit", "-qm", "more")
+    assert trees.measure(clone, "HEAD") == trees.Extent(files=4, size=27, depth=2)
+
+
 @pytest.mark.parametrize("commit", ["HEAD", "a" * 40, "--upload-pack=x"])
 def test_another_commit_is_not_fetched(commit: str, clone: Path) -> None:
     requested(clone, "")
@@ -140,14 +194,23 @@ def test_a_folder_of_somebody_is_not_replaced(clone: Path) -> None:
 
 
 @pytest.mark.attack("A tree is so deep that it cannot be written, or removed again")
-@pytest.mark.parametrize(("depth", "name"), [(600, "d"), (1, "ö" * 150)])
-def test_a_path_that_no_disk_holds_is_not_fetched(depth: int, name: str, clone: Path) -> None:
+@pytest.mark.parametrize(
+    ("depth", "name", "code"),
+    [
+        (600, "d", "too-large"),
+        (90, "d" * 50, "name-not-allowed"),
+        (1, "ö" * 150, "name-not-allowed"),
+    ],
+)
+def test_a_path_that_no_disk_holds_is_not_fetched(
+    depth: int, name: str, code: str, clone: Path
+) -> None:
     """Nothing of it is written, so that the next fetch finds no rest."""
     origin, to = clone.parent / "origin", clone / ".local/pull-request"
     tree = git(origin, "rev-parse", "HEAD:ml")
     for _ in range(depth):
         tree = git(origin, "mktree", text=f"040000 tree {tree}\t{name}\n")
-    with pytest.raises(Refused, match="name-not-allowed"):
+    with pytest.raises(Refused, match=code):
         fetch(PULL, requested(clone, f"040000 tree {tree}\td\n"), to)
     assert not to.exists()
     blob = git(origin, "rev-parse", "HEAD:ml/train.py")

@@ -31,6 +31,8 @@ from ml.repository.github import GitHub
 _COMMAND = re.compile(r"/train(?:[ \t]+(.+))?")
 WRITERS = ("admin", "maintain", "write")
 _SHA = re.compile(r"[0-9a-f]{40}")
+# What a commit may write beyond what main has, and how deep its folders may lie.
+_MOST_BYTES, _MOST_FILES, _DEEPEST = 256 << 20, 20_000, 100
 
 
 def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
@@ -72,13 +74,15 @@ def fetch(number: int, commit: str, to: Path) -> None:
 
     What an earlier fetch put there is replaced.
 
-    Raises Refused where the pull request does not have the commit any more, for a commit with a
-    name that runs or that git reads (`layout`; this work tree says which are the team's own), and
-    where its attributes have git write other bytes than the commit has.
+    Raises Refused where the pull request does not have the commit any more, for a commit that
+    writes far more than main, or a name that runs or that git reads (`layout`; this work tree says
+    which are the team's own), and where its attributes have git write other bytes than it has.
     """
     root, remote = repository.root(), f"refs/pull/{number}/head"
     if _SHA.fullmatch(commit):
-        git.fetch(root, "origin", remote, settings=_sign_in())
+        # A pack stays one: its objects may be many times as large as what changes between them.
+        packed = {"fetch.unpackLimit": "1"}
+        git.fetch(root, "origin", remote, settings={**_sign_in(), **packed})
     if (
         not _SHA.fullmatch(commit)
         or git.ask(root, "merge-base", "--is-ancestor", commit, "FETCH_HEAD") is None
@@ -88,6 +92,7 @@ def fetch(number: int, commit: str, to: Path) -> None:
             "a force-push removes commits: read the new one, and comment /train again",
         )
         raise Refused(Problem("no-commit", f"{commit!r}", expected, hint))
+    _demand_space(root, commit)
     tree = trees.commit(root, commit)
     if tree is None or not tree.entries:
         raise Refused(Problem("no-root", f"{commit[:12]} has no files", "a repository"))
@@ -108,6 +113,22 @@ def fetch(number: int, commit: str, to: Path) -> None:
         raise Refused(Problem("not-as-committed", found, "the bytes that a reviewer read", hint))
     if not repository.is_root(to):
         raise Refused(Problem("no-root", f"the commit has no {repository.MARK}", "a repository"))
+
+
+def _demand_space(root: Path, commit: str) -> None:
+    """Raises Refused for a commit that writes far more than main, which is checked out here."""
+    main, own = (trees.measure(root, name, _DEEPEST) for name in ("HEAD", commit))
+    if own.depth > _DEEPEST:
+        found, expected = f"{commit[:12]} is more than {_DEEPEST} folders deep", "fewer"
+    elif own.size > main.size + _MOST_BYTES or own.files > main.files + _MOST_FILES:
+        found = f"{commit[:12]} unfolds to {own.size >> 20:,} MiB in {own.files:,} files"
+        has = f"which has {main.size >> 20:,} MiB in {main.files:,}"
+        most = f"at most {_MOST_BYTES >> 20} MiB and {_MOST_FILES:,} files beyond main"
+        expected = f"{most}, {has}"
+    else:
+        return
+    hint = "data lie in Azure's storage: commit an asset that names them"
+    raise Refused(Problem("too-large", found, expected, hint))
 
 
 def _sign_in() -> dict[str, str]:
