@@ -306,6 +306,22 @@ class Cluster:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Training:
+    """The most that one job or step may take which a workflow submits for a pull request."""
+
+    __pydantic_config__ = CONFIG
+
+    hours: Annotated[int, Field(ge=1, le=720)] = 24
+    """Hours of its `limits.timeout`."""
+    nodes: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Nodes: `resources.instance_count`."""
+    trials: Annotated[int, Field(ge=1, le=10000)] = 100
+    """Trials of a sweep: `limits.max_total_trials`."""
+    trials_at_once: Annotated[int, Field(ge=1, le=1000)] = 10
+    """Trials of a sweep that run at once: `limits.max_concurrent_trials`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workstation:
     """A machine for one person: a compute instance of the workspace, or a Linux VM."""
 
@@ -407,6 +423,8 @@ class StackFile:
     """The registry that environments share."""
     clusters: Annotated[tuple[Cluster, ...], Field(max_length=200)] = ()
     """Compute clusters."""
+    training: Training = field(default_factory=Training)
+    """What jobs of pull requests may take of them."""
     workstations: Annotated[tuple[Workstation, ...], Field(max_length=100)] = ()
     """Machines for people."""
     endpoints: Annotated[tuple[Endpoint, ...], Field(max_length=100)] = ()

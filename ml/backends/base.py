@@ -17,6 +17,7 @@ from ml.backends.resources import AssetStore, Resources
 from ml.backends.runs import Run, RunStore, Watch, unwatched
 from ml.backends.storage import Storage
 from ml.core.errors import Problem
+from ml.specs.check.clusters import Bounds
 from ml.specs.plan.plan import PipelinePlan, Plan, SweepPlan
 
 if TYPE_CHECKING:
@@ -38,13 +39,15 @@ class EnvironmentComparison:
 class WorkflowRun:
     """A run of a workflow, which submits jobs whose specs the author of a pull request wrote.
 
-    They run on the `clusters` and ask for no more than `ml.specs.check.workflow_jobs` allows. Only
+    They run on the `clusters`, within the `bounds`, and ask for no more than
+    `ml.specs.check.workflow_jobs` allows. Only
     jobs that this run of the workflow submitted are followed: `jobs` has them by what they are
     asked to do, each with its `run` and the digests of its `outputs`. Another job of the workflow
     run gets them handed over; where they are `final`, nothing else is submitted.
     """
 
     clusters: Collection[str]
+    bounds: Bounds
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     final: bool = False
 

@@ -15,17 +15,19 @@ from ml.backends.azure.backend import AzureBackend
 from ml.backends.base import Options, WorkflowRun
 from ml.cli import clusters
 from ml.core.errors import Refused
+from ml.specs.check.clusters import Bounds
 from tests.backends.test_azure import planned
 from tests.conftest import ROOT
 from tests.stand_ins.azure.actions import actions
 from tests.stand_ins.azure.running import StandIn
 
 CLUSTERS = frozenset({"cpu-cluster"})
+BOUNDS = Bounds(hours=1, nodes=1, trials=2, trials_at_once=2)
 
 
 def handed_over(workflow: WorkflowRun) -> WorkflowRun:
     """As the next job of the workflow run reads it."""
-    return WorkflowRun(CLUSTERS, json.loads(json.dumps(workflow.jobs)), final=True)
+    return WorkflowRun(CLUSTERS, BOUNDS, json.loads(json.dumps(workflow.jobs)), final=True)
 
 
 def backend(workflow: WorkflowRun) -> AzureBackend:
@@ -40,7 +42,7 @@ def backend(workflow: WorkflowRun) -> AzureBackend:
 def test_only_its_own_jobs_are_followed(workspace: StandIn, spec: Path) -> None:
     forged = submission.prepare(planned(spec))  # the name is arithmetic
     AzureBackend().workspace.client.jobs.create_or_update(forged.job)
-    workflow = WorkflowRun(CLUSTERS)
+    workflow = WorkflowRun(CLUSTERS, BOUNDS)
     own = backend(workflow).run(planned(spec))
     assert own.name != forged.name
     assert re.fullmatch(r"say-a-word-[0-9a-f]{16}", own.name)
@@ -79,7 +81,9 @@ def test_reserved_properties_are_nobodys(name: str, spec: Path) -> None:
     assert problem.code == "reserved-property" and problem.place
     codes = {
         each.code
-        for each in AzureBackend(Options(workflow=WorkflowRun(CLUSTERS))).refusals(planned(spec))
+        for each in AzureBackend(Options(workflow=WorkflowRun(CLUSTERS, BOUNDS))).refusals(
+            planned(spec)
+        )
     }
     assert codes == {"asks-too-much"}
 
@@ -88,7 +92,9 @@ def test_what_a_workflow_may_ask_for_is_its_backends_to_refuse(spec: Path) -> No
     """A person's job may ask for what the person may."""
     spec.write_text(spec.read_text() + "name: mine\nidentity: {type: user_identity}\n")
     assert AzureBackend().refusals(planned(spec)) == ()
-    (*problems,) = AzureBackend(Options(workflow=WorkflowRun(CLUSTERS))).refusals(planned(spec))
+    (*problems,) = AzureBackend(Options(workflow=WorkflowRun(CLUSTERS, BOUNDS))).refusals(
+        planned(spec)
+    )
     asked = " ".join(each.found for each in problems)
     assert "`name: mine`" in asked and "`identity: " in asked
 
@@ -107,7 +113,7 @@ def test_what_is_declared_is_what_main_declares(
     schema = "$schema: https://azuremlschemas.azureedge.net/latest/environment.schema.json\n"
     (tmp_path / "environment.yml").write_text(f"{schema}name: mine\nversion: 1\nimage: ubuntu\n")
     monkeypatch.chdir(tmp_path)
-    workflow = WorkflowRun(clusters.names())
+    workflow = WorkflowRun(clusters.names(), clusters.bounds("dev"))
     assert AzureBackend(Options(workflow=workflow)).refusals(planned(spec)) == ()
     spec.write_text(spec.read_text().replace("ml-cpu", "mine").replace("cpu-cluster", "mine"))
     found = [
@@ -125,7 +131,7 @@ def test_no_step_of_another_job_is_reused(tmp_path: Path, monkeypatch: pytest.Mo
     )
     wanted = submission.prepare(planned(tmp_path / "job.yml"))
     assert not wanted.job.settings.force_rerun
-    opened, workflow = AzureBackend(), WorkflowRun(CLUSTERS)
+    opened, workflow = AzureBackend(), WorkflowRun(CLUSTERS, BOUNDS)
     monkeypatch.setattr(opened, "_submit", lambda submitted: submitted.job)
     job = opened._of_workflow(wanted, workflow)
     assert job.settings.force_rerun and workflow.jobs[wanted.name]["run"] == job.name != wanted.name

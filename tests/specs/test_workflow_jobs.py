@@ -9,11 +9,13 @@ import pytest
 
 from ml.core.errors import Refused
 from ml.specs.check import workflow_jobs
+from ml.specs.check.clusters import Bounds
 from ml.specs.plan import planning
 from ml.specs.sdk import load
 from tests.conftest import ROOT
 
 CLUSTERS = frozenset({"cpu-cluster", "gpu-spot"})
+BOUNDS = Bounds(hours=2, nodes=4, trials=20, trials_at_once=3)
 COMMAND = "command: echo\nenvironment: azureml:ml-cpu:1\ncompute: azureml:cpu-cluster\n"
 JOB = f"type: command\ncode: .\n{COMMAND}"
 FAQ = "path: azureml:faq-matching-faq:1"
@@ -67,7 +69,9 @@ DECLARED = {
 
 
 def refused(folder: Path, text: str, files: Mapping[str, str] | None = None) -> list[str]:
-    """The fields that the job asks for in vain, each with the file and the line."""
+    """The fields that the job asks for in vain, each with the file and the line; that it has no
+    time limit is left out, which has tests of its own.
+    """
     (folder / "pyproject.toml").write_text("")
     (folder / "main").mkdir(exist_ok=True)
     for kind, content in DECLARED.items():
@@ -78,10 +82,12 @@ def refused(folder: Path, text: str, files: Mapping[str, str] | None = None) -> 
     (folder / "job.yml").write_text(text)
     spec = load.load(folder / "job.yml")
     assert spec.entity is not None, spec.problems
-    found = workflow_jobs.problems(spec, CLUSTERS, folder / "main")
+    found = workflow_jobs.problems(spec, CLUSTERS, BOUNDS, folder / "main")
     assert all(each.code == "asks-too-much" and each.place and each.hint for each in found)
     return [
-        f"{each.found[1:].split(': ')[0]} {each.place}".replace(f"{folder}/", "") for each in found
+        f"{each.found[1:].split(': ')[0]} {each.place}".replace(f"{folder}/", "")
+        for each in found
+        if "limits.timeout: none" not in each.found
     ]
 
 
@@ -116,12 +122,88 @@ def test_what_a_workflow_submits(text: str, tmp_path: Path) -> None:
     assert refused(tmp_path, text, files) == []
 
 
+SWEPT = SWEEP.replace("trials: 2,", "trials: 2, timeout: 60,")
+STEP_OF_FILE = PIPELINE + "    type: command\n    component: ./c.txt\n"
+BOUNDED = {
+    "at the bounds": (
+        JOB + "limits: {timeout: 7200}\nresources: {instance_count: 4}\n",
+        "",
+    ),
+    "a day": (JOB + "limits: {timeout: 7201}\n", "limits.timeout job.yml:6"),
+    "two days": (JOB + "limits: {timeout: 180000}\n", "limits.timeout job.yml:6"),
+    "no time": (JOB, "limits.timeout job.yml:1"),
+    "five nodes": (
+        JOB + "limits: {timeout: 60}\nresources:\n  instance_count: 5\n",
+        "resources.instance_count job.yml:8",
+    ),
+    "a sweep at the bounds": (
+        SWEPT.replace("trials: 2,", "trials: 20, max_concurrent_trials: 3,"),
+        "",
+    ),
+    "a sweep without a time": (SWEEP, "limits.timeout job.yml:12"),
+    "trials": (
+        SWEPT.replace("trials: 2,", "trials: 21, max_concurrent_trials: 3,"),
+        "limits.max_total_trials job.yml:12",
+    ),
+    "trials at once": (
+        SWEPT.replace("trials: 2,", "trials: 20, max_concurrent_trials: 4,"),
+        "limits.max_concurrent_trials job.yml:12",
+    ),
+    "all trials at once": (
+        SWEPT.replace("trials: 2,", "trials: 4,"),
+        "limits.max_concurrent_trials job.yml:12",
+    ),
+    "a long trial": (
+        SWEPT.replace("trial_timeout: 60", "trial_timeout: 7201"),
+        "limits.trial_timeout job.yml:12",
+    ),
+    "nodes of a trial": (
+        SWEPT + "resources: {instance_count: 5}\n",
+        "resources.instance_count job.yml:13",
+    ),
+    "a step": (PIPELINE + STEP + "    limits: {timeout: 7200}\n", ""),
+    "a long step": (
+        PIPELINE + STEP + "    limits: {timeout: 7201}\n",
+        "jobs.step.limits.timeout job.yml:8",
+    ),
+    "a step without a time": (PIPELINE + STEP, "jobs.step.limits.timeout job.yml:4"),
+    "a file without a time": (STEP_OF_FILE, "jobs.step.limits.timeout job.yml:4"),
+}
+
+
+@pytest.mark.attack("A pull request's job takes the clusters for a month")
+@pytest.mark.parametrize(("text", "expected"), BOUNDED.values(), ids=BOUNDED)
+def test_what_a_job_may_take(text: str, expected: str, tmp_path: Path) -> None:
+    assert took(tmp_path, text, COMPONENT) == [expected] * bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("component", "expected"),
+    [
+        ("limits: {timeout: 60}\nresources: {instance_count: 4}\n", ""),
+        ("limits: {timeout: 7201}\n", "jobs.step.component.limits.timeout c.txt:7"),
+    ],
+)
+def test_what_a_component_may_take(component: str, expected: str, tmp_path: Path) -> None:
+    assert took(tmp_path, STEP_OF_FILE, COMPONENT + component) == [expected] * bool(expected)
+
+
+def took(folder: Path, text: str, component: str) -> list[str]:
+    """The fields by which the job takes too much, each with the file and the line."""
+    refused(folder, text, {"c.txt": component})
+    found = workflow_jobs.problems(load.load(folder / "job.yml"), CLUSTERS, BOUNDS, folder / "main")
+    assert all("`platform:training`" in each.expected for each in found)
+    return [
+        f"{each.found[1:].split(': ')[0]} {each.place}".replace(f"{folder}/", "") for each in found
+    ]
+
+
 def test_the_projects_of_this_repository_may_be_trained() -> None:
     for path in ROOT.glob("ml/projects/*/jobs/train.yml"):
-        assert workflow_jobs.problems(load.load(path), CLUSTERS, ROOT) == []
+        assert workflow_jobs.problems(load.load(path), CLUSTERS, BOUNDS, ROOT) == []
     for path in ROOT.glob("ml/projects/*/jobs/evaluate.yml"):
         spec = load.load(path, {"inputs.model": "/somewhere/model"})  # the workflow's own
-        assert workflow_jobs.problems(spec, CLUSTERS, ROOT) == []
+        assert workflow_jobs.problems(spec, CLUSTERS, BOUNDS, ROOT) == []
 
 
 REFUSED = {
@@ -339,7 +421,7 @@ def test_what_is_no_job_is_told_as_such(tmp_path: Path) -> None:
     )
     (tmp_path / "a.yml").write_text(PIPELINE + STEP)
     spec = load.load(tmp_path / "job.yml")
-    (problem,) = workflow_jobs.problems(spec, CLUSTERS, tmp_path)
+    (problem,) = workflow_jobs.problems(spec, CLUSTERS, BOUNDS, tmp_path)
     assert problem.code == "not-submitted" and not problem.found.endswith(": ")
     assert problem.found.startswith("no request can be made of it: ")
 

@@ -140,7 +140,7 @@ class AzureBackend:
                 "leave --evict-after out, and name a low-priority cluster in `compute:`",
             )
         if (workflow := self._options.workflow) is not None:
-            yield from workflow_jobs.problems(plan.spec, workflow.clusters, ROOT)
+            yield from workflow_jobs.problems(plan.spec, workflow.clusters, workflow.bounds, ROOT)
             return
         for name in plan.spec.mapping("properties") if plan.spec else ():
             if name.startswith(workflow_jobs.RESERVED):

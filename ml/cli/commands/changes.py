@@ -117,7 +117,7 @@ def _train(project: str, environment: str, on: str) -> dict[str, Any]:
     def say(line: str) -> None:
         sys.stderr.write(f"{project}: {line}\n")
 
-    workflow = WorkflowRun(clusters.names())
+    workflow = WorkflowRun(clusters.names(), clusters.bounds(environment))
     try:
         backend = open_backend(on, Options(say=say, workflow=workflow))
         trained = try_out(backend, project, environment, say)

@@ -82,7 +82,7 @@ def propose(
     from ml.release.promotion.propose import propose as go
 
     prices = costs.of_instance(to)
-    backend = _open(desired_state.place_of(to, on or "local"), project, trained)
+    backend = _open(to, desired_state.place_of(to, on or "local"), project, trained)
     proposal = go(
         backend,
         project,
@@ -150,7 +150,7 @@ def collect(
     from ml.release.evidence.evidence import statement
     from ml.release.promotion.propose import collect as go
 
-    backend = _open(desired_state.place_of(to, on or "local"), project, trained)
+    backend = _open(to, desired_state.place_of(to, on or "local"), project, trained)
     prices = costs.of_instance(to)
     version = go(backend, project, run, to, watch=watch_evaluation, prices=prices)
     stated = statement(version).to_json()
@@ -173,7 +173,7 @@ def plan(
     from ml.release.declaration import desired_state
     from ml.release.rollout.plan import plan as look
 
-    backend = _open(desired_state.place_of(to, on))
+    backend = _open(to, desired_state.place_of(to, on))
     rollout = look(backend, project, to, watch=watch_evaluation)
     if as_json:
         write_json(rollout.to_json())
@@ -210,7 +210,7 @@ def apply(
     from ml.release.declaration import desired_state
     from ml.release.rollout.apply import project_changes
 
-    backend = _open(desired_state.place_of(to, on))
+    backend = _open(to, desired_state.place_of(to, on))
     if project is None:
         _apply_all(backend, to, approved_by, every, as_json)
         return
@@ -400,7 +400,7 @@ def schema() -> None:
     write_json(of())
 
 
-def _open(place: str, project: str = "", trained: Path | None = None) -> Backend:
+def _open(to: str, place: str, project: str = "", trained: Path | None = None) -> Backend:
     """The backend, whose evaluations for the gates follow no job that somebody else may have named.
 
     With `trained` it follows the jobs of that file alone. Raises Refused for another file.
@@ -410,9 +410,9 @@ def _open(place: str, project: str = "", trained: Path | None = None) -> Backend
 
     if place == "local":
         return open_backend(place)
-    names = clusters.names()
+    names, bounds = clusters.names(), clusters.bounds(to)
     if trained is None:
-        return open_backend(place, Options(workflow=WorkflowRun(names)))
+        return open_backend(place, Options(workflow=WorkflowRun(names, bounds)))
     try:
         results = json.loads(trained.read_text(encoding="utf-8"))
         (jobs,) = (each["jobs"] for each in results if each["project"] == project)
@@ -422,7 +422,7 @@ def _open(place: str, project: str = "", trained: Path | None = None) -> Backend
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         expected, hint = f"the jobs that trained {project}", f"ml train {project} --json > FILE"
         raise Refused(Problem("not-trained", f"{trained}: {error}", expected, hint)) from None
-    return open_backend(place, Options(workflow=WorkflowRun(names, jobs, final=True)))
+    return open_backend(place, Options(workflow=WorkflowRun(names, bounds, jobs, final=True)))
 
 
 def watch_evaluation(event: Event) -> None:

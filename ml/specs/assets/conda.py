@@ -95,6 +95,12 @@ def _line(
     path = Path(folder, include["file"].strip("\"'"))
     if path in above:
         return
+    boundary = repository.boundary(folder)
+    if boundary and not path.resolve().is_relative_to(boundary):
+        message, hint = f"`{text}` leaves the repository", "copy what it names beside this file"
+        expected = f"a path below {repository.shown(boundary)}"
+        problems.append(Problem("path-escape", message, expected, hint, place))
+        return
     try:
         content = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:

@@ -27,6 +27,16 @@ class Cluster:
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """The most that one job or step may take which a workflow submits."""
+
+    hours: int
+    nodes: int
+    trials: int
+    trials_at_once: int
+
+
+@dataclass(frozen=True)
 class Placed:
     """The subject of a rule of scope "cluster": a job or step, and the clusters of the name that
     it runs on, one an environment.

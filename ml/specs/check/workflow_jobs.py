@@ -6,6 +6,7 @@ and the files that it names are written. Only the fields and values listed here 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 from ml.core.documents import Key
 from ml.core.errors import Place, Problem
 from ml.specs.assets import assets
+from ml.specs.check.clusters import Bounds
 from ml.specs.parts import Part
 from ml.specs.sdk.load import Spec, request
 
@@ -37,6 +39,11 @@ _ADDRESS = re.compile(
     r"\s*(?:(?:azureml|wasbs?|abfss?|adl):|/subscriptions/|https?://[^/]*\.(?:blob|dfs|file)\.)",
     re.I,
 )
+_DURATION = re.compile(
+    r"P(?=\d|T\d)(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d+)?)S)?)?",
+    re.ASCII,
+)
+_BOUND = "at most {:,} (`platform:training` of the stack file)"
 _DATA = frozenset({"uri_file", "uri_folder", "mltable"})
 _MODELS = frozenset({"custom_model", "mlflow_model", "triton_model"})
 _VALUES = frozenset({"string", "integer", "number", "boolean"})
@@ -46,12 +53,14 @@ Keys = tuple[Key, ...]
 Rule = Callable[[Keys, Any], Iterator[Problem]]
 
 
-def problems(spec: Spec, clusters: Collection[str], declared: Path) -> list[Problem]:
+def problems(
+    spec: Spec, clusters: Collection[str], bounds: Bounds, declared: Path
+) -> list[Problem]:
     """What the job asks for and may not have, each with its line.
 
-    It may run on the `clusters`, and name the data, models and environments that the repository
-    `declared` describes: one of the protected branch, not the pull request's. An input that the
-    caller set may be anywhere.
+    It may run on the `clusters` within the `bounds`, and name the data, models and environments
+    that the repository `declared` describes: one of the protected branch, not the pull request's.
+    An input that the caller set may be anywhere.
     """
     try:
         body = request(spec)
@@ -59,7 +68,7 @@ def problems(spec: Spec, clusters: Collection[str], declared: Path) -> list[Prob
         why, expected = " ".join(str(error).split()), "a job that azure-ai-ml can send"
         found = f"no request can be made of it: {why or type(error).__name__}"
         return [Problem("not-submitted", found, expected, place=spec.place())]
-    return list(dict.fromkeys(_Request(spec, body, clusters, declared).problems()))
+    return list(dict.fromkeys(_Request(spec, body, clusters, bounds, declared).problems()))
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,7 @@ class _Request:
     spec: Spec
     body: Mapping[str, Any]
     clusters: Collection[str]
+    bounds: Bounds
     declared: Path
 
     def problems(self) -> Iterator[Problem]:
@@ -81,6 +91,7 @@ class _Request:
         yield from self._each({**self._every_job, **self._jobs[kind]})((), job)
         if kind != "pipeline":
             yield from self._placed((), job)
+            yield from self._limited((), kind, job)
 
     @cached_property
     def _every_job(self) -> Mapping[str, Rule]:
@@ -108,9 +119,20 @@ class _Request:
         ranks = ("type", "distribution_type", "process_count_per_instance")
         return {
             "environment_variables": self._variables,
-            "limits": self._plain,
-            "resources": self._of("instance_count", "shm_size"),
+            "limits": self._each(self._limits),
+            "resources": self._each(
+                {"instance_count": self._at_most(self.bounds.nodes), "shm_size": self._scalar}
+            ),
             "distribution": self._of(*ranks, "parameter_server_count", "worker_count"),
+        }
+
+    @cached_property
+    def _limits(self) -> Mapping[str, Rule]:
+        return {
+            "job_limits_type": self._scalar,
+            **dict.fromkeys(("timeout", "trial_timeout"), self._at_most(self.bounds.hours * 3600)),
+            "max_total_trials": self._at_most(self.bounds.trials),
+            "max_concurrent_trials": self._at_most(self.bounds.trials_at_once),
         }
 
     @cached_property
@@ -163,6 +185,7 @@ class _Request:
         yield from self._each({**every, **texts, "tags": self._tags, **kinds[kind]})(keys, step)
         if kind != "pipeline":
             yield from self._placed(keys, step)
+            yield from self._limited(keys, kind, step)
 
     def _component(self, keys: Keys, component: Any) -> Iterator[Problem]:
         """One of the repository's files, or written in the step."""
@@ -211,6 +234,33 @@ class _Request:
             yield self._problem(
                 (*keys, "compute"), "none", f"a cluster of the stack files: {names}"
             )
+
+    def _limited(self, keys: Keys, kind: str, job: Mapping[str, Any]) -> Iterator[Problem]:
+        """Without a limit Azure ML sets none, or one far above the bounds: a sweep has a thousand
+        trials, and all at once. A parallel step has none but the time of a batch.
+        """
+        limits = _snake(job.get("limits"))
+        asked: dict[str, int] = {}
+        if kind == "command":
+            limits = {**_snake(_limits_of(job.get("componentId"))), **limits}
+        if kind in ("command", "sweep"):
+            asked["timeout"] = self.bounds.hours * 3600
+        if kind == "sweep":
+            asked["max_total_trials"] = self.bounds.trials
+            total = _number(limits.get("max_total_trials"))
+            if total is None or total > self.bounds.trials_at_once:
+                asked["max_concurrent_trials"] = self.bounds.trials_at_once
+        for name, most in asked.items():
+            if limits.get(name) is None:
+                yield self._problem((*keys, "limits", name), "none", _BOUND.format(most))
+
+    def _at_most(self, most: int) -> Rule:
+        def check(keys: Keys, value: Any) -> Iterator[Problem]:
+            number = _number(value)
+            if number is None or number > most:
+                yield self._problem(keys, value, _BOUND.format(most))
+
+        return check
 
     def _code(self, keys: Keys, value: Any) -> Iterator[Problem]:
         folder = assets.local(value, self.spec.folder) if isinstance(value, str) else None
@@ -294,8 +344,7 @@ class _Request:
             if not isinstance(value, dict):
                 yield self._problem(keys, value, f"a mapping of {', '.join(sorted(rules))}")
                 return
-            for name, item in value.items():
-                field = re.sub("(?<=[a-z])[A-Z]", lambda match: f"_{match[0]}", name).lower()
+            for field, item in _snake(value).items():
                 at = (*keys, _WRITTEN_AS.get(field, field))
                 if field in rules:
                     yield from rules[field](at, item)
@@ -357,6 +406,30 @@ class _Request:
             file = assets.included(written, part.folder) if isinstance(written, str) else None
             part = file or part.at(key)
         return part.place()
+
+
+def _snake(value: Any) -> dict[str, Any]:
+    """Fields as a spec writes them; none of what is no mapping."""
+    return {
+        re.sub("(?<=[a-z])[A-Z]", lambda match: f"_{match[0]}", name).lower(): item
+        for name, item in (value.items() if isinstance(value, dict) else ())
+    }
+
+
+def _limits_of(component: Any) -> Any:
+    """Those of a component that is written in the request; None of a registered one."""
+    for name in ("properties", "componentSpec", "limits"):
+        component = component.get(name) if isinstance(component, dict) else None
+    return component
+
+
+def _number(value: Any) -> int | None:
+    """A number, or the seconds of a duration (ISO 8601), rounded up; None for anything else."""
+    match = _DURATION.fullmatch(str(value))
+    if match is None:
+        return int(value) if re.fullmatch(r"[0-9]{1,9}", str(value)) else None
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return math.ceil(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 # Fields of a request that have another name in a spec.
