@@ -184,7 +184,7 @@ def analyzer(pack: Path, engine: str) -> Iterator[Analyzer]:
     ):
         assert process.stdout
         port = process.stdout.readline().strip()
-        if not port.isdigit():
+        if not port.isdecimal():
             process.wait()
             errors.seek(0)
             lines = reversed(errors.readlines())

@@ -8,6 +8,7 @@ aliases that expand without end.
 from __future__ import annotations
 
 import copy
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -175,9 +176,9 @@ def _child(node: yaml.Node, key: Key) -> tuple[yaml.Node, yaml.Mark] | None:
         for name, value in reversed(node.value):
             if str(name.value) == str(key) or name.tag == _TAGS.get(type(key)):
                 return value, name.start_mark
-    elif isinstance(node, yaml.SequenceNode) and str(key).isdigit() and int(key) < len(node.value):
-        item = node.value[int(key)]
-        return item, item.start_mark
+    elif isinstance(node, yaml.SequenceNode) and str(key).isdecimal():
+        for item in node.value[int(key) :][:1]:
+            return item, item.start_mark
     return None
 
 
@@ -321,6 +322,8 @@ def _file_problem(error: OSError | ValueError, path: Path, shown: str) -> Proble
         return Problem("no-access", finding, "a YAML file", hint)
     beside = _beside(path)
     near = [shown.removesuffix(path.name) + beside[stem] for stem in nearest(path.stem, beside)]
+    if (below := repository.root() / path).is_file():  # named from the root, from a folder below it
+        near = [os.path.relpath(below)]
     hint = f"did you mean `{near[0]}`?" if near else "look at the spelling"
     if path.is_symlink():
         hint = "it is a link: look at where it leads"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ml.core.documents import MAX_DEPTH, parse, strings
+from ml.core.documents import MAX_DEPTH, parse, read, strings
 from ml.core.errors import Place, Refused
 
 BLOCK = """\
@@ -201,3 +203,28 @@ def test_a_number_of_hundreds_of_digits_is_refused(number: str) -> None:
     assert str(refused.value.problems[0].place) == "file.yml:3"
     assert parse(f"a: '{number}'\n", "file.yml").data == {"a": number}
     assert parse(f"a: {'9' * 300}\n", "file.yml").data == {"a": int("9" * 300)}
+
+
+def test_a_file_that_lies_below_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named from the root while the working directory is below it."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "ml/jobs").mkdir(parents=True)
+    (tmp_path / "ml/jobs/train.yml").write_text("type: command\n")
+    monkeypatch.chdir(tmp_path / "ml")
+    with pytest.raises(Refused) as error:
+        read(Path("ml/jobs/train.yml"))
+    assert error.value.problems[0].hint == "did you mean `jobs/train.yml`?"
+    monkeypatch.chdir(tmp_path / "ml/jobs")
+    with pytest.raises(Refused) as error:
+        read(Path("ml/jobs/train.yml"))
+    assert error.value.problems[0].hint == "did you mean `train.yml`?"
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(Refused) as error:
+        read(Path("ml/jobs/train.yml"))
+    assert error.value.problems[0].hint == "did you mean `../ml/jobs/train.yml`?"
+
+
+def test_a_digit_that_is_no_number_is_no_item() -> None:
+    document = parse("a: [1, 2]\n", "a.yml")
+    assert document.place("a", "²").line == 1

@@ -111,7 +111,9 @@ def test_the_comment_has_checks_and_training(team: Repository) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["/train {sha}", " /train  {sha} \nthank you"], ids=["plain", "more"]
+    "words",
+    ["/train {sha}", "/train `{sha}`", " /train  {sha} \nthank you"],
+    ids=["plain", "as code", "more"],
 )
 def test_a_commit_of_a_fork_is_named(words: str, team: Repository) -> None:
     team.pull_request(CHANGE)

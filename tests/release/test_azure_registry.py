@@ -49,6 +49,11 @@ def has(text: str) -> Any:
     return lambda folder: (folder / "code.py").read_text() == text
 
 
+def test_versions_are_in_the_order_of_their_numbers() -> None:
+    """Also beside a digit that is no number, which a person may register."""
+    assert sorted(("10", "²", "9", "a"), key=registry._order) == ["a", "²", "9", "10"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("late", [True, False])

@@ -86,6 +86,8 @@ def test_without_a_conda_file(repo: Path) -> None:
         ("dependencies:\n  - numpy\n  - 3\n", "bad-conda-file", "conda.yml:3"),
         ("dependencies:\n  - pip:\n    - {a: 1}\n", "bad-conda-file", "conda.yml:3"),
         ("dependencies:\n  - pip:\n    - -r none.txt\n", "missing-file", "conda.yml:3"),
+        ("dependencies:\n  - pip:\n    - -r /etc/hostname\n", "path-escape", "conda.yml:3"),
+        ("dependencies:\n  - pip:\n    - -r ../../none.txt\n", "path-escape", "conda.yml:3"),
     ],
 )
 def test_a_problem_has_its_line(repo: Path, content: str, code: str, line: str) -> None:

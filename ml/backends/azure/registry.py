@@ -305,7 +305,7 @@ def _is_model(digest: str) -> Callable[[Path], bool]:
 
 
 def _order(version: str) -> tuple[int, str]:
-    return (int(version) if version.isdigit() else 0, version)
+    return (int(version) if version.isdecimal() else 0, version)
 
 
 def _version(model: Any) -> Version:

@@ -27,8 +27,8 @@ from ml.core.terminal import printable
 from ml.repository import layout
 from ml.repository.github import GitHub
 
-# The first line of a comment, spaces around it aside.
-_COMMAND = re.compile(r"/train(?:[ \t]+(.+))?")
+# The first line of a comment, spaces around it aside; a commit may be written as code.
+_COMMAND = re.compile(r"/train(?:[ \t]+(?:`([^`]+)`|(.+)))?")
 WRITERS = ("admin", "maintain", "write")
 _SHA = re.compile(r"[0-9a-f]{40}")
 # What a commit may write beyond what main has, and how deep its folders may lie.
@@ -55,11 +55,12 @@ def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
     if pull["state"] != "open":
         raise _refused(f"pull request {number} is {pull['state']}", "an open one")
     is_ours = (head.get("repo") or {}).get("full_name") == github.repository
-    if match[1] is None and not is_ours:
+    named = match[1] or match[2]
+    if named is None and not is_ours:
         hint = f"/train {head['sha']}, once you have read that commit"
         raise _refused("the pull request is from a fork", "the commit that you read", hint)
-    if match[1] not in (None, head["sha"]):
-        asked = printable(match[1][:60])
+    if named not in (None, head["sha"]):
+        asked = printable(named[:60])
         found = f"`{asked}` is not the last commit of pull request {number}"
         raise _refused(found, f"{head['sha']}", "read the newer commits, then name the last")
     return number, str(head["sha"])
