@@ -17,6 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.automl import trees
+from ml.automl.trees import Growing
 from ml.measures.tasks import Task
 from ml.toolkit.training.boosting import lightgbm, threads
 
@@ -45,6 +47,22 @@ class Numbers:
     categorical: Sequence[int] = ()
     featurized: bool = True
 
+    def weights_like(self, other: Numbers) -> NDArray[np.float64] | None:
+        """Weights with which each class counts as much among these rows as among the others, where
+        rare ones may have been weighted, left out or made.
+        """
+        if self.task == "regression":
+            return self.weights
+
+        def counted(of: Numbers) -> NDArray[np.float64]:
+            weights = np.ones(len(of.labels)) if of.weights is None else of.weights
+            return np.bincount(of.labels.astype(np.int64), weights, of.classes)
+
+        here = counted(self)
+        share = np.divide(counted(other), here, out=np.zeros_like(here), where=here > 0)
+        weights = share[self.labels.astype(np.int64)]
+        return weights if self.weights is None else weights * self.weights
+
 
 class Fitted(Protocol):
     """A model that was fitted."""
@@ -60,20 +78,24 @@ class Fitted(Protocol):
 
 @dataclass(frozen=True)
 class Family:
-    """`names` are Azure ML's, by task. `portfolio` is tried first, in this order.
+    """`names` are Azure ML's, by task. `portfolio` is tried first, each at its turn among those of
+    all families.
 
     One that is not `usual` is tried where `allowed_training_algorithms` names it. One that takes no
     weights takes no weight column either. One that answers `in_steps` may take another neighbour of
-    a row where two are as near in single precision.
+    a row where two are as near in single precision. One that is not `seeded` is the same for every
+    seed. `grow` begins boosted trees, which other rows watch by a metric (`ml.automl.trees`).
     """
 
     names: Mapping[str, str]
     fit: Callable[[Numbers, Settings, int], Fitted]
     space: Space
-    portfolio: Sequence[Settings]
+    portfolio: Mapping[int, Settings]
     usual: bool = False
     weighted: bool = True
     in_steps: bool = False
+    seeded: bool = True
+    grow: Callable[[Numbers, Numbers, str, Settings, int], Growing] | None = None
     of_task: Mapping[str, Space] = field(default_factory=dict)
 
 
@@ -82,31 +104,62 @@ def _log(low: float, high: float) -> tuple[Any, ...]:
     return ("loguniform", math.log(low), math.log(high))
 
 
-def _lightgbm(data: Numbers, settings: Settings, seed: int) -> Fitted:
-    lgb = lightgbm()
-    settings = dict(settings)
-    rounds = int(settings.pop("n_estimators"))
+def _lightgbm_rows(
+    data: Numbers, settings: Settings, seed: int, metric: str
+) -> tuple[dict[str, Any], Any]:
+    """LightGBM's parameters, and the rows as bins."""
     objective = {"multiclass": {"objective": "multiclass", "num_class": data.classes}}
+    names = trees.metric(metric, data.task)
     parameters = {
         **objective.get(data.task, {"objective": data.task}),
         **{"seed": seed, "deterministic": True, "force_row_wise": True, "bagging_freq": 1},
         **{"num_threads": threads(), "verbosity": -1},
-        **settings,
+        **({"metric": names[0]} if names else {}),
+        **{name: of for name, of in settings.items() if name != "n_estimators"},
+        # Of few rows most columns would be left out by the usual minimum of a bin.
+        "min_data_in_bin": 1 if len(data.labels) < 200 else 3,
+        "bin_construct_sample_cnt": BINNED,
     }
-    # Of few rows most columns would be left out by the usual minimum of a bin.
-    rows = lgb.Dataset(
+    rows = lightgbm().Dataset(
         data.table,
         data.labels,
         weight=data.weights,
         categorical_feature=list(data.categorical),
-        params={
-            **parameters,
-            "min_data_in_bin": 1 if len(data.labels) < 200 else 3,
-            "bin_construct_sample_cnt": BINNED,
-        },
-    ).construct()
+        params=parameters,
+    )
+    return parameters, rows.construct()
+
+
+def _lightgbm(data: Numbers, settings: Settings, seed: int) -> Fitted:
+    parameters, rows = _lightgbm_rows(data, settings, seed, "")
     del data  # LightGBM has bins now: the numbers are freed where the caller keeps none
-    return _Booster(lgb.train(parameters, rows, rounds))
+    rounds = int(settings.get("n_estimators", trees.USUAL))
+    return _Booster(lightgbm().train(parameters, rows, rounds))
+
+
+def _grow_lightgbm(
+    data: Numbers, watching: Numbers, metric: str, settings: Settings, seed: int
+) -> Growing:
+    parameters, rows = _lightgbm_rows(data, settings, seed, metric)
+    weights = watching.weights_like(data)
+    del data
+    judged = rows.create_valid(watching.table, watching.labels, weights, params=parameters)
+    booster = lightgbm().Booster(parameters, rows)
+    return _GrowingBooster(booster.add_valid(judged, "judged"))
+
+
+@dataclass(frozen=True)
+class _GrowingBooster:
+    booster: Any
+
+    def add(self) -> float:
+        self.booster.update()
+        ((_, _, value, is_higher),) = self.booster.eval_valid()
+        return float(value if is_higher else -value)
+
+    def cut(self, trees: int) -> Fitted:
+        self.booster.best_iteration = trees  # what it predicts and writes
+        return _Booster(self.booster.free_dataset())
 
 
 @dataclass(frozen=True)
@@ -123,30 +176,72 @@ class _Booster:
         return "model.txt"
 
 
-def _xgboost(data: Numbers, settings: Settings, seed: int) -> Fitted:
-    import xgboost
-
-    settings = dict(settings)
-    rounds = int(settings.pop("n_estimators"))
-    kinds = ["c" if at in {*data.categorical} else "q" for at in range(data.table.shape[1])]
+def _xgboost_parameters(data: Numbers, settings: Settings, seed: int, metric: str) -> Settings:
     objectives: Mapping[str, dict[str, Any]] = {
         "binary": {"objective": "binary:logistic"},
         "multiclass": {"objective": "multi:softprob", "num_class": data.classes},
         "regression": {"objective": "reg:squarederror"},
     }
-    parameters = {
+    names = trees.metric(metric, data.task)
+    return {
         **objectives[data.task],
         **{"seed": seed, "nthread": threads(), "tree_method": "hist", "verbosity": 0},
-        **settings,
+        **({"eval_metric": names[1]} if names else {}),
+        **{name: of for name, of in settings.items() if name != "n_estimators"},
     }
-    rows = xgboost.DMatrix(
-        data.table,
-        data.labels,
-        weight=data.weights,
-        feature_types=kinds,
-        enable_categorical=True,
-    )
-    return _Xgboost(xgboost.train(parameters, rows, rounds), kinds)
+
+
+def _kinds(data: Numbers) -> list[str]:
+    """A letter a column: a code, or a number."""
+    return ["c" if at in {*data.categorical} else "q" for at in range(data.table.shape[1])]
+
+
+def _xgboost_rows(data: Numbers, weights: NDArray[np.float64] | None) -> Any:
+    import xgboost
+
+    shared: dict[str, Any] = {"feature_types": _kinds(data), "enable_categorical": True}
+    return xgboost.DMatrix(data.table, data.labels, weight=weights, **shared)
+
+
+def _xgboost(data: Numbers, settings: Settings, seed: int) -> Fitted:
+    import xgboost
+
+    parameters = dict(_xgboost_parameters(data, settings, seed, ""))
+    rounds = int(settings.get("n_estimators", trees.USUAL))
+    booster = xgboost.train(parameters, _xgboost_rows(data, data.weights), rounds)
+    return _Xgboost(booster, _kinds(data))
+
+
+def _grow_xgboost(
+    data: Numbers, watching: Numbers, metric: str, settings: Settings, seed: int
+) -> Growing:
+    import xgboost
+
+    parameters = dict(_xgboost_parameters(data, settings, seed, metric))
+    rows = _xgboost_rows(data, data.weights)
+    judged = _xgboost_rows(watching, watching.weights_like(data))
+    booster = xgboost.Booster(parameters, [rows, judged])
+    is_higher = str(parameters.get("eval_metric", "")).startswith("auc")
+    return _GrowingXgboost(booster, rows, judged, 1.0 if is_higher else -1.0, _kinds(data))
+
+
+@dataclass
+class _GrowingXgboost:
+    booster: Any
+    rows: Any
+    judged: Any
+    sign: float
+    kinds: Sequence[str]
+    _trees: int = 0
+
+    def add(self) -> float:
+        self.booster.update(self.rows, self._trees)
+        self._trees += 1
+        # "[0]\teval-auc:0.83712"
+        return self.sign * float(self.booster.eval(self.judged).rpartition(":")[2])
+
+    def cut(self, trees: int) -> Fitted:
+        return _Xgboost(self.booster[:trees], self.kinds)
 
 
 @dataclass(frozen=True)
@@ -268,15 +363,16 @@ def _plain(module: str, classifier: str, regressor: str = "", **always: Any) -> 
     return make
 
 
+# Those of FLAML (flaml/automl/model.py), without what early stopping chooses or makes slow.
 _TREES: Space = {
-    "n_estimators": ("quniform", 50, 600, 10),
-    "learning_rate": _log(0.01, 0.3),
-    "colsample_bytree": ("uniform", 0.4, 1.0),
-    "subsample": ("uniform", 0.5, 1.0),
-    "reg_lambda": _log(0.001, 10.0),
+    "learning_rate": _log(0.02, 0.3),
+    "colsample_bytree": ("uniform", 0.3, 1.0),
+    "subsample": ("uniform", 0.6, 1.0),
+    "reg_alpha": _log(0.001, 10.0),
+    "reg_lambda": _log(0.001, 100.0),
 }
 _FOREST: Space = {
-    "n_estimators": ("quniform", 50, 400, 10),
+    "n_estimators": ("quniform", 50, 300, 10),
     "min_samples_leaf": ("choice", 1, 2, 4, 8, 16, 32),
     "max_features": ("choice", "sqrt", 0.3, 0.5, 0.8, 1.0),
 }
@@ -290,61 +386,63 @@ def _both(name: str) -> Mapping[str, str]:
     return {CLASSIFICATION: name, REGRESSION: name}
 
 
-# In the order of the portfolio: the first of each is tried before the second of any.
+# Turns of the portfolio: boosted trees near to what their libraries and AutoGluon 1.x start with
+# (`GBM`, `GBMXT`, `GBMLarge`), a linear model, which costs little; then what takes longer or is
+# rarely best.
 FAMILIES: Sequence[Family] = (
     Family(
         _both("light_gbm"),
         _lightgbm,
         {
             **_TREES,
-            "num_leaves": ("quniform", 4, 128, 1),
-            "min_data_in_leaf": ("choice", 5, 10, 20, 50, 100),
+            "num_leaves": ("qloguniform", math.log(4), math.log(256), 1),
+            "min_data_in_leaf": ("qloguniform", math.log(2), math.log(128), 1),
+            "max_bin": ("choice", 63, 127, 255, 511),
+            "extra_trees": ("choice", False, True),
         },
-        (
-            {
-                "n_estimators": 150,
-                "learning_rate": 0.06,
-                "num_leaves": 20,
+        {
+            0: {"learning_rate": 0.1, "num_leaves": 31, "min_data_in_leaf": 20},
+            2: {
+                "learning_rate": 0.1,
+                "num_leaves": 31,
                 "min_data_in_leaf": 20,
-                "colsample_bytree": 0.8,
-                "subsample": 0.9,
-                "reg_lambda": 1.0,
+                "extra_trees": True,
             },
-            {
-                "n_estimators": 400,
-                "learning_rate": 0.03,
+            4: {
+                "learning_rate": 0.05,
+                "num_leaves": 128,
+                "min_data_in_leaf": 3,
+                "colsample_bytree": 0.9,
+            },
+            6: {
+                "learning_rate": 0.06,
                 "num_leaves": 10,
                 "min_data_in_leaf": 10,
                 "colsample_bytree": 0.6,
                 "subsample": 0.8,
                 "reg_lambda": 3.0,
             },
-        ),
+        },
         usual=True,
+        grow=_grow_lightgbm,
         of_task=_BALANCE,
     ),
     Family(
         {CLASSIFICATION: "logistic_regression"},
         _estimator(_plain("linear_model", "LogisticRegression", max_iter=500), linear=True),
         {"C": _log(0.001, 100.0)},
-        ({"C": 1.0}, {"C": 0.05}),
+        {1: {"C": 1.0}, 8: {"C": 0.05}},
         usual=True,
+        seeded=False,
         of_task=_BALANCE,
     ),
     Family(
         {REGRESSION: "elastic_net"},
         _estimator(_plain("linear_model", "", "ElasticNet", max_iter=2000), linear=True),
         {"alpha": _log(0.0001, 10.0), "l1_ratio": ("uniform", 0.0, 1.0)},
-        ({"alpha": 0.001, "l1_ratio": 0.5}, {"alpha": 0.1, "l1_ratio": 0.5}),
+        {1: {"alpha": 0.001, "l1_ratio": 0.5}, 8: {"alpha": 0.1, "l1_ratio": 0.5}},
         usual=True,
-    ),
-    Family(
-        _both("random_forest"),
-        _estimator(_forest("RandomForest")),
-        _FOREST,
-        ({"n_estimators": 150, "min_samples_leaf": 4, "max_features": "sqrt"},),
-        usual=True,
-        of_task=_BALANCE,
+        seeded=False,
     ),
     Family(
         {CLASSIFICATION: "xg_boost_classifier", REGRESSION: "xg_boost_regressor"},
@@ -354,25 +452,33 @@ FAMILIES: Sequence[Family] = (
             "max_depth": ("choice", 2, 3, 4, 5, 6, 8, 10),
             "min_child_weight": _log(0.5, 50.0),
         },
-        (
-            {
-                "n_estimators": 150,
-                "learning_rate": 0.08,
-                "max_depth": 4,
-                "min_child_weight": 2.0,
+        {
+            3: {
+                "learning_rate": 0.1,
+                "max_depth": 6,
+                "min_child_weight": 1.0,
                 "colsample_bytree": 0.8,
                 "subsample": 0.9,
                 "reg_lambda": 1.0,
-            },
-        ),
+            }
+        },
         usual=True,
+        grow=_grow_xgboost,
         of_task=_BALANCE,
     ),
     Family(
         _both("extreme_random_trees"),
         _estimator(_forest("ExtraTrees")),
         _FOREST,
-        ({"n_estimators": 150, "min_samples_leaf": 4, "max_features": 0.5},),
+        {5: {"n_estimators": 100, "min_samples_leaf": 4, "max_features": 0.5}},
+        usual=True,
+        of_task=_BALANCE,
+    ),
+    Family(
+        _both("random_forest"),
+        _estimator(_forest("RandomForest")),
+        _FOREST,
+        {7: {"n_estimators": 100, "min_samples_leaf": 4, "max_features": "sqrt"}},
         usual=True,
         of_task=_BALANCE,
     ),
@@ -380,29 +486,31 @@ FAMILIES: Sequence[Family] = (
         _both("knn"),
         _estimator(_plain("neighbors", "KNeighborsClassifier", "KNeighborsRegressor"), linear=True),
         {"n_neighbors": ("quniform", 3, 100, 1), "weights": ("choice", "uniform", "distance")},
-        ({"n_neighbors": 15, "weights": "uniform"},),
+        {9: {"n_neighbors": 15, "weights": "uniform"}},
         weighted=False,
+        seeded=False,
         in_steps=True,
     ),
     Family(
         {CLASSIFICATION: "svm"},
         _estimator(_plain("svm", "SVC", probability=True), linear=True),
         {"C": _log(0.01, 100.0)},
-        ({"C": 1.0},),
+        {9: {"C": 1.0}},
         of_task=_BALANCE,
     ),
     Family(
         {CLASSIFICATION: "bernoulli_naive_bayes"},
         _estimator(_plain("naive_bayes", "BernoulliNB"), linear=True),
         {"alpha": _log(0.001, 10.0)},
-        ({"alpha": 1.0},),
+        {9: {"alpha": 1.0}},
+        seeded=False,
         of_task=_BALANCE,
     ),
     Family(
         _both("decision_tree"),
         _estimator(_plain("tree", "DecisionTreeClassifier", "DecisionTreeRegressor")),
         {"max_depth": ("choice", 2, 3, 4, 6, 8, 12, 16), "min_samples_leaf": ("choice", 1, 5, 20)},
-        ({"max_depth": 6, "min_samples_leaf": 5},),
+        {9: {"max_depth": 6, "min_samples_leaf": 5}},
         of_task=_BALANCE,
     ),
 )

@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ml.core.errors import Place, Problem
@@ -284,6 +283,7 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
         },
         "seed": SEED,
     }
+    job |= {"seconds": plan.timeout_s} if plan.timeout_s else {}
     job |= {"stack": stack} if (stack := _stack(plan)) else {}
     job |= {"featurization": of} if (of := _featurization(plan)) else {}
     return CommandPlan(
@@ -312,15 +312,16 @@ def _branch(name: str, family: Family, task: str, place: Place) -> Mapping[str, 
 
 
 def _portfolio(tried: Mapping[str, Family], task: str, place: Place) -> Iterator[Point]:
-    """The first of each family, then the second of each that has one."""
-    rounds = zip_longest(
-        *([(name, of) for of in family.portfolio] for name, family in tried.items())
-    )
-    for number, entries in enumerate(rounds, 1):
-        for name, settings in filter(None, entries):
-            # What a task adds to a space begins with its usual value.
-            usual = {key: of[1] for key, of in tried[name].of_task.get(task, {}).items()}
-            because = f"{name} with settings {number} of the portfolio"
-            yield Point(
-                Frozen({"model": Frozen({"family": name, **settings, **usual})}), place, because
-            )
+    """The settings of all families, each at its turn."""
+    turns = [
+        (turn, name, settings)
+        for name, family in tried.items()
+        for turn, settings in family.portfolio.items()
+    ]
+    for number, (_, name, settings) in enumerate(sorted(turns, key=lambda of: of[0]), 1):
+        # What a task adds to a space begins with its usual value.
+        usual = {key: of[1] for key, of in tried[name].of_task.get(task, {}).items()}
+        because = f"{name} with settings {number} of the portfolio"
+        yield Point(
+            Frozen({"model": Frozen({"family": name, **settings, **usual})}), place, because
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -46,6 +47,11 @@ class Job:
         return str(self.settings["metric"])
 
     @property
+    def seconds(self) -> float:
+        """What the search may take in all."""
+        return float(self.settings.get("seconds") or math.inf)
+
+    @property
     def featurizes(self) -> bool:
         """Whether missing numbers, scales and categories are taken care of."""
         return (self.settings.get("featurization") or {}).get("mode") != "off"
@@ -87,6 +93,7 @@ class Problem:
     test: Rows
     sentence: str
     shuffled: bool
+    divided: validation.Divided
 
     @property
     def positive(self) -> str:
@@ -103,11 +110,13 @@ class Problem:
         classes = self.classes if self.task == "multiclass" else ()
         return encoding.fit(self.table, self.labels, rows, classes, self.job.choices)
 
-    def numbers(self, document: Mapping[str, Any], rows: Rows) -> Numbers:
-        """The rows as a family fits them, which are those that the document was fitted to."""
+    def numbers(
+        self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = True
+    ) -> Numbers:
+        """The rows as a family takes them; the document was fitted to those that `are_fitted`."""
         tables.give_back()
         return Numbers(
-            encoding.matrix(self.table, document, rows, self.labels),
+            encoding.matrix(self.table, document, rows, self.labels if are_fitted else None),
             self.labels[rows],
             self.table.weights[rows] if self.table.weights is not None else None,
             self.task,
@@ -115,6 +124,12 @@ class Problem:
             encoding.categorical(document),
             self.job.featurizes,
         )
+
+    def aside(self, rows: Rows) -> validation.Fold:
+        """Of rows of training those that are fitted, and those that watch: later ones where folds
+        are, and of other groups; none where rows, groups or times are too few.
+        """
+        return self.divided.aside(rows)
 
     def sample(self, rows: Rows, count: int) -> Rows:
         """So many of these rows, of a classification with its share of each class."""
@@ -199,7 +214,9 @@ def prepare(job: Job, training: Path, validated: Path | None, tested: Path | Non
             stop("one-class", "a fold is fitted on rows of one class", "two in each")
     shuffled = judged is None and not table.splits and not choices.time
     tables.give_back()
-    return Problem(job, table, task, labels, classes, fitted, folds, test, sentence, shuffled)
+    return Problem(
+        job, table, task, labels, classes, fitted, folds, test, sentence, shuffled, divided
+    )
 
 
 def _classes(table: Table, label: object) -> list[str]:

@@ -14,6 +14,8 @@ from ml.automl.families import Numbers
 
 # What `balance` may be.
 BALANCES = ("none", "classes", "under", "smote")
+# Those that another seed makes other rows of.
+DRAWN = ("under", "smote")
 # Rows of each rarer class for one of the most frequent: made (smote), or left (under).
 MADE, LEFT = 0.3, 0.3
 # A synthetic row lies between a row and one of so many neighbours of its class.

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ml.automl import ensembles, families, folders, guardrails, rungs, sampling
+from ml.automl import ensembles, families, folders, guardrails, rungs, sampling, trees
 from ml.automl.calibration import calibrate
 from ml.automl.ensembles import Answers
-from ml.automl.families import Fitted, Numbers
+from ml.automl.families import Family, Fitted, Numbers
 from ml.automl.problem import Job, Problem, prepare
 from ml.automl.tables import stop
 from ml.automl.validation import Rows
@@ -38,6 +39,8 @@ SAMPLED = "AZUREML_SWEEP_model"
 # Fits of other seeds where one set of rows judges: they show how much the seed alone moves a score.
 # Of many rows that is little, and a fit takes long.
 SEEDS, SEEDS_OF_MANY = 3, 2
+# Of the time of a search, what the boosted trees of the folds of one trial take at most.
+MOST_OF_TIME = 0.15
 # Rows on which what was saved is compared with what was fitted, and timed.
 COMPARED, TIMED = 2_000, 50
 
@@ -83,7 +86,9 @@ def main() -> None:
         if primary not in means:
             stop("no-metric", f"`{primary}` is not defined on the rows that judge", "rows of both")
         scores = [fold[primary] for fold in trial.folds]
-        spread = {f"{primary}_std": float(np.std(scores, ddof=1))} if len(scores) > 1 else {}
+        # Of equal scores NumPy's is 1e-16: their mean is rounded.
+        spread = {f"{primary}_std": float(np.ptp(scores) and np.std(scores, ddof=1))}
+        spread = spread if len(scores) > 1 else {}
         options.predictions.mkdir(parents=True, exist_ok=True)
         trial.answers.save(options.predictions)
         members = Members(options.model)
@@ -104,15 +109,12 @@ def _fit(
     settings = {of: value for of, value in sampled.items() if of != "balance"}
     balance, seed = str(sampled.get("balance", "none")), problem.job.seed
 
-    def fit(numbers: list[Numbers], seed: int) -> Fitted:
-        # Out of the list, so that a family which has its own form of them can free them.
-        return family.fit(sampling.balanced(numbers.pop(), balance, seed), settings, seed)
-
+    fitting = _Fitting(problem, family, settings, balance)
     train, judged = problem.folds[0]
     if size := rungs.size(train):
         sample = problem.sample(train, size)
         document = problem.encoding(sample)
-        model = fit([problem.numbers(document, sample)], seed)
+        model = fitting.fit(document, sample, seed)
         answer = model.predict(problem.matrix(document, judged))
         answers = Answers([judged], [answer], problem.labels)
         rung = rungs.rung(size, problem.value(answers), predictions)
@@ -120,35 +122,99 @@ def _fit(
             notes = {"stopped": rung.sentence}
             trial = Trial([], "folds", answers, sample, notes)
             return _saved(problem, folder, family, document, model, trial)
+    values, counted = fitting.judged()
+    document = problem.encoding(problem.fitted)
+    final = replace(fitting, settings={**settings, **counted})
+    model = final.fit(document, problem.fitted, seed)
     is_one = len(problem.folds) == 1
-    seeds = (SEEDS_OF_MANY if rungs.size(train) else SEEDS) if is_one else 1
-    rows, values, first = [], [], None
-    for train, judged in problem.folds:
-        document = problem.encoding(train)
-        # Of many rows they are computed again, so that none lie beside LightGBM's own form.
-        numbers = None if rungs.size(train) else problem.numbers(document, train)
-        for more in range(seeds):
-            model = fit([numbers or problem.numbers(document, train)], seed + more)
-            first = first or (document, model)
-            rows.append(judged)
-            values.append(model.predict(problem.matrix(document, judged)))
-        del numbers
-    # The rows of validation_data are for judging alone.
-    if is_one and len(train) == len(problem.fitted) and first is not None:
-        document, final = first
-    else:
-        first = None
-        document = problem.encoding(problem.fitted)
-        final = fit([problem.numbers(document, problem.fitted)], seed)
+    rows = [judged for _, judged in problem.folds] * (len(values) // len(problem.folds))
     answers = Answers(rows, values, problem.labels)
-    trial = Trial([], "seeds" if is_one else "folds", answers, problem.fitted)
-    return _saved(problem, folder, family, document, final, trial)
+    notes = {"trees": f"{of} boosted trees"} if (of := counted.get("n_estimators")) else {}
+    trial = Trial([], "seeds" if is_one else "folds", answers, problem.fitted, notes)
+    return _saved(problem, folder, family, document, model, trial)
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """Fits of one family with these settings."""
+
+    problem: Problem
+    family: Family
+    settings: Mapping[str, Any]
+    balance: str
+
+    def numbers(self, document: Mapping[str, Any], rows: Rows, seed: int) -> Numbers:
+        """The rows that are fitted; nothing else refers to them, so that a family may free them."""
+        return sampling.balanced(self.problem.numbers(document, rows), self.balance, seed)
+
+    def fit(self, document: Mapping[str, Any], rows: Rows, seed: int) -> Fitted:
+        """Fit all of these."""
+        return self.family.fit(self.numbers(document, rows, seed), self.settings, seed)
+
+    def judged(self) -> tuple[list[NDArray[np.float64]], Mapping[str, Any]]:
+        """The answers to the rows that judge, of each fold, or of one set of rows by each seed, and
+        what the folds decide for the fit of all rows.
+        """
+        problem, seed = self.problem, self.problem.job.seed
+        train, judged = problem.folds[0]
+        if len(problem.folds) > 1:
+            if self.family.grow is None:
+                return self._plain([seed]), {}
+            return self._grown([(*fold, fold[1]) for fold in problem.folds], seed)
+        seeds = [seed + more for more in range(SEEDS_OF_MANY if rungs.size(train) else SEEDS)]
+        left, aside = problem.aside(train)
+        if self.family.grow is None or not len(aside):
+            return self._plain(seeds), {}
+        values, counts = [], []
+        for each in seeds:
+            (value,), counted = self._grown([(left, aside, judged)], each, len(seeds))
+            values.append(value)
+            counts.append(counted["n_estimators"])
+        return values, {"n_estimators": round(float(np.mean(counts)))}
+
+    def _plain(self, seeds: Sequence[int]) -> list[NDArray[np.float64]]:
+        problem, values = self.problem, list[NDArray[np.float64]]()
+        is_drawn = self.family.seeded or self.balance in sampling.DRAWN
+        for train, judged in problem.folds:
+            document = problem.encoding(train)
+            for seed in seeds if is_drawn else seeds[:1]:
+                model = self.fit(document, train, seed)
+                values.append(model.predict(problem.matrix(document, judged)))
+        return values if is_drawn else values * len(seeds)
+
+    def _grown(
+        self, folds: Sequence[tuple[Rows, Rows, Rows]], seed: int, parts: int = 1
+    ) -> tuple[list[NDArray[np.float64]], Mapping[str, int]]:
+        """Trees of rows that are fitted, rows that watch, and rows that are answered, in so many
+        parts of the time of a trial.
+        """
+        problem, grow = self.problem, self.family.grow
+        assert grow is not None
+        documents = [problem.encoding(train) for train, _, _ in folds]
+        growing = [
+            grow(
+                self.numbers(document, train, seed),
+                problem.numbers(document, watching, are_fitted=False),
+                problem.job.metric,
+                self.settings,
+                seed,
+            )
+            for document, (train, watching, _) in zip(documents, folds, strict=True)
+        ]
+        most = int(self.settings.get("n_estimators", trees.MOST))
+        patience = trees.patience(min(len(train) for train, _, _ in folds))
+        seconds = MOST_OF_TIME * problem.job.seconds / parts
+        counts, of_all = trees.grow(growing, most, patience, seconds)
+        values = []
+        for of, count, document, fold in zip(growing, counts, documents, folds, strict=True):
+            values.append(of.cut(count).predict(problem.matrix(document, fold[2])))
+        return values, {"n_estimators": of_all}
 
 
 def _saved(
     problem: Problem,
     folder: Path,
-    family: families.Family,
+    family: Family,
     document: dict[str, Any],
     model: Fitted,
     trial: Trial,

@@ -22,6 +22,8 @@ Fold = tuple[Rows, Rows]
 # rows, 10 folds", else 3 (how-to-configure-cross-validation-data-splits).
 SHARE, MANY_ROWS, FEW_ROWS = 0.1, 20_000, 1_000
 FOLDS_OF_FEW, FOLDS = 10, 3
+# Rows of training from which a share is kept aside, and from which a smaller one is enough.
+FEW_TO_PART, MANY_TO_PART, ASIDE, ASIDE_OF_MANY = 200, 2_500, 0.2, 0.1
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,23 @@ class Divided:
         if not 0 < held.sum() < len(rows):
             stop("too-few-rows", f"{share:g} of {len(rows)} rows leaves a part empty", "more rows")
         return rows[~held], rows[held]
+
+    def aside(self, rows: Rows) -> Fold:
+        """The rows that are left, and a share that a fit may look at while it goes on; an empty one
+        of few rows, and where the groups, times or classes of these cannot be divided.
+        """
+        nobody = rows[:0]
+        if len(rows) < FEW_TO_PART:
+            return rows, nobody
+        for of in (self.groups, self.times):
+            if of is not None and len(np.unique(of[rows])) < 2 / ASIDE:
+                return rows, nobody
+        left, held = self.hold_out(rows, ASIDE if len(rows) < MANY_TO_PART else ASIDE_OF_MANY)
+        if self.labels is not None:
+            classes = np.unique(self.labels[rows])
+            if not np.array_equal(np.unique(self.labels[left]), classes):
+                return rows, nobody
+        return left, held
 
     def folds(self, rows: Rows, count: int) -> Sequence[Fold]:
         """So many folds. By time each is judged by rows later than all that it fits."""

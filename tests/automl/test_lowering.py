@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +23,7 @@ def families(plan: AutoMLPlan) -> list[str]:
 
 
 def test_the_sweep_of_a_search(plan: Plans) -> None:
-    """Its limits are the sweep's; the portfolio is tried first, one of each family."""
+    """Its limits are the sweep's; the portfolio is tried first."""
     limits = (
         "limits: {max_trials: 9, max_concurrent_trials: 2, timeout_minutes: 5, exit_score: 0.9}"
     )
@@ -31,9 +32,28 @@ def test_the_sweep_of_a_search(plan: Plans) -> None:
     assert (sweep.primary_metric, sweep.goal) == ("AUC_weighted", "maximize")
     assert (sweep.max_total_trials, sweep.max_concurrent_trials, sweep.timeout_s) == (9, 2, 300)
     assert sweep.ending is not None and sweep.ending.exit_score == 0.9
-    first = [point.values["model"]["family"] for point in sweep.hints.points[:3]]  # type: ignore[index]
-    assert first == ["light_gbm", "logistic_regression", "random_forest"]
     assert all("portfolio" in point.because for point in sweep.hints.points)
+
+
+def test_what_costs_little_comes_first(plan: Plans) -> None:
+    """Boosted trees and a linear model; forests after them, whatever families are allowed."""
+    for more in ("", THREE):
+        sweep = lowering.lower(plan(more))
+        assert isinstance(sweep, SweepPlan)
+        points = [point.values["model"]["family"] for point in sweep.hints.points]  # type: ignore[index]
+        assert points[:3] == ["light_gbm", "logistic_regression", "light_gbm"]
+        boosted = [at for at, of in enumerate(points) if of.startswith(("light", "xg"))]
+        assert len(boosted) >= 4 and points.index("random_forest") > boosted[2]
+
+
+def test_trials_know_the_time_of_the_search(plan: Plans) -> None:
+    """Of which their trees take a part; without a limit they take what they need."""
+    for limits, seconds in (("limits: {max_trials: 9, timeout_minutes: 5}", 300.0), ("", None)):
+        given = replace(plan(limits), timeout_s=seconds)
+        sweep = lowering.lower(given)
+        assert isinstance(sweep, SweepPlan)
+        job = json.loads(sweep.trial.environment_variables["AUTOML_JOB"])
+        assert job.get("seconds") == seconds
 
 
 def test_which_families_are_tried(plan: Plans) -> None:

@@ -22,12 +22,14 @@ from tests.automl.conftest import people, write
 Fit = Callable[..., tuple[Path, dict[str, float]]]
 # Fewer trees than a search would take.
 SMALL = {"n_estimators": 10}
+TREES = ("light_gbm", "xg_boost", "random_forest", "extreme_random_trees")
 SMALL_TREES = {**SMALL, "learning_rate": 0.1, "num_leaves": 4, "min_data_in_leaf": 5}
 
 
 def of_family(name: str, task: str) -> dict[str, Any]:
-    settings = dict(families.of_task(task)[name].portfolio[0])
-    return settings | ({"n_estimators": 10} if "n_estimators" in settings else {})
+    _, first = min(families.of_task(task)[name].portfolio.items())
+    settings = dict(first)
+    return settings | (SMALL if name.startswith(TREES) else {})
 
 
 @pytest.mark.parametrize(
