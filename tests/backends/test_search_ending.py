@@ -82,6 +82,49 @@ def test_the_time_of_a_search_is_what_it_may_use(home: Path, sweep: Sweeps) -> N
     assert {trial.status for trial in run.trials} == {"Completed", "Canceled"}
 
 
+def of_families(
+    sweep: Sweeps, script: str, seconds: float, ensembles: tuple[str, ...]
+) -> SweepPlan:
+    """A search of numbers x of one family, one trial at a time, with so many seconds."""
+    place = Place("jobs/job.yml", 1)
+    branch = {"family": "one", "x": Dimension("x", "uniform", (0.0, 1.0), place)}
+    plan = sweep(
+        script,
+        max_total_trials=30,
+        max_concurrent_trials=1,
+        timeout_s=seconds,
+        ending=Ending(ensembles=ensembles),
+    )
+    return replace(
+        plan,
+        trial=replace(plan.trial, command="python script.py"),
+        search_space={"model": Dimension("model", "choice", (branch,), place)},
+    )
+
+
+def test_a_trial_that_takes_the_time_of_the_ensembles_is_ended(home: Path, sweep: Sweeps) -> None:
+    """Once two have ended an ensemble of them comes in the time that is kept back for it; without
+    one the trial has all the time.
+    """
+    slow = OF_MODEL + (
+        "time.sleep(600 if 'x' in model and os.getcwd().split('/trials/')[1][0] == '2' else 0)\n"
+    )
+    plan = of_families(sweep, slow, 12.0, ("voting_ensemble", "stack_ensemble"))
+    run = LocalBackend().run(plan)
+    kinds = ["members" in str(trial.parameters["model"]) for trial in run.trials]
+    assert (run.status, kinds) == ("Completed", [False, False, False, True, True])
+    assert [trial.ended_by for trial in run.trials] == ["", "", "time_of_ensembles", "", ""]
+    assert run.best == run.trials[3].name and run.ended_by == ""
+
+
+def test_a_trial_that_would_not_end_in_time_is_not_begun(home: Path, sweep: Sweeps) -> None:
+    """As long as those before it took: what is left is the ensemble's."""
+    slow = OF_MODEL + "time.sleep(2 if 'x' in model else 0)\n"
+    run = LocalBackend().run(of_families(sweep, slow, 10.0, ("voting_ensemble",)))
+    assert run.status == "Completed" and {trial.status for trial in run.trials} == {"Completed"}
+    assert "members" in str(run.trials[-1].parameters["model"])
+
+
 def test_a_table_that_no_trial_can_fit_ends_the_search(home: Path, sweep: Sweeps) -> None:
     """The first ones tell why; the others would say the same."""
     script = "raise SystemExit('error[one-class]: the target has only No')"

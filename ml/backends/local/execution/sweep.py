@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 from ml.backends.local import files, outcome, registration
@@ -30,9 +32,10 @@ METRICS_S = 0.25
 POLL_S = 0.02
 # The reason for ending a trial when the sweep itself has run out of time.
 SWEEP_TIMEOUT = "sweep_timeout"
-# Of the time of a search that ends by itself, the share that is kept back for its ensembles; when
-# so many trials have failed and none has not, the others would fail too.
-KEPT_BACK, HOPELESS = 0.15, 3
+# Of the time of a search that ends by itself, the share that is kept back for its ensembles, and
+# the reason for ending a trial that would use it; when so many trials have failed and none has not,
+# the others would fail too.
+KEPT_BACK, TIME_OF_ENSEMBLES, HOPELESS = 0.15, "time_of_ensembles", 3
 # Trials that an ensemble is chosen of: the best ones.
 MEMBERS = 20
 
@@ -113,6 +116,10 @@ class Sweep:
                 execution.kill()
         if reason and (self._running or self._repeats or self._is_searching()):
             self._cut_short = reason
+        elif self._left() <= 0 and self._members():
+            for execution in self._running.values():
+                if not self._is_ensemble(execution.run):
+                    execution.stop(TIME_OF_ENSEMBLES)
         if time.monotonic() - self._read_at > METRICS_S:
             self._read_metrics()
         for name in [name for name, execution in self._running.items() if execution.poll()]:
@@ -129,6 +136,13 @@ class Sweep:
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._start_time
+
+    def _left(self) -> float:
+        """The seconds that are left for trials that are sampled."""
+        limit, ending = self._plan.timeout_s, self._plan.ending
+        if limit is None or ending is None:
+            return math.inf
+        return limit * (1 - (KEPT_BACK if ending.ensembles else 0.0)) - self._elapsed()
 
     def _start_trial(self) -> bool:
         """Start the next trial; False when there is none."""
@@ -172,29 +186,31 @@ class Sweep:
             return False
         if len(scores) >= HOPELESS and not any(score is not None for score in scores):
             return False
-        limit, kept_back = self._plan.timeout_s, KEPT_BACK if ending.ensembles else 0.0
-        if limit is not None and self._elapsed() > limit * (1 - kept_back):
+        # One that takes as long as most did would not end in time.
+        took = [of.active_s for of in self._trials.runs if of.status == "Completed"]
+        if self._left() < (median(took) if took else 0.0):
             return False
         return not objective.is_enough(scores, self._plan.goal, ending)
 
+    def _is_ensemble(self, run: Run) -> bool:
+        names = self._plan.ending.ensembles if self._plan.ending else ()
+        return any(name in str(run.parameters.get("model")) for name in names)
+
+    def _members(self) -> tuple[str, list[Run]] | None:
+        """The ensemble that is to come, and what it is made of; None when there is none."""
+        names = self._plan.ending.ensembles if self._plan.ending else ()
+        models = [str(run.parameters.get("model")) for run in self._trials.runs]
+        waiting = [name for name in names if not any(name in of for of in models)]
+        trials = [run for run in self._trials.ranked if not self._is_ensemble(run)]
+        return (waiting[0], trials[:MEMBERS]) if waiting and len(trials) > 1 else None
+
     def _ensemble(self) -> Sample | None:
         """The next ensemble: those come last, when every other trial has ended."""
-        ending = self._plan.ending
-        if ending is None or self._running:
+        chosen = None if self._running else self._members()
+        if chosen is None:
             return None
-        families = [str(run.parameters.get("model")) for run in self._trials.runs]
-        waiting = [name for name in ending.ensembles if not any(name in of for of in families)]
-        trials = [
-            run
-            for run in self._trials.ranked
-            if not any(name in str(run.parameters.get("model")) for name in ending.ensembles)
-        ]
-        members = trials[:MEMBERS]
-        if not waiting or len(members) < 2:
-            return None
-        values = {
-            "model": {"family": waiting[0], "members": [int(of.folder.name) for of in members]}
-        }
+        name, members = chosen
+        values = {"model": {"family": name, "members": [int(of.folder.name) for of in members]}}
         origin = {"kind": "ensemble", "of": [run.name for run in members]}
         sample = Sample(len(self._trials), values, origin)
         self._sampler.recall(sample)
