@@ -125,6 +125,13 @@ def test_a_trial_that_would_not_end_in_time_is_not_begun(home: Path, sweep: Swee
     assert "members" in str(run.trials[-1].parameters["model"])
 
 
+def test_the_start_of_an_interpreter_is_not_the_time_of_a_search(home: Path, sweep: Sweeps) -> None:
+    """Packages may take longer to load than all that a short search may take."""
+    slow = "import mlflow.store.tracking.sqlalchemy_store\n" + SCRIPT
+    run = LocalBackend().run(sweep(slow, max_total_trials=2, timeout_s=1.0, ending=Ending()))
+    assert run.status == "Completed" and run.best is not None
+
+
 def test_a_table_that_no_trial_can_fit_ends_the_search(home: Path, sweep: Sweeps) -> None:
     """The first ones tell why; the others would say the same."""
     script = "raise SystemExit('error[one-class]: the target has only No')"

@@ -178,6 +178,16 @@ class Execution:
         """See `Task`: a command keeps the threads that it was started with."""
         return 0
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is or was a process: an interpreter of the pool may still load packages."""
+        process = self._process
+        return (
+            self._code is not None
+            or isinstance(process, spot.SpotProcess)
+            or (process is not None and process.group is not None)
+        )
+
     def poll(self) -> bool:
         """Whether the command has ended; keeps the job's time limit."""
         if self._process is None:

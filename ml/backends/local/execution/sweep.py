@@ -90,6 +90,9 @@ class Sweep:
         self._feed = reader.Feed(plan.primary_metric)
         self._read_at = time.monotonic()
         self._start_time = self._read_at - self.run.active_s
+        # The seconds that trials which completed took, and whether one has begun.
+        self._took: list[float] = []
+        self._has_begun = saved is not None or plan.ending is None
 
     def widen(self, cores: int) -> int:
         """See `Task`: each core is one more trial at once."""
@@ -108,6 +111,10 @@ class Sweep:
             return True
 
     def _turn(self, stop: str, at_once: bool) -> bool:
+        if not self._has_begun:
+            # The time of a search is that of its trials: on Azure no limit counts a node's start.
+            self._start_time = time.monotonic()
+            self._has_begun = any(of.has_begun for of in self._running.values())
         reason = stop or (SWEEP_TIMEOUT if self._out_of_time() else "")
         for execution in self._running.values():
             if reason:
@@ -187,8 +194,7 @@ class Sweep:
         if len(scores) >= HOPELESS and not any(score is not None for score in scores):
             return False
         # One that takes as long as most did would not end in time.
-        took = [of.active_s for of in self._trials.runs if of.status == "Completed"]
-        if self._left() < (median(took) if took else 0.0):
+        if self._left() < (median(self._took) if self._took else 0.0):
             return False
         return not objective.is_enough(scores, self._plan.goal, ending)
 
@@ -229,7 +235,10 @@ class Sweep:
     def _close(self, name: str) -> None:
         execution, curve = self._running[name], self._trials.curve(name)
         warnings = outcome.metric_warnings(self._plan, execution.run, curve)
-        self._trials.put(execution.finish(warnings))
+        run = execution.finish(warnings)
+        if run.status == "Completed":
+            self._took.append(min(run.active_s, self._elapsed()))
+        self._trials.put(run)
         del self._running[name]
         self._sampler.tell(int(execution.folder.name), curve, self._trials.score(name))
         self._report("trial_ended", name)
