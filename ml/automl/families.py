@@ -371,6 +371,17 @@ _TREES: Space = {
     "reg_alpha": _log(0.001, 10.0),
     "reg_lambda": _log(0.001, 100.0),
 }
+# What says little of them; a point of the portfolio says all, else the rest is drawn.
+_MILD: Settings = {
+    "colsample_bytree": 1.0,
+    "subsample": 1.0,
+    "reg_alpha": 0.001,
+    "reg_lambda": 0.001,
+}
+_MILD_LIGHTGBM: Settings = {
+    **_MILD,
+    **{"num_leaves": 31, "min_data_in_leaf": 20, "max_bin": 255, "extra_trees": False},
+}
 _FOREST: Space = {
     "n_estimators": ("quniform", 50, 300, 10),
     "min_samples_leaf": ("choice", 1, 2, 4, 8, 16, 32),
@@ -401,20 +412,17 @@ FAMILIES: Sequence[Family] = (
             "extra_trees": ("choice", False, True),
         },
         {
-            0: {"learning_rate": 0.1, "num_leaves": 31, "min_data_in_leaf": 20},
-            2: {
-                "learning_rate": 0.1,
-                "num_leaves": 31,
-                "min_data_in_leaf": 20,
-                "extra_trees": True,
-            },
+            0: {**_MILD_LIGHTGBM, "learning_rate": 0.1},
+            2: {**_MILD_LIGHTGBM, "learning_rate": 0.1, "extra_trees": True},
             4: {
+                **_MILD_LIGHTGBM,
                 "learning_rate": 0.05,
                 "num_leaves": 128,
                 "min_data_in_leaf": 3,
                 "colsample_bytree": 0.9,
             },
             6: {
+                **_MILD_LIGHTGBM,
                 "learning_rate": 0.06,
                 "num_leaves": 10,
                 "min_data_in_leaf": 10,
@@ -454,6 +462,7 @@ FAMILIES: Sequence[Family] = (
         },
         {
             3: {
+                **_MILD,
                 "learning_rate": 0.1,
                 "max_depth": 6,
                 "min_child_weight": 1.0,

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ml.automl import lowering
+from ml.automl.families import of_task
 from ml.backends.local.backend import LocalBackend
 from ml.specs.plan.plan import AutoMLPlan, SweepPlan, sweeps
 
@@ -44,6 +45,14 @@ def test_what_costs_little_comes_first(plan: Plans) -> None:
         assert points[:3] == ["light_gbm", "logistic_regression", "light_gbm"]
         boosted = [at for at, of in enumerate(points) if of.startswith(("light", "xg"))]
         assert len(boosted) >= 4 and points.index("random_forest") > boosted[2]
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_point_of_the_portfolio_leaves_nothing_to_chance(task: str) -> None:
+    """What it does not say would be drawn, and be as good as what is drawn."""
+    for name, family in of_task(task).items():
+        for settings in family.portfolio.values():
+            assert {*settings} == {*family.space}, name
 
 
 def test_trials_know_the_time_of_the_search(plan: Plans) -> None:
