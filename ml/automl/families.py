@@ -55,8 +55,8 @@ class Numbers:
             return self.weights
 
         def counted(of: Numbers) -> NDArray[np.float64]:
-            weights = np.ones(len(of.labels)) if of.weights is None else of.weights
-            return np.bincount(of.labels.astype(np.int64), weights, of.classes)
+            counts = np.bincount(of.labels.astype(np.int64), of.weights, of.classes)
+            return counts.astype(np.float64)
 
         here = counted(self)
         share = np.divide(counted(other), here, out=np.zeros_like(here), where=here > 0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.automl import ensembles
+from ml.automl import ensembles, metrics
 from ml.automl.ensembles import Answers
 from ml.serving.scoring.manifest import verify
 from ml.serving.scoring.members import Members
@@ -58,6 +58,23 @@ def test_each_row_is_answered_by_a_model_that_was_not_fitted_to_it(one_set: bool
     assert len(asked) == sum(map(len, of.rows)) and not any(asked)
     for before, after in zip(given.values, crossed.values, strict=True):
         np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_areas_by_ranks_are_those_of_scikit_learn(classes: int) -> None:
+    """With answers that are equal, and a class that no row has."""
+    from sklearn.metrics import roc_auc_score
+
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, classes, 400)
+    given = draw.dirichlet(np.ones(classes), 400).round(1) + 0.05
+    given /= given.sum(axis=1, keepdims=True)
+    task: Any = "binary" if classes == 2 else "multiclass"
+    of = given[:, 1] if classes == 2 else np.column_stack([given, np.full(400, 1e-9)])
+    value = metrics.value("AUC_weighted", task, labels, of, classes + (classes > 2), 1.0)
+    given = of / of.sum(axis=1, keepdims=True) if classes > 2 else given
+    ones = [roc_auc_score(labels == at, given[:, at]) for at in range(classes)]
+    assert value == pytest.approx(np.average(ones, weights=np.bincount(labels)), abs=1e-12)
 
 
 def test_the_members_of_a_stack_are_the_best_of_each_family_first() -> None:

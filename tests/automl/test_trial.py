@@ -112,6 +112,18 @@ def test_rows_of_validation_judge_and_are_not_fitted(tmp_path: Path, fit: Fit) -
     assert (facts["over"], len(facts["folds"])) == ("seeds", 3)
 
 
+def test_a_fit_that_no_seed_changes_has_no_spread(tmp_path: Path, fit: Fit) -> None:
+    """Zero, not what is left of rounding the mean of equal scores; one that draws rows has some."""
+    of = enumerate(people())
+    rows = [dict(row, churn=row["churn"] if at % 4 == 0 else "No") for at, row in of]
+    table, judged = write(tmp_path / "a", rows), write(tmp_path / "b", people(60, seed=1))
+    job = {"validation": judged}
+    _, metrics = fit(table, "logistic_regression", {"C": 0.3}, **job)
+    assert metrics["AUC_weighted_std"] == 0.0
+    _, metrics = fit(table, "logistic_regression", {"C": 0.3, "balance": "under"}, **job)
+    assert metrics["AUC_weighted_std"] > 0.0
+
+
 def test_an_ensemble_is_judged_as_its_members_are(tmp_path: Path, fit: Fit) -> None:
     """By each seed where one set of rows judges; its files are its members', with their weights."""
     table, judged = write(tmp_path / "a", people(120)), write(tmp_path / "b", people(60, seed=1))
@@ -135,13 +147,22 @@ def test_an_ensemble_is_judged_as_its_members_are(tmp_path: Path, fit: Fit) -> N
 def test_a_choice_for_each_column_is_said(tmp_path: Path, fit: Fit) -> None:
     """What a column was taken for, and why one is left out; a purpose of the spec decides."""
     rows = [
-        dict(row, id=f"c{at}", one=1, none="", day=f"2026-01-{at % 28 + 1:02}", code=at % 3)
+        dict(
+            row,
+            id=f"c{at}",
+            one=1,
+            none="",
+            day=f"2026-01-{at % 28 + 1:02}",
+            code=at % 3,
+            band="abc"[at % 3],
+        )
         for at, row in enumerate(people(120))
     ]
+    rows = [dict(row, band="abc"[at % 3]) for at, row in enumerate(rows)]
     table = write(tmp_path / "table", rows)
     purposes = {
         "mode": "custom",
-        "column_name_and_types": {"code": "Categorical", "spent": "Ignore"},
+        "column_name_and_types": {"code": "Categorical", "spent": "Ignore", "band": "Ignore"},
     }
     folder, _ = fit(table, n_cross_validations=2, featurization=purposes)
     facts = json.loads((folder / "settings.json").read_text())["automl"]
@@ -150,6 +171,7 @@ def test_a_choice_for_each_column_is_said(tmp_path: Path, fit: Fit) -> None:
     assert chosen["none"].startswith("no value")
     assert chosen["day"] == "a time: parts of the calendar and days"
     assert chosen["code"] == "a category of 3 values"
+    assert chosen["spent"] == chosen["band"] == "left out, as the spec says"
     used = [column["name"] for column in facts["columns"] if column["used"]]
     assert used == ["age", "income", "city", "day", "code"]
     # A request has every column of the table.

@@ -240,3 +240,24 @@ def test_the_spec_says_how_rows_are_divided_by_tags(tmp_path: Path, fit: Fit) ->
     folder, _ = fit(table, tags=tags, n_cross_validations=3)
     facts = json.loads((folder / "settings.json").read_text())["automl"]
     assert facts["validation"] == "3 folds, none of one customer divided"
+
+
+def test_rows_that_watch_are_of_the_rows_that_fit() -> None:
+    """A share of each class, of other groups, or the later ones; none where they are too few."""
+    rows, labels = np.arange(1000), np.arange(1000) % 10 // 9
+    left, aside = Divided(labels, 1000, 0).aside(rows[:600])
+    assert sorted([*left, *aside]) == [*range(600)]
+    assert len(aside) == 120 and labels[aside].sum() == 12
+    groups = np.arange(1000) // 20
+    left, aside = Divided(labels, 1000, 0, groups, by="of").aside(rows)
+    assert len(aside) > 100 and not {*groups[left]} & {*groups[aside]}
+    times = np.arange(1000)[::-1].astype(float)
+    left, aside = Divided(labels, 1000, 0, times=times, by="day").aside(rows)
+    assert times[left].max() < times[aside].min()
+    for few in (
+        Divided(labels, 1000, 0).aside(rows[:150]),
+        Divided(labels, 1000, 0, groups // 10, by="of").aside(rows),
+        Divided(labels, 1000, 0, times=np.repeat([1.0, 2.0], 500), by="day").aside(rows),
+        Divided((rows == 999).astype(int), 1000, 0, times=times[::-1], by="day").aside(rows),
+    ):
+        assert len(few[1]) == 0
