@@ -20,6 +20,11 @@ MOST, USUAL = 1_500, 100
 # Trees without a better answer that are enough, of few rows and of many: the answers to few rows go
 # up and down (AutoGluon 1.x has 300 below 10,000 rows, and as many fewer as there are more).
 PATIENCE, IMPATIENCE, MANY_ROWS = 300, 20, 10_000
+# Of all that trees could say, what fewer of them would leave unsaid is e to the minus this: an area
+# under a curve may be best after one tree, whose scores are still the share of the class.
+SAID = 2.0
+# LightGBM's own learning rate, where the settings name none.
+RATE = 0.1
 # The metric of a search by LightGBM's and XGBoost's name. Others are steps, or are not there: the
 # loss that is fitted stands for them.
 _METRICS = {
@@ -51,25 +56,36 @@ def patience(rows: int) -> int:
     return max(IMPATIENCE, PATIENCE * MANY_ROWS // max(MANY_ROWS, rows))
 
 
+def fewest(rate: float) -> int:
+    """Trees at the least with this learning rate."""
+    return math.ceil(SAID / rate)
+
+
 def grow(
-    folds: Sequence[Growing], most: int, patience: int, seconds: float = math.inf
+    folds: Sequence[Growing],
+    most: int,
+    patience: int,
+    seconds: float = math.inf,
+    fewest: int = 1,
 ) -> tuple[Sequence[int], int]:
     """Add trees; for each fold the number that the others call for (of a single one its own rows
-    do), and the number that all do. No tree is added after so many seconds.
+    do), and the number that all do, neither below the fewest. No
+    tree is added after so many seconds.
     """
     until, count = time.monotonic() + seconds, len(folds)
     # One for each fold, and last for all.
-    best, at = np.full(count + 1, -np.inf), np.ones(count + 1, dtype=np.int64)
+    best, at = np.full(count + 1, -np.inf), np.full(count + 1, fewest)
     is_open = np.ones(count + 1, dtype=bool)
     for number in range(1, most + 1):
         # A metric may not be defined on the rows of a fold.
         values = np.nan_to_num([of.add() for of in folds])
         others = (values.sum() - values) / (count - 1) if count > 1 else values
         of_this = np.append(others, values.mean())
-        is_better = is_open & (of_this > best)
+        is_better = is_open & (of_this > best) & (number >= fewest)
         best, at = np.where(is_better, of_this, best), np.where(is_better, number, at)
         # One that has closed stays so, though others go on: its own rows have no say in that.
         is_open &= number - at < patience
         if not is_open.any() or time.monotonic() > until:
             break
+    at = np.minimum(at, number)
     return at[:-1].tolist(), int(at[-1])

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.automl import ensembles, families, folders, guardrails, rungs, sampling, trees
-from ml.automl.calibration import calibrate
-from ml.automl.ensembles import Answers
+from ml.automl.ensembles import Answers, calibrate
 from ml.automl.families import Family, Fitted, Numbers
 from ml.automl.problem import Job, Problem, prepare
 from ml.automl.tables import stop
@@ -122,16 +121,25 @@ def _fit(
             notes = {"stopped": rung.sentence}
             trial = Trial([], "folds", answers, sample, notes)
             return _saved(problem, folder, family, document, model, trial)
-    values, counted = fitting.judged()
-    document = problem.encoding(problem.fitted)
-    final = replace(fitting, settings={**settings, **counted})
-    model = final.fit(document, problem.fitted, seed)
+    values, counted, first = fitting.judged()
+    # The rows of validation_data are for judging alone: the model that they judged is the model.
+    if first is not None and len(problem.folds) == 1 and len(train) == len(problem.fitted):
+        document, model = first
+    else:
+        first = None
+        document = problem.encoding(problem.fitted)
+        final = replace(fitting, settings={**settings, **counted})
+        model = final.fit(document, problem.fitted, seed)
     is_one = len(problem.folds) == 1
     rows = [judged for _, judged in problem.folds] * (len(values) // len(problem.folds))
     answers = Answers(rows, values, problem.labels)
     notes = {"trees": f"{of} boosted trees"} if (of := counted.get("n_estimators")) else {}
     trial = Trial([], "seeds" if is_one else "folds", answers, problem.fitted, notes)
     return _saved(problem, folder, family, document, model, trial)
+
+
+# A model, and the document of the numbers that it takes.
+_Model = tuple[dict[str, Any], Fitted]
 
 
 @dataclass(frozen=True)
@@ -151,44 +159,49 @@ class _Fitting:
         """Fit all of these."""
         return self.family.fit(self.numbers(document, rows, seed), self.settings, seed)
 
-    def judged(self) -> tuple[list[NDArray[np.float64]], Mapping[str, Any]]:
-        """The answers to the rows that judge, of each fold, or of one set of rows by each seed, and
-        what the folds decide for the fit of all rows.
+    def judged(self) -> tuple[list[NDArray[np.float64]], Mapping[str, Any], _Model | None]:
+        """The answers to the rows that judge, of each fold, or of one set of rows by each seed;
+        what the folds decide for the fit of all rows; and the first model where it may be the last.
         """
         problem, seed = self.problem, self.problem.job.seed
-        train, judged = problem.folds[0]
+        train, _ = problem.folds[0]
         if len(problem.folds) > 1:
             if self.family.grow is None:
-                return self._plain([seed]), {}
-            return self._grown([(*fold, fold[1]) for fold in problem.folds], seed)
+                return *self._plain([seed], {}), None
+            return *self._grown([(*fold, fold[1]) for fold in problem.folds]), None
         seeds = [seed + more for more in range(SEEDS_OF_MANY if rungs.size(train) else SEEDS)]
         left, aside = problem.aside(train)
-        if self.family.grow is None or not len(aside):
-            return self._plain(seeds), {}
-        values, counts = [], []
-        for each in seeds:
-            (value,), counted = self._grown([(left, aside, judged)], each, len(seeds))
-            values.append(value)
-            counts.append(counted["n_estimators"])
-        return values, {"n_estimators": round(float(np.mean(counts)))}
+        counted: Mapping[str, int] = {}
+        if self.family.grow is not None and len(aside):
+            _, counted = self._grown([(left, aside, aside)], 1 + len(seeds))
+        models: list[_Model] = []
+        return *self._plain(seeds, counted, models), models[0]
 
-    def _plain(self, seeds: Sequence[int]) -> list[NDArray[np.float64]]:
+    def _plain(
+        self,
+        seeds: Sequence[int],
+        counted: Mapping[str, int],
+        first: list[_Model] | None = None,
+    ) -> tuple[list[NDArray[np.float64]], Mapping[str, int]]:
         problem, values = self.problem, list[NDArray[np.float64]]()
+        fitting = replace(self, settings={**self.settings, **counted})
         is_drawn = self.family.seeded or self.balance in sampling.DRAWN
         for train, judged in problem.folds:
             document = problem.encoding(train)
             for seed in seeds if is_drawn else seeds[:1]:
-                model = self.fit(document, train, seed)
+                model = fitting.fit(document, train, seed)
                 values.append(model.predict(problem.matrix(document, judged)))
-        return values if is_drawn else values * len(seeds)
+                if first is not None and not first:
+                    first.append((document, model))
+        return (values if is_drawn else values * len(seeds)), counted
 
     def _grown(
-        self, folds: Sequence[tuple[Rows, Rows, Rows]], seed: int, parts: int = 1
+        self, folds: Sequence[tuple[Rows, Rows, Rows]], parts: int = 1
     ) -> tuple[list[NDArray[np.float64]], Mapping[str, int]]:
         """Trees of rows that are fitted, rows that watch, and rows that are answered, in so many
         parts of the time of a trial.
         """
-        problem, grow = self.problem, self.family.grow
+        problem, grow, seed = self.problem, self.family.grow, self.problem.job.seed
         assert grow is not None
         documents = [problem.encoding(train) for train, _, _ in folds]
         growing = [
@@ -202,9 +215,10 @@ class _Fitting:
             for document, (train, watching, _) in zip(documents, folds, strict=True)
         ]
         most = int(self.settings.get("n_estimators", trees.MOST))
+        fewest = min(most, trees.fewest(float(self.settings.get("learning_rate", trees.RATE))))
         patience = trees.patience(min(len(train) for train, _, _ in folds))
         seconds = MOST_OF_TIME * problem.job.seconds / parts
-        counts, of_all = trees.grow(growing, most, patience, seconds)
+        counts, of_all = trees.grow(growing, most, patience, seconds, fewest)
         values = []
         for of, count, document, fold in zip(growing, counts, documents, folds, strict=True):
             values.append(of.cut(count).predict(problem.matrix(document, fold[2])))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.automl import calibration, sampling
+from ml.automl import ensembles, sampling
 from ml.automl.ensembles import Answers
 from ml.automl.families import Numbers
 from ml.serving.scoring.columns import Columns
@@ -107,14 +107,14 @@ def answers_of(power: float, count: int = 3000) -> Answers:
 
 def test_a_calibration_is_taken_where_it_helps() -> None:
     """Of answers that say too much; not of those that are right, nor of few rows."""
-    found, corrected, sentence = calibration.calibrate(answers_of(3.0), lambda of: 1.0, 0)
+    found, corrected, sentence = ensembles.calibrate(answers_of(3.0), lambda of: 1.0, 0)
     assert found is not None and "before" in sentence
     (scores, labels) = corrected.all
     assert abs(scores[labels == 1].mean() - answers_of(1.0).all[0][labels == 1].mean()) < 0.02
-    assert calibration.calibrate(answers_of(1.0), lambda of: 1.0, 0)[0] is None
-    assert calibration.calibrate(answers_of(3.0, 60), lambda of: 1.0, 0)[0] is None
+    assert ensembles.calibrate(answers_of(1.0), lambda of: 1.0, 0)[0] is None
+    assert ensembles.calibrate(answers_of(3.0, 60), lambda of: 1.0, 0)[0] is None
     values = iter([1.0, 0.9, 0.9])
-    assert calibration.calibrate(answers_of(3.0), lambda of: next(values), 0)[0] is None
+    assert ensembles.calibrate(answers_of(3.0), lambda of: next(values), 0)[0] is None
 
 
 def test_what_is_saved_is_scikit_learns() -> None:
@@ -122,11 +122,11 @@ def test_what_is_saved_is_scikit_learns() -> None:
     from sklearn.isotonic import IsotonicRegression
 
     scores, labels = answers_of(3.0).all
-    ours = calibrated(calibration.isotonic(scores, labels), np.linspace(0, 1, 500))
+    ours = calibrated(ensembles.isotonic(scores, labels), np.linspace(0, 1, 500))
     theirs = IsotonicRegression(y_min=1e-4, y_max=1 - 1e-4, out_of_bounds="clip")
     expected = theirs.fit(scores, labels).predict(np.linspace(0, 1, 500))
     np.testing.assert_allclose(ours, expected, atol=1e-9)
-    found = calibration.sigmoid(scores, labels)
+    found = ensembles.sigmoid(scores, labels)
     assert found["slope"] == pytest.approx(1 / 3, abs=0.03)
     with pytest.raises(ValueError, match="kind other"):
         calibrated({"kind": "other"}, scores)

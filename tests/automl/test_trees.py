@@ -74,6 +74,14 @@ def test_trees_end_with_the_time_and_at_the_most() -> None:
     assert trees.grow([Curve(10_000)], 10_000, 10, seconds=0.0) == ([1], 1)
 
 
+def test_trees_say_most_of_what_they_could() -> None:
+    """One that is best after the first tree has more of them, and none beyond the time."""
+    assert trees.grow([Curve(1), Curve(1)], 200, 10, fewest=20) == ([20, 20], 20)
+    assert trees.grow([Curve(50), Curve(50)], 200, 10, fewest=20) == ([50, 50], 50)
+    assert trees.grow([Curve(1)], 200, 10, seconds=0.0, fewest=20) == ([1], 1)
+    assert (trees.fewest(0.1), trees.fewest(0.3)) == (20, 7)
+
+
 def test_a_fold_without_an_answer_counts_as_the_worst_of_none() -> None:
     """A metric that is not defined on the rows of one fold leaves the choice to the others."""
 
