@@ -113,6 +113,7 @@ def test_what_is_declared_is_what_main_declares(
     schema = "$schema: https://azuremlschemas.azureedge.net/latest/environment.schema.json\n"
     (tmp_path / "environment.yml").write_text(f"{schema}name: mine\nversion: 1\nimage: ubuntu\n")
     monkeypatch.chdir(tmp_path)
+    spec.write_text(spec.read_text() + "limits: {timeout: 60}\n")
     workflow = WorkflowRun(clusters.names(), clusters.bounds("dev"))
     assert AzureBackend(Options(workflow=workflow)).refusals(planned(spec)) == ()
     spec.write_text(spec.read_text().replace("ml-cpu", "mine").replace("cpu-cluster", "mine"))
