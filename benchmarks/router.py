@@ -67,8 +67,7 @@ def rollouts(port: int, folder: Path, requests: int, count: int) -> None:
     begun = time.perf_counter()
     for number in range(count):
         made = launch(folder, version=str(number + 2))
-        slot = endpoint.other_slot("echo")
-        green = server.start(slot, made)
+        green = endpoint.begin(made)()
         for weight in (10, 50, 100):
             canary.set_canary(endpoint, "echo", Canary(green, made, weight))
             time.sleep(0.1)

@@ -85,11 +85,8 @@ class AttestationError(Exception):
     """An attestation that does not hold; the message says why."""
 
 
-class Attestor(Protocol):
-    """Signs statements as the workflow that runs."""
-
-    def attest(self, statement: Statement) -> bytes:
-        """The attestation, a bundle as JSON."""
+# Signs a statement as the workflow that runs: the attestation, a bundle as JSON.
+Attestor = Callable[[Statement], bytes]
 
 
 class Verifier(Protocol):

@@ -31,7 +31,7 @@ def differences(runs: RunStore, entry: Entry, other: Entry) -> list[Difference]:
     differing = [
         Difference(*key, first.get(key), second.get(key)) for key in first.keys() | second.keys()
     ]
-    differing += _files(runs, entry, other)
+    differing += _files(entry, other)
     differing.sort(key=lambda field: (SECTIONS.index(field.section), field.name))
     return [field for field in differing if not _same(field.one, field.other)]
 
@@ -62,9 +62,9 @@ def _fields(runs: RunStore, entry: Entry) -> Iterator[tuple[tuple[str, str], Any
         yield ("metrics", name), number
 
 
-def _files(runs: RunStore, entry: Entry, other: Entry) -> Iterator[Difference]:
+def _files(entry: Entry, other: Entry) -> Iterator[Difference]:
     """The files that differ between the two snapshots; none when a snapshot was removed."""
-    first, second = runs.snapshot(entry), runs.snapshot(other)
+    first, second = entry.snapshot, other.snapshot
     if first is None or second is None or first == second:
         return
     names = {path.relative_to(root) for root in (first, second) for path in _files_below(root)}

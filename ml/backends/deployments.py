@@ -188,6 +188,12 @@ class Canary:
     salt: str = field(default_factory=secrets.token_hex)
 
 
+def idle_slot(live: Live | None) -> str:
+    """The slot that is not live, for the next version."""
+    occupied = live.server.slot.name if live else SLOTS[1]
+    return next(name for name in SLOTS if name != occupied)
+
+
 @dataclass(frozen=True)
 class Live:
     """The live server of an endpoint, how to start it again, and the canary beside it."""

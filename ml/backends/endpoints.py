@@ -66,9 +66,6 @@ class Servers(Protocol):
     """The servers of endpoints, where they are processes of this machine."""
 
     def names(self) -> Sequence[str]:
-        """The endpoints that something was ever served on, by name."""
-
-    def folders(self) -> Sequence[str]:
         """The endpoints that ever had a process: a first candidate comes before what is live."""
 
     def stop(self, endpoint: str) -> bool:
@@ -87,11 +84,11 @@ class Endpoints(Protocol):
     def name_of(self, model: str, environment: str) -> str:
         """The endpoint that serves the model in the environment; nothing is asked of it."""
 
-    def live(self, endpoint: str) -> Live | None:
-        """What is live, whether or not it runs now; None when nothing ever was."""
+    def live(self, endpoint: str, *, as_released: bool = True) -> Live | None:
+        """What is live, whether or not it runs now; None when nothing ever was.
 
-    def served(self, endpoint: str) -> Live | None:
-        """As `live`, for who only looks: also where somebody changed what a release left."""
+        Who only looks asks with `as_released=False`: the answer then is what somebody made of it.
+        """
 
     def url(self, endpoint: str) -> str | None:
         """The address that requests are posted to; None when they would not be answered."""
@@ -126,13 +123,11 @@ class Endpoints(Protocol):
     def start_router(self, endpoint: str, port: int | None = None) -> Router:
         """The endpoint's router, running; the caller holds the endpoint."""
 
-    def other_slot(self, endpoint: str) -> Path:
-        """The slot that is not live, for the next version."""
+    def begin(self, launch: Launch, slot: str = "") -> Callable[[], Server]:
+        """Start a server in the slot of that name, in place of what was there; it gets no requests.
 
-    def begin(self, slot: Path, launch: Launch) -> Callable[[], Server]:
-        """Start a server in the slot, in place of what was there; it gets no requests yet.
-
-        The returned function waits until it answers, and leaves nothing running when it raises.
+        Without a name it is the slot that is not live, for the next version. The returned function
+        waits until the server answers, and leaves nothing running when it raises.
         """
 
     def switch(self, endpoint: str, to: Live | None) -> None:

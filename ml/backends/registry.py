@@ -110,9 +110,6 @@ class Registry(Protocol):
     def champion(self, model: str, environment: str) -> Version | None:
         """The version that the environment's alias names; None before the first promotion."""
 
-    def champions(self) -> Sequence[tuple[str, str, str]]:
-        """(environment, model, version) of every alias."""
-
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         """Point the environment's alias at the version, and record that it served there.
 

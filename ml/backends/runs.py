@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any, Literal, Protocol
 
+from ml.core import home
 from ml.core.errors import Problem, Refused
 from ml.specs.plan.plan import Sample, Value
 
@@ -177,6 +178,13 @@ class Entry:
         return str(self.lineage.get("display_name") or "")
 
     @property
+    def snapshot(self) -> Path | None:
+        """The folder with the code as it ran; None once it was removed, or ran elsewhere."""
+        digest = str((self.lineage.get("code") or {}).get("digest", "")).removeprefix("sha256:")
+        folder = home.snapshots() / digest
+        return folder if digest and folder.is_dir() else None
+
+    @property
     def tags(self) -> Mapping[str, str]:
         """The spec's tags."""
         return dict(self.lineage.get("tags") or {})
@@ -278,6 +286,22 @@ class TrackingUnavailable(Exception):
     """The tracking store does not exist or cannot be read; the message says why."""
 
 
+class Records(Protocol):
+    """The files of runs on this machine."""
+
+    def unreadable(self, entries: Iterable[Entry]) -> list[str]:
+        """The names of the runs that are not among the entries because their record is damaged."""
+
+    def original(self, run: Run) -> Run | None:
+        """The run that wrote the outputs: the run itself, or the step that it reuses.
+
+        None when that step was removed.
+        """
+
+    def artifacts(self, run: Run) -> Path | None:
+        """Where MLflow has the run's artifacts; None where it does not know the run."""
+
+
 class RunStore(Protocol):
     """The runs of a backend, their metrics and their files. It changes nothing."""
 
@@ -290,22 +314,8 @@ class RunStore(Protocol):
         """Seconds for which a run that goes on elsewhere is looked for again after that error."""
 
     @property
-    def unreadable(self) -> Callable[[Iterable[Entry]], list[str]] | None:
-        """The names of the runs that are not among the entries because their record is damaged.
-
-        None where no record can be.
-        """
-
-    @property
-    def original(self) -> Callable[[Run], Run | None] | None:
-        """The run that wrote the outputs: the run itself, or the step that it reuses.
-
-        It gives None when that step was removed, and is None where no step is reused.
-        """
-
-    @property
-    def artifacts(self) -> Callable[[Run], Path | None] | None:
-        """Where MLflow has a run's artifacts, where that is on this machine."""
+    def records(self) -> Records | None:
+        """The files of runs, where a backend has them on this machine."""
 
     def document(self, run: Run) -> dict[str, Any]:
         """The run as JSON: its fields, its `kind`, paths relative to its folder."""
@@ -369,9 +379,6 @@ class RunStore(Protocol):
         Refused when one cannot be read.
         """
 
-    def snapshot(self, entry: Entry) -> Path | None:
-        """The folder with the code as it ran; None once it was removed."""
-
     def lineage(self, run: Run) -> list[LineageNode]:
         """The runs that led to `run`, each after those that its data came from; `run` is last.
 
@@ -422,4 +429,4 @@ class Patience:
 
 def original(store: RunStore, run: Run) -> Run:
     """The run that wrote the outputs, or the run itself where that was removed."""
-    return (store.original(run) if store.original else None) or run
+    return (store.records.original(run) if store.records else None) or run

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from ml.backends.runs import Run
 
+# What st_blocks counts in, on every file system (POSIX leaves it to the system; all take 512).
+BLOCK_BYTES = 512
 ItemKind = Literal["run", "outputs", "snapshot", "environment", "model", "reuse", "leftover"]
 
 
@@ -37,20 +41,24 @@ class Item:
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What is removed, the bytes that this frees, and why requested runs stay (by name)."""
+    """What is removed, the bytes that this frees, and why requested runs stay (by name).
+
+    `grace_s` are the seconds for which a copy that nothing refers to yet is left alone.
+    """
 
     items: tuple[Item, ...]
     frees: int
     stay: Mapping[str, str]
+    grace_s: float
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Bytes in use, the limit in bytes (None: no limit), and what is removed to keep it."""
+    """Bytes in use, the limit in bytes (None: no limit), and the variable that sets it."""
 
     taken: int
     limit: float | None
-    cleaning: Cleaning
+    variable: str
 
     @property
     def is_over(self) -> bool:
@@ -60,14 +68,6 @@ class Usage:
 
 class Cleaner(Protocol):
     """Removes what runs left, where a limit is kept."""
-
-    @property
-    def grace_s(self) -> float:
-        """Seconds for which a copy that nothing refers to yet is left alone."""
-
-    @property
-    def limit_variable(self) -> str:
-        """The environment variable that sets the limit."""
 
     @property
     def grew(self) -> bool:
@@ -93,17 +93,17 @@ class Cleaner(Protocol):
         (epoch seconds); without both, no run is. It changes nothing.
         """
 
-    def eviction(self, usage: Usage, needed: Needed, reads: Iterable[Path] = ()) -> Usage:
+    def eviction(self, usage: Usage, needed: Needed, reads: Iterable[Path] = ()) -> Cleaning:
         """What would be removed to get below the limit, the least valuable first.
 
         `reads` are paths that the next run reads. It changes nothing.
         """
 
     def remove(self, planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
-        """Remove the items of `planned` that are still in `current`; bytes freed, and errors."""
+        """Remove the items of `planned` that are still in `current`; bytes freed, and errors.
 
-    def evict(self, planned: Usage, current: Usage) -> tuple[int, list[str]]:
-        """As `remove`, for the result of `eviction`; the runs keep a note of it."""
+        A run whose outputs are removed keeps a note of it.
+        """
 
 
 class Storage(Protocol):
@@ -113,9 +113,6 @@ class Storage(Protocol):
     def cleaner(self) -> Cleaner | None:
         """What removes runs and copies; None where this machine removes none."""
 
-    def size(self, run: Run) -> int:
-        """Bytes that the folder of the run takes."""
-
     def parts(self) -> Mapping[str, int]:
         """Bytes that each part of the home takes, the largest first."""
 
@@ -124,3 +121,58 @@ class Storage(Protocol):
 
     def is_kept(self, run: Run) -> bool:
         """Whether a person protects the run."""
+
+
+def size_of(*paths: Path) -> int:
+    """Bytes of the disk that the files and folders take; links are not followed."""
+    return sum(size for _, _, size in _inodes(paths))
+
+
+def freed_by(paths: Iterable[Path]) -> int:
+    """Bytes that removing all of the paths gives back.
+
+    Less than what they take where a file has a second name elsewhere, as the outputs of a reused
+    step do.
+    """
+    seen: dict[tuple[int, int], int] = {}
+    return sum(
+        size
+        for inode, links, size in _inodes(paths, every_name=True)
+        if _count(seen, inode) == links
+    )
+
+
+def _count(seen: dict[tuple[int, int], int], inode: tuple[int, int]) -> int:
+    seen[inode] = seen.get(inode, 0) + 1
+    return seen[inode]
+
+
+def _inodes(
+    paths: Iterable[Path], every_name: bool = False
+) -> Iterator[tuple[tuple[int, int], int, int]]:
+    """(inode, names that it has, bytes) of every file, once or once for each name met."""
+    counted = set()
+    for path in _walk(paths):
+        with suppress(OSError):  # it may be removed meanwhile
+            state = path.stat(follow_symlinks=False)
+            inode = state.st_dev, state.st_ino
+            if inode in counted and not every_name:
+                continue
+            counted.add(inode)
+            is_folder = (state.st_mode & 0o170000) == 0o040000
+            yield inode, 1 if is_folder else state.st_nlink, state.st_blocks * BLOCK_BYTES
+
+
+def _walk(paths: Iterable[Path]) -> Iterator[os.DirEntry[str] | Path]:
+    for path in paths:
+        yield path
+        if path.is_dir() and not path.is_symlink():
+            yield from _below(path)
+
+
+def _below(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _below(entry.path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from ml.backends.base import Backend
-from ml.backends.storage import Cleaner, Cleaning, Storage, Usage
+from ml.backends.storage import Cleaning, Storage, Usage
 from ml.cli.options import repeated_on
 from ml.cli.render.output import write_json, write_table
 from ml.core import faults
@@ -38,12 +38,12 @@ def enforce(backend: Backend, say: Callable[[str], None], reads: Iterable[Path] 
             eviction = cleaner.eviction(measured, find_in_use(backend), reads)
             # Outputs that became needed in between stay.
             current = cleaner.eviction(measured, find_in_use(backend), reads)
-            freed, failures = cleaner.evict(eviction, current)
+            freed, failures = cleaner.remove(eviction, current)
     except Refused as refused:
         why = refused.problems[0].found
-        say(f"disk: {_usage_text(cleaner, measured)}, and nothing can be removed: {why}")
+        say(f"disk: {_usage_text(measured)}, and nothing can be removed: {why}")
         return
-    say(_eviction_text(backend, cleaner, eviction, freed))
+    say(_eviction_text(backend, measured, eviction, freed))
     for failure in failures:
         say(f"disk: {failure}")
 
@@ -52,18 +52,18 @@ def usage_text(storage: Storage) -> str:
     """The disk space in use, and the limit where there is one."""
     if storage.cleaner is None:
         return f"on the disk: {size(sum(storage.parts().values()))}"
-    return f"on the disk: {_usage_text(storage.cleaner, storage.cleaner.usage())}"
+    return f"on the disk: {_usage_text(storage.cleaner.usage())}"
 
 
-def _usage_text(cleaner: Cleaner, usage: Usage) -> str:
+def _usage_text(usage: Usage) -> str:
     if usage.limit is None:
         return f"{size(usage.taken)}, without a limit"
-    return f"{size(usage.taken)} of at most {size(usage.limit)} ({cleaner.limit_variable})"
+    return f"{size(usage.taken)} of at most {size(usage.limit)} ({usage.variable})"
 
 
-def _eviction_text(backend: Backend, cleaner: Cleaner, eviction: Usage, freed: int) -> str:
-    runs = [item.name for item in eviction.cleaning.items if item.kind == "outputs"]
-    others = len(eviction.cleaning.items) - len(runs)
+def _eviction_text(backend: Backend, usage: Usage, eviction: Cleaning, freed: int) -> str:
+    runs = [item.name for item in eviction.items if item.kind == "outputs"]
+    others = len(eviction.items) - len(runs)
     removed = []
     if runs:
         more = f" and {len(runs) - RUNS} more" if len(runs) > RUNS else ""
@@ -71,9 +71,9 @@ def _eviction_text(backend: Backend, cleaner: Cleaner, eviction: Usage, freed: i
     if others:
         removed.append(f"{others} unused cop{'ies' if others > 1 else 'y'}")
     text = f"removed {' and '.join(removed)}, {size(freed)}" if removed else "nothing can go"
-    line = f"disk: {_usage_text(cleaner, eviction)}; {text}"
-    if eviction.limit is not None and eviction.taken - freed > eviction.limit:
-        return f"{line}; the rest is needed or protected: {cleaner.limit_variable} sets the limit"
+    line = f"disk: {_usage_text(usage)}; {text}"
+    if usage.limit is not None and usage.taken - freed > usage.limit:
+        return f"{line}; the rest is needed or protected: {usage.variable} sets the limit"
     return f"{line}; ml runs keep RUN{repeated_on(backend.name)} protects a run"
 
 
@@ -107,7 +107,7 @@ def clean(
     freed = cleaning.frees
     failures: list[str] = []
     if not as_json:
-        _show(cleaning, used, cleaner.grace_s)
+        _show(cleaning, used)
     if not dry_run and cleaning.items:
         if not yes:
             _ask(cleaning)
@@ -135,7 +135,7 @@ def clean(
         raise Refused(*problems, exit_code=Exit.RUN_FAILED)
 
 
-def _show(cleaning: Cleaning, used: Mapping[str, int], grace_s: float) -> None:
+def _show(cleaning: Cleaning, used: Mapping[str, int]) -> None:
     parts = ", ".join(f"{name} {size(taken)}" for name, taken in list(used.items())[:5])
     typer.echo(f"on the disk: {size(sum(used.values()))} ({parts})", err=True)
     if cleaning.items:
@@ -147,7 +147,7 @@ def _show(cleaning: Cleaning, used: Mapping[str, int], grace_s: float) -> None:
         typer.echo(f"{name} stays: {why}", err=True)
     if len(cleaning.stay) > ROWS:
         typer.echo(f"{len(cleaning.stay) - ROWS} more stay (--json has all)", err=True)
-    grace = f"copies used in the last {grace_s / 60:.0f} minutes stay"
+    grace = f"copies used in the last {cleaning.grace_s / 60:.0f} minutes stay"
     if cleaning.items:
         typer.echo(f"this frees {size(cleaning.frees)}; {grace}", err=True)
     else:

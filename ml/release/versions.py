@@ -138,7 +138,6 @@ def descendants(backend: Backend, run: Run) -> Sequence[Descendant]:
 
 
 def _descendant(backend: Backend, version: Version, relation: Relation) -> Descendant:
-    here = (version.model, version.version)
     # `local` is this machine's.
     environments = desired_state.ENVIRONMENTS if backend.rehearsal else desired_state.TRACKED
     endpoints = sorted({backend.endpoints.name_of(version.model, each) for each in environments})
@@ -154,7 +153,12 @@ def _descendant(backend: Backend, version: Version, relation: Relation) -> Desce
         digest=version.digest,
         relation=relation,
         declared=declared,
-        champion=[alias for alias, *model in backend.registry.champions() if tuple(model) == here],
+        champion=[
+            environment
+            for environment in desired_state.ENVIRONMENTS
+            if (champion := backend.registry.champion(version.model, environment))
+            and champion.version == version.version
+        ],
         serving=[
             Serving(name, backend.endpoints.url(name))
             for name in endpoints
@@ -165,7 +169,7 @@ def _descendant(backend: Backend, version: Version, relation: Relation) -> Desce
 
 def _serves(backend: Backend, endpoint: str, version: Version) -> bool:
     """Whether the endpoint sends requests to the model, those of a canary among them."""
-    live = backend.endpoints.served(endpoint)
+    live = backend.endpoints.live(endpoint, as_released=False)
     if live is None:
         return False
     green = live.canary

@@ -150,7 +150,7 @@ def spec(tmp_path: Path) -> Path:
 def deployments(own_home: Path) -> Iterator[Path]:
     """The home; servers of its endpoints are stopped when the test ends."""
     yield own_home
-    for name in endpoint.folders():
+    for name in endpoint.names():
         endpoint.stop(name)
 
 

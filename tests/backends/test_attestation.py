@@ -35,9 +35,9 @@ def verified(
 
 def test_who_made_the_statement_is_in_the_certificate() -> None:
     """The workflow, its repository, its branch, and who issued its token."""
-    assert verified(WORKFLOW.attest(STATEMENT)) == TRUSTED
+    assert verified(WORKFLOW(STATEMENT)) == TRUSTED
     fork = WORKFLOW.of(repository="somebody/fork", ref="refs/heads/a/topic")
-    identity = verified(fork.attest(STATEMENT))
+    identity = verified(fork(STATEMENT))
     assert (identity.repository, identity.ref) == ("somebody/fork", "refs/heads/a/topic")
 
 
@@ -58,13 +58,13 @@ def test_the_workflow_ran_for_its_own_repository(extensions: dict[str, str | Non
     """What it ran is of the repository and branch that the signer is of; it has to say so."""
     workflow = replace(WORKFLOW, extensions=tuple(extensions.items()))
     with pytest.raises(AttestationError):
-        verified(workflow.attest(STATEMENT))
+        verified(workflow(STATEMENT))
 
 
 def test_the_runner_and_the_trigger_are_told() -> None:
     """The gate decides about them."""
     other = WORKFLOW.of(runner="self-hosted", trigger="pull_request_target")
-    identity = verified(other.attest(STATEMENT))
+    identity = verified(other(STATEMENT))
     assert (identity.runner, identity.trigger) == ("self-hosted", "pull_request_target")
 
 
@@ -72,7 +72,7 @@ def test_the_runner_and_the_trigger_are_told() -> None:
 def test_names_of_any_length_are_read(length: int) -> None:
     """A repository's and a workflow's may be long."""
     name = "a" * length
-    identity = verified(WORKFLOW.of(repository=f"o/{name}").attest(STATEMENT))
+    identity = verified(WORKFLOW.of(repository=f"o/{name}")(STATEMENT))
     assert identity.repository == f"o/{name}"
 
 
@@ -92,7 +92,7 @@ def test_another_statement_is_refused(change: dict[str, object]) -> None:
     """Every part of the statement is bound."""
     other = replace(STATEMENT, **change)  # type: ignore[arg-type]
     with pytest.raises(AttestationError):
-        verified(WORKFLOW.attest(STATEMENT), other)
+        verified(WORKFLOW(STATEMENT), other)
 
 
 @pytest.mark.attack("An attestation is signed by an authority that nobody named")
@@ -101,7 +101,7 @@ def test_another_authority_is_refused() -> None:
     other = Workflow(Authority())
     for verifier in (AUTHORITY.verifier, GitHubAttestations(gh())):
         with pytest.raises(AttestationError, match="no authority"):
-            verified(other.attest(STATEMENT), by=verifier)
+            verified(other(STATEMENT), by=verifier)
 
 
 @pytest.mark.attack("A certificate of another time, commit or use signs the evidence")
@@ -119,7 +119,7 @@ def test_another_authority_is_refused() -> None:
 def test_a_certificate_that_does_not_fit_is_refused(workflow: Workflow, why: str) -> None:
     """It names a time, a commit and a use."""
     with pytest.raises(AttestationError, match=why):
-        verified(workflow.attest(STATEMENT))
+        verified(workflow(STATEMENT))
 
 
 def _two_signatures(bundle: dict[str, dict[str, list[object]]]) -> None:
@@ -138,7 +138,7 @@ def _flipped(bundle: dict[str, dict[str, str]]) -> None:
 
 def _own_key(bundle: dict[str, dict[str, object]]) -> None:
     """The signature is of another key than the certificate's."""
-    other = json.loads(WORKFLOW.attest(STATEMENT))
+    other = json.loads(WORKFLOW(STATEMENT))
     bundle["dsseEnvelope"]["signatures"] = other["dsseEnvelope"]["signatures"]
 
 
@@ -159,7 +159,7 @@ def _signed_later(bundle: dict[str, dict[str, list[dict[str, str]]]]) -> None:
 )
 def test_a_changed_bundle_is_refused(change: Callable[[object], None]) -> None:
     """The signature covers the statement and its type."""
-    bundle = json.loads(WORKFLOW.attest(STATEMENT))
+    bundle = json.loads(WORKFLOW(STATEMENT))
     change(bundle)
     with pytest.raises(AttestationError):
         verified(json.dumps(bundle).encode())
@@ -181,7 +181,7 @@ def test_what_is_no_bundle_is_refused(text: str) -> None:
 def test_an_answer_of_another_form_attests_nothing(answer: str) -> None:
     """As a later gh might give."""
     with pytest.raises(AttestationError, match="gh answered something else"):
-        verified(WORKFLOW.attest(STATEMENT), by=GitHubAttestations(lambda words: (0, answer, "")))
+        verified(WORKFLOW(STATEMENT), by=GitHubAttestations(lambda words: (0, answer, "")))
 
 
 def test_gh_is_asked_as_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,14 +190,14 @@ def test_gh_is_asked_as_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     script = program.read_text()
     program.write_text(script.replace("exec", f'echo "$@" >> {tmp_path}/words\nexec'))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert verified(WORKFLOW.attest(STATEMENT), by=GitHubAttestations()) == TRUSTED
+    assert verified(WORKFLOW(STATEMENT), by=GitHubAttestations()) == TRUSTED
     words = (tmp_path / "words").read_text()
     assert f"--repo {TRUSTED.repository} --signer-workflow {TRUSTED.repository}/" in words
     with pytest.raises(AttestationError, match=r"gh attestation verify: Error: .*no authority"):
-        verified(Workflow(Authority()).attest(STATEMENT), by=GitHubAttestations())
+        verified(Workflow(Authority())(STATEMENT), by=GitHubAttestations())
     monkeypatch.setattr(attestation, "TIMEOUT_S", 0.01)
     with pytest.raises(AttestationError, match="no answer"):
-        verified(WORKFLOW.attest(STATEMENT), by=GitHubAttestations())
+        verified(WORKFLOW(STATEMENT), by=GitHubAttestations())
     program.unlink()
     with pytest.raises(Refused, match="no-gh"):
-        verified(WORKFLOW.attest(STATEMENT), by=GitHubAttestations())
+        verified(WORKFLOW(STATEMENT), by=GitHubAttestations())

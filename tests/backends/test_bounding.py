@@ -18,7 +18,7 @@ from ml.backends.local.environments import building
 from ml.backends.local.runs import jobs
 from ml.backends.local.storage import LEAST, MOST, VARIABLE, LocalStorage
 from ml.backends.runs import Run
-from ml.backends.storage import Needed, Usage
+from ml.backends.storage import Cleaning, Needed, size_of
 from ml.cli import app
 from ml.cli.disk import enforce
 from ml.core import home
@@ -57,15 +57,15 @@ def hold(
     share: float,
     what: Needed | None = None,
     reads: Path | None = None,
-) -> Usage:
+) -> Cleaning:
     """Keep the home within that share of what it takes now; what was planned."""
-    monkeypatch.setenv(VARIABLE, f"{int(cleaning.size_of(home.home()) * share)}B")
+    monkeypatch.setenv(VARIABLE, f"{int(size_of(home.home()) * share)}B")
 
-    def plan() -> Usage:
+    def plan() -> Cleaning:
         return STORAGE.eviction(STORAGE.usage(), what or needed(), [reads] if reads else [])
 
     found = plan()
-    assert STORAGE.evict(found, plan())[1] == []
+    assert STORAGE.remove(found, plan())[1] == []
     return found
 
 
@@ -77,19 +77,20 @@ def test_nothing_goes_below_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even what nobody would miss."""
     run = bulky(made("old_oak_01", days_ago=9))
     bulky(made("new_oak_02"))
-    assert hold(monkeypatch, 1.1).cleaning.items == ()
+    assert hold(monkeypatch, 1.1).items == ()
     assert has_output(run)
 
 
 def test_the_oldest_outputs_go_and_no_more_than_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs and the record stay, and the run says what became of the rest."""
     runs = [bulky(made(f"oak_oak_0{number}", days_ago=9 - number)) for number in range(5)]
+    taken = size_of(home.home())
     found = hold(monkeypatch, 0.8)
-    assert [item.name for item in found.cleaning.items] == ["oak_oak_00", "oak_oak_01"]
+    assert [item.name for item in found.items] == ["oak_oak_00", "oak_oak_01"]
     assert [has_output(run) for run in runs] == [False, False, True, True, True]
     assert (runs[0].folder / "logs" / "std_log.txt").exists()
     assert STORAGE.evicted(runs[0]) is not None and STORAGE.evicted(runs[2]) is None
-    assert cleaning.size_of(home.home()) <= 0.8 * found.taken
+    assert size_of(home.home()) <= 0.8 * taken
 
 
 def test_a_runs_artifacts_go_with_its_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,12 +180,12 @@ def test_orphans_go_first_and_environments_last(monkeypatch: pytest.MonkeyPatch)
     old = bulky(made("old_oak_01", days_ago=9, lineage=lineage))
     made("new_oak_02")
     found = hold(monkeypatch, 0.8)
-    assert [item.kind for item in found.cleaning.items] == ["snapshot"]
+    assert [item.kind for item in found.items] == ["snapshot"]
     found = hold(monkeypatch, 0.7)
-    assert [item.kind for item in found.cleaning.items] == ["outputs"]
+    assert [item.kind for item in found.items] == ["outputs"]
     assert built.exists() and not has_output(old)
     found = hold(monkeypatch, 0.5)
-    assert [item.kind for item in found.cleaning.items] == ["environment"]
+    assert [item.kind for item in found.items] == ["environment"]
     assert not built.exists()
 
 

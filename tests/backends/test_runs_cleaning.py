@@ -12,7 +12,7 @@ import pytest
 from ml.backends.local import cleaning
 from ml.backends.local.runs import jobs
 from ml.backends.local.storage import LocalStorage
-from ml.backends.storage import Cleaning, Needed
+from ml.backends.storage import BLOCK_BYTES, Cleaning, Needed, size_of
 from ml.core import home
 from tests.backends.made_runs import DAY_S, made, made_model, made_snapshot
 
@@ -32,7 +32,7 @@ def going(found: Cleaning, kind: str = "run") -> set[str]:
 def test_no_run_goes_that_was_not_asked_for() -> None:
     """Without a number and an age only orphans go."""
     made("old_oak_01", days_ago=100)
-    assert plan() == Cleaning((), 0, {})
+    assert plan() == Cleaning((), 0, {}, cleaning.GRACE_S)
 
 
 def test_the_latest_and_the_young_stay() -> None:
@@ -61,7 +61,7 @@ def test_a_run_goes_with_its_artifacts_and_no_others() -> None:
     assert wrong == []
     assert [folder.exists() for folder in folders] == [False, True, True]
     assert not run.folder.exists() and kept.folder.exists()
-    assert freed >= 8192 and freed == found.frees + cleaning.BLOCK_BYTES * 8
+    assert freed >= 8192 and freed == found.frees + BLOCK_BYTES * 8
 
 
 def test_orphaned_copies_go() -> None:
@@ -151,7 +151,7 @@ def test_bytes_with_a_second_name_are_not_counted_as_freed() -> None:
     os.link(old.folder / "big.bin", new.folder / "big.bin")
     assert plan(keep=1).frees < 100_000
     assert plan(keep=0).frees > 1_000_000
-    assert cleaning.size_of(home.jobs()) < 1_100_000
+    assert size_of(home.jobs()) < 1_100_000
     cleaning.remove(plan(keep=1), plan(keep=1))
     assert (new.folder / "big.bin").stat().st_size == 1_000_000
 
@@ -227,4 +227,4 @@ def test_usage_names_the_parts_of_the_home() -> None:
 @pytest.mark.parametrize("asked", [{"keep": 0}, {}])
 def test_an_empty_home(asked: dict[str, int]) -> None:
     """Nothing to do is no error."""
-    assert plan(**asked) == Cleaning((), 0, {})
+    assert plan(**asked) == Cleaning((), 0, {}, cleaning.GRACE_S)

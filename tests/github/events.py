@@ -448,7 +448,7 @@ class Repository:
         commit = context["github"]["sha"]
         identity = replace(TRUSTED, repository=self.state.repository)
         bundle = home / "bundle.json"
-        bundle.write_bytes(Workflow(self.authority, identity, commit).attest(statement))
+        bundle.write_bytes(Workflow(self.authority, identity, commit)(statement))
         context["steps"][step] = {"outputs": {"bundle-path": str(bundle)}}
 
     def _command(

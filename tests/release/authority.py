@@ -151,7 +151,7 @@ class Workflow:
     use: ObjectIdentifier = ExtendedKeyUsageOID.CODE_SIGNING
     extensions: Sequence[tuple[str, str | None]] = ()
 
-    def attest(self, statement: Statement) -> bytes:
+    def __call__(self, statement: Statement) -> bytes:
         """A bundle signed by a new key."""
         key, at = ec.generate_private_key(ec.SECP256R1()), statement.created + self.lag
         commit = statement.commit if self.commit is None else self.commit

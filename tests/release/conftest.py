@@ -123,7 +123,7 @@ def copied(
         return World(Tiny(root), found)
 
     yield copy
-    for name in endpoint.folders():
+    for name in endpoint.names():
         endpoint.stop(name)
 
 

@@ -283,7 +283,7 @@ def test_the_same_files_reach_another_workspace(
     prod.endpoints.check_launch(launch)
     assert folder_digest(launch.model_folder) == launch.digest
     with prod.endpoints.locked("words"):
-        server = prod.endpoints.begin(prod.endpoints.other_slot("words"), launch)()
+        server = prod.endpoints.begin(launch)()
         prod.endpoints.switch("words", Live(server, launch))
     assert ask(prod.endpoints, "words", SAMPLES[0]).version == "1"
 
@@ -324,7 +324,7 @@ def test_requests_of_callers_are_in_the_log(
 
     with ExitStack() as undo:
         with endpoints.locked(name):
-            live = Live(endpoints.begin(endpoints.other_slot(name), first)(), first)
+            live = Live(endpoints.begin(first)(), first)
             endpoints.switch(name, live)
             trial = canary.start_trial(endpoints, name, live, second, SAMPLES, undo, baseline=True)
         callers = threading.Thread(target=call)

@@ -171,9 +171,9 @@ class Portal:
         register_environment(self.client, "ml-cpu", "1")
         first, second = (released(backend, "words", folder) for _ in "ab")
         with self.endpoints.locked("words"):
-            self.live = Live(self.endpoints.begin(Path("words") / "blue", first)(), first)
+            self.live = Live(self.endpoints.begin(first, "blue")(), first)
             self.endpoints.switch("words", self.live)
-            green = self.endpoints.begin(Path("words") / "green", second)()
+            green = self.endpoints.begin(second, "green")()
             self.live = replace(self.live, canary=Canary(green, second, 10))
             self.endpoints.switch("words", self.live)
 
@@ -231,7 +231,7 @@ def test_what_somebody_else_changed_is_not_overwritten(portal: Portal) -> None:
         lambda: canary.set_canary(endpoints, "words", replace(green, weight=50)),
         lambda: canary.set_canary(endpoints, "words", None),
         lambda: endpoints.stop_idle("words"),
-        lambda: endpoints.begin(Path("words") / "baseline", live.launch),
+        lambda: endpoints.begin(live.launch, "baseline"),
         lambda: endpoints.check_launch(live.launch),
         apply,
     )
@@ -406,7 +406,7 @@ def test_a_busy_service_is_waited_for(
             {"pattern": put, "times": 2, **CONFLICT},
             {"pattern": operation, "body": FAILED},
         )
-        live = Live(endpoints.begin(Path("words") / "blue", launch)(), launch)
+        live = Live(endpoints.begin(launch, "blue")(), launch)
         endpoints.switch("words", live)
         assert endpoints.live("words") is not None and azure.faults_left() == 0
         assert len(lines) == 5 and "another operation is in progress" in lines[0]

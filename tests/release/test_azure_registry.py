@@ -190,7 +190,7 @@ def test_a_champion_of_another_repository_is_neither_taken_nor_overwritten(
     theirs._repository = "other/models"
     digest = model(tmp_path / "one", "one")
     theirs.promote(theirs.register("tiny", "tiny", digest, "their run"), "dev", "code")
-    assert (ours.champion("tiny", "dev"), ours.versions("tiny"), ours.champions()) == (None, [], [])
+    assert (ours.champion("tiny", "dev"), ours.versions("tiny")) == (None, [])
     with pytest.raises(Refused, match="no-such-version"):
         ours.find("tiny", "1")
     mine = ours.register("tiny", "tiny", digest, "my run")

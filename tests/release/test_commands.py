@@ -149,4 +149,4 @@ def test_nothing_to_show_or_stop_is_no_error(capsys: pytest.CaptureFixture[str])
         code, out, _ = ml(capsys, *words)
         assert (code, out) == (0, "")
     code, out, _ = ml(capsys, "serve", "--json")
-    assert (code, json.loads(out)) == (0, []) and endpoint.folders() == []
+    assert (code, json.loads(out)) == (0, []) and endpoint.names() == []

@@ -58,7 +58,7 @@ class MemoryRuns:
 
     database: Path
     poll_s = 0.2
-    patience_s = unreadable = original = artifacts = None
+    patience_s = records = None
     kept: dict[str, Entry] = field(default_factory=dict)
 
     def document(self, run: Run) -> dict[str, Any]:
@@ -119,9 +119,6 @@ class MemoryRuns:
         log = run.folder / "log.txt"
         return {"0": log} if log.is_file() else {}
 
-    def snapshot(self, entry: Entry) -> Path | None:
-        return None
-
     def lineage(self, run: Run) -> list[LineageNode]:
         return [LineageNode(self.entry(run), (), (), None)]
 
@@ -133,9 +130,6 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self._protected: set[str] = set()
-
-    def size(self, run: Run) -> int:
-        return sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())
 
     def parts(self) -> dict[str, int]:
         return {}
@@ -176,9 +170,6 @@ class MemoryRegistry:
     def champion(self, model: str, environment: str) -> Version | None:
         number = self._aliases.get((environment, model))
         return self.find(model, number) if number else None
-
-    def champions(self) -> Sequence[tuple[str, str, str]]:
-        return [(*key, number) for key, number in sorted(self._aliases.items())]
 
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         self._aliases[environment, version.model] = version.version

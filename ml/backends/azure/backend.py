@@ -51,9 +51,6 @@ class AzureStorage:
     def __init__(self, workspace: Callable[[], Workspace]) -> None:
         self._workspace = workspace
 
-    def size(self, run: Run) -> int:
-        return sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())
-
     def parts(self) -> Mapping[str, int]:
         folder = self._workspace().folder
         return {"azure": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())}

@@ -36,6 +36,7 @@ from ml.backends.deployments import (
     Live,
     Server,
     check_launch,
+    idle_slot,
 )
 from ml.backends.endpoints import CHANGED
 from ml.backends.registry import model_folder
@@ -103,16 +104,13 @@ class AzureEndpoints:
             return f"{model}-{environment}"
         return loader.declared(environment, loader.FOLDER).names.regional(model)
 
-    def live(self, endpoint: str) -> Live | None:
+    def live(self, endpoint: str, *, as_released: bool = True) -> Live | None:
         """By the endpoint's tags. Refused where somebody changed what a release left."""
-        if self._endpoint(endpoint) is None:
-            return None
-        return self._state(endpoint, *self._check(endpoint))
-
-    def served(self, endpoint: str) -> Live | None:
         resource = self._endpoint(endpoint)
         if resource is None:
             return None
+        if as_released:
+            return self._state(endpoint, *self._check(endpoint))
         return self._state(endpoint, resource, self._deployments(endpoint))
 
     def _state(self, endpoint: str, resource: Any, deployments: Mapping[str, Any]) -> Live | None:
@@ -186,7 +184,7 @@ class AzureEndpoints:
             if resource is None:
                 return None
             self._routers[endpoint] = AzureRouter(self._workspace, endpoint, resource.scoring_uri)
-            if (state := self.served(endpoint)) is not None:
+            if (state := self.live(endpoint, as_released=False)) is not None:
                 self._routers[endpoint].follow(state)
         return self._routers[endpoint]
 
@@ -196,17 +194,13 @@ class AzureEndpoints:
             raise self.nothing_served(endpoint)
         return router
 
-    def other_slot(self, endpoint: str) -> Path:
-        state = self.live(endpoint)
-        occupied = state.server.slot.name if state else SLOTS[1]
-        return Path(endpoint) / next(name for name in SLOTS if name != occupied)
-
-    def begin(self, slot: Path, launch: Launch) -> Callable[[], Server]:
+    def begin(self, launch: Launch, slot: str = "") -> Callable[[], Server]:
         """A second deployment of what is deployed is a copy of the first."""
         self._check_lease(launch.endpoint)
-        _, deployments = self._check(launch.endpoint)
-        deployment = self._deployment(slot, launch, deployments.values())
-        self._note(launch.endpoint, {slot.name: None})
+        resource, deployments = self._check(launch.endpoint)
+        name = slot or idle_slot(self._state(launch.endpoint, resource, deployments))
+        deployment = self._deployment(name, launch, deployments.values())
+        self._note(launch.endpoint, {name: None})
 
         def put() -> Any:
             self._check(launch.endpoint)
@@ -214,7 +208,7 @@ class AzureEndpoints:
 
         with as_refusals():
             wait = self._begun(launch.endpoint, put)
-        return lambda: self._wait(wait, slot)
+        return lambda: self._wait(wait, Path(launch.endpoint) / name)
 
     def switch(self, endpoint: str, to: Live | None) -> None:
         """With the same shares as on this machine, but a mirror for green alone.
@@ -291,7 +285,7 @@ class AzureEndpoints:
     def ask(self, endpoint: str, body: Mapping[str, object]) -> Answer:
         """The answer's digest tells which deployment it was."""
         answer = self.start_router(endpoint).post(json.dumps(body))
-        state = self.served(endpoint)
+        state = self.live(endpoint, as_released=False)
         digest = answer.body.get("model_digest") if isinstance(answer.body, dict) else None
         if state and state.canary and digest == state.canary.launch.digest != state.launch.digest:
             return replace(answer, deployment=state.canary.server.slot.name)
@@ -533,7 +527,7 @@ class AzureEndpoints:
             )
         )
 
-    def _deployment(self, slot: Path, launch: Launch, deployments: Iterable[Any]) -> Any:
+    def _deployment(self, name: str, launch: Launch, deployments: Iterable[Any]) -> Any:
         from azure.ai.ml.entities import CodeConfiguration
 
         if not launch.settings:
@@ -542,7 +536,7 @@ class AzureEndpoints:
                     continue  # somebody else's, whatever its tags say
                 tags = deployed.tags or {}
                 if (tags.get(DIGEST), tags.get(SERVING)) == (launch.digest, launch.serving):
-                    deployed.name = slot.name
+                    deployed.name = name
                     if deployed.data_collector is not None:
                         for collection in deployed.data_collector.collections.values():
                             collection.data = None  # that of the copy has a place of its own
@@ -551,7 +545,7 @@ class AzureEndpoints:
         file = launch.code / Path(launch.scoring_script).parent / "deployment.yml"
         document = documents.parse(yaml.safe_dump(dict(launch.settings)), str(file))
         deployment = load.from_document(document, file, {}).entity
-        deployment.name, deployment.endpoint_name = slot.name, launch.endpoint
+        deployment.name, deployment.endpoint_name = name, launch.endpoint
         deployment.model = self._registry.reference(launch.model, launch.version)
         deployment.code_configuration = CodeConfiguration(
             code=str(launch.code), scoring_script=launch.scoring_script

@@ -171,14 +171,6 @@ class AzureRegistry:
                 return _version(each)
         return None
 
-    def champions(self) -> Sequence[tuple[str, str, str]]:
-        return sorted(
-            (tag.removeprefix(_CHAMPION), each.name, str(each.version))
-            for each in self._registered(None)
-            for tag, value in (each.tags or {}).items()
-            if tag.startswith(_CHAMPION) and value == _YES
-        )
-
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         """The new champion first: between the two writes there are two, and never none."""
         known = self.find(version.model, version.version)

@@ -36,7 +36,6 @@ from ml.backends.azure.jobs import (
 )
 from ml.backends.azure.workspace import Workspace
 from ml.backends.runs import OPEN, Curve, Entry, LineageNode, Run, TrackingUnavailable, latest
-from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.plan.plan import Sample, Value
 
@@ -72,10 +71,7 @@ class AzureRuns:
     # and a replica that does not know a run yet has it by then.
     LONG_S: ClassVar[float] = 1800.0
     SHORT_S: ClassVar[float] = 120.0
-    # No record is damaged, no step is reused, and artifacts are not on this machine.
-    unreadable: ClassVar[None] = None
-    original: ClassVar[None] = None
-    artifacts: ClassVar[None] = None
+    records: ClassVar[None] = None
     workspace: Workspace
     # Jobs that have ended, by name, and the names of the jobs that other runs are parts of.
     _ended: dict[str, Owner] = field(default_factory=dict)
@@ -355,12 +351,6 @@ class AzureRuns:
 
     def outputs(self, run: Run) -> Mapping[str, Path]:
         return {name: run.outputs[name] for name in run.outputs}
-
-    def snapshot(self, entry: Entry) -> Path | None:
-        """The copy of this machine, if the job was submitted from here."""
-        digest = str((entry.lineage.get("code") or {}).get("digest", "")).removeprefix("sha256:")
-        folder = home.snapshots() / digest
-        return folder if digest and folder.is_dir() else None
 
     def lineage(self, run: Run) -> list[LineageNode]:
         return [LineageNode(self.entry(run), (), (), None)]

@@ -6,7 +6,6 @@ What others need stays, and so do what running runs may use and the targets of l
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import stat
 import tempfile
@@ -20,7 +19,7 @@ from ml.backends.local.environments import building
 from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Entry, Filter, Run
-from ml.backends.storage import Cleaning, Item, ItemKind, Needed
+from ml.backends.storage import Cleaning, Item, ItemKind, Needed, freed_by, size_of
 from ml.core import home
 
 # Time from taking a snapshot, or storing a model, until something refers to it.
@@ -28,8 +27,6 @@ GRACE_S = 600.0
 # In a run's folder: a person protects the run.
 KEPT = "kept"
 _REMOVING, _UNFINISHED = ".removing-", ".unfinished-"
-# What st_blocks counts in, on every file system (POSIX leaves it to the system; all take 512).
-BLOCK_BYTES = 512
 
 
 def plan(
@@ -51,7 +48,8 @@ def plan(
     items += _orphans(retention, others)
     items += _stale_notes(names)
     items += _unfinished(retention, {entry.run.name for entry in entries})
-    return Cleaning(tuple(items), freed_by(path for item in items for path in item.paths), stay)
+    frees = freed_by(path for item in items for path in item.paths)
+    return Cleaning(tuple(items), frees, stay, GRACE_S)
 
 
 def remove(cleaning: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
@@ -289,58 +287,3 @@ def _owns(entry: Entry, path: Path) -> bool:
         return True
     ids = {run.id for run in (entry.run, *entry.run.below()) if run.id}
     return path.is_relative_to(home.artifacts().resolve()) and bool(ids & set(path.parts))
-
-
-def size_of(*paths: Path) -> int:
-    """Bytes of the disk that the files and folders take; links are not followed."""
-    return sum(size for _, _, size in _inodes(paths))
-
-
-def freed_by(paths: Iterable[Path]) -> int:
-    """Bytes that removing all of the paths gives back.
-
-    Less than what they take where a file has a second name elsewhere, as the outputs of a reused
-    step do.
-    """
-    seen: dict[tuple[int, int], int] = {}
-    return sum(
-        size
-        for inode, links, size in _inodes(paths, every_name=True)
-        if _count(seen, inode) == links
-    )
-
-
-def _count(seen: dict[tuple[int, int], int], inode: tuple[int, int]) -> int:
-    seen[inode] = seen.get(inode, 0) + 1
-    return seen[inode]
-
-
-def _inodes(
-    paths: Iterable[Path], every_name: bool = False
-) -> Iterator[tuple[tuple[int, int], int, int]]:
-    """(inode, names that it has, bytes) of every file, once or once for each name met."""
-    counted = set()
-    for path in _walk(paths):
-        with suppress(OSError):  # it may be removed meanwhile
-            state = path.stat(follow_symlinks=False)
-            inode = state.st_dev, state.st_ino
-            if inode in counted and not every_name:
-                continue
-            counted.add(inode)
-            is_folder = (state.st_mode & 0o170000) == 0o040000
-            yield inode, 1 if is_folder else state.st_nlink, state.st_blocks * BLOCK_BYTES
-
-
-def _walk(paths: Iterable[Path]) -> Iterator[os.DirEntry[str] | Path]:
-    for path in paths:
-        yield path
-        if path.is_dir() and not path.is_symlink():
-            yield from _below(path)
-
-
-def _below(folder: Path | str) -> Iterator[os.DirEntry[str]]:
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            yield entry
-            if entry.is_dir(follow_symlinks=False):
-                yield from _below(entry.path)

@@ -77,16 +77,14 @@ class LocalRegistry:
         )
 
     def champion(self, model: str, environment: str) -> Version | None:
-        for alias, name, version in self.champions():
+        if not home.database().is_file():
+            return None
+        with faults.as_refusals():
+            aliases = reader.aliases()
+        for alias, name, version in aliases:
             if (alias, name) == (environment, model):
                 return self.find(model, version)
         return None
-
-    def champions(self) -> Sequence[tuple[str, str, str]]:
-        if not home.database().is_file():
-            return []
-        with faults.as_refusals():
-            return reader.aliases()
 
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         versions = self.versions(version.model)

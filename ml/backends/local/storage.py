@@ -17,13 +17,13 @@ from pathlib import Path
 
 from ml.backends import ranking
 from ml.backends.local import cleaning
-from ml.backends.local.cleaning import KEPT, Retention, freed_by, size_of
+from ml.backends.local.cleaning import GRACE_S, KEPT, Retention
 from ml.backends.local.environments import building
 from ml.backends.local.execution.resumption import was_stopped
 from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Entry, Run
-from ml.backends.storage import Cleaning, Item, Needed, Usage
+from ml.backends.storage import Cleaning, Item, Needed, Usage, freed_by, size_of
 from ml.core import home
 from ml.core.errors import Problem, Refused
 
@@ -41,10 +41,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?B)?$", re.I)
 class LocalStorage:
     """It implements `ml.backends.storage.Storage`, and `Cleaner` too."""
 
-    grace_s = cleaning.GRACE_S
-    limit_variable = VARIABLE
     is_kept = staticmethod(cleaning.is_kept)
-    remove = staticmethod(cleaning.remove)
     cleaning = staticmethod(cleaning.plan)
 
     @property
@@ -55,12 +52,9 @@ class LocalStorage:
     def grew(self) -> bool:
         return bool(jobs.worked_on)
 
-    def size(self, run: Run) -> int:
-        return size_of(run.folder)
-
     def usage(self) -> Usage:
         """Raises Refused when MLOPS_DISK_LIMIT is not a size."""
-        return Usage(size_of(home.home()), _limit(), Cleaning((), 0, {}))
+        return Usage(size_of(home.home()), _limit(), VARIABLE)
 
     def parts(self) -> Mapping[str, int]:
         if not home.home().is_dir():
@@ -86,14 +80,14 @@ class LocalStorage:
         except (OSError, ValueError, KeyError):
             return None
 
-    def eviction(self, usage: Usage, needed: Needed, reads: Iterable[Path] = ()) -> Usage:
+    def eviction(self, usage: Usage, needed: Needed, reads: Iterable[Path] = ()) -> Cleaning:
         """First copies that nothing refers to, then the outputs of runs, the oldest first, then
         environments that can be built again. Never what `needed` names, what the next run `reads`,
         a run that is running, that another run refers to or that a person protects. Of the latest
         run and the best of an experiment, only the outputs of trials that were not the best.
         """
         if not usage.is_over or usage.limit is None:
-            return usage
+            return Cleaning((), 0, {}, GRACE_S)
         excess = usage.taken - TARGET * usage.limit
         paths = {**needed.paths, **dict.fromkeys(reads, "the next run reads it")}
         needed = replace(needed, paths=paths)
@@ -108,11 +102,11 @@ class LocalStorage:
             if size:
                 items.append(item)
                 freed += size
-        return replace(usage, cleaning=Cleaning(tuple(items), freed, stay))
+        return Cleaning(tuple(items), freed, stay, GRACE_S)
 
-    def evict(self, planned: Usage, current: Usage) -> tuple[int, list[str]]:
-        freed, errors = cleaning.remove(planned.cleaning, current.cleaning)
-        for item in planned.cleaning.items:
+    def remove(self, planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
+        freed, errors = cleaning.remove(planned, current)
+        for item in planned.items:
             folder = home.jobs() / item.name
             if item.kind == "outputs" and folder.is_dir():
                 note = {"at": time.time(), "bytes": item.size, "why": item.why}

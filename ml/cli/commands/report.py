@@ -33,8 +33,8 @@ def report(
     path = (out or default_path(page.run.name)).absolute()
     with faults.as_refusals():
         files.replace(path, page.html)
-        artifacts = backend.runs.artifacts
-        if page.figures and artifacts and (folder := artifacts(page.run)):
+        records = backend.runs.records
+        if page.figures and records and (folder := records.artifacts(page.run)):
             keep(page.figures, folder)
     if as_json:
         write_json(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ml.backends.choice import open_backend
+from ml.backends.storage import size_of
 from ml.cli.options import (
     AsJson,
     Experiment,
@@ -66,7 +67,7 @@ def list_(
     if as_json:
         documents = [runs_text.list_json(entry) for entry in page]
         for document, entry in zip(documents, page, strict=True):
-            document |= {"bytes": storage.size(entry.run)} if with_size and storage else {}
+            document |= {"bytes": size_of(entry.run.folder)} if with_size and storage else {}
         write_json(documents)
         return
     if not entries:
@@ -81,7 +82,7 @@ def list_(
     columns: tuple[str, ...] = runs_text.COLUMNS
     if with_size:
         columns = (*columns, "size")
-        texts = [size(storage.size(entry.run)) if storage else "" for entry in page]
+        texts = [size(size_of(entry.run.folder)) if storage else "" for entry in page]
         rows = [[*row, taken] for row, taken in zip(rows, texts, strict=True)]
     write_table(columns, rows)
     if len(page) < len(entries):
@@ -113,9 +114,9 @@ def show(
                 "kind": entry.kind,
                 "project": entry.project,
                 "part_of": parent.name if parent else None,
-                "bytes": backend.storage.size(entry.run) if backend.storage else None,
+                "bytes": size_of(entry.run.folder) if backend.storage else None,
                 "lineage": entry.lineage,
-                "code_kept": backend.runs.snapshot(entry),
+                "code_kept": entry.snapshot,
                 "models": versions,
             }
         )
@@ -352,8 +353,8 @@ def _filtered(
                 )
             )
     entries = backend.runs.entries()
-    unreadable = backend.runs.unreadable
-    for name in unreadable(entries) if unreadable else ():
+    records = backend.runs.records
+    for name in records.unreadable(entries) if records else ():
         repair = f"ml runs resume {name}{repeated_on(backend.name)}"
         typer.echo(f"{name} has a record that cannot be read: {repair}", err=True)
     return Filter(

@@ -38,8 +38,8 @@ def serve(
         expected = f"one of: {', '.join(processes.names()) or 'nothing is served yet'}"
         raise Refused(Problem("no-endpoint", "no endpoint is named", expected))
     if stop or stop_all:
-        for name in processes.folders() if stop_all else [check("endpoint", str(endpoint))]:
-            if name not in processes.folders():
+        for name in processes.names() if stop_all else [check("endpoint", str(endpoint))]:
+            if name not in processes.names():
                 raise endpoints.nothing_served(name)
             was = "stopped" if processes.stop(name) else "was not running"
             typer.echo(f"{name}: {was}", err=True)
@@ -117,7 +117,7 @@ def invoke(
     endpoints, processes = backend.endpoints, backend.servers
     names = {project.name for project in projects.every()}
     # No endpoint's name has an underscore.
-    known = processes.folders() if processes else ()
+    known = processes.names() if processes else ()
     if endpoint not in known and ("_" in endpoint or endpoint in names):
         endpoint = projects.find(endpoint).endpoint()
     check("endpoint", endpoint)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml.backends.base import Backend
 from ml.backends.runs import Entry, LineageNode, Run
+from ml.backends.storage import size_of
 from ml.cli.options import repeated_on
 from ml.core.errors import Refused
 from ml.core.repository import shown
@@ -139,7 +140,7 @@ def run_lines(
     for count, attempt in enumerate(run.former, 1):
         yield f"attempt {count}", f"{outcome(attempt)}, not counted; see {shown(attempt.folder)}"
     if (storage := backend.storage) is not None:
-        yield "disk", f"{size(storage.size(run))} in {shown(run.folder)}"
+        yield "disk", f"{size(size_of(run.folder))} in {shown(run.folder)}"
     cleaner = storage.cleaner if storage else None
     if cleaner is not None and (evicted := cleaner.evicted(run)) is not None:
         yield "outputs", f"some were removed {ago(evicted)} to stay below the disk limit"
@@ -163,7 +164,7 @@ def run_lines(
         where = str(data.get("asset") or data.get("source") or "not given")
         yield f"data {name}", where + _sha(data.get("digest"))
     if code := lineage.get("code"):
-        yield "→ code", _code(code, backend.runs.snapshot(entry))
+        yield "→ code", _code(code, entry.snapshot)
     if lineage.get("spec"):
         yield "  spec", str(lineage["spec"])
     if environment := _environment(lineage):

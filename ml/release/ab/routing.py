@@ -75,7 +75,7 @@ def begin(
         if state.canary is None:
             endpoints.check_launch(launch)
             undo.callback(endpoints.stop_idle, name)
-            green = endpoints.begin(endpoints.other_slot(name), launch)()
+            green = endpoints.begin(launch)()
             smoke_test(endpoints, green, launch, samples)
             beside = Canary(
                 # Where callers name the deployment, nobody else is sent there.

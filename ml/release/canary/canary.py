@@ -286,11 +286,10 @@ def start_trial(
     The caller holds the endpoint. Raises Refused: what `server.start` raises, smoke-failed, and
     baseline-failed, which is not a verdict on green.
     """
-    slot = endpoints.other_slot(name)
     undo.callback(_stop_unused, endpoints, name)
     # The baseline loads in parallel with green.
     ready = _begin_baseline(endpoints, blue, samples) if blue is not None and baseline else None
-    trial = Canary(endpoints.begin(slot, launch)(), launch, 0)
+    trial = Canary(endpoints.begin(launch)(), launch, 0)
     if smoke:
         smoke_test(endpoints, trial.server, launch, samples)
     if blue is not None:
@@ -419,10 +418,9 @@ def _drain_router(endpoints: Endpoints, name: str) -> None:
 
 def _begin_baseline(endpoints: Endpoints, blue: Live, samples: Samples) -> Callable[[], Server]:
     """Start a second server of the live version; the returned function waits until it answers."""
-    slot = blue.server.slot.with_name(BASELINE)
     with _as_baseline_failed(blue):
         endpoints.check_launch(blue.launch)
-        starting = endpoints.begin(slot, blue.launch)
+        starting = endpoints.begin(blue.launch, BASELINE)
 
     def ready() -> Server:
         with _as_baseline_failed(blue):

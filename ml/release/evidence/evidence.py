@@ -153,7 +153,7 @@ def collect(
         files.replace(folder / EVIDENCE_FILE, text)
         if attestor is not None:
             statement = _statement(text.encode(), parse(document))
-            files.replace(folder / ATTESTATION, attestor.attest(statement).decode())
+            files.replace(folder / ATTESTATION, attestor(statement).decode())
         measured = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
         folder.chmod(0o755)
         folder.rename(measured.evidence_folder)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import AuditLog
+from ml.backends.deployments import idle_slot
 from ml.backends.local.serving import endpoint, processes, server
 from ml.core import files
 from ml.core.errors import Refused
@@ -150,7 +151,7 @@ def test_a_full_disk_sends_no_key_to_a_b_that_is_stopped(
         code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
     assert code == 1 and "error[disk-full]" in err
     assert not routing.is_served(BACKEND, made) and {ask(key)[0] for key in KEYS} == {made.a.digest}
-    assert process_of(endpoint.other_slot("tiny")) is None
+    assert process_of(endpoint.folder("tiny") / idle_slot(endpoint.live("tiny"))) is None
     assert routing.serve(BACKEND, made, "ana")[1] is not None
 
 

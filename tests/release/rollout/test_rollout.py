@@ -303,7 +303,7 @@ def test_a_canary_that_a_killed_apply_left_is_told(served: World) -> None:
     assert status(BACKEND, "tiny", "local")[0].beside == ""
     live = endpoint.live("tiny")
     assert live is not None
-    green = server.start(endpoint.other_slot("tiny"), live.launch)
+    green = endpoint.begin(live.launch)()
     endpoint.switch("tiny", replace(live, canary=Canary(green, live.launch, 10)))
     told = status(BACKEND, "tiny", "local")[0]
     assert told.beside.startswith("version 1 has 10 % of the requests: an apply is running or was")

@@ -67,7 +67,7 @@ def test_a_model_on_azure_is_watched(
     monkeypatch.setattr(projects, "find", lambda name: Project(name, tmp_path))
     with_reference(backend, version, tmp_path / "evaluation")
     with endpoints.locked(name):
-        server = endpoints.begin(endpoints.other_slot(name), launch)()
+        server = endpoints.begin(launch)()
         endpoints.switch(name, Live(server, launch))
     url = endpoints.start_router(name).url
     monkeypatch.setenv("MLOPS_HOME", str(tmp_path / "another"))
@@ -95,7 +95,7 @@ def test_a_model_on_azure_is_watched(
     live = endpoints.live(name)
     assert live and live.launch.collect == 1.0
     with endpoints.locked(name):
-        copy = endpoints.begin(Path(name) / "baseline", live.launch)()
+        copy = endpoints.begin(live.launch, "baseline")()
         green = Canary(copy, live.launch, 0)
         endpoints.switch(name, replace(live, canary=green))
     assert endpoints.score(copy, SAMPLES[0]).status == 200

@@ -41,6 +41,10 @@ class LocalRuns:
     original = staticmethod(records.original)
     patience_s = None  # what is here is seen at once
 
+    @property
+    def records(self) -> LocalRuns:
+        return self
+
     def find(self, name: str, experiment: str | None = None) -> Run:
         if name == "latest" and (run := latest(self.entries(), experiment)):
             return run
@@ -126,11 +130,6 @@ class LocalRuns:
         place = reader.artifacts(run.id)
         return Path(place) if place else None
 
-    def snapshot(self, entry: Entry) -> Path | None:
-        digest = str((entry.lineage.get("code") or {}).get("digest", "")).removeprefix("sha256:")
-        folder = home.snapshots() / digest
-        return folder if digest and folder.is_dir() else None
-
     def lineage(self, run: Run) -> list[LineageNode]:
         """Of a run that was removed only the name is left."""
         nodes: dict[str, LineageNode] = {}
@@ -190,7 +189,7 @@ def _follow(run: Run, runs: LocalRuns, nodes: dict[str, LineageNode], visited: s
             _follow(source, runs, nodes, visited)
     for step in run.steps:
         _follow(step, runs, nodes, visited)
-    nodes[run.name] = LineageNode(entry, inputs, tuple(_outputs(run)), runs.snapshot(entry))
+    nodes[run.name] = LineageNode(entry, inputs, tuple(_outputs(run)), entry.snapshot)
 
 
 def _inputs(entry: Entry, runs: LocalRuns) -> Iterator[LineageInput]:

@@ -19,7 +19,7 @@ import psutil
 from pydantic import TypeAdapter, ValidationError
 
 from ml.backends import deployments
-from ml.backends.deployments import SLOTS, Answer, Canary, Launch, Live, Server
+from ml.backends.deployments import Answer, Canary, Launch, Live, Server
 from ml.backends.local.serving import processes, server
 from ml.backends.local.serving.router import process
 from ml.backends.local.serving.router.process import Router
@@ -49,10 +49,6 @@ def folder(endpoint: str) -> Path:
 
 
 def names() -> Sequence[str]:
-    return sorted(path.parent.name for path in (home.home() / "endpoints").glob(f"*/{STATE}"))
-
-
-def folders() -> Sequence[str]:
     return sorted(path.name for path in (home.home() / "endpoints").glob("*") if path.is_dir())
 
 
@@ -61,10 +57,10 @@ def name_of(model: str, environment: str) -> str:
     return model if environment == "local" else f"{model}-{environment}"
 
 
-def live(endpoint: str) -> Live | None:
+def live(endpoint: str, *, as_released: bool = True) -> Live | None:
     """What is live by the state file, whether or not it runs now; None when nothing ever was.
 
-    Raises Refused when the file cannot be read.
+    Nobody but releases writes that file. Raises Refused when it cannot be read.
     """
     path = folder(endpoint) / STATE
     try:
@@ -83,7 +79,6 @@ def live(endpoint: str) -> Live | None:
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
 
 
-served = live  # nobody else writes that file
 log, failure, check_launch = processes.log, processes.failure, deployments.check_launch
 reserve = p95_ms = None  # no other machine releases here, and the evidence is measured here
 
@@ -100,12 +95,6 @@ def switch(endpoint: str, to: Live | None) -> None:
         files.replace(path, json.dumps(document(to), indent=1) + "\n")
     if (running := router(endpoint)) is not None:
         running.refresh()
-
-
-def other_slot(endpoint: str) -> Path:
-    current = live(endpoint)
-    occupied = current.server.slot.name if current else SLOTS[1]
-    return folder(endpoint) / next(name for name in SLOTS if name != occupied)
 
 
 def locked(endpoint: str) -> AbstractContextManager[None]:
@@ -222,8 +211,9 @@ def stop_idle(endpoint: str) -> None:
             processes.stop(slot)
 
 
-def begin(slot: Path, launch: Launch) -> Callable[[], Server]:
-    starting = server.begin(slot, launch)
+def begin(launch: Launch, slot: str = "") -> Callable[[], Server]:
+    place = folder(launch.endpoint) / (slot or deployments.idle_slot(live(launch.endpoint)))
+    starting = server.begin(place, launch)
     return lambda: server.wait_until_ready(starting)
 
 
