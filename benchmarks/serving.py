@@ -129,7 +129,14 @@ def fixture(folder: Path) -> Launch:
     room = "ml/serving/scoring"
     shutil.copytree(ROOT / room, code / room, ignore=shutil.ignore_patterns("__pycache__"))
     digest = folder_digest(model)
-    return Launch("bench", "bench", "1", digest, code, "score.py", model, {"OMP_NUM_THREADS": "1"})
+    return Launch(
+        *(code, "score.py", {"OMP_NUM_THREADS": "1"}),
+        endpoint="bench",
+        model="bench",
+        version="1",
+        digest=digest,
+        model_folder=model,
+    )
 
 
 def rows(count: int, seed: int) -> list[list[object]]:

@@ -23,23 +23,20 @@ from infra.settings.azure import NO_PAIR, PROVIDERS
 from infra.settings.github import BOT, MAIN
 from infra.settings.model import Settings
 from infra.settings.workflows import (
-    APPROVER,
     BEFORE_THE_PROGRAM,
     CUSTOM_ROLES,
     OF_THE_PROGRAM,
     ON_REGISTRY,
     REGISTRY_PUBLISHER,
-    ROLES,
     CustomRole,
     Purpose,
     purposes,
     role_id,
     subject,
 )
+from ml.core.azure import APPROVER, AUDIENCE, ISSUER, ROLES
 
 CONTAINER = KEY = "pulumi"
-ISSUER = "https://token.actions.githubusercontent.com"
-AUDIENCE = "api://AzureADTokenExchange"
 MACHINE_LEARNING = "Microsoft.MachineLearningServices"
 # The deployer creates resources and assigns roles, on the resource group and above it. Neither of
 # these roles may set a lock (azure-resource-manager/management/lock-resources).

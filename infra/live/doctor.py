@@ -18,7 +18,7 @@ from infra.live.arm import Arm, Denied
 from infra.preview.capture import Resource
 from infra.settings.azure import SIZES, retirement
 from infra.settings.model import Settings
-from infra.settings.workflows import APPROVER
+from ml.core.azure import APPROVER
 
 
 @dataclass(frozen=True)

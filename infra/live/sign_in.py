@@ -22,9 +22,9 @@ from threading import Event, Thread
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+from ml.core.azure import AUDIENCE
 from ml.core.errors import Exit, Problem
 
-AUDIENCE = "api://AzureADTokenExchange"
 # docs.github.com/actions/reference/security/oidc, "Methods for requesting the OIDC token".
 URL, TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 # A token of GitHub's counts for five minutes (hashicorp/packer-plugin-azure#331).

@@ -23,7 +23,6 @@ from infra.program.storage import Storage, Vault
 from infra.program.workspace import Workspace
 from infra.settings.model import Settings
 from infra.settings.workflows import (
-    APPROVER,
     BLOB_WRITER,
     COLLECTED,
     JOB_SUBMITTER,
@@ -37,6 +36,7 @@ from infra.settings.workflows import (
     subject,
     writes_only,
 )
+from ml.core.azure import APPROVER, AUDIENCE, ISSUER
 
 
 class Identity(pulumi.ComponentResource):
@@ -64,9 +64,9 @@ class Identity(pulumi.ComponentResource):
             resource_group_name=self._site.group,
             resource_name_=identity.name,
             federated_identity_credential_resource_name="github-environment",
-            issuer="https://token.actions.githubusercontent.com",
+            issuer=ISSUER,
             subject=subject(self._site.settings, purpose),
-            audiences=["api://AzureADTokenExchange"],
+            audiences=[AUDIENCE],
             opts=pulumi.ResourceOptions(parent=identity),
         )
         return identity

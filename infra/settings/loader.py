@@ -19,6 +19,7 @@ from infra.settings.model import Settings, StackFile
 from ml.core import documents
 from ml.core import settings as reader
 from ml.core import stacks as files
+from ml.core.azure import PLACEHOLDERS
 from ml.core.documents import Document, Key
 from ml.core.errors import Place, Problem, Refused, nearest
 from ml.core.imports import ROOT
@@ -40,7 +41,6 @@ SECRETS = frozenset({"platform:lake_sas"})
 # What the provider reads of a stack file too; its other keys are none of ours.
 PLACE = frozenset({f"azure-native:{key}" for key in ("location", "subscriptionId", "tenantId")})
 # What the stack files of the template hold until a fork writes its own.
-PLACEHOLDERS = ("00000000-0000-0000-0000-000000000000", "your-organisation", "@example.com")
 # Pulumi's ciphertext: base64, optionally after a version and a nonce. A SAS does not match.
 _CIPHERTEXT = re.compile(r"[A-Za-z0-9+/:=_-]+")
 _DECIMAL = re.compile(r"-?(0|[1-9]\d*)")

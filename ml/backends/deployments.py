@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,21 +38,52 @@ def _to_home(path: Path) -> str:
 NAMES = frozenset(
     {"$schema", "name", "endpoint_name", "model", "description", "tags", "properties"}
 )
-# The fields of a `Launch` that say how it serves, besides the code.
-SERVED = ("scoring_script", "environment_variables", "collect", "settings", "environment", "server")
 # A path in a file of the home, relative to it where it lies inside, so that the home can be moved.
 HomePath = Annotated[Path, PlainValidator(_in_home), PlainSerializer(_to_home)]
 
 
 @dataclass(frozen=True)
-class Launch:
+class ServingCode:
+    """The serving code, and the deployment's settings as deployment.yml has them.
+
+    `code` is the project's folder, or a snapshot of it; `scoring_script` is relative to it.
+    `collect` is the share of requests that the `data_collector` records, `environment` the content
+    of the environment, a line each. `server` is the module that answers, "" for Azure ML's own
+    server.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    code: HomePath
+    scoring_script: str
+    environment_variables: Mapping[str, str]
+    collect: float = 0.0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    environment: tuple[str, ...] = ()
+    server: str = ""
+
+    def digest_with(self, code: str) -> str:
+        """The sha256 of how a model is served, in hex; `code` is that of its files."""
+        content = {
+            "code": code,
+            "scoring_script": self.scoring_script,
+            "environment_variables": self.environment_variables,
+            "collect": self.collect,
+            "settings": {key: value for key, value in self.settings.items() if key not in NAMES},
+            # Without one, so is a release from before it was recorded.
+            **({"environment": self.environment} if self.environment else {}),
+            **({"server": self.server} if self.server else {}),
+        }
+        text = json.dumps(content, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch(ServingCode):
     """Everything needed to start a server, today or after a reboot.
 
-    `code` is the snapshot that `scoring_script` is relative to, `model_folder` the model's own
-    folder. `version` is "" for a candidate that is not registered yet. `collect` is the share of
-    its requests that the router records. `serving` is the `serving_digest` of it all but the model,
-    with the `settings` of deployment.yml and the content of its `environment`, a line each.
-    `server` is the module that answers, "" for Azure ML's own server.
+    `version` is "" for a candidate that is not registered yet, `model_folder` the model's own
+    folder. `serving` is the digest of the serving code.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -61,15 +92,8 @@ class Launch:
     model: str
     version: str
     digest: str
-    code: HomePath
-    scoring_script: str
     model_folder: HomePath
-    environment_variables: Mapping[str, str]
-    collect: float = 0.0
     serving: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    environment: tuple[str, ...] = ()
-    server: str = ""
 
     def is_as_released(self) -> bool:
         """Whether the code as it is now and the settings have the digest that was released."""
@@ -77,31 +101,7 @@ class Launch:
             code = trees.digest(trees.files(self.code)).removeprefix(trees.DIGEST_PREFIX)
         except OSError:
             return False
-        return self.serving == serving_digest(code, *(getattr(self, name) for name in SERVED))
-
-
-def serving_digest(
-    code: str,
-    scoring_script: str,
-    environment_variables: Mapping[str, str],
-    collect: float,
-    settings: Mapping[str, Any],
-    environment: Sequence[str],
-    server: str = "",
-) -> str:
-    """The sha256 of how a model is served, in hex; `code` is that of its files."""
-    content = {
-        "code": code,
-        "scoring_script": scoring_script,
-        "environment_variables": environment_variables,
-        "collect": collect,
-        "settings": {key: value for key, value in settings.items() if key not in NAMES},
-        # Without one, so is a release from before it was recorded.
-        **({"environment": environment} if environment else {}),
-        **({"server": server} if server else {}),
-    }
-    text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+        return self.serving == self.digest_with(code)
 
 
 def check_launch(launch: Launch) -> None:

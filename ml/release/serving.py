@@ -10,7 +10,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ml.backends.deployments import NAMES, SERVED, HomePath, Launch, serving_digest
+from ml.backends.deployments import NAMES, Launch, ServingCode
 from ml.backends.registry import Registry, Version
 from ml.backends.snapshot import IgnoreFile, copy, unnamed_projects
 from ml.core import documents, files, home, repository, trees
@@ -37,23 +37,10 @@ _DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]+")
 
 
 @dataclass(frozen=True)
-class Serving:
-    """The serving code, and the deployment's settings as deployment.yml has them.
-
-    `code` is the project's folder, or a snapshot of it; `scoring_script` is relative to it.
-    `collect` is the share of requests that the `data_collector` records, `environment` the content
-    of the environment, a line each, `server` the module that its container starts.
-    """
+class Serving(ServingCode):
+    """The serving code of a project, as its files say or as it was proposed."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
-
-    code: HomePath
-    scoring_script: str
-    environment_variables: Mapping[str, str]
-    collect: float
-    settings: Mapping[str, Any]
-    environment: tuple[str, ...] = ()
-    server: str = ""
 
     @property
     def endpoint(self) -> str:
@@ -83,7 +70,7 @@ class Serving:
     @property
     def digest(self) -> str:
         """The sha256 of the snapshot and settings, in hex; the deployment's names do not count."""
-        return serving_digest(self.code.name, *(getattr(self, name) for name in SERVED))
+        return self.digest_with(self.code.name)
 
     def launch(self, version: Version, endpoint: str) -> Launch:
         """How a server of the version is started on the endpoint."""
@@ -92,10 +79,9 @@ class Serving:
             model=version.model,
             version=version.version,
             digest=version.digest,
-            code=self.code,
             model_folder=version.folder,
             serving=self.digest,
-            **{name: getattr(self, name) for name in SERVED},
+            **{each.name: getattr(self, each.name) for each in fields(self)},
         )
 
 

@@ -31,7 +31,7 @@ Relation = Literal["made", "same files", "evaluated"]
 
 
 @dataclass(frozen=True)
-class Serving:
+class Served:
     """An endpoint that sends requests to a version; `url` is None while its server is stopped."""
 
     endpoint: str
@@ -52,7 +52,7 @@ class Descendant:
     relation: Relation
     declared: Sequence[str]
     champion: Sequence[str]
-    serving: Sequence[Serving]
+    serving: Sequence[Served]
 
 
 def store(folder: Path) -> str:
@@ -160,7 +160,7 @@ def _descendant(backend: Backend, version: Version, relation: Relation) -> Desce
             and champion.version == version.version
         ],
         serving=[
-            Serving(name, backend.endpoints.url(name))
+            Served(name, backend.endpoints.url(name))
             for name in endpoints
             if _serves(backend, name, version)
         ],

@@ -32,10 +32,10 @@ from infra.settings.github import (
     policy_differences,
 )
 from ml.core import repository
+from ml.core.azure import PLACEHOLDERS
 from ml.core.errors import Refused
 from ml.core.imports import demand_packages_alone
 
-PLACEHOLDERS = ("your-organisation", "00000000-0000-0000-0000-000000000000")
 INSTALL = {
     "az": "https://learn.microsoft.com/cli/azure/install-azure-cli",
     "gh": "https://cli.github.com",

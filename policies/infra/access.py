@@ -7,30 +7,10 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from ml.core.azure import APPROVER, ISSUER, ROLES
 from policies.infra.limits import Limits, environment
 from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, sources_of
 
-# Every role that may be granted: learn.microsoft.com/azure/role-based-access-control/built-in-roles
-# To grant another role, or a custom one, add it here.
-ROLES: Mapping[str, str] = {
-    "7f951dda-4ed3-4680-a7ca-43fe172d538d": "AcrPull",
-    "8311e382-0749-4cb8-b61a-304f252e45ec": "AcrPush",
-    "b556d68e-0be0-4f35-a333-ad7ee1ce17ea": "Azure AI Enterprise Network Connection Approver",
-    "f6c7c914-8db3-469d-8ca1-694a8f32e121": "AzureML Data Scientist",
-    "635dd51f-9968-44d3-b7fb-6d9a6bd613ae": "AzureML Metrics Writer (preview)",
-    "b24988ac-6180-42a0-ab88-20f7382dd24c": "Contributor",
-    "00482a5a-887f-4fb3-b363-3b7fe8e74483": "Key Vault Administrator",
-    "e147488a-f6f5-4113-8e2d-b22465e65bf6": "Key Vault Crypto Service Encryption User",
-    "f1a07417-d97a-45cb-824c-7a7467783830": "Managed Identity Operator",
-    "43d0d8ad-25c7-4714-9337-8ba259a9fe05": "Monitoring Reader",
-    "acdd72a7-3385-48ef-bd42-f606fba81ae7": "Reader",
-    "ba92f5b4-2d11-453d-a403-e96b0029c9fe": "Storage Blob Data Contributor",
-    "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1": "Storage Blob Data Reader",
-    "69566ab7-960f-475b-8e7c-b3118f30c6bd": "Storage File Data Privileged Contributor",
-    "974c5e8b-45b9-4653-ba55-5f855dd0fb88": "Storage Queue Data Contributor",
-    "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3": "Storage Table Data Contributor",
-    "fb879df8-f326-4884-b1cf-06f3ad86be52": "Virtual Machine User Login",
-}
 # Roles that `infra bootstrap` defines; their ids contain the subscription.
 BLOB_WRITER = "AzureML Blob Writer"
 CUSTOM_ROLES = (
@@ -58,7 +38,7 @@ WORKFLOWS: Mapping[str, frozenset[str]] = {
 MANAGING = (
     "Contributor",
     "Key Vault Administrator",
-    "Azure AI Enterprise Network Connection Approver",
+    APPROVER,
 )
 CONTAINER_WRITER = "Storage Blob Data Contributor"
 # The container of the audit log.
@@ -83,7 +63,6 @@ _CONDITION = re.compile(
     rf"|(?P<apart> AND {_APART}\)\) AND \(\({re.escape(_READS)}\) OR {_APART}\)))"
 )
 IDENTITY_OPERATOR = "Managed Identity Operator"
-ISSUER = "https://token.actions.githubusercontent.com"
 # /subscriptions/S/resourceGroups/G/providers/NAMESPACE/TYPE/NAME: role-based-access-control/
 # scope-overview. A shorter scope is a resource group, a subscription or a management group.
 _SCOPE_PARTS = 8
@@ -100,7 +79,7 @@ def role(assignment: Item) -> str:
     for name in CUSTOM_ROLES:
         if granted == str(uuid.uuid5(uuid.NAMESPACE_URL, f"{subscription}/{name}")):
             return name
-    return ROLES.get(granted, granted)
+    return next((name for name, id in ROLES.items() if id == granted), granted)
 
 
 @RULES.resource(
@@ -110,8 +89,8 @@ def role(assignment: Item) -> str:
     Kind.ROLE_ASSIGNMENT,
 )
 def _least_privilege(item: Item, limits: Limits) -> Iterator[str]:
-    if role(item) not in (*ROLES.values(), *CUSTOM_ROLES):
-        yield f"grants `{role(item)}`, which is not one of the roles in policies/infra/access.py"
+    if role(item) not in (*ROLES, *CUSTOM_ROLES):
+        yield f"grants `{role(item)}`, which is not one of the roles in ml/core/azure.py"
     scope = str(item.at("scope", ""))
     if scope != UNKNOWN and len(scope.strip("/").split("/")) < _SCOPE_PARTS:
         yield f"is granted on `{scope}`, which is wider than one resource"

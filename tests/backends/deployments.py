@@ -8,7 +8,7 @@ from pathlib import Path
 from ml.backends import snapshot as snapshots
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.base import Backend
-from ml.backends.deployments import Launch, serving_digest
+from ml.backends.deployments import Launch
 from ml.backends.registry import model_folder
 from ml.release.declaration.release_file import Strategy
 from ml.serving.scoring.manifest import folder_digest, write_manifest
@@ -70,5 +70,4 @@ def released(
         collect=float(collect),
         settings=settings,
     )
-    serving = serving_digest(snapshot.name, "score.py", {}, launch.collect, settings, ())
-    return replace(launch, serving=serving)
+    return replace(launch, serving=launch.digest_with(snapshot.name))

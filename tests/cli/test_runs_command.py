@@ -23,7 +23,7 @@ from ml.cli.render.logs import BLOCK_BYTES, tail_offset, write
 from ml.core import home
 from ml.core.errors import Problem, Refused
 from ml.core.terminal import printable
-from ml.release.versions import Descendant, Serving
+from ml.release.versions import Descendant, Served
 from tests.backends.made_runs import LINEAGE, made, made_model, made_snapshot, made_sweep
 from tests.cli.conftest import Ml
 from tests.local import BACKEND
@@ -139,7 +139,7 @@ def test_show_ends_where_the_model_serves() -> None:
         "made",
         ["local"],
         ["local"],
-        [Serving("faq", "http://127.0.0.1:1/score"), Serving("old", None)],
+        [Served("faq", "http://127.0.0.1:1/score"), Served("old", None)],
     )
     lines = list(runs_text.run_lines(BACKEND, BACKEND.runs.entry(run), "", [came]))
     assert lines[-5:] == [

@@ -18,9 +18,8 @@ from pulumi_policy import (
 )
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
-from infra.settings.workflows import ROLES
 from ml.core.errors import Refused
-from policies.infra import access, limits, pack
+from policies.infra import limits, pack
 from policies.infra.limits import Limits
 from policies.infra.pack import RULES, Context, plain, violations
 from policies.infra.rule import UNKNOWN, Item
@@ -130,10 +129,6 @@ CHECKLIST = [
 def test_every_check_of_the_catalogues_is_a_rule(source: str) -> None:
     """The checks of PSRule, checkov, Azure Policy and AVM for an Azure ML environment."""
     assert any(source in rule.sources.replace(",", " ").split() for rule in RULES)
-
-
-def test_every_role_that_the_program_grants_may_be_granted_and_no_other() -> None:
-    assert {ident: name for name, ident in ROLES.items()} == access.ROLES
 
 
 def test_an_environment_without_limits_has_the_strictest() -> None:

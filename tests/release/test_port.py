@@ -12,7 +12,7 @@ from ml.release.promotion.gate_check import check_registered
 from ml.release.promotion.propose import propose
 from ml.release.rollout.plan import plan
 from ml.release.rollout.status import status
-from ml.release.versions import Serving, descendants, find_in_use
+from ml.release.versions import Served, descendants, find_in_use
 from ml.specs.plan import planning
 from ml.specs.sdk.load import load
 from tests.release import tiny
@@ -53,7 +53,7 @@ def test_a_release_on_a_backend_in_memory(
         url="https://{}.example/score".format,
     )
     (version,) = descendants(backend, trained)
-    assert version.serving == [Serving("tiny-dev", "https://tiny-dev.example/score")]
+    assert version.serving == [Served("tiny-dev", "https://tiny-dev.example/score")]
     del backend.endpoints
     assert backend.registry.find("tiny", "1").folder in find_in_use(backend).paths
 

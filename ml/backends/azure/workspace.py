@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 
 from ml.backends.azure.errors import as_refusals
 from ml.core import home
+from ml.core.azure import AUDIENCE
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.sdk import load
 
@@ -38,7 +39,6 @@ RELEASES = "releases"
 # Where a job of GitHub's gets tokens that say which it is, for the audience of Azure's sign-in:
 # docs.github.com/actions/reference/security/oidc, "Methods for requesting the OIDC token".
 WORKFLOW_URL, WORKFLOW_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
-WORKFLOW_AUDIENCE = "api://AzureADTokenExchange"
 # "If your model container returns a non-200 response, Azure returns a 424": learn.microsoft.com/
 # azure/machine-learning/how-to-troubleshoot-online-endpoints#http-status-codes
 MODEL_ERROR = 424
@@ -434,7 +434,7 @@ def _workflow_token() -> str:
     """
     from azure.core.exceptions import ClientAuthenticationError
 
-    query = urlencode({"audience": WORKFLOW_AUDIENCE})
+    query = urlencode({"audience": AUDIENCE})
     request = Request(f"{os.environ[WORKFLOW_URL]}&{query}")
     request.add_header("Authorization", f"Bearer {os.environ[WORKFLOW_TOKEN]}")
     try:

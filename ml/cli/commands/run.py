@@ -86,7 +86,7 @@ def run(
     if not is_job:
         _apply(backend, loaded, dry_run, as_json)
         return
-    plan = planning.plan(loaded, registered=home.assets())
+    plan = planning.plan(loaded, registered=home.assets(), problems=problems)
     refusals = backend.refusals(plan)
     missing_data = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
     if refusals and not (dry_run and len(missing_data) == len(refusals)):

@@ -106,9 +106,8 @@ def every() -> Sequence[Project]:
     return [Project(path.parent.name, path.parent) for path in folders]
 
 
-def example(name: str, model: str) -> str:
-    """The `ml invoke` command with the first sample request of the model's project, if any."""
-    sample = sample_of(model)
+def example(name: str, sample: Mapping[str, object]) -> str:
+    """The `ml invoke` command with a sample request; {} where there is none."""
     if not sample:
         return f"ml invoke {name} REQUEST, a JSON object with the fields that its score.py reads"
     text = next(iter(sample.values())) if is_text(sample) else json.dumps(sample)

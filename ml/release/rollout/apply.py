@@ -404,18 +404,6 @@ def _declared_serving(
     return now
 
 
-def project_changes(backend: Backend, change: Change) -> Sequence[str]:
-    """How the project's serving code and settings differ by now from the declared ones.
-
-    Files that could not be proposed do not keep what is declared from serving: the error is one.
-    """
-    now = projects.find(change.project)
-    try:
-        return tuple(serving.changes(change.serving, now.serving().snapshot()))
-    except Refused as refused:
-        return tuple(f"{problem.place}: {problem.found}" for problem in refused.problems)
-
-
 def _same(launch: Launch, other: Launch) -> bool:
     """Whether both serve the same model by the same code and settings."""
     return (launch.digest, launch.serving) == (other.digest, other.serving)

@@ -43,7 +43,11 @@ def ask(endpoints: Endpoints, name: str, request: Mapping[str, object]) -> Reply
         error_body = body.get("error") if isinstance(body, dict) else None
         message = error_body.get("message") if isinstance(error_body, dict) else answer.excerpt
         raise Refused(
-            Problem("request-refused", str(message), hint=projects.example(name, launch.model))
+            Problem(
+                "request-refused",
+                str(message),
+                hint=_example(name, launch.model),
+            )
         )
     if answer.status != 200 or not isinstance(answer.body, dict):
         why = f"status {answer.status}: {answer.excerpt}"
@@ -64,6 +68,15 @@ def of_text(endpoints: Endpoints, name: str, text: str) -> Mapping[str, object]:
     if not projects.is_text(sample):
         problem = f"`{text[:80]}` is not a JSON object"
         raise Refused(
-            Problem("not-a-request", problem, "a JSON object", projects.example(name, model))
+            Problem(
+                "not-a-request",
+                problem,
+                "a JSON object",
+                _example(name, model),
+            )
         )
     return dict.fromkeys(sample, text)
+
+
+def _example(name: str, model: str) -> str:
+    return projects.example(name, projects.sample_of(model))

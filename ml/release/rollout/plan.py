@@ -9,9 +9,10 @@ from functools import partial
 from ml.backends.base import Backend
 from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Exit, Problem, Refused
+from ml.release import serving
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
-from ml.release.rollout.apply import Change, find_change, project_changes
+from ml.release.rollout.apply import Change, find_change
 from policies.promotion.decision import Decision, listed
 
 
@@ -109,7 +110,7 @@ def plan(
     if change is None:
         return report(nothing_declared(serving.version if serving else None))
     version = change.version.version
-    changes = project_changes(backend, change)
+    changes = _project_changes(change)
     report = partial(report, project_changes=changes)
     if not change.is_champion and not change.check.decision.allowed:
         gates = ", ".join(result.gate for result in change.check.decision.blocking)
@@ -201,3 +202,15 @@ def _steps(change: Change, serving: LiveVersion | None) -> Iterator[str]:
     if serving is not None:
         yield f"stop version {serving.version} once its open requests are answered"
     yield f"record who approved the {'return' if back else 'release'}"
+
+
+def _project_changes(change: Change) -> Sequence[str]:
+    """How the project's serving code and settings differ by now from the declared ones.
+
+    Files that could not be proposed do not keep what is declared from serving: the error is one.
+    """
+    now = projects.find(change.project)
+    try:
+        return tuple(serving.changes(change.serving, now.serving().snapshot()))
+    except Refused as refused:
+        return tuple(f"{problem.place}: {problem.found}" for problem in refused.problems)

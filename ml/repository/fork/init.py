@@ -29,6 +29,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from infra.settings import loader
 from ml.core import git, repository
+from ml.core.azure import PLACEHOLDERS
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.repository.fork import wheel
 from ml.repository.fork.merge import ANSWERS
@@ -139,7 +140,7 @@ def _problems(root: Path, texts: Mapping[Path, str]) -> Iterator[Problem]:
                 yield from refused.problems
     for file, text in texts.items():
         for number, line in enumerate(text.splitlines(), start=1):
-            if any(word in line for word in loader.PLACEHOLDERS):
+            if any(word in line for word in PLACEHOLDERS):
                 place = Place(file.relative_to(root).as_posix(), number)
                 hint = "make init, with the variable of that value"
                 yield Problem("placeholder", line.strip(), "a value of yours", hint, place)
@@ -206,7 +207,7 @@ def _current(root: Path) -> dict[str, str]:
             if is_same
             else " ".join(f"{stack}={one}" for stack, one in found.items())
         )
-        if value and not any(word in value for word in loader.PLACEHOLDERS):
+        if value and not any(word in value for word in PLACEHOLDERS):
             current[question.name] = value
     if not (root / ANSWERS).exists():
         current.pop("name", None)  # the template's

@@ -43,16 +43,21 @@ _HOOKS = ("on_init", "on_finalize")
 _SOURCE = "reference-yaml-job-pipeline: jobs.<name>.component"
 
 
-def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -> Plan:
+def plan(
+    spec: Spec,
+    root: Path | None = None,
+    registered: Path | None = None,
+    problems: Sequence[Problem] | None = None,
+) -> Plan:
     """The plan of a command, sweep, pipeline or AutoML job; Refused with every error at once.
 
     `root` is the repository whose specs define `azureml:` assets, `registered` the folder of those
-    that runs on this machine registered. Kinds of jobs and steps that cannot run here, and
+    that runs on this machine registered. `problems` are what the checks found, where they were
+    asked before. Kinds of jobs and steps that cannot run here, and
     code and components in other places, are refused with exit code 33.
     """
-    problems = errors(check.check(spec))
-    if problems:
-        raise Refused(*problems)
+    if wrong := errors(check.check(spec) if problems is None else problems):
+        raise Refused(*wrong)
     if not spec.kind.is_job or spec.kind.type not in RUNNABLE:
         _refuse_kind(spec)
     # Azure ML's default is the name of the working directory (reference-yaml-job-command).

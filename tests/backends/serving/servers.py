@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
-from ml.backends.deployments import Launch, serving_digest
+from ml.backends.deployments import Launch
 from ml.backends.local.serving import processes
 from ml.core import trees
 from ml.serving.scoring.manifest import folder_digest, write_manifest
@@ -65,7 +66,7 @@ def launch(folder: Path, script: str = ECHO, endpoint: str = "echo", version: st
     (model / "model.txt").write_text(f"tree\nversion={version}\n")
     write_manifest(model)
     content = trees.digest(trees.files(code)).removeprefix(trees.DIGEST_PREFIX)
-    return Launch(
+    launch = Launch(
         endpoint=endpoint,
         model=endpoint,
         version=version,
@@ -74,8 +75,8 @@ def launch(folder: Path, script: str = ECHO, endpoint: str = "echo", version: st
         scoring_script="score.py",
         model_folder=model,
         environment_variables={},
-        serving=serving_digest(content, "score.py", {}, 0.0, {}, ()),
     )
+    return replace(launch, serving=launch.digest_with(content))
 
 
 def process_of(slot: Path) -> psutil.Process | None:

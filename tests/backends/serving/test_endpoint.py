@@ -22,7 +22,12 @@ def trial(own_home: Path) -> Live:
         for number, name in enumerate(("blue", "green", "baseline"), 1)
     )
     old, new = (
-        Launch("echo", "echo", version, f"sha256:{version}", own_home / "c", "s.py", Path("/m"), {})
+        Launch(
+            *(own_home / "c", "s.py", {}),
+            **{"endpoint": "echo", "model": "echo", "version": version},
+            digest=f"sha256:{version}",
+            model_folder=Path("/m"),
+        )
         for version in "12"
     )
     return Live(blue, old, Canary(green, new, 10, 20, baseline))

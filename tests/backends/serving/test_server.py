@@ -179,8 +179,9 @@ def test_it_outlives_the_command_that_started_it(own_home: Path, tmp_path: Path)
         "from pathlib import Path\n"
         "from ml.backends.local.serving import server\n"
         "from ml.backends.deployments import Launch\n"
-        f"made = Launch('echo', 'echo', '1', {made.digest!r}, Path({str(made.code)!r}),\n"
-        f"    'score.py', Path({str(made.model_folder)!r}), {{}})\n"
+        f"made = Launch(Path({str(made.code)!r}), 'score.py', {{}}, endpoint='echo',\n"
+        f"    model='e', version='1', digest={made.digest!r},\n"
+        f"    model_folder=Path({str(made.model_folder)!r}))\n"
         f"started = server.start(Path({str(slot)!r}), made)\n"
         "print(started.pid, started.port)\n"
     )

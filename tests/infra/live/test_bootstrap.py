@@ -31,11 +31,11 @@ from infra.settings.workflows import (
     RELEASER,
     REVIEWED,
     ROLE_MANAGERS,
-    ROLES,
     CustomRole,
     role_id,
 )
 from ml.core import stacks as order
+from ml.core.azure import ROLES
 from ml.core.errors import Refused
 from tests.conftest import ROOT
 from tests.stand_ins.az_and_gh import Cloud

@@ -18,7 +18,8 @@ from infra.preview.capture import ABSENT, Capture, Change, Finding, Property, Re
 from infra.preview.diagram import page
 from infra.preview.report import Report, rendered, reports, revision_tree
 from infra.settings.loader import load
-from infra.settings.workflows import ROLE_MANAGERS, ROLES
+from infra.settings.workflows import ROLE_MANAGERS
+from ml.core.azure import ROLES
 from ml.core.errors import Refused
 from ml.core.markdown import text
 from tests.conftest import ROOT

@@ -51,23 +51,22 @@ def changed(world: World) -> None:
 def test_changed_serving_waits_for_a_proposal(
     served: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An apply serves what is declared and says which changes of the project it leaves out."""
+    """An apply serves what is declared; the plan says which changes it leaves out."""
     before = endpoint.live("tiny")
     assert plan(BACKEND, "tiny").project_changes == ()
     changed(served)
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done is not None and done.outcome == "unchanged"
     assert endpoint.live("tiny") == before
-    for words in (["apply", "tiny", "--approved-by", "ana"], ["plan", "tiny"]):
-        code, out, err = ml(capsys, "release", *words)
-        text = out + err
-        assert code == 0
-        assert f"serving code of tiny differs from what is declared: {SCRIPT_CHANGED};" in text
-        assert 'instance_type: "Standard_DS3_v2" → "Standard_DS4_v2"' in text
-        assert f"next: ml release propose tiny --run {served.run(0.8)}" in text
-        assert "nothing to do" not in text
-        code, out, _ = ml(capsys, "release", *words, "--json")
-        assert json.loads(out)["project_changes"][0] == SCRIPT_CHANGED
+    code, out, err = ml(capsys, "release", "plan", "tiny")
+    text = out + err
+    assert code == 0
+    assert f"serving code of tiny differs from what is declared: {SCRIPT_CHANGED};" in text
+    assert 'instance_type: "Standard_DS3_v2" → "Standard_DS4_v2"' in text
+    assert f"next: ml release propose tiny --run {served.run(0.8)}" in text
+    assert "nothing to do" not in text
+    code, out, _ = ml(capsys, "release", "plan", "tiny", "--json")
+    assert json.loads(out)["project_changes"][0] == SCRIPT_CHANGED
 
 
 def test_a_deployment_that_cannot_be_read_does_not_stop_what_is_declared(served: World) -> None:

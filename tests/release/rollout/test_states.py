@@ -268,7 +268,9 @@ def version(number: str) -> Version:
 
 def launch(number: str) -> Launch:
     return Launch(
-        *(NAME, NAME, number, digest(number), Path("/code/one"), "score.py", Path("/m"), {}),
+        *(Path("/code/one"), "score.py", {}),
+        **{"endpoint": NAME, "model": NAME, "version": number, "digest": digest(number)},
+        model_folder=Path("/m"),
         serving=SERVING,
     )
 
