@@ -109,15 +109,15 @@ given = $(foreach word,$(1),$(if $(filter command%,$(origin $(word))),--$(shell 
 
 .PHONY: init
 init: $(VENV)/update.stamp ## make this clone your repository, or change it: make init NAME=contoso REPOSITORY=contoso/models …
-	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.fork.init $(call given,$(INIT))
+	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.init $(call given,$(INIT))
 
 .PHONY: update
 update: $(VENV)/update.stamp ## merge the template's changes into this fork: make update, or TO=v1.2.3
-	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.fork.update $(call given,TO WHEEL)
+	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.update $(call given,TO WHEEL)
 
 .PHONY: update-request
 update-request: $(VENV)/update.stamp ## the same as a pull request of GITHUB_REPOSITORY, with GH_TOKEN
-	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.fork.update --pull-request
+	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.update --pull-request
 
 # The project of `demo` and `ask`, with what its train.yml is given for a quick first model and for a
 # bad one; these two lines are all that name it: ml/projects/README.md.
@@ -140,7 +140,7 @@ ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"
 # The revision that a change is compared with, and where the checks write what the comment shows.
 BASE := origin/main
 RESULTS := .local/check
-AFFECTED := $(BARE) ml.repository.affected $(if $(PULL),--pull "$(PULL)",--base "$(BASE)")
+AFFECTED := $(BARE) ml.repository.affected.projects $(if $(PULL),--pull "$(PULL)",--base "$(BASE)")
 # What the affected projects need besides the main job's packages, such as torch.
 INSTALL_EXTRAS = extras="$$($(AFFECTED) --extras)"; [ -z "$$extras" ] || $(MAKE) --no-print-directory -f Makefile $$extras
 
@@ -159,7 +159,7 @@ affected: ## what the change since BASE touches, or pull request PULL of GITHUB_
 
 .PHONY: links
 links: ## the relative links of every page, and no markers of an unfinished merge
-	@$(BARE) ml.repository.links
+	@$(BARE) ml.repository.forks.links
 
 .PHONY: smoke
 smoke: setup | $(RESULTS) ## a small training run of each project that the change since BASE touches
@@ -179,56 +179,56 @@ affected-tests: setup $(VENV)/dev.stamp | $(RESULTS) ## the tests of what the ch
 	@paths="$$($(AFFECTED) --tests)"; [ -z "$$paths" ] || $(PYTEST) $$paths
 	@echo '[]' > $(RESULTS)/affected-tests.json
 
-# Deploys one stack: make deploy STACK=dev. The state and the sign-in are those of the environment:
+# Deploys one stack: make deploy ENV=dev. The state and the sign-in are those of the environment:
 # `infra bootstrap`. Pulumi runs the program with this environment's Python. Its update begins with a
 # preview: rules of the whole stack refuse it there, before anything has changed. It reads Azure first:
 # what a release set of an endpoint would be lost otherwise (pulumi/pulumi-azure-native#1280).
-PULUMI = PATH="$(abspath $(BIN)):$$PATH" $(BARE) infra.live.sign_in pulumi $(1) --refresh --non-interactive --policy-pack ../policies/infra --stack "$(STACK)" --cwd infra
+PULUMI = PATH="$(abspath $(BIN)):$$PATH" $(BARE) infra.live.sign_in pulumi $(1) --refresh --non-interactive --policy-pack ../policies/infra --stack "$(ENV)" --cwd infra
 
 .PHONY: doctor
-doctor: infra ## would Azure refuse the update of a stack: make doctor STACK=dev
-	@$(BIN)/infra doctor "$(STACK)"
+doctor: infra ## would Azure refuse the update of a stack: make doctor ENV=dev
+	@$(BIN)/infra doctor "$(ENV)"
 
 .PHONY: plan
-plan: infra ## what Pulumi would change in a stack, with policies: make plan STACK=dev
+plan: infra ## what Pulumi would change in a stack, with policies: make plan ENV=dev
 	@$(if $(filter md,$(FORMAT)),echo '```diff';) $(call PULUMI,preview --diff)$(if $(filter md,$(FORMAT)), && echo '```')
 
 .PHONY: deploy
-deploy: infra ## let Pulumi change a stack, with policies: make deploy STACK=dev
+deploy: infra ## let Pulumi change a stack, with policies: make deploy ENV=dev
 	@$(call PULUMI,up --yes)
 
 .PHONY: stacks
 stacks: ## the stacks in the order of their deployment; WORKFLOW=infra.yml: those it has not deployed
-	@$(BARE) ml.repository.stacks $(if $(WORKFLOW),--not-deployed-by "$(WORKFLOW)")
+	@$(BARE) ml.repository.affected.stacks $(if $(WORKFLOW),--not-deployed-by "$(WORKFLOW)")
 
 .PHONY: needed
-needed: ## has this run of infra.yml deployed what a stack refers to: make needed STACK=dev
-	@$(BARE) ml.repository.stacks --needed-by "$(STACK)"
+needed: ## has this run of infra.yml deployed what a stack refers to: make needed ENV=dev
+	@$(BARE) ml.repository.affected.stacks --needed-by "$(ENV)"
 
-.PHONY: drift
-drift: infra | $(RESULTS) ## what in Azure differs from what a stack declares: make drift STACK=dev
-	@$(BIN)/infra drift "$(STACK)" --json > $(RESULTS)/drift.json
+.PHONY: infra-drift
+infra-drift: infra | $(RESULTS) ## what in Azure differs from what a stack declares: make infra-drift ENV=dev
+	@$(BIN)/infra drift "$(ENV)" --json > $(RESULTS)/drift.json
 
-.PHONY: watch
-watch: setup | $(RESULTS) ## what serves beside what is declared, and its requests beside the evaluation: make watch STACK=dev
-	@$(BIN)/ml release drift --env "$(STACK)" --on azure --since 7d --json > $(RESULTS)/watch.json
+.PHONY: release-drift
+release-drift: setup | $(RESULTS) ## what serves beside what is declared, and its requests beside the evaluation: make release-drift ENV=dev
+	@$(BIN)/ml release drift --env "$(ENV)" --on azure --since 7d --json > $(RESULTS)/watch.json
 
-.PHONY: watch-issue
-watch-issue: ## open, update or close the issues about releases and models, after `make watch`
-	@$(BARE) ml.repository.drift_issue --stack "$(STACK)" --watched $(RESULTS)/watch.json
+.PHONY: release-drift-issue
+release-drift-issue: ## open, update or close the issues about releases and models, after `make release-drift`
+	@$(BARE) ml.repository.github.drift_issue --env "$(ENV)" --watched $(RESULTS)/watch.json
 
-.PHONY: drift-issue
-drift-issue: ## open, update or close the issue about a stack, after `make drift`
-	@$(BARE) ml.repository.drift_issue --stack "$(STACK)" --differences $(RESULTS)/drift.json
+.PHONY: infra-drift-issue
+infra-drift-issue: ## open, update or close the issue about a stack, after `make infra-drift`
+	@$(BARE) ml.repository.github.drift_issue --env "$(ENV)" --differences $(RESULTS)/drift.json
 
-# What an environment declares, brought about: make release STACK=dev BY=ana. In a workflow its
+# What an environment declares, brought about: make release ENV=dev BY=ana. In a workflow its
 # reviewer is asked of GitHub.
-RELEASES := $(BARE) ml.repository.releases
+RELEASES := $(BARE) ml.repository.github.releases
 .PHONY: release
-release: setup | $(RESULTS) ## apply every release.yml to an environment on Azure: make release STACK=dev BY=NAME
+release: setup | $(RESULTS) ## apply every release.yml to an environment on Azure: make release ENV=dev BY=NAME
 	@rm -f $(RESULTS)/release.json
-	@by="$(or $(BY),$$($(RELEASES) approver "$(STACK)"))" && \
-	$(BIN)/ml release apply --env "$(STACK)" --on azure --approved-by "$$by" --json > $(RESULTS)/release.json
+	@by="$(or $(BY),$$($(RELEASES) approver "$(ENV)"))" && \
+	$(BIN)/ml release apply --env "$(ENV)" --on azure --approved-by "$$by" --json > $(RESULTS)/release.json
 
 .PHONY: releases
 releases: ## the environments to release, in order; WORKFLOW=release.yml: what it has not released
@@ -246,19 +246,19 @@ release-issue: ## open, update or close the issues about versions that were roll
 release-revert: ## open the pull requests that take back what was rolled back
 	@$(RELEASES) revert $(RESULTS)/release.json
 
-# ON: this machine or Azure; TO: the environment whose champion is the one to beat; TREE: the files.
+# ON: this machine or Azure; ENV: the environment whose champion is the one to beat; TREE: the files.
 ON := local
-TO := local
+ENV := local
 TREE := .
 
 # Of a TREE that others wrote, this work tree's `ml` reads files; what they import is not found there.
 .PHONY: train
 train: setup | $(RESULTS) ## train NAME, or what the change since BASE touches, and compare with the champion
-	@cd "$(TREE)" && MLOPS_HOME="$${MLOPS_HOME:-$(CURDIR)/.local}" PYTHONSAFEPATH=1 "$(CURDIR)/$(BIN)/ml" train $(if $(NAME),"$(NAME)",--base "$(BASE)") --on "$(ON)" --to "$(TO)" --json > "$(CURDIR)/$(RESULTS)/train.json"
+	@cd "$(TREE)" && MLOPS_HOME="$${MLOPS_HOME:-$(CURDIR)/.local}" PYTHONSAFEPATH=1 "$(CURDIR)/$(BIN)/ml" train $(if $(NAME),"$(NAME)",--base "$(BASE)") --on "$(ON)" --env "$(ENV)" --json > "$(CURDIR)/$(RESULTS)/train.json"
 
 # After a merge: train, evaluate, register and collect the evidence; then, once it is attested
 # (ATTESTATION names the bundle), ask the gates. A refusal is a result: the summary has it.
-PROMOTIONS := $(BARE) ml.repository.pull_requests.promotions
+PROMOTIONS := $(BARE) ml.repository.github.pull_requests.promotions
 PROMOTION := $(RESULTS)/promotion.json
 
 .PHONY: merged-projects
@@ -271,12 +271,12 @@ trained: | $(RESULTS) ## what `make train NAME=P` left in another job of this wo
 
 .PHONY: evidence
 evidence: setup | $(RESULTS) ## register what `make train NAME=P` trained and collect the evidence: make evidence NAME=P
-	@$(BIN)/ml release collect "$(NAME)" --to "$(TO)" --on "$(ON)" --trained $(RESULTS)/train.json --save $(RESULTS)
+	@$(BIN)/ml release collect "$(NAME)" --env "$(ENV)" --on "$(ON)" --trained $(RESULTS)/train.json --save $(RESULTS)
 
 .PHONY: promote
-promote: setup | $(RESULTS) ## ask the gates: make promote NAME=P ATTESTATION=FILE; NAME=P TO=staging: what dev declares
+promote: setup | $(RESULTS) ## ask the gates: make promote NAME=P ATTESTATION=FILE; NAME=P ENV=staging: what dev declares
 	@rm -f $(PROMOTION)
-	@$(BIN)/ml release propose "$$NAME" --to "$(TO)" --on "$(ON)" $(if $(ATTESTATION),--attestation "$(ATTESTATION)" --trained $(RESULTS)/train.json) --save $(PROMOTION) || [ $$? = 3 ]
+	@$(BIN)/ml release propose "$$NAME" --env "$(ENV)" --on "$(ON)" $(if $(ATTESTATION),--attestation "$(ATTESTATION)" --trained $(RESULTS)/train.json) --save $(PROMOTION) || [ $$? = 3 ]
 
 .PHONY: train-summary
 train-summary: ## candidate against champion, after `make train`
@@ -292,11 +292,11 @@ promotion-request: ## open the pull requests of a run's promotions: NAMES=P, or 
 
 .PHONY: train-request
 train-request: | $(RESULTS) ## which commit the comment `/train` of a workflow's event asks for
-	@$(BARE) ml.repository.pull_requests.training_request ask --save $(RESULTS)/request.json
+	@$(BARE) ml.repository.github.pull_requests.training_request ask --save $(RESULTS)/request.json
 
 .PHONY: pull-request
 pull-request: ## the files of a pull request's commit as data: make pull-request PULL=12 COMMIT=SHA
-	@$(BARE) ml.repository.pull_requests.training_request fetch --pull "$(PULL)" --commit "$(COMMIT)" --to .local/pull-request
+	@$(BARE) ml.repository.github.pull_requests.training_request fetch --pull "$(PULL)" --commit "$(COMMIT)" --to .local/pull-request
 
 # osv.dev's export of what is known about packages of PyPI; it signs nothing.
 ADVISORIES := https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip
@@ -316,7 +316,7 @@ vulnerabilities: setup ## what is known about the locked packages, after `make a
 
 .PHONY: comment
 comment: ## post the comment about a run of check.yml or train.yml: make comment RUN=ID
-	@$(BARE) ml.repository.pull_requests.posting --run "$(RUN)"
+	@$(BARE) ml.repository.github.pull_requests.posting --run "$(RUN)"
 
 $(RESULTS):
 	@mkdir -p $@

@@ -141,9 +141,7 @@ def reference(settings: Settings, arm: Arm) -> Iterator[Check]:
             message = f"{registry.name} is not in {settings.location}"
             yield Check("asset registry", "error", message, hint)
     else:
-        hint = (
-            f"make deploy STACK={registry.stack}" if registry.stack else "platform:asset_registry"
-        )
+        hint = f"make deploy ENV={registry.stack}" if registry.stack else "platform:asset_registry"
         message = f"{registry.name} does not exist in {settings.registry_group}"
         yield Check("asset registry", "error", message, hint)
 

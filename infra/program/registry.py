@@ -99,7 +99,7 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
             pulumi.log.warn(f"{message} yet: what leads to its accounts is not in this preview")
             return {}
         stack = settings.asset_registry.stack
-        hint = f"make deploy STACK={stack}" if stack else "create it, or set `mode: none`"
+        hint = f"make deploy ENV={stack}" if stack else "create it, or set `mode: none`"
         raise Refused(Problem("no-registry", message, "a registry to use", hint)) from None
     for region in registry.region_details:
         if str(region.location).replace(" ", "").lower() == settings.location:

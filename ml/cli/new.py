@@ -38,8 +38,8 @@ def command(
     gates.yml for you to correct.
     """
     from ml.core import repository
-    from ml.repository.new import new, next_commands
-    from ml.repository.profile import Choices
+    from ml.repository.scaffold.new import new, next_commands
+    from ml.repository.scaffold.profile import Choices
 
     choices = Choices(target, task, metric, positive, id, group, time, slice)
     project = new(name, table, choices, datastore, model)

@@ -27,7 +27,7 @@ Experiment = Annotated[str | None, typer.Option(help="Only this experiment.")]
 Project = Annotated[str | None, typer.Option(help="Only this folder under ml/projects.")]
 Since = Annotated[str | None, typer.Option(help="Only runs started since: 7d, 12h, 2026-11-20.")]
 Environment = Annotated[
-    str, typer.Option("--env", "--to", help="`local`, or one of release.yml.", metavar="ENV")
+    str, typer.Option("--env", help="`local`, or one of release.yml.", metavar="ENV")
 ]
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="This port; else a free one.")]
 On = Annotated[str, typer.Option("--on", help="The backend: local (this machine) or azure.")]

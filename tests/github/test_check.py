@@ -330,7 +330,7 @@ def test_a_workflow_without_checks_is_not_ready(team: Repository) -> None:
 
 LIES = """
 import os, sys
-if "ml.repository.affected" in sys.orig_argv:
+if "ml.repository.affected.projects" in sys.orig_argv:
     print("documents=true\\nframework=false", file=open(os.environ["GITHUB_OUTPUT"], "a"))
     os._exit(0)
 """

@@ -162,13 +162,16 @@ def drifted(
     *differences: Mapping[str, object],
     watched: Sequence[Mapping[str, object]] = (),
 ) -> None:
-    """`make drift` finds these in every stack, and `make watch` those of its projects."""
-    found = {"drift": bool(differences), "watch": any(each["differences"] for each in watched)}
-    team.fake = ("drift", "watch")
+    """`make infra-drift` finds these in every stack, `make release-drift` those of projects."""
+    found = {
+        "infra-drift": bool(differences),
+        "release-drift": any(each["differences"] for each in watched),
+    }
+    team.fake = ("infra-drift", "release-drift")
     team.failing = tuple(target for target, is_found in found.items() if is_found)
     team.writes = {
-        "drift": {".local/check/drift.json": json.dumps(differences)},
-        "watch": {".local/check/watch.json": json.dumps(watched)},
+        "infra-drift": {".local/check/drift.json": json.dumps(differences)},
+        "release-drift": {".local/check/watch.json": json.dumps(watched)},
     }
 
 
@@ -234,7 +237,10 @@ def test_a_comparison_that_did_not_end_changes_no_issue(team: Repository) -> Non
     drifted(team, CHANGED)
     team.scheduled("drift", "workflow_dispatch")
     team.state.changes.clear()
-    team.writes = {name: {f".local/check/{name}.json": ""} for name in ("drift", "watch")}
+    team.writes = {
+        target: {f".local/check/{name}.json": ""}
+        for target, name in (("infra-drift", "drift"), ("release-drift", "watch"))
+    }
     jobs = team.scheduled("drift", "workflow_dispatch")
     assert jobs["drift"].result == jobs["watch"].result == "failure"
     assert team.state.changes == []

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from ml.backends.azure.backend import AzureBackend
-from ml.repository.pull_requests.promotions import main as promotions_main
+from ml.repository.github.pull_requests.promotions import main as promotions_main
 from tests.backends.conftest import azure
 from tests.conftest import ROOT
 from tests.github.events import NONE, PULL, Job, Repository, git

@@ -20,10 +20,10 @@ from ml.core import markdown
 from ml.core.errors import Refused
 from ml.reports import pull_request
 from ml.reports.pull_request import MARKER, MAX_LENGTH, shown_runs
-from ml.repository.affected import of_pull_request
-from ml.repository.github import GitHub
-from ml.repository.pull_requests import posting
-from ml.repository.pull_requests.posting import MAX_DOCUMENT
+from ml.repository.affected.projects import of_pull_request
+from ml.repository.github.api import GitHub
+from ml.repository.github.pull_requests import posting
+from ml.repository.github.pull_requests.posting import MAX_DOCUMENT
 from tests.conftest import ROOT
 from tests.core.test_markdown import APART, HOSTILE, MENTION
 from tests.github.events import git
@@ -404,7 +404,7 @@ def test_a_renamed_file_counts_under_both_names(state: State) -> None:
 def test_a_list_is_read_to_its_end_or_refused(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ml.repository.github.PAGES", 2)
+    monkeypatch.setattr("ml.repository.github.api.PAGES", 2)
     state.changed[PULL] = [f"{number}.md" for number in range(4)]
     assert len([*client(state).pages(f"pulls/{PULL}/files")]) == 4
     state.changed[PULL].append("Makefile")  # type: ignore[arg-type]
@@ -418,14 +418,14 @@ def test_more_files_than_github_lists(
     counted: int, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Documents alone are listed: everything is affected, whether or not GitHub counts the rest."""
-    monkeypatch.setattr("ml.repository.affected.LISTED", 2)
+    monkeypatch.setattr("ml.repository.affected.projects.LISTED", 2)
     state.changed[PULL] = ["a.md", "b.md"]
     state.pulls[0]["changed_files"] = counted
     state.jobs[RUN] = jobs(framework="skipped")
     post(client(state), RUN)
     (body,) = state.bodies(PULL)
     assert "`framework` did not run, which" in body and "judged: more than 2 files.**" in body
-    monkeypatch.setattr("ml.repository.affected.LISTED", 3)
+    monkeypatch.setattr("ml.repository.affected.projects.LISTED", 3)
     state.pulls[0]["changed_files"] = 2
     post(client(state), RUN)
     assert "Only documents changed." in state.bodies(PULL)[0]
@@ -620,7 +620,7 @@ def test_a_poisoned_artifact_is_not_read(
 def test_an_artifact_that_is_too_large_is_not_downloaded(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ml.repository.pull_requests.posting.MAX_ARTIFACT", 1000)
+    monkeypatch.setattr("ml.repository.github.pull_requests.posting.MAX_ARTIFACT", 1000)
     state.artifact(RUN, "check-results", os.urandom(2000))
     post(client(state), RUN)
     assert "more than 1,000 bytes" in state.bodies(PULL)[0]
@@ -755,7 +755,7 @@ def test_a_comment_has_a_bound(state: State) -> None:
 def ask(state: State, *words: str, **variables: str) -> tuple[int, str]:
     """The program as the workflow starts it, without packages."""
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "ml.repository.pull_requests.posting", *words],
+        [sys.executable, "-S", "-m", "ml.repository.github.pull_requests.posting", *words],
         cwd=ROOT,
         env={
             "PATH": os.environ["PATH"],

@@ -10,7 +10,7 @@ import pytest
 
 from ml.cli.app import main
 from ml.core.errors import Refused
-from ml.repository.pull_requests.posting import preview
+from ml.repository.github.pull_requests.posting import preview
 from tests.github.events import git
 
 TRAIN = "ml/projects/shop/jobs/train.yml"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ml.core.errors import Refused
-from ml.repository.github import GitHub
+from ml.repository.github.api import GitHub
 from tests.github.events import git
 from tests.stand_ins.github import APP, BOT, State, serving
 

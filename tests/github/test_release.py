@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ml.core.errors import Refused
-from ml.repository.github import GitHub
-from ml.repository.releases import (
+from ml.repository.github.api import GitHub
+from ml.repository.github.releases import (
     approver,
     declaration,
     environments,

@@ -8,8 +8,8 @@ import pytest
 
 from ml.core.errors import Refused
 from ml.reports.pull_request import MAX_LENGTH
-from ml.repository.github import GitHub
-from ml.repository.pull_requests.training_request import ask
+from ml.repository.github.api import GitHub
+from ml.repository.github.pull_requests.training_request import ask
 from tests.github.events import PULL, Job, Repository, git
 from tests.github.test_check import team, template
 

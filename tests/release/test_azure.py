@@ -137,7 +137,7 @@ def test_the_whole_way(
     assert made.run == f"{first}.train"
     assert made.evidence.lineage.environment == "azureml:ml-cpu:1"
     stops = plan(backend, "tiny", "dev").stops
-    assert stops and stops.problems[0].hint.startswith("make deploy STACK=dev")
+    assert stops and stops.problems[0].hint.startswith("make deploy ENV=dev")
     with pytest.raises(Refused, match=f"no-endpoint.*{world.endpoint}"):
         apply(backend, "tiny", "dev", "ana")
     provision(backend.workspace.client, world.endpoint)

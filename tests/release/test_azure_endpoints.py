@@ -91,7 +91,7 @@ def test_an_endpoint_that_no_stack_declares_gets_no_release(stacks: Path) -> Non
             pass
         (problem,) = refused.value.problems
         assert problem.code == "no-endpoint" and name in problem.found
-        assert "platform:endpoints" in problem.hint and "make deploy STACK=" in problem.hint
+        assert "platform:endpoints" in problem.hint and "make deploy ENV=" in problem.hint
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_what_somebody_else_changed_is_not_overwritten(portal: Portal) -> None:
     portal.client.online_deployments.begin_delete("blue", "words").result()
     assert "the deployment blue is gone" in portal.refused(apply)
     portal.client.online_endpoints.begin_delete("words").result()
-    with pytest.raises(Refused, match="make deploy STACK=dev"):
+    with pytest.raises(Refused, match="make deploy ENV=dev"):
         apply()
     provision(portal.client, "words")
     apply()

@@ -31,7 +31,7 @@ def test_a_workspace_without_the_container_of_releases(
     monkeypatch.setattr(workspace, "RELEASES", "no-such-container")
     with pytest.raises(Refused, match="no-container") as refused:
         audit.append(AzureBackend().audit_log, "drill", {"by": "0"})
-    assert refused.value.exit_code == 2 and "make deploy STACK=ENV" in str(refused.value)
+    assert refused.value.exit_code == 2 and "make deploy ENV=ENV" in str(refused.value)
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def test_only_what_was_trained_is_collected(
     file = tmp_path / "train.json"
     if content is not None:
         file.write_text(content)
-    words = ("--to", "dev", "--on", "azure", "--trained", str(file))
+    words = ("--env", "dev", "--on", "azure", "--trained", str(file))
     code, _, err = ml(capsys, "release", command, "tiny", *words)
     assert code == 2 and "not-trained" in err and "ml train tiny --json" in err
 
@@ -117,10 +117,10 @@ def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixt
         (("serve", "--port", "5001"), "no-endpoint"),
         (("gate", "tiny", "1"), "no-such-version"),
         (("gate", "ti' OR name='ny", "1"), "no-such-version"),
-        (("gate", "tiny", "1", "--to", "qa"), "no-such-environment"),
+        (("gate", "tiny", "1", "--env", "qa"), "no-such-environment"),
         (("release", "propose", "nobody"), "no-such-project"),
-        (("release", "propose", "tiny", "--to", "qa"), "no-such-environment"),
-        (("release", "propose", "tiny", "--to", "prod"), "no-candidate"),
+        (("release", "propose", "tiny", "--env", "qa"), "no-such-environment"),
+        (("release", "propose", "tiny", "--env", "prod"), "no-candidate"),
         (("release", "plan", "tiny", "--env", "prd"), "no-such-environment"),
         (("release", "rollback", "tiny"), "nothing-before"),
         (("release", "rollback", "tiny", "--through-canary"), "nobody-approves"),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ml.core.errors import Refused
-from ml.repository.affected import (
+from ml.repository.affected.projects import (
     Affected,
     _affected,
     affected,
@@ -25,9 +25,9 @@ from ml.repository.affected import (
     is_document,
     of_pull_request,
 )
-from ml.repository.pull_requests.promotions import NEEDED, projects
-from ml.repository.releases import environments
-from ml.repository.stacks import stacks
+from ml.repository.affected.stacks import stacks
+from ml.repository.github.pull_requests.promotions import NEEDED, projects
+from ml.repository.github.releases import environments
 from tests.conftest import ROOT
 
 JOB = "type: command\ncode: ../../../..\ncommand: python -m ml.projects.{0}.train\n"
@@ -535,7 +535,7 @@ def test_the_program_without_packages(repository: Path, tmp_path: Path) -> None:
 
     def ask(*words: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-S", "-m", "ml.repository.affected", *words],
+            [sys.executable, "-S", "-m", "ml.repository.affected.projects", *words],
             cwd=repository,
             env={**os.environ, "PYTHONPATH": str(ROOT), "GITHUB_OUTPUT": str(outputs)},
             capture_output=True,
@@ -559,7 +559,7 @@ def test_the_text_names_the_cause(repository: Path) -> None:
 
 def test_this_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core reaches the stacks; every project imports the toolkit."""
-    from ml.repository import affected as module
+    from ml.repository.affected import projects as module
 
     change = module._Change(
         ROOT, "HEAD", frozenset({"ml/measures/metrics.py", "ml/core/errors.py"})

@@ -11,7 +11,7 @@ import pytest
 
 from ml.core import trees
 from ml.core.errors import Refused
-from ml.repository.pull_requests.training_request import fetch
+from ml.repository.github.pull_requests.training_request import fetch
 from tests.test_fork import GIT
 
 PULL = 12

@@ -20,7 +20,7 @@ from infra.settings import loader
 from infra.settings.azure import PROVIDERS
 from infra.settings.workflows import OF_THE_PROGRAM
 from ml.core.errors import Refused
-from ml.repository.fork.init import lock_of
+from ml.repository.forks.init import lock_of
 from tests.conftest import EXAMPLE, ROOT
 from tests.repository.forks import wheel, wheel_name
 from tests.stand_ins.az_and_gh import SUBSCRIPTION, TENANT, Cloud, answered

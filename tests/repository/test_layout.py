@@ -1,4 +1,4 @@
-"""ml.repository.layout: the names that a commit may hold."""
+"""ml.repository.forks.layout: the names that a commit may hold."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from ml.core.errors import Refused
 from ml.core.terminal import printable
-from ml.repository import links
-from ml.repository.layout import own_names, problems, tracked_problems
+from ml.repository.forks import links
+from ml.repository.forks.layout import own_names, problems, tracked_problems
 from tests.conftest import ROOT
 from tests.test_fork import GIT
 

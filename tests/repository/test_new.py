@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from ml.cli.commands.check import release_files
 from ml.core.errors import Refused
-from ml.repository import project_metrics
-from ml.repository.libraries import LIBRARIES
-from ml.repository.new import LARGEST, TEMPLATES
-from ml.repository.new import new as project
-from ml.repository.profile import FEWEST_ROWS, FEWEST_ROWS_OF_FOLDS, Choices, profile
-from ml.repository.project_metrics import evaluation_problems, sweep_problems
+from ml.repository.scaffold import project_metrics
+from ml.repository.scaffold.libraries import LIBRARIES
+from ml.repository.scaffold.new import LARGEST, TEMPLATES
+from ml.repository.scaffold.new import new as project
+from ml.repository.scaffold.profile import FEWEST_ROWS, FEWEST_ROWS_OF_FOLDS, Choices, profile
+from ml.repository.scaffold.project_metrics import evaluation_problems, sweep_problems
 from ml.serving.scoring.onnx import Onnx
 from ml.specs.check.check import survey
 from ml.toolkit.data.datasets import read_dataset

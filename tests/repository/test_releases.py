@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ml.core.errors import Refused
-from ml.repository.releases import with_entry
+from ml.repository.github.releases import with_entry
 from tests.github.test_release import declared
 
 ONE = declared(dev="1", prod="1")

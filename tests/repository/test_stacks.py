@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.repository.github import GitHub
-from ml.repository.stacks import deployed, deployed_stacks
+from ml.repository.affected.stacks import deployed, deployed_stacks
+from ml.repository.github.api import GitHub
 from tests.github.events import git
 from tests.stand_ins.github import State, serving
 

@@ -19,10 +19,10 @@ import pytest
 import yaml
 
 from ml.core.errors import Refused
-from ml.repository.fork.merge import content_of, tree_of
-from ml.repository.fork.update import UNFINISHED, merged, request, update
-from ml.repository.fork.wheel import demand_version
-from ml.repository.github import GitHub
+from ml.repository.forks.merge import content_of, tree_of
+from ml.repository.forks.update import UNFINISHED, merged, request, update
+from ml.repository.forks.wheel import demand_version
+from ml.repository.github.api import GitHub
 from tests.conftest import ROOT
 from tests.repository.forks import GIT, wheel, wheel_name
 from tests.stand_ins.github import State, serving
@@ -128,7 +128,7 @@ def wheels(monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_bytes(wheel(f"0.{version}"))
         return path
 
-    monkeypatch.setattr("ml.repository.fork.wheel.build", build)
+    monkeypatch.setattr("ml.repository.forks.wheel.build", build)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
@@ -377,7 +377,7 @@ def test_variables_of_a_hook_are_not_ours(
     release(template, "0.2.0", {"Makefile": THEIRS})
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere/index")
-    monkeypatch.setattr("ml.repository.fork.wheel.build", lambda *words: fork / "none")
+    monkeypatch.setattr("ml.repository.forks.wheel.build", lambda *words: fork / "none")
     with pytest.raises(Refused, match="no-wheel"):
         merged(fork)
 
@@ -499,7 +499,7 @@ def test_what_main_got_meanwhile_is_not_taken_back(
         commit(fork, {"Makefile": OURS}, "somebody else's")
         return result
 
-    monkeypatch.setattr("ml.repository.fork.update.merged", later)
+    monkeypatch.setattr("ml.repository.forks.update.merged", later)
     ask(fork, github)
     assert git(fork, "rev-parse", "template-update/v0.2.0^") == before
 
@@ -672,7 +672,7 @@ def test_a_kill_at_any_moment(pair: tuple[Path, dict[str, bytes]], tmp_path: Pat
     before, chance, ends = contents(fork), random.Random(8), {True: 0, False: 0}
     wheels = tmp_path / wheel_name("0.2.0")
     wheels.write_bytes(wheel("0.2.0"))
-    words = [sys.executable, "-m", "ml.repository.fork.update", f"--wheel={wheels}"]
+    words = [sys.executable, "-m", "ml.repository.forks.update", f"--wheel={wheels}"]
     for number in range(60):
         copy = tmp_path / f"moment{number}"
         shutil.copytree(fork, copy)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Refused
-from ml.repository.fork import wheel
+from ml.repository.forks import wheel
 from tests.conftest import ROOT
 
 GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")

@@ -523,7 +523,7 @@ class AzureEndpoints:
                 if stack
                 else f"no stack declares the endpoint `{name}`",
                 "the endpoint that infra makes, with its identity, diagnostics and alerts",
-                f"{declare}make deploy STACK={stack or 'ENV'}, as infra.yml does after a merge",
+                f"{declare}make deploy ENV={stack or 'ENV'}, as infra.yml does after a merge",
             )
         )
 
@@ -680,7 +680,7 @@ def _changed(endpoint: str, changes: Iterable[str], routes: Routes) -> Refused:
             f"find out who and why; set it back ({back}; a deployment: az ml online-deployment "
             f"update --endpoint-name {endpoint} --name NAME --set FIELD=VALUE) and apply again, or "
             f"begin anew: az ml online-endpoint delete --name {endpoint}, then "
-            f"make deploy STACK={_stack_of(endpoint) or 'ENV'}",
+            f"make deploy ENV={_stack_of(endpoint) or 'ENV'}",
         ),
         exit_code=Exit.RUN_FAILED,
     )

@@ -125,7 +125,7 @@ KNOWN = (
         404,
         "ContainerNotFound",
         "the workspace's storage has no container for what releases note: {message}",
-        "make deploy STACK=ENV makes it",
+        "make deploy ENV=ENV makes it",
     ),
     Known(
         "no-asset",

@@ -33,7 +33,7 @@ def affected(base: Base, as_json: AsJson = False) -> None:
 
     The change is everything since the commit that HEAD and REF share, uncommitted files included.
     """
-    from ml.repository.affected import affected, as_text
+    from ml.repository.affected.projects import affected, as_text
 
     result = affected(repository.root(), base)
     if as_json:
@@ -53,7 +53,7 @@ def comment(
     Of what `make lint`, `smoke`, `preview`, `train` and the tests left in .local/check; what is
     missing is listed, with the command that it comes by.
     """
-    from ml.repository.pull_requests.posting import preview as of
+    from ml.repository.github.pull_requests.posting import preview as of
 
     if not preview:
         found = "`ml comment` posts nothing"
@@ -99,7 +99,7 @@ def train(
 
 
 def _projects(command: str, projects: list[str] | None, base: str) -> Sequence[str]:
-    from ml.repository.affected import affected
+    from ml.repository.affected.projects import affected
 
     if bool(projects) == bool(base):
         expected, hint = "projects, or --base REF", f"for example: ml {command} --base origin/main"

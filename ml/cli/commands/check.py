@@ -38,7 +38,7 @@ def check(
     names of its files are checked too: at its root and of git's own.
     """
     from ml.cli import clusters
-    from ml.repository import layout
+    from ml.repository.forks import layout
     from ml.specs.check.check import survey
 
     form = "json" if as_json else form
@@ -65,7 +65,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
     from ml.release.promotion import gate_check
     from ml.release.selection import weights
     from ml.release.watch import limits
-    from ml.repository import project_metrics
+    from ml.repository.scaffold import project_metrics
     from policies.promotion import floor, gate_settings
 
     def problems_of(read: Callable[[Path], object]) -> Callable[[Path], Sequence[Problem]]:

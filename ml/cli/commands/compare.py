@@ -30,7 +30,7 @@ def compare(
         typer.Option("--format", help="text for people, md for a pull request, json for programs."),
     ] = "text",
     to: Annotated[
-        str | None, typer.Option("--env", "--to", help="Default: that of champion@ENV, else local.")
+        str | None, typer.Option("--env", help="Default: that of champion@ENV, else local.")
     ] = None,
     chart: Annotated[
         Path | None, typer.Option(help="Write the picture of the differences there, as SVG.")

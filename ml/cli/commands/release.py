@@ -332,9 +332,7 @@ def rollback(
 @app.command()
 def status(
     project: Annotated[str | None, typer.Argument(help="One project; else all.")] = None,
-    to: Annotated[
-        str | None, typer.Option("--env", "--to", help="One environment; else all.")
-    ] = None,
+    to: Annotated[str | None, typer.Option("--env", help="One environment; else all.")] = None,
     on: On = None,
     as_json: AsJson = False,
 ) -> None:

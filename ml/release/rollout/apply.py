@@ -103,7 +103,7 @@ class Change:
             line,
             "a version that its canary has not refused",
             f"propose another, or the same again: ml release propose {self.project}; to return to "
-            f"the version before: ml release rollback {self.project} --to {self.environment}",
+            f"the version before: ml release rollback {self.project} --env {self.environment}",
         )
 
     def is_current(self) -> bool:

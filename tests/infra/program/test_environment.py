@@ -821,7 +821,7 @@ def test_a_preview_before_the_registry_lacks_its_accounts(
     monkeypatch.setattr(registry.ml, "get_registry", lambda **names: _absent(names))
     assert registry._accounts(load("dev")) == {}
     monkeypatch.setattr("pulumi.runtime.is_dry_run", lambda: False)
-    with pytest.raises(Refused, match="make deploy STACK=shared"):
+    with pytest.raises(Refused, match="make deploy ENV=shared"):
         registry._accounts(load("dev"))
     assert "mlplat-shared in rg-mlplat-shared does not exist yet" in capsys.readouterr().err
 

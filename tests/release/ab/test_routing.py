@@ -63,7 +63,7 @@ def test_an_experiment_from_start_to_stop(
     )
     code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
     assert code == 0 and "50 % of the keys" in err
-    code, out, _ = ml(capsys, "release", "status", "tiny", "--to", "local")
+    code, out, _ = ml(capsys, "release", "status", "tiny", "--env", "local")
     assert "version 2 has 50 % of the requests, for the experiment wording" in out
     made = experiment.find("wording")
     digests = {"A": made.a.digest, "B": made.b.digest}

@@ -74,7 +74,7 @@ def live(endpoint: str, *, as_released: bool = True) -> Live | None:
             "endpoint-state",
             f"{path} cannot be read: {f'{field}: ' if field else ''}{first['msg']}",
             "the state that a release wrote",
-            f"remove it and apply again: ml release apply PROJECT --to local (endpoint {endpoint})",
+            f"remove it and apply again: ml release apply PROJECT (endpoint {endpoint})",
         )
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
 

@@ -36,7 +36,7 @@ def test_the_registry_of_another_stack_must_be_there(
     del state.resources[settings.registry_id]
     results = said(settings, arm)
     assert wrong(results) == {"asset registry": "error"}
-    assert results["asset registry"].hint == "make deploy STACK=shared"
+    assert results["asset registry"].hint == "make deploy ENV=shared"
     state.resources[settings.registry_id] = {"properties": {"regionDetails": [{"location": "x"}]}}
     assert said(settings, arm)["asset registry"].message == "mlplat-shared is not in westeurope"
     alone = replace(settings, asset_registry=AssetRegistry())

@@ -1,6 +1,6 @@
 """The environments to release, who approved one, and the way back from a version that failed there.
 
-`python -m ml.repository.releases` needs no installed package: a declaration is read as text.
+`python -m ml.repository.github.releases` needs no installed package: a declaration is read as text.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from ml.core import git, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.markdown import block, code, link, table, text
-from ml.repository import stacks
-from ml.repository.github import MAIN, GitHub
-from ml.repository.stacks import deployed
+from ml.repository.affected import stacks
+from ml.repository.affected.stacks import deployed
+from ml.repository.github.api import MAIN, GitHub
 
 FILE = "release.yml"
 DECLARED_MEANWHILE = "declared-meanwhile"

@@ -1,4 +1,6 @@
-"""One issue for each stack, release and model that drifted; `python -m ml.repository.drift_issue`.
+"""One issue for each stack, release and model that drifted.
+
+`python -m ml.repository.github.drift_issue` keeps them.
 
 It is opened when something differs from what is declared or was evaluated, updated while it does,
 and closed when nothing differs any more. It needs no installed package.
@@ -16,7 +18,7 @@ from typing import Any
 
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.markdown import code, table, text
-from ml.repository.github import AUTHOR, GitHub
+from ml.repository.github.api import AUTHOR, GitHub
 
 # Differences that the issue lists.
 MAX_ROWS = 100
@@ -73,9 +75,9 @@ def stack(name: str, differences: Sequence[Mapping[str, Any]]) -> Subject:
         f"Azure differs from what `infra/Pulumi.{name}.yaml` declares.",
         ("resource", "what", "property", "declared", "in Azure"),
         rows,
-        f"make drift STACK={name}",
+        f"make infra-drift ENV={name}",
         "Declare what is in Azure by a pull request, or let the next deployment set it back "
-        f"(`make deploy STACK={name}`). Differences that mean nothing belong in "
+        f"(`make deploy ENV={name}`). Differences that mean nothing belong in "
         "`infra/live/noise.yml`.",
     )
 
@@ -107,7 +109,7 @@ def watched(environment: str, drifts: Sequence[Mapping[str, Any]]) -> Iterator[S
             f"{text(each['words'], 1000)}.",
             ("what", "expected", "found"),
             rows,
-            f"make watch STACK={environment}",
+            f"make release-drift ENV={environment}",
             end,
         )
 
@@ -125,15 +127,13 @@ def read(path: Path, command: str, place: str) -> list[Mapping[str, Any]]:
     except (OSError, ValueError, TypeError):
         pass
     found = f"{path} has no list of differences"
-    raise Refused(
-        Problem("no-drift", found, f"what `{command}` writes", f"{command} STACK={place}")
-    )
+    raise Refused(Problem("no-drift", found, f"what `{command}` writes", f"{command} ENV={place}"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command of the workflow."""
     parser = argparse.ArgumentParser(prog="drift_issue", description=(__doc__ or "").split(";")[0])
-    parser.add_argument("--stack", required=True, help="The stack, or environment.")
+    parser.add_argument("--env", required=True, help="The stack or environment.")
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--differences", type=Path, help="`infra drift --json`.")
     given.add_argument("--watched", type=Path, help="`ml release drift --json`.")
@@ -142,10 +142,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.differences:
             subjects = [
-                stack(options.stack, read(options.differences, "make drift", options.stack))
+                stack(options.env, read(options.differences, "make infra-drift", options.env))
             ]
         else:
-            subjects = [*watched(options.stack, read(options.watched, "make watch", options.stack))]
+            subjects = [
+                *watched(options.env, read(options.watched, "make release-drift", options.env))
+            ]
         github = GitHub.of_workflow()
         for subject in subjects:
             print(post(github, subject, options.author))

@@ -2,7 +2,8 @@
 has the markers of a merge that nobody finished, nor a name that `layout` does not allow, and no
 program has characters that nobody sees.
 
-`python -m ml.repository.links` needs no package: a pull request of documents installs nothing.
+`python -m ml.repository.forks.links` needs no package: a pull request of documents installs
+nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from ml.core import git, repository
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.core.terminal import INVISIBLE, printable
-from ml.repository import layout
+from ml.repository.forks import layout
 
 # What `make update` writes around lines that it could not merge.
 MARKERS = r"^(<<<<<<< before updating|>>>>>>> after updating)"

@@ -23,11 +23,11 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.core.markdown import code, text
 from ml.reports import comment
 from ml.reports.json_values import Value
-from ml.repository.affected import affected, checked
-from ml.repository.github import MAIN, GitHub
-from ml.repository.pull_requests.posting import read_artifacts
-from ml.repository.releases import FILE, declaration, with_entry
-from ml.repository.stacks import deployed
+from ml.repository.affected.projects import affected, checked
+from ml.repository.affected.stacks import deployed
+from ml.repository.github.api import MAIN, GitHub
+from ml.repository.github.pull_requests.posting import read_artifacts
+from ml.repository.github.releases import FILE, declaration, with_entry
 
 # What a promotion and a way back change: they train nothing.
 DECLARATIONS = ("ml/projects/*/release.yml", "ml/projects/*/evidence/*")

@@ -36,9 +36,15 @@ from ml.reports.pull_request import (
     comment_of,
     shown_runs,
 )
-from ml.repository import links
-from ml.repository.affected import BAD_NAME, Affected, affected, is_document, of_pull_request
-from ml.repository.github import MAIN, GitHub
+from ml.repository.affected.projects import (
+    BAD_NAME,
+    Affected,
+    affected,
+    is_document,
+    of_pull_request,
+)
+from ml.repository.forks import links
+from ml.repository.github.api import MAIN, GitHub
 
 CHECK, TRAIN = ".github/workflows/check.yml", ".github/workflows/train.yml"
 AUTHOR = "github-actions[bot]"
@@ -438,7 +444,7 @@ def _publish(github: GitHub, number: int, own: Mapping[int, str], body: str) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m ml.repository.pull_requests.posting`, which needs no installed package."""
+    """`python -m ml.repository.github.pull_requests.posting`, which needs no installed package."""
     parser = argparse.ArgumentParser(prog="posting", description=(__doc__ or "").split(";")[0])
     parser.add_argument("--run", required=True, help="The id of the run.")
     parser.add_argument("--author", default=AUTHOR, help="Whose comment is updated.")

@@ -32,9 +32,9 @@ import yaml
 
 from ml.core import git, repository
 from ml.core.errors import Exit, Place, Problem, Refused
-from ml.repository.fork import wheel
-from ml.repository.fork.init import HEAD_OF_ANSWERS, WHEELS, lock_of, rules
-from ml.repository.fork.merge import (
+from ml.repository.forks import wheel
+from ml.repository.forks.init import HEAD_OF_ANSWERS, WHEELS, lock_of, rules
+from ml.repository.forks.merge import (
     ANSWERS,
     REMOVED,
     Files,
@@ -48,7 +48,7 @@ from ml.repository.fork.merge import (
     tree_of,
     write,
 )
-from ml.repository.github import GitHub
+from ml.repository.github.api import GitHub
 
 BRANCHES = "template-update/"
 CONFLICT, LABELS = "conflict", "labels"

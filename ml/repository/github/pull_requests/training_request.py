@@ -24,8 +24,8 @@ from typing import Any
 from ml.core import files, git, repository, trees
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.terminal import printable
-from ml.repository import layout
-from ml.repository.github import GitHub
+from ml.repository.forks import layout
+from ml.repository.github.api import GitHub
 
 # The first line of a comment, spaces around it aside; a commit may be written as code.
 _COMMAND = re.compile(r"/train(?:[ \t]+(?:`([^`]+)`|(.+)))?")

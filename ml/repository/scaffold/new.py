@@ -18,8 +18,8 @@ from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
 from ml.measures.metrics import QUANTILES
 from ml.measures.tasks import KINDS
-from ml.repository.libraries import LIBRARIES, estimator, objective
-from ml.repository.profile import Choices, Profile, profile
+from ml.repository.scaffold.libraries import LIBRARIES, estimator, objective
+from ml.repository.scaffold.profile import Choices, Profile, profile
 from ml.toolkit.data.datasets import TABLE_TASKS
 from ml.toolkit.data.tables import Column
 

@@ -1,4 +1,7 @@
-"""The stacks to deploy, in order; `python -m ml.repository.stacks` needs no installed package."""
+"""The stacks to deploy, in order.
+
+`python -m ml.repository.affected.stacks` needs no installed package.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from typing import Any
 from ml.core import git, repository
 from ml.core import stacks as files
 from ml.core.errors import Exit, Problem, Refused
-from ml.repository.affected import affected, checked
-from ml.repository.github import MAIN, GitHub
+from ml.repository.affected.projects import affected, checked
+from ml.repository.github.api import MAIN, GitHub
 
 # The job of infra.yml that changes a stack, by which GitHub names each of its matrix.
 DEPLOY = "deploy ({stack})"

@@ -31,8 +31,8 @@ from infra.settings import loader
 from ml.core import git, repository
 from ml.core.azure import PLACEHOLDERS
 from ml.core.errors import Exit, Place, Problem, Refused
-from ml.repository.fork import wheel
-from ml.repository.fork.merge import ANSWERS
+from ml.repository.forks import wheel
+from ml.repository.forks.merge import ANSWERS
 
 HEAD_OF_ANSWERS = (
     "# Written by make init and make update: the template and the version merged last.\n"
@@ -305,7 +305,7 @@ def _shape(root: Path, fork: Fork, name: str) -> str:
     if fork.lock:
         (root / repository.FRAMEWORK_LOCK).write_text(fork.lock)
         for file in OWN:
-            text = (root / "ml/repository/fork" / f"{file}.in").read_text()
+            text = (root / "ml/repository/forks" / f"{file}.in").read_text()
             text = text.replace("NAME", name.partition("/")[2], 1)
             text = text.replace("REPOSITORY", name).replace("TEMPLATE", fork.template)
             (root / file).write_text(text)

@@ -1,11 +1,9 @@
 """What a change touches: projects, stacks, policies, environments, rooms of the framework, tests.
 
-`python -m ml.repository.affected` needs no package besides Python's own: a workflow asks it before
-it installs anything, and YAML is read as words. Imports are followed, and so are the paths and the
-assets (`azureml:NAME:1`) that specs name. A file of which nothing is known is the framework's.
-
-Of a pull request GitHub lists the files, and the rest is read in the tree that it is merged into:
-what a changed file leads to by its new text is reached by the change of that file itself.
+`python -m ml.repository.affected.projects` needs no package besides Python's own: a workflow asks
+it before it installs anything, and YAML is read as words. Imports are followed, and so are the
+paths and the assets (`azureml:NAME:1`) that specs name. A file of which nothing is known is the
+framework's.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from pathlib import Path
 
 from ml.core import git, repository
 from ml.core.errors import Problem, Refused
-from ml.repository.github import GitHub
+from ml.repository.github.api import GitHub
 
 PROJECTS, TESTS, WORKFLOWS = "ml/projects", "tests", ".github"
 ENVIRONMENTS = "ml/environments/"
@@ -575,7 +573,7 @@ def as_outputs(result: Affected) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m ml.repository.affected`, which needs no installed package."""
+    """`python -m ml.repository.affected.projects`, which needs no installed package."""
     parser = argparse.ArgumentParser(prog="affected", description=(__doc__ or "").split("\n")[0])
     compared = parser.add_mutually_exclusive_group(required=True)
     compared.add_argument("--base", help="A revision, such as origin/main.")

@@ -1,6 +1,6 @@
 """`make wheel`: the framework of a commit as one wheel; the same commit gives the same bytes.
 
-It needs setuptools and no other package: `python -m ml.repository.fork.wheel`.
+It needs setuptools and no other package: `python -m ml.repository.forks.wheel`.
 """
 
 from __future__ import annotations

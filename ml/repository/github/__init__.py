@@ -1,0 +1,1 @@
+"""What workflows read from GitHub and write there: issues, pull requests, releases."""
