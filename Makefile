@@ -1,4 +1,5 @@
 # `make` lists the targets. Nothing but Python 3.11 and make has to be on the machine.
+# `##@` begins a group of that list; what `## workflows:` describes, no person needs to type.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -33,7 +34,11 @@ INSTALLED := PYTHONPATH= $(BIN)/python -P $(MODULE)
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@awk -F ':.*## ' '/^##@ / {group = substr($$0, 5)} \
+	/^[a-z-]+:.*## / {line = sprintf("  %-20s %s\n", $$1, $$2)} \
+	/^[a-z-]+:.*## workflows: / {sub("workflows: ", "", line); called = called line; next} \
+	/^[a-z-]+:.*## / {if (group) {print group; group = ""} printf "%s", line} \
+	END {printf "what workflows call\n%s", called}' $(MAKEFILE_LIST)
 
 $(BIN)/uv:
 	$(PYTHON) -P -m venv $(VENV)
@@ -88,6 +93,7 @@ $(VENV)/update.stamp: $(LOCKS)/update.lock | $(BIN)/uv
 	@$(INSTALL) --require-hashes --python $(VENV)/update/bin/python -r $<
 	@touch $@
 
+##@ install
 .PHONY: setup
 setup: $(VENV)/main.stamp ## install what the main job needs
 
@@ -103,6 +109,7 @@ automl: $(VENV)/automl.stamp ## install what AutoML on this machine needs and th
 .PHONY: infra
 infra: $(VENV)/infra.stamp ## install Pulumi's packages, which `infra` needs and the main job does not
 
+##@ this repository
 # Of variables on make's own command line alone: others' NAME may be in the environment.
 INIT := NAME REPOSITORY TEAM OWNER REGION SUBSCRIPTION TENANT KEEP FULL WHEEL TEMPLATE FROM
 given = $(foreach word,$(1),$(if $(filter command%,$(origin $(word))),--$(shell echo $(word) | tr A-Z a-z) "$($(word))"))
@@ -116,9 +123,10 @@ update: $(VENV)/update.stamp ## merge the template's changes into this fork: mak
 	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.update $(call given,TO WHEEL)
 
 .PHONY: update-request
-update-request: $(VENV)/update.stamp ## the same as a pull request of GITHUB_REPOSITORY, with GH_TOKEN
+update-request: $(VENV)/update.stamp ## workflows: the same as a pull request of GITHUB_REPOSITORY, with GH_TOKEN
 	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.update --pull-request
 
+##@ the main job
 # The project of `demo` and `ask`, with what its train.yml is given for a quick first model and for a
 # bad one; these two lines are all that name it: ml/projects/README.md.
 PROJECT := faq_matching
@@ -137,6 +145,7 @@ fraud-demo: automl ## a table with rare positives: AutoML and a sweep, gates, ca
 ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"
 	@$(BIN)/ml invoke $(PROJECT) "$(Q)"
 
+##@ a change
 # The revision that a change is compared with, and where the checks write what the comment shows.
 BASE := origin/main
 RESULTS := .local/check
@@ -179,6 +188,7 @@ affected-tests: setup $(VENV)/dev.stamp | $(RESULTS) ## the tests of what the ch
 	@paths="$$($(AFFECTED) --tests)"; [ -z "$$paths" ] || $(PYTEST) $$paths
 	@echo '[]' > $(RESULTS)/affected-tests.json
 
+##@ Azure
 # Deploys one stack: make deploy ENV=dev. The state and the sign-in are those of the environment:
 # `infra bootstrap`. Pulumi runs the program with this environment's Python. Its update begins with a
 # preview: rules of the whole stack refuse it there, before anything has changed. It reads Azure first:
@@ -198,11 +208,11 @@ deploy: infra ## let Pulumi change a stack, with policies: make deploy ENV=dev
 	@$(call PULUMI,up --yes)
 
 .PHONY: stacks
-stacks: ## the stacks in the order of their deployment; WORKFLOW=infra.yml: those it has not deployed
+stacks: ## workflows: the stacks in the order of their deployment; WORKFLOW=infra.yml: those it has not deployed
 	@$(BARE) ml.repository.affected.stacks $(if $(WORKFLOW),--not-deployed-by "$(WORKFLOW)")
 
 .PHONY: needed
-needed: ## has this run of infra.yml deployed what a stack refers to: make needed ENV=dev
+needed: ## workflows: has this run of infra.yml deployed what a stack refers to: make needed ENV=dev
 	@$(BARE) ml.repository.affected.stacks --needed-by "$(ENV)"
 
 .PHONY: infra-drift
@@ -214,11 +224,11 @@ release-drift: setup | $(RESULTS) ## what serves beside what is declared, and it
 	@$(BIN)/ml release drift --env "$(ENV)" --on azure --since 7d --json > $(RESULTS)/watch.json
 
 .PHONY: release-drift-issue
-release-drift-issue: ## open, update or close the issues about releases and models, after `make release-drift`
+release-drift-issue: ## workflows: open, update or close the issues about releases and models, after `make release-drift`
 	@$(BARE) ml.repository.github.drift_issue --env "$(ENV)" --watched $(RESULTS)/watch.json
 
 .PHONY: infra-drift-issue
-infra-drift-issue: ## open, update or close the issue about a stack, after `make infra-drift`
+infra-drift-issue: ## workflows: open, update or close the issue about a stack, after `make infra-drift`
 	@$(BARE) ml.repository.github.drift_issue --env "$(ENV)" --differences $(RESULTS)/drift.json
 
 # What an environment declares, brought about: make release ENV=dev BY=ana. In a workflow its
@@ -231,19 +241,19 @@ release: setup | $(RESULTS) ## apply every release.yml to an environment on Azur
 	$(BIN)/ml release apply --env "$(ENV)" --on azure --approved-by "$$by" --json > $(RESULTS)/release.json
 
 .PHONY: releases
-releases: ## the environments to release, in order; WORKFLOW=release.yml: what it has not released
+releases: ## workflows: the environments to release, in order; WORKFLOW=release.yml: what it has not released
 	@$(RELEASES) environments $(if $(WORKFLOW),--not-released-by "$(WORKFLOW)")
 
 .PHONY: release-summary
-release-summary: ## what became of each project, after `make release`
+release-summary: ## workflows: what became of each project, after `make release`
 	@$(RELEASES) summary $(RESULTS)/release.json
 
 .PHONY: release-issue
-release-issue: ## open, update or close the issues about versions that were rolled back
+release-issue: ## workflows: open, update or close the issues about versions that were rolled back
 	@$(RELEASES) issue $(RESULTS)/release.json
 
 .PHONY: release-revert
-release-revert: ## open the pull requests that take back what was rolled back
+release-revert: ## workflows: open the pull requests that take back what was rolled back
 	@$(RELEASES) revert $(RESULTS)/release.json
 
 # ON: this machine or Azure; ENV: the environment whose champion is the one to beat; TREE: the files.
@@ -262,15 +272,15 @@ PROMOTIONS := $(BARE) ml.repository.github.pull_requests.promotions
 PROMOTION := $(RESULTS)/promotion.json
 
 .PHONY: merged-projects
-merged-projects: ## the projects to train again; WORKFLOW=merge.yml: for what it has not trained yet
+merged-projects: ## workflows: the projects to train again; WORKFLOW=merge.yml: for what it has not trained yet
 	@$(PROMOTIONS) projects $(if $(WORKFLOW),--not-trained-by "$(WORKFLOW)")
 
 .PHONY: trained
-trained: | $(RESULTS) ## what `make train NAME=P` left in another job of this workflow run: make trained NAME=P
+trained: | $(RESULTS) ## workflows: what `make train NAME=P` left in another job of this workflow run: make trained NAME=P
 	@$(PROMOTIONS) trained --project "$(NAME)" --save $(RESULTS)/train.json
 
 .PHONY: evidence
-evidence: setup | $(RESULTS) ## register what `make train NAME=P` trained and collect the evidence: make evidence NAME=P
+evidence: setup | $(RESULTS) ## workflows: register what `make train NAME=P` trained and collect the evidence: make evidence NAME=P
 	@$(BIN)/ml release collect "$(NAME)" --env "$(ENV)" --on "$(ON)" --trained $(RESULTS)/train.json --save $(RESULTS)
 
 .PHONY: promote
@@ -279,25 +289,26 @@ promote: setup | $(RESULTS) ## ask the gates: make promote NAME=P ATTESTATION=FI
 	@$(BIN)/ml release propose "$$NAME" --env "$(ENV)" --on "$(ON)" $(if $(ATTESTATION),--attestation "$(ATTESTATION)" --trained $(RESULTS)/train.json) --save $(PROMOTION) || [ $$? = 3 ]
 
 .PHONY: train-summary
-train-summary: ## candidate against champion, after `make train`
+train-summary: ## workflows: candidate against champion, after `make train`
 	@$(PROMOTIONS) summary $(RESULTS)/train.json
 
 .PHONY: promotion-summary
-promotion-summary: ## what the gates decided, after `make promote`
+promotion-summary: ## workflows: what the gates decided, after `make promote`
 	@$(PROMOTIONS) summary $(PROMOTION)
 
 .PHONY: promotion-request
-promotion-request: ## open the pull requests of a run's promotions: NAMES=P, or a JSON list
+promotion-request: ## workflows: open the pull requests of a run's promotions: NAMES=P, or a JSON list
 	@$(PROMOTIONS) open --projects "$$NAMES"
 
 .PHONY: train-request
-train-request: | $(RESULTS) ## which commit the comment `/train` of a workflow's event asks for
+train-request: | $(RESULTS) ## workflows: which commit the comment `/train` of a workflow's event asks for
 	@$(BARE) ml.repository.github.pull_requests.training_request ask --save $(RESULTS)/request.json
 
 .PHONY: pull-request
-pull-request: ## the files of a pull request's commit as data: make pull-request PULL=12 COMMIT=SHA
+pull-request: ## workflows: the files of a pull request's commit as data: make pull-request PULL=12 COMMIT=SHA
 	@$(BARE) ml.repository.github.pull_requests.training_request fetch --pull "$(PULL)" --commit "$(COMMIT)" --to .local/pull-request
 
+##@ packages
 # osv.dev's export of what is known about packages of PyPI; it signs nothing.
 ADVISORIES := https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip
 .PHONY: advisories
@@ -307,7 +318,7 @@ advisories: | $(RESULTS) ## today's advisories, for MLOPS_ADVISORIES=.local/chec
 LOCKED := $(INSTALLED) policies.supply_chain.locks
 
 .PHONY: sbom
-sbom: setup | $(RESULTS) ## a bill of materials of every lock (CycloneDX), .local/check/sbom.json
+sbom: setup | $(RESULTS) ## workflows: a bill of materials of every lock (CycloneDX), .local/check/sbom.json
 	@$(LOCKED) $(MAIN_LOCK) $(LOCKS)/*.lock requirements/uv.lock > $(RESULTS)/sbom.json
 
 .PHONY: vulnerabilities
@@ -315,7 +326,7 @@ vulnerabilities: setup ## what is known about the locked packages, after `make a
 	@$(LOCKED) --advisories $(RESULTS)/advisories.zip $(MAIN_LOCK) $(LOCKS)/*.lock requirements/uv.lock
 
 .PHONY: comment
-comment: ## post the comment about a run of check.yml or train.yml: make comment RUN=ID
+comment: ## workflows: post the comment about a run of check.yml or train.yml: make comment RUN=ID
 	@$(BARE) ml.repository.github.pull_requests.posting --run "$(RUN)"
 
 $(RESULTS):
@@ -341,6 +352,7 @@ else
 include framework.mk
 endif
 
+##@ tests and order
 .PHONY: test
 test: lint $(TESTED) ## lint, then every test: make test ARGS="tests/specs -k overrides"
 	@rm -f $(RESULTS)/test.json

@@ -28,6 +28,7 @@ $(VENV)/peers.stamp: requirements/peers.lock requirements/torch.txt | $(BIN)/uv
 	@$(INSTALL) --python $(VENV)/peers/bin/python $(if $(PIP_FIND_LINKS),,--torch-backend cpu) -r requirements/torch.txt
 	@touch $@
 
+##@ the framework
 .PHONY: azure-standin
 azure-standin: setup $(VENV)/azurite.stamp ## a stand-in for Azure ML, to try --on azure without a subscription
 	@$(INSTALLED) tests.stand_ins.azure --home .local/azure-standin
@@ -37,7 +38,7 @@ wheel: $(VENV)/update.stamp ## the framework of the commit as one wheel, in dist
 	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.wheel
 
 .PHONY: publish-wheel
-publish-wheel: ## attach the wheel to the release of its tag: make publish-wheel TAG=v1.2.3
+publish-wheel: ## workflows: attach the wheel to the release of its tag: make publish-wheel TAG=v1.2.3
 	@gh release view "$$TAG" >/dev/null 2>&1 || gh release create "$$TAG" --verify-tag --title "$$TAG" --notes "For thin forks: make update"
 	@gh release upload "$$TAG" "dist/azureml_gitops_starter-$${TAG#v}-py3-none-any.whl" --clobber
 
