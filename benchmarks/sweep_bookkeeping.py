@@ -114,7 +114,7 @@ def home() -> Iterator[Path]:
 def plan(algorithm: str, trials: int) -> Any:
     """A sweep over ten parameters, with a policy that looks at every value."""
     from ml.core.errors import Place
-    from ml.specs.plan.plan import CommandPlan, Dimension, EarlyTermination, Environment, SweepPlan
+    from ml.specs.plan.plans import CommandPlan, Dimension, EarlyTermination, Environment, SweepPlan
 
     here = Place(*PLACE)
     numbers = {f"f{n}": Dimension(f"f{n}", "uniform", (0.0, 1.0), here) for n in range(6)}

@@ -48,7 +48,7 @@ class Resource:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Breach:
     """A policy's message about a resource; only a `mandatory` one stops an update."""
 
     policy: str
@@ -64,7 +64,7 @@ class Capture:
     stack: str
     resources: tuple[Resource, ...]
     outputs: Mapping[str, Any]
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Breach, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property

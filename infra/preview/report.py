@@ -19,9 +19,9 @@ from infra.cost.estimate import EXCLUDED, Estimate, as_json, estimate, price_not
 from infra.cost.prices import read
 from infra.preview import sdk_types
 from infra.preview.capture import (
+    Breach,
     Capture,
     Change,
-    Finding,
     Property,
     Resource,
     changes,
@@ -93,12 +93,12 @@ class Report:
         return (*imported, *self.immutable)
 
     @property
-    def refused(self) -> tuple[Finding, ...]:
+    def refused(self) -> tuple[Breach, ...]:
         """Findings of mandatory policies."""
         return tuple(finding for finding in self.capture.findings if finding.mandatory)
 
     @property
-    def advised(self) -> tuple[Finding, ...]:
+    def advised(self) -> tuple[Breach, ...]:
         """Findings that are advice here, or waived."""
         return tuple(finding for finding in self.capture.findings if not finding.mandatory)
 

@@ -32,7 +32,7 @@ from pulumi.runtime.proto import (
 )
 
 from infra.preview import sdk_types
-from infra.preview.capture import REFERENCE, Capture, Finding, Resource
+from infra.preview.capture import REFERENCE, Breach, Capture, Resource
 from infra.preview.engine import Ask, Engine
 from infra.settings import loader
 from ml.core.errors import Place, Problem, Refused
@@ -71,7 +71,7 @@ class Runner:
         `config` is what Pulumi would hand to it beside the stack file, as `-c` does. `bare` runs it
         without the shortcut that `launch` describes.
         """
-        findings: list[Finding] = []
+        findings: list[Breach] = []
 
         def analyze(resource: Resource) -> None:
             if policies:
@@ -214,7 +214,7 @@ class Analyzer:
             level.enforcementLevel = policy.enforcementLevel
         self._stub.Configure(configuration)
 
-    def resource(self, resource: Resource) -> list[Finding]:
+    def resource(self, resource: Resource) -> list[Breach]:
         """Findings of the policies of single resources."""
         request = analyzer_pb2.AnalyzeRequest(
             type=resource.type,
@@ -228,7 +228,7 @@ class Analyzer:
         )
         return self._findings(self._stub.Analyze(request).diagnostics, resource.urn)
 
-    def stack(self, capture: Capture) -> list[Finding]:
+    def stack(self, capture: Capture) -> list[Breach]:
         """Findings of the policies of a whole stack."""
         request = analyzer_pb2.AnalyzeStackRequest()
         for resource in capture.resources:
@@ -245,10 +245,10 @@ class Analyzer:
                 message.propertyDependencies[key].urns.extend(urns)
         return self._findings(self._stub.AnalyzeStack(request).diagnostics, "")
 
-    def _findings(self, diagnostics: Iterable[Any], urn: str) -> list[Finding]:
+    def _findings(self, diagnostics: Iterable[Any], urn: str) -> list[Breach]:
         # CrossGuard puts the policy's description before its message.
         return [
-            Finding(
+            Breach(
                 diagnostic.policyName,
                 diagnostic.enforcementLevel == analyzer_pb2.MANDATORY,
                 diagnostic.urn or urn,

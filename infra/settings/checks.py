@@ -52,7 +52,7 @@ Keys = tuple[Key, ...]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Fault:
     """One problem; `keys` lead from `config` to the setting to change."""
 
     code: str
@@ -62,7 +62,7 @@ class Finding:
     keys: Keys = ()
 
 
-Findings = Iterator[Finding]
+Findings = Iterator[Fault]
 
 
 def problems(settings: Settings, document: Document) -> Iterator[Problem]:
@@ -78,7 +78,7 @@ def _environment(settings: Settings) -> Findings:
     name = settings.environment
     if not (name.isascii() and name.isalnum() and name.islower() and len(name) <= 7):
         expected = "at most 7 lower-case letters and digits: it is a part of every name"
-        yield Finding("stack-name", f"the stack is called `{name}`", expected, "rename the file")
+        yield Fault("stack-name", f"the stack is called `{name}`", expected, "rename the file")
 
 
 def _region(settings: Settings) -> Findings:
@@ -86,7 +86,7 @@ def _region(settings: Settings) -> Findings:
     if region not in REGIONS:
         near = difflib.get_close_matches(region, sorted(REGIONS), 1)
         hint = f"did you mean `{near[0]}`? " if near else ""
-        yield Finding(
+        yield Fault(
             "unknown-region",
             f"`{region}` is not a region of Azure's public cloud",
             "a region, as `az account list-locations` names it",
@@ -111,11 +111,11 @@ def _region(settings: Settings) -> Findings:
         if region in NO_ZONES and needs_zones:
             message = f"`{region}` has no availability zones: `platform:{setting}` is {value}"
             hint = f"set `platform:{setting}: {instead}`, or choose another region"
-            yield Finding("no-zones", message, "a region with zones", hint, keys)
+            yield Fault("no-zones", message, "a region with zones", hint, keys)
     if region in NO_PAIR and "G" in copies:
         message = f"`{region}` has no paired region: `platform:storage.redundancy` is {copies}"
         hint = "set `platform:storage.redundancy: ZRS`, or choose another region"
-        yield Finding("no-pair", message, "a region with a pair", hint, keys)
+        yield Fault("no-pair", message, "a region with a pair", hint, keys)
 
 
 def _sizes(settings: Settings) -> Findings:
@@ -125,7 +125,7 @@ def _sizes(settings: Settings) -> Findings:
             sizes = "both `preset` and `size`" if cluster.size else "neither `preset` nor `size`"
             expected = "one of the two; presets: " + ", ".join(PRESETS)
             hint = "delete one" if cluster.size else "add `preset: cpu`"
-            yield Finding("one-size", f"`{cluster.name}` has {sizes}", expected, hint, keys)
+            yield Fault("one-size", f"`{cluster.name}` has {sizes}", expected, hint, keys)
         elif cluster.size:
             yield from _size(cluster.size, (*keys, "size"))
     for index, workstation in enumerate(settings.workstations):
@@ -135,20 +135,20 @@ def _sizes(settings: Settings) -> Findings:
     if builder in SIZES and SIZES[builder].gpus:
         message = f"`{builder}` has {SIZES[builder].gpus} GPUs; building an image uses none"
         hint = f"use {PRESETS['cpu']}"
-        yield Finding("builder-with-gpu", message, "a size without a GPU", hint, keys)
+        yield Fault("builder-with-gpu", message, "a size without a GPU", hint, keys)
 
 
 def _size(size: str, keys: Keys) -> Findings:
     if retirement := retired(size, date.today()):
         message = f"`{size}`: the {retirement.family} series was retired on {retirement.day}"
         hint = f"use {retirement.instead}"
-        yield Finding("retired-size", message, "a size that Azure still offers", hint, keys)
+        yield Fault("retired-size", message, "a size that Azure still offers", hint, keys)
     elif size not in SIZES:
         folded = {name.lower().removeprefix("standard_"): name for name in SIZES}
         near = difflib.get_close_matches(size.lower().removeprefix("standard_"), folded, 1, 0.8)
         hint = f"did you mean `{folded[near[0]]}`? " if near else ""
         hint += "add a missing size to infra/settings/azure.py, with its price"
-        yield Finding("unknown-size", f"`{size}` is not a known size", ", ".join(SIZES), hint, keys)
+        yield Fault("unknown-size", f"`{size}` is not a known size", ", ".join(SIZES), hint, keys)
 
 
 def _nodes(settings: Settings) -> Findings:
@@ -158,22 +158,22 @@ def _nodes(settings: Settings) -> Findings:
         if size and cluster.priority == "spot" and not size.low_priority:
             message = f"`{cluster.name}`: Azure ML has no low-priority nodes of {cluster.vm_size}"
             hint = "delete it, or choose another size"
-            yield Finding("no-spot", message, "`priority: dedicated`", hint, (*keys, "priority"))
+            yield Fault("no-spot", message, "`priority: dedicated`", hint, (*keys, "priority"))
         if cluster.min_nodes > cluster.max_nodes:
             message = f"`{cluster.name}`: min_nodes {cluster.min_nodes} > max_nodes"
             expected = f"at most {cluster.max_nodes}"
             hint = "with 0 it scales to zero"
-            yield Finding("nodes", message, expected, hint, (*keys, "min_nodes"))
+            yield Fault("nodes", message, expected, hint, (*keys, "min_nodes"))
         if cluster.usage.nodes > cluster.max_nodes:
             message = f"`{cluster.name}`: a typical job uses {cluster.usage.nodes} nodes"
             expected = f"at most max_nodes, {cluster.max_nodes}"
             hint = "`usage` only serves the cost estimate"
-            yield Finding("nodes", message, expected, hint, (*keys, "usage", "nodes"))
+            yield Fault("nodes", message, expected, hint, (*keys, "usage", "nodes"))
         if size and size.infiniband and cluster.max_nodes > MAX_INFINIBAND_NODES:
             message = f"`{cluster.name}`: {cluster.max_nodes} nodes with InfiniBand"
             expected = f"at most {MAX_INFINIBAND_NODES}"
             hint = "add a second cluster; a job runs on one of them"
-            yield Finding("nodes", message, expected, hint, (*keys, "max_nodes"))
+            yield Fault("nodes", message, expected, hint, (*keys, "max_nodes"))
 
 
 def _names(settings: Settings) -> Findings:
@@ -188,20 +188,20 @@ def _names(settings: Settings) -> Findings:
     for keys, name in computes:
         if name == BUILDER:
             message = f"`{BUILDER}` is the name of the cluster that builds images"
-            yield Finding("same-name", message, "another name", "rename it", keys)
+            yield Fault("same-name", message, "another name", "rename it", keys)
     for keys, name in endpoints:
         in_azure = settings.names.regional(name)
         if len(in_azure) > MAX_ENDPOINT_NAME:
             message = f"the endpoint would be called `{in_azure}`: {len(in_azure)} characters"
             expected = f"at most {MAX_ENDPOINT_NAME}, with the environment and the unique suffix"
             hint = f"shorten `{name}` by {len(in_azure) - MAX_ENDPOINT_NAME}"
-            yield Finding("endpoint-name", message, expected, hint, keys)
+            yield Fault("endpoint-name", message, expected, hint, keys)
     containers = _listed(settings.storage.containers, STORAGE, "containers")
     yield from _repeated(containers)
     for keys, container in containers:
         if container in DEFAULT_DATASTORES:
             message = f"every workspace already has a datastore `{container}`"
-            yield Finding("same-name", message, "another name", "rename it", keys)
+            yield Fault("same-name", message, "another name", "rename it", keys)
 
 
 def _listed(names: Sequence[str], *above: Key, field: str = "") -> list[tuple[Keys, str]]:
@@ -216,7 +216,7 @@ def _repeated(names: Sequence[tuple[Keys, str]]) -> Findings:
     for keys, name in names:
         if name in earlier:
             message = f"`{name}` appears twice"
-            yield Finding("same-name", message, "distinct names", "rename or delete one", keys)
+            yield Fault("same-name", message, "distinct names", "rename or delete one", keys)
         earlier.add(name)
 
 
@@ -224,18 +224,18 @@ def _asset_registry(settings: Settings) -> Findings:
     registry, key = settings.asset_registry, "platform:asset_registry"
     missing, no_effect = "missing-field", "no-effect"
     if registry.mode != "none" and not registry.name:
-        yield Finding(missing, f"no `name` in `{key}`", "its name", "add `name:`", (key,))
+        yield Fault(missing, f"no `name` in `{key}`", "its name", "add `name:`", (key,))
     if registry.mode == "use" and bool(registry.stack) == bool(registry.resource_group):
         both = "both `stack` and" if registry.stack else "neither `stack` nor"
         message = f"{both} `resource_group` in `{key}`"
         hint = (
             "`stack: shared` names the stack that creates it, `resource_group` one made elsewhere"
         )
-        yield Finding(missing, message, "one of the two", hint, (key,))
+        yield Fault(missing, message, "one of the two", hint, (key,))
     if registry.mode == "none" and registry.name:
         message = f"a `name` in `{key}` with `mode: none`"
         hint = "add `mode: use` or `mode: create`, or delete it"
-        yield Finding(no_effect, message, "no name", hint, (key, "name"))
+        yield Fault(no_effect, message, "no name", hint, (key, "name"))
     for field, mode in (
         *(("stack", "use"), ("resource_group", "use"), ("subscription", "use")),
         ("regions", "create"),
@@ -243,7 +243,7 @@ def _asset_registry(settings: Settings) -> Findings:
         if registry.mode != mode and getattr(registry, field):
             message = f"a `{field}` in `{key}` with `mode: {registry.mode}`"
             hint = f"delete it, or set `mode: {mode}`: a new registry is where its own stack is"
-            yield Finding(no_effect, message, f"no {field}", hint, (key, field))
+            yield Fault(no_effect, message, f"no {field}", hint, (key, field))
 
 
 def _registry_alone(settings: Settings) -> Findings:
@@ -265,7 +265,7 @@ def _registry_alone(settings: Settings) -> Findings:
             message = f"`platform:{field}` beside `platform:asset_registry` with `mode: create`"
             expected = "the registry alone: environments use it from stacks of their own"
             hint = "move the registry to Pulumi.shared.yaml, and set `mode: use`, `stack: shared`"
-            yield Finding("registry-alone", message, expected, hint, (f"platform:{field}",))
+            yield Fault("registry-alone", message, expected, hint, (f"platform:{field}",))
 
 
 def _storage(settings: Settings) -> Findings:
@@ -274,18 +274,18 @@ def _storage(settings: Settings) -> Findings:
         message = f"`{STORAGE}.nfs_share_gib` is {storage.nfs_share_gib}"
         hint = "a premium share is billed for at least 100 GiB"
         keys: Keys = (STORAGE, "nfs_share_gib")
-        yield Finding("wrong-value", message, "0, or 100 or more", hint, keys)
+        yield Fault("wrong-value", message, "0, or 100 or more", hint, keys)
     # `infra sas` issues a SAS for one path of one container, and there is one secret.
     if storage.datastores == "sas" and len(storage.containers) > 1:
         message = f"`datastores: sas` with {len(storage.containers)} containers"
         expected = "one container: a SAS covers a path of one"
         hint = "keep one in `containers`, or set `datastores: identity`"
-        yield Finding("one-container", message, expected, hint, (STORAGE, "datastores"))
+        yield Fault("one-container", message, expected, hint, (STORAGE, "datastores"))
     if 0 < storage.delete_after_days <= storage.cool_after_days:
         days = f"{storage.delete_after_days} days, cool after {storage.cool_after_days}"
         expected = f"more than cool_after_days, {storage.cool_after_days}, or 0"
         keys = (STORAGE, "delete_after_days")
-        yield Finding("lifecycle", f"deleted after {days}", expected, "0 never deletes", keys)
+        yield Fault("lifecycle", f"deleted after {days}", expected, "0 never deletes", keys)
 
 
 def _workstations(settings: Settings) -> Findings:
@@ -295,15 +295,15 @@ def _workstations(settings: Settings) -> Findings:
         if vm and not machine.ssh_key:
             message = f"`{machine.name}` has no `ssh_key`"
             hint = "add the public key of its administrator; passwords are off"
-            yield Finding("missing-field", message, "a public key", hint, keys)
+            yield Fault("missing-field", message, "a public key", hint, keys)
         if not vm and machine.ssh_key:
             message = f"`{machine.name}` is a compute instance, which does not accept SSH"
             hint = "delete it, or set `kind: data-science-vm`"
-            yield Finding("no-effect", message, "no ssh_key", hint, (*keys, "ssh_key"))
+            yield Fault("no-effect", message, "no ssh_key", hint, (*keys, "ssh_key"))
         if vm and machine.idle_minutes != IDLE_MINUTES:
             message = f"`{machine.name}` is a VM, which runs until its user stops it"
             hint = "delete it, or set `kind: compute-instance`"
-            yield Finding("no-effect", message, "no idle_minutes", hint, (*keys, "idle_minutes"))
+            yield Fault("no-effect", message, "no idle_minutes", hint, (*keys, "idle_minutes"))
 
 
 def _address_space(settings: Settings) -> Findings:
@@ -316,16 +316,16 @@ def _address_space(settings: Settings) -> Findings:
         if "host bits" in str(error):
             meant = ipaddress.IPv4Network(settings.network.address_space, strict=False)
             hint = f"did you mean `{meant}`?"
-        yield Finding("wrong-value", f"{message}: {error}", expected, hint, ADDRESS_SPACE)
+        yield Fault("wrong-value", f"{message}: {error}", expected, hint, ADDRESS_SPACE)
         return
     private = any(space.subnet_of(range_) for range_ in _PRIVATE)
     if not 16 <= space.prefixlen <= 24 or not private:
         hint = "ask the owner of the network plan"
-        yield Finding("wrong-value", message, expected, hint, ADDRESS_SPACE)
+        yield Fault("wrong-value", message, expected, hint, ADDRESS_SPACE)
     elif space.overlaps(_DOCKER):
         expected = f"no overlap with {_DOCKER}: nodes use it for Docker"
         hint = "choose another range, such as 172.18.0.0/16"
-        yield Finding("wrong-value", message, expected, hint, ADDRESS_SPACE)
+        yield Fault("wrong-value", message, expected, hint, ADDRESS_SPACE)
     if settings.network.isolation != "own":
         return
     # A node needs an address, or a cluster stays smaller than declared (how-to-secure-training-
@@ -337,7 +337,7 @@ def _address_space(settings: Settings) -> Findings:
         message = f"`{space}` leaves {room} addresses to compute, which has up to {needed} nodes"
         expected = f"{needed} addresses: a quarter of the range, less {_RESERVED}"
         hint = "choose a wider range (a smaller number after the /), or fewer nodes"
-        yield Finding("too-few-addresses", message, expected, hint, ADDRESS_SPACE)
+        yield Fault("too-few-addresses", message, expected, hint, ADDRESS_SPACE)
 
 
 def _network_options(settings: Settings) -> Findings:
@@ -359,18 +359,18 @@ def _network_options(settings: Settings) -> Findings:
             if present:
                 expected, hint = "`platform:exposure: private`", "set that, or delete the option"
                 message = f"{option} with `exposure: starter`"
-                yield Finding("needs-network", message, expected, hint, keys)
+                yield Fault("needs-network", message, expected, hint, keys)
     # how-to-managed-network, "Limitations"
     elif network.isolation == "managed" and network.service_endpoints:
         message = "service endpoints with `isolation: managed`"
         expected = "`isolation: own`: a managed network has only private endpoints"
         hint = "set `isolation: own`, or delete service_endpoints: private endpoints exist anyway"
-        yield Finding("needs-own-network", message, expected, hint, (NETWORK, "service_endpoints"))
+        yield Fault("needs-own-network", message, expected, hint, (NETWORK, "service_endpoints"))
     elif network.isolation == "own" and hosts:
         message = "`allowed_hosts` with `isolation: own`, where they restrict nothing"
         hint = "delete them: the routes and the firewall of our own network decide"
         keys = (NETWORK, "allowed_hosts")
-        yield Finding("needs-managed-network", message, "`isolation: managed`", hint, keys)
+        yield Fault("needs-managed-network", message, "`isolation: managed`", hint, keys)
 
 
 CHECKS: tuple[Callable[[Settings], Findings], ...] = (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ml.core.errors import Place, Problem
 from ml.core.imports import ROOT
 from ml.specs.plan.automl import snake
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     AutoMLPlan,
     CommandPlan,
     Dimension,

@@ -18,7 +18,7 @@ from ml.backends.runs import Run, RunStore, Watch, unwatched
 from ml.backends.storage import Storage
 from ml.core.errors import Problem
 from ml.specs.check.clusters import Bounds
-from ml.specs.plan.plan import PipelinePlan, Plan, SweepPlan
+from ml.specs.plan.plans import PipelinePlan, Plan, SweepPlan
 
 if TYPE_CHECKING:
     from ml.backends.deployments import Launch

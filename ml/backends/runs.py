@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from ml.core import home
 from ml.core.errors import Problem, Refused
-from ml.specs.plan.plan import Sample, Value
+from ml.specs.plan.plans import Sample, Value
 
 Kind = Literal[
     "started",

@@ -22,7 +22,7 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 from ml.core import faults, home, trees
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.repository import shown
-from ml.specs.plan.plan import AutoMLPlan, PipelinePlan, Plan, SweepPlan, commands
+from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, Plan, SweepPlan, commands
 
 # A file name that no pattern spells: it stands for any file of a folder.
 _ANY = "\x00"

@@ -26,7 +26,7 @@ from ml.core.errors import Exit, Place, Problem, Refused, errors
 from ml.specs.check.rules.security import TIMEOUT, deployment_faults, environment_faults
 from ml.specs.parts import Part
 from ml.specs.plan.bindings import Bindings
-from ml.specs.plan.plan import Environment
+from ml.specs.plan.plans import Environment
 from ml.specs.sdk.load import Spec, load
 from policies.promotion import gate_settings
 from policies.supply_chain.serving_code import Code

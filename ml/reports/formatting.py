@@ -8,7 +8,7 @@ from datetime import datetime
 
 from ml.core.errors import Problem
 from ml.specs.check.secret_patterns import secret_in
-from ml.specs.plan.plan import Value
+from ml.specs.plan.plans import Value
 
 # Significant digits: enough to tell two trials apart. The full number is in the tooltip.
 DIGITS = 4

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ml.release.ab.records import Records
     from ml.release.ab.verdict import Verdict
     from ml.release.comparison import Comparison
-    from ml.release.watch.drift import Finding
+    from ml.release.watch.drift import Shift
     from ml.release.watch.report import Report as WatchReport
     from ml.reports.facts import Facts
     from ml.reports.figures import Figure
@@ -159,7 +159,7 @@ def watch_page(report: WatchReport) -> str:
     )
 
 
-def _size_chart(finding: Finding) -> Markup:
+def _size_chart(finding: Shift) -> Markup:
     """The size of a difference, in multiples of its limit and at most three of them."""
     from ml.reports.charts.intervals import intervals
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ml.backends.runs import Curve, Run, RunStore, TrackingUnavailable
 from ml.reports.formatting import count, headline, number, redact, redact_text
-from ml.specs.plan.plan import Sample, Value
+from ml.specs.plan.plans import Sample, Value
 from ml.sweeps.objective import Goal, best, score
 
 Outcome = Literal["completed", "stopped", "unranked", "failed", "canceled", "running"]

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ml.specs.plan.plan import EarlyTermination
+from ml.specs.plan.plans import EarlyTermination
 from ml.sweeps.objective import Goal, is_better
 
 

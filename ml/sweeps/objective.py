@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from ml.specs.plan.plan import Ending
+from ml.specs.plan.plans import Ending
 
 Goal = Literal["maximize", "minimize"]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from ml.core.errors import Problem, Refused
-from ml.specs.plan.plan import Constraint, Sample, SweepPlan
+from ml.specs.plan.plans import Constraint, Sample, SweepPlan
 from ml.specs.search import constraints, distributions
 from ml.specs.search.constraints import Expression, Unclear
 from ml.specs.search.distributions import FixedValue

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ml.core.errors import Problem, Refused
-from ml.specs.plan.plan import Dimension, SweepPlan
+from ml.specs.plan.plans import Dimension, SweepPlan
 from ml.specs.search import distributions
 from ml.specs.search.distributions import FixedValue, Space, Variable, dimensions
 

@@ -12,7 +12,7 @@ import pytest
 
 from ml.automl import trial
 from ml.specs.plan import planning
-from ml.specs.plan.plan import AutoMLPlan
+from ml.specs.plan.plans import AutoMLPlan
 from ml.specs.sdk import load
 
 SPEC = """\

@@ -14,7 +14,7 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.core import home as homes
 from ml.reports import explanation
 from ml.reports.leaderboard import leaderboard
-from ml.specs.plan.plan import AutoMLPlan
+from ml.specs.plan.plans import AutoMLPlan
 from tests.automl.conftest import people, write
 from tests.backends.executors import begin, go_on, kill, only, settled, start
 

@@ -11,7 +11,7 @@ import pytest
 from ml.automl import lowering
 from ml.automl.families import of_task
 from ml.backends.local.backend import LocalBackend
-from ml.specs.plan.plan import AutoMLPlan, SweepPlan, sweeps
+from ml.specs.plan.plans import AutoMLPlan, SweepPlan, sweeps
 
 Plans = Callable[..., AutoMLPlan]
 

@@ -11,7 +11,7 @@ import pytest
 from ml.backends.azure.workspace import configured
 from ml.backends.local.serving import endpoint
 from ml.core.errors import Place
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     CommandPlan,
     Dimension,
     Environment,

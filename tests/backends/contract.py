@@ -27,7 +27,7 @@ from ml.release.ab.verdict import verdict
 from ml.release.canary import canary
 from ml.serving.scoring.manifest import folder_digest
 from ml.specs.plan import planning
-from ml.specs.plan.plan import Distribution, EarlyTermination
+from ml.specs.plan.plans import Distribution, EarlyTermination
 from ml.specs.sdk import load
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.deployments import QUICK, SAMPLES, released

@@ -20,7 +20,7 @@ from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import records
 from ml.backends.runs import Run
 from ml.core import home
-from ml.specs.plan.plan import Plan
+from ml.specs.plan.plans import Plan
 
 _FORK = multiprocessing.get_context("fork")
 # What changes something outside of the process: files, and every statement of the store.

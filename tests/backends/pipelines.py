@@ -9,8 +9,8 @@ import pytest
 
 from ml.backends.local.backend import LocalBackend
 from ml.backends.runs import Run, Watch, unwatched
-from ml.specs.plan.plan import PipelinePlan
 from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import PipelinePlan
 from ml.specs.sdk.load import load
 
 RunPipeline = Callable[..., Run]

@@ -9,7 +9,7 @@ from pathlib import Path
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.store import LocalRuns
 from ml.core.errors import Place, Refused
-from ml.specs.plan.plan import CommandPlan, Environment, OutputPlan
+from ml.specs.plan.plans import CommandPlan, Environment, OutputPlan
 
 
 def main(home: str, code: str) -> None:

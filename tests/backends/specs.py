@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ml.specs.plan.plan import CommandPlan, Dimension, Plan, SweepPlan
+from ml.specs.plan.plans import CommandPlan, Dimension, Plan, SweepPlan
 from ml.specs.sdk import load
 
 _SCHEMA = "https://azuremlschemas.azureedge.net/latest/{}Job.schema.json"

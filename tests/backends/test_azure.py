@@ -23,7 +23,7 @@ from ml.backends.base import Options
 from ml.backends.runs import Filter
 from ml.core.errors import Exit, Refused
 from ml.specs.plan import planning
-from ml.specs.plan.plan import Plan
+from ml.specs.plan.plans import Plan
 from ml.specs.sdk import load
 from tests.conftest import ROOT
 from tests.stand_ins.azure import bodies

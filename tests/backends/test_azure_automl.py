@@ -13,7 +13,7 @@ from ml.backends.local.backend import LocalBackend
 from ml.backends.runs import Event, Run
 from ml.reports.facts import gather
 from ml.specs.plan import planning
-from ml.specs.plan.plan import AutoMLPlan, Plan
+from ml.specs.plan.plans import AutoMLPlan, Plan
 from ml.specs.sdk import load
 from tests.stand_ins.azure.running import StandIn
 

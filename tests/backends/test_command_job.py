@@ -19,7 +19,7 @@ from ml.backends.local.runs import records
 from ml.core.errors import Place, Refused
 from ml.core.home import tracking_uri
 from ml.reports.pages import report
-from ml.specs.plan.plan import Asset, InputPlan
+from ml.specs.plan.plans import Asset, InputPlan
 from tests.backends.conftest import Plans
 from tests.release.test_commands import ml
 

@@ -20,7 +20,7 @@ from ml.core.errors import Exit, Place, Refused
 from ml.core.home import tracking_uri
 from ml.release.ab import records, routing
 from ml.release.ab.experiment import Experiment
-from ml.specs.plan.plan import Asset, Distribution, InputPlan, OutputPlan, Plan
+from ml.specs.plan.plans import Asset, Distribution, InputPlan, OutputPlan, Plan
 from tests.backends.conftest import Plans, Sweeps
 from tests.backends.contract import BackendContract
 from tests.backends.deployments import SAMPLES

@@ -22,7 +22,7 @@ from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
 from ml.core.errors import Place
-from ml.specs.plan.plan import CommandPlan, Distribution
+from ml.specs.plan.plans import CommandPlan, Distribution
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.pipelines import RunPipeline, repository, run_pipeline, statuses
 from tests.backends.test_interruption import STUBBORN, ml_run, trial_logs, wait_for

@@ -10,7 +10,7 @@ import pytest
 
 from ml.backends.local.environments.requirements import as_json, differences, parse, summary
 from ml.core.errors import Place
-from ml.specs.plan.plan import Dependency, Environment
+from ml.specs.plan.plans import Dependency, Environment
 
 PLACE = Place("conda.yml", 4)
 NUMPY = version("numpy")

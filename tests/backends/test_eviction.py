@@ -24,7 +24,7 @@ from ml.backends.runs import Run
 from ml.cli.render.runs_text import outcome
 from ml.core.errors import Place
 from ml.core.home import tracking_uri
-from ml.specs.plan.plan import CommandPlan, Distribution, InputPlan, OutputPlan
+from ml.specs.plan.plans import CommandPlan, Distribution, InputPlan, OutputPlan
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.pipelines import planned, repository, statuses
 from tests.conftest import ROOT

@@ -24,7 +24,7 @@ from ml.backends.local.runs import records
 from ml.backends.runs import Event
 from ml.core import home as places
 from ml.core.errors import Exit, Place, Refused
-from ml.specs.plan.plan import Dependency, Environment
+from ml.specs.plan.plans import Dependency, Environment
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.pipelines import planned, repository, run_pipeline
 from tests.backends.wheels import wheel, wheels

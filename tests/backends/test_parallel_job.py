@@ -18,7 +18,7 @@ from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
 from ml.core.errors import Place
-from ml.specs.plan.plan import CommandPlan, InputPlan, Parallel
+from ml.specs.plan.plans import CommandPlan, InputPlan, Parallel
 from tests.backends.conftest import Plans
 from tests.backends.pipelines import RunPipeline, repository, run_pipeline, statuses
 from tests.backends.test_interruption import ml_run, wait_for

@@ -12,7 +12,7 @@ import pytest
 from ml.backends.local.environments import building, uv
 from ml.backends.local.processes.process import Reaper
 from ml.core.errors import Place, Refused
-from ml.specs.plan.plan import Dependency, Environment
+from ml.specs.plan.plans import Dependency, Environment
 from tests.backends.wheels import wheel, wheels
 
 __all__ = ["wheels"]

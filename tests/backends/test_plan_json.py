@@ -11,8 +11,9 @@ import pytest
 
 from ml.backends.local.execution.saved_plan import from_json, kinds, to_json
 from ml.core.errors import Place
-from ml.specs.plan import plan as plans
-from ml.specs.plan.plan import (
+from ml.specs.plan import plans
+from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import (
     CommandPlan,
     Constraint,
     Dimension,
@@ -22,7 +23,6 @@ from ml.specs.plan.plan import (
     Point,
     SweepPlan,
 )
-from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.release import tiny
 

@@ -20,7 +20,7 @@ from ml.backends.local.processes import reaper
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.runs import Event, Run
 from ml.core import home as homes
-from ml.specs.plan.plan import CommandPlan, EarlyTermination, SweepPlan
+from ml.specs.plan.plans import CommandPlan, EarlyTermination, SweepPlan
 from tests.backends.conftest import LOG, Sweeps
 from tests.backends.executors import begin, kill, start
 from tests.backends.test_pool_faithful import log, way

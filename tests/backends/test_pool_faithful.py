@@ -226,7 +226,7 @@ ENDINGS = {
 @pytest.mark.slow
 def test_a_script_ends_the_same(home: Path, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit codes, tracebacks, atexit, threads, multiprocessing: one trial for each of ENDINGS."""
-    from ml.specs.plan.plan import Dimension
+    from ml.specs.plan.plans import Dimension
 
     plan = sweep("", max_concurrent_trials=2)
     assert plan.trial.code is not None

@@ -18,8 +18,8 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
 from ml.core import home as places
 from ml.core.errors import Refused
-from ml.specs.plan.plan import Asset, Plan, SweepPlan
 from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import Asset, Plan, SweepPlan
 from ml.specs.sdk.load import load
 from tests.backends.conftest import LOG, Sweeps
 from tests.backends.pipelines import repository, write

@@ -24,7 +24,7 @@ from ml.backends.local.tracking import reader
 from ml.backends.runs import Run
 from ml.core import home as homes
 from ml.core.errors import Exit, Place, Refused
-from ml.specs.plan.plan import EarlyTermination, InputPlan, SweepPlan
+from ml.specs.plan.plans import EarlyTermination, InputPlan, SweepPlan
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.executors import begin, kill, locks, only, settled, start
 

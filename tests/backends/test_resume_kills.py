@@ -19,7 +19,7 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
 from ml.core import home as homes
 from ml.core.errors import Place
-from ml.specs.plan.plan import Dimension, PipelinePlan, SweepPlan
+from ml.specs.plan.plans import Dimension, PipelinePlan, SweepPlan
 from tests.backends.conftest import Sweeps
 from tests.backends.executors import begin, dying_at, go_on, kill, locks, only, settled, start
 from tests.backends.pipelines import planned

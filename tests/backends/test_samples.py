@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local.runs import records
-from ml.specs.plan.plan import Sample
+from ml.specs.plan.plans import Sample
 
 
 def test_values_come_back_with_their_types(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ml.backends.local.backend import LocalBackend
 from ml.core.errors import Place
-from ml.specs.plan.plan import Dimension, Ending, SweepPlan
+from ml.specs.plan.plans import Dimension, Ending, SweepPlan
 from ml.sweeps.objective import is_enough
 from tests.backends.conftest import LOG
 

@@ -16,7 +16,7 @@ from ml.backends.local.runs import records
 from ml.backends.runs import Run
 from ml.core.errors import Place, Problem, Refused
 from ml.core.home import tracking_uri
-from ml.specs.plan.plan import Constraint, Dimension, EarlyTermination, Hints, Point
+from ml.specs.plan.plans import Constraint, Dimension, EarlyTermination, Hints, Point
 from tests.backends.conftest import LOG, Sweeps
 
 HERE = Place("jobs/job.yml", 9)

@@ -13,7 +13,7 @@ from rich.console import Console
 from ml.backends.runs import Event, Pause, Run
 from ml.cli.render.progress import BEST_ROWS, SweepProgress, step_text, summary, watching
 from ml.core.errors import Place, Problem
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     CommandPlan,
     Dimension,
     Environment,

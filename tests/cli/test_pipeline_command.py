@@ -14,7 +14,7 @@ from rich.console import Console
 from ml.backends.runs import Event, Run
 from ml.cli.render.progress import PipelineProgress, step_text, summary, watching
 from ml.core.errors import Place, Problem
-from ml.specs.plan.plan import PipelinePlan
+from ml.specs.plan.plans import PipelinePlan
 from tests.backends.pipelines import planned
 from tests.backends.pipelines import repository as repository
 from tests.conftest import ROOT

@@ -16,8 +16,8 @@ from ml.cli.commands.run import parse_changes
 from ml.cli.render.plan_text import as_text
 from ml.cli.render.runs_text import number, parameters
 from ml.core.errors import Place, Refused
-from ml.specs.plan.plan import CommandPlan, Environment
 from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import CommandPlan, Environment
 from ml.specs.sdk.load import load
 from tests.conftest import EXAMPLE, ROOT
 

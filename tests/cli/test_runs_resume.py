@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ml.backends.local.runs import records
 from ml.backends.runs import Run
-from ml.specs.plan.plan import SweepPlan
+from ml.specs.plan.plans import SweepPlan
 from tests.backends.conftest import Sweeps
 from tests.backends.conftest import command as command
 from tests.backends.conftest import sweep as sweep

@@ -12,8 +12,8 @@ from ml.release.declaration import release_file
 from ml.release.selection import weights
 from ml.release.serving import read
 from ml.specs.check.check import check
-from ml.specs.plan.plan import AutoMLPlan
 from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import AutoMLPlan
 from ml.specs.sdk.load import load
 from ml.specs.search.hints import is_hints
 from policies.promotion import gate_settings

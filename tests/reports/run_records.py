@@ -14,7 +14,7 @@ from ml.backends.local.runs import records
 from ml.backends.runs import Run, Status
 from ml.core import home
 from ml.core.errors import Place, Problem
-from ml.specs.plan.plan import Value
+from ml.specs.plan.plans import Value
 
 METRIC = "score"
 LINEAGE: dict[str, Any] = {

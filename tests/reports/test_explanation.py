@@ -21,7 +21,7 @@ from ml.core.home import database
 from ml.reports.explanation import explain
 from ml.reports.pages import report
 from ml.reports.sweep import origin_sentence, short_origin
-from ml.specs.plan.plan import Sample
+from ml.specs.plan.plans import Sample
 from ml.sweeps.early_termination import Verdict
 from tests.local import BACKEND
 from tests.reports.run_records import TrialRecord, command, pipeline, sweep

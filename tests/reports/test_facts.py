@@ -11,7 +11,7 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.core.errors import Problem
 from ml.reports.facts import gather
 from ml.reports.formatting import HIDDEN, headline, redact, redact_text
-from ml.specs.plan.plan import Sample
+from ml.specs.plan.plans import Sample
 from tests.local import BACKEND
 from tests.reports import run_records
 from tests.reports.run_records import TrialRecord

@@ -12,7 +12,7 @@ from ml.reports.explanation import MAX_TRIALS, MIN_TRIALS, Importance, importanc
 from ml.reports.facts import gather
 from ml.reports.sweep import Sweep
 from ml.reports.views import importance_chart
-from ml.specs.plan.plan import Value
+from ml.specs.plan.plans import Value
 from tests.local import BACKEND
 from tests.reports import run_records
 from tests.reports.run_records import TrialRecord

@@ -14,7 +14,7 @@ import pytest
 from ml.backends.local.runs import records
 from ml.backends.local.runs.store import LocalRuns
 from ml.reports.pages import breakable, report
-from ml.specs.plan.plan import Value
+from ml.specs.plan.plans import Value
 from tests.local import BACKEND
 from tests.reports import run_records
 from tests.reports.html_page import Page

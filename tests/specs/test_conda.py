@@ -8,8 +8,8 @@ import pytest
 
 from ml.core.errors import Exit, Refused
 from ml.specs.check.check import check
-from ml.specs.plan.plan import CommandPlan, Environment
 from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import CommandPlan, Environment
 from ml.specs.sdk.load import load
 
 JOB = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ml.core.errors import Place
-from ml.specs.plan.plan import Dimension
+from ml.specs.plan.plans import Dimension
 from ml.specs.search.constraints import Unclear, names_in, names_of, parse
 
 HERE = Place("sweep.hints.yml", 1)

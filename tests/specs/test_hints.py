@@ -11,7 +11,7 @@ from ml.cli.render.plan_text import as_json, as_text
 from ml.core.errors import Place, Problem, Refused
 from ml.specs.check.check import check, survey
 from ml.specs.plan import planning
-from ml.specs.plan.plan import Constraint, Point, SweepPlan, sweeps
+from ml.specs.plan.plans import Constraint, Point, SweepPlan, sweeps
 from ml.specs.sdk.load import load
 
 SPACE = """\

@@ -8,8 +8,8 @@ import pytest
 
 from ml.cli.render.plan_text import as_text
 from ml.core.errors import Exit, Refused
-from ml.specs.plan.plan import CommandPlan, Parallel, PipelinePlan
 from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import CommandPlan, Parallel, PipelinePlan
 from ml.specs.sdk.load import load
 
 STEP = """\

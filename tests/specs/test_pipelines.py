@@ -13,7 +13,8 @@ from ml.core import repository
 from ml.core.errors import Exit, Refused
 from ml.specs.check.check import check
 from ml.specs.plan.bindings import source_of
-from ml.specs.plan.plan import (
+from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import (
     CommandPlan,
     FromPipeline,
     FromStep,
@@ -23,7 +24,6 @@ from ml.specs.plan.plan import (
     commands,
     supplied_inputs,
 )
-from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from ml.core.errors import Exit, Refused
 from ml.specs.assets.assets import digest
-from ml.specs.plan.plan import CommandPlan, Dimension, Plan, SweepPlan
 from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import CommandPlan, Dimension, Plan, SweepPlan
 from ml.specs.sdk.load import load
 from tests.specs.broken import CASES, CLUSTERS, COMMAND
 from tests.specs.samples import SAMPLES

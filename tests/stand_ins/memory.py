@@ -41,7 +41,7 @@ from ml.backends.runs import (
 )
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import resolve_command
-from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, Value
+from ml.specs.plan.plans import CommandPlan, PipelinePlan, Plan, SweepPlan, Value
 from ml.sweeps.objective import leader, score
 from ml.sweeps.samplers import sampler_for
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml.core.errors import Place
-from ml.specs.plan.plan import EarlyTermination
+from ml.specs.plan.plans import EarlyTermination
 from ml.sweeps.early_termination import Policy, Verdict
 
 HERE = Place("sweep.yml", 1)

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from ml.core.errors import Exit, Place, Refused
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     CommandPlan,
     Constraint,
     Dimension,

@@ -15,7 +15,7 @@ import pytest
 from optuna.samplers._tpe import sampler as tpe_sampler
 
 from ml.core.errors import Place
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     CommandPlan,
     Constraint,
     Dimension,

@@ -11,7 +11,7 @@ from scipy import stats
 from scipy.stats import qmc
 
 from ml.core.errors import Exit, Place, Refused
-from ml.specs.plan.plan import CommandPlan, Dimension, Environment, SweepPlan
+from ml.specs.plan.plans import CommandPlan, Dimension, Environment, SweepPlan
 from ml.specs.search.distributions import Misfit, Variable, locate
 from ml.sweeps.samplers import sampler_for
 from ml.sweeps.sources import Candidate, cells, draw, size

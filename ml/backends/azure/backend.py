@@ -32,7 +32,7 @@ from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
 from ml.specs.assets import assets
 from ml.specs.check import workflow_jobs
-from ml.specs.plan.plan import AutoMLPlan, PipelinePlan, Plan, SweepPlan, sweeps
+from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, Plan, SweepPlan, sweeps
 from ml.specs.sdk.errors import translate
 
 # The tag of a run that a person protects.

@@ -14,7 +14,7 @@ from ml.backends.runs import Entry, Run, Status
 from ml.core.errors import Refused
 from ml.specs.plan import automl
 from ml.specs.plan.bindings import promoted_to
-from ml.specs.plan.plan import Value
+from ml.specs.plan.plans import Value
 
 # Azure ML's statuses (azure-ai-ml's JobStatus) by what they are here.
 _STATUSES: Mapping[str, Status] = {

@@ -37,7 +37,7 @@ from ml.backends.azure.jobs import (
 from ml.backends.azure.workspace import Workspace
 from ml.backends.runs import OPEN, Curve, Entry, LineageNode, Run, TrackingUnavailable, latest
 from ml.core.errors import Exit, Problem, Refused
-from ml.specs.plan.plan import Sample, Value
+from ml.specs.plan.plans import Sample, Value
 
 _LOGS = "logs"
 _BUILD = "image_build"

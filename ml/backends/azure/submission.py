@@ -15,7 +15,7 @@ from ml.backends.azure.jobs import BRANCH, CODE, COMMIT, DIRTY, REPOSITORY, SPEC
 from ml.backends.azure.workspace import Workspace
 from ml.core import git, repository
 from ml.specs.assets import assets
-from ml.specs.plan.plan import Plan, supplied_inputs
+from ml.specs.plan.plans import Plan, supplied_inputs
 from ml.specs.sdk import load
 
 # "letters, digits, - and _, at most 255" (azure-ai-ml's job schema); what is shown stays short.

@@ -39,7 +39,7 @@ from ml.backends.runs import Event, Run, Watch, unwatched
 from ml.core import faults, files, home, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.assets import assets
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     CommandPlan,
     Environment,
     InputPlan,

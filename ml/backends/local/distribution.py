@@ -24,7 +24,7 @@ from pathlib import Path
 from ml.backends.local import files, ranks
 from ml.backends.local.processes import reaper
 from ml.backends.local.processes.process import cores
-from ml.specs.plan.plan import CommandPlan
+from ml.specs.plan.plans import CommandPlan
 
 
 def launch_command(

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from ml.core.home import tracking_uri
-from ml.specs.plan.plan import Environment, Value
+from ml.specs.plan.plans import Environment, Value
 
 # Passed through from the caller. Everything else stays outside, as on a node: a token in a shell
 # does not reach training code, and a PYTHONPATH cannot make an import work here that fails there.

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 
 from ml.backends.snapshot import Snapshot, working_copy
 from ml.specs.expressions import literal
-from ml.specs.plan.plan import CommandPlan, InputPlan
+from ml.specs.plan.plans import CommandPlan, InputPlan
 
 # Modes in which the job may write into its input: it gets a copy, the original stays as it is.
 COPIED = frozenset({"download", "rw_mount", "eval_download"})

@@ -17,7 +17,7 @@ from ml.backends.runs import LOG_FOLLOWS, Run, Status
 from ml.core import faults
 from ml.core.errors import Problem
 from ml.core.repository import shown
-from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan
+from ml.specs.plan.plans import CommandPlan, PipelinePlan, SweepPlan
 
 LAST_LINES = 12
 # Of every input: file → its size and when it was last changed.

@@ -24,7 +24,7 @@ from ml.core import faults, home, repository
 from ml.core.errors import Problem
 from ml.core.files import locked
 from ml.specs.assets import assets
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     Asset,
     InputPlan,
     OutputPlan,

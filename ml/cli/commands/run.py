@@ -16,7 +16,7 @@ from ml.core.errors import Exit, Problem, Refused, errors
 if TYPE_CHECKING:
     from ml.backends.base import Backend
     from ml.backends.runs import Event, Watch
-    from ml.specs.plan.plan import Plan
+    from ml.specs.plan.plans import Plan
     from ml.specs.sdk.load import Spec
 
 
@@ -72,7 +72,7 @@ def run(
     from ml.core import home
     from ml.specs.check import check
     from ml.specs.plan import planning
-    from ml.specs.plan.plan import CommandPlan, supplied_inputs
+    from ml.specs.plan.plans import CommandPlan, supplied_inputs
     from ml.specs.sdk import load
 
     loaded = load.load(spec, overrides)

@@ -17,7 +17,7 @@ from ml.core.errors import Refused
 from ml.release.evidence.cost import CLUSTER, Prices, unknown
 from ml.release.evidence.cost import Price as HourlyPrice
 from ml.reports.formatting import count
-from ml.specs.plan.plan import AutoMLPlan, PipelinePlan, Plan, SweepPlan
+from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, Plan, SweepPlan
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from ml.cli.render.output import align
 from ml.core.repository import shown
 from ml.reports.formatting import count
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     AutoMLPlan,
     CommandPlan,
     Dimension,

@@ -16,7 +16,7 @@ from ml.cli.render import output
 from ml.cli.render.runs_text import number, outcome, output_text, parameters, ranked, short
 from ml.core.repository import shown
 from ml.reports.formatting import count
-from ml.specs.plan.plan import AutoMLPlan, CommandPlan, PipelinePlan, Plan, SweepPlan
+from ml.specs.plan.plans import AutoMLPlan, CommandPlan, PipelinePlan, Plan, SweepPlan
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ml.projects.faq_matching.text import clean
-from ml.toolkit.data.tables import DataRefused, Finding, Table, TableSchema, dangling, read_table
+from ml.toolkit.data.tables import DataRefused, Flaw, Table, TableSchema, dangling, read_table
 
 SCHEMAS = Path(__file__).parent / "data"
 DEFAULT_SCHEMA = SCHEMAS / "faq.schema.yml"
@@ -79,17 +79,17 @@ class DataSchema:
             return cls(tables=tables, **raw)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
             problem, expected = f"not a data schema: {error!r}", "YAML with layout and tables"
-            raise DataRefused([Finding("wrong-schema", path, 0, problem, expected)]) from None
+            raise DataRefused([Flaw("wrong-schema", path, 0, problem, expected)]) from None
 
 
 def read(folder: Path, schema: Path = DEFAULT_SCHEMA) -> Faq:
     """The FAQ in `folder`, checked against the schema; DataRefused lists every problem."""
     if not folder.is_dir():
         problem, hint = "there is no such folder", "give --faq the folder of the data asset"
-        raise DataRefused([Finding("missing-folder", folder, 0, problem, "a folder", hint)])
+        raise DataRefused([Flaw("missing-folder", folder, 0, problem, "a folder", hint)])
     rules = DataSchema.read(schema)
     tables: dict[str, Table] = {}
-    wrong: list[Finding] = []
+    wrong: list[Flaw] = []
     digest = sha256()
     for name, table_schema in rules.tables.items():
         path = folder / name
@@ -112,9 +112,9 @@ def read(folder: Path, schema: Path = DEFAULT_SCHEMA) -> Faq:
     for index, entry in enumerate(faq.entries):
         if question_count[index] < max(rules.min_questions, 1):
             problem = f"entry {entry.id} has {question_count[index]} questions with text"
-            wrong.append(Finding("too-few-questions", folder, 0, problem, f"{rules.min_questions}"))
+            wrong.append(Flaw("too-few-questions", folder, 0, problem, f"{rules.min_questions}"))
     if wrong or not faq.questions:
-        raise DataRefused(wrong or [Finding("too-few-rows", folder, 0, "no question", "some")])
+        raise DataRefused(wrong or [Flaw("too-few-rows", folder, 0, "no question", "some")])
     return faq
 
 

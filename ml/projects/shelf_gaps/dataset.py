@@ -31,7 +31,7 @@ from PIL import Image
 from ml.projects.shelf_gaps.images import FORMATS, decoded, letterboxed, planes_of
 from ml.projects.shelf_gaps.shelves import shelves
 from ml.serving.scoring.messages import BadRequest
-from ml.toolkit.data.tables import DataRefused, Finding
+from ml.toolkit.data.tables import DataRefused, Flaw
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 # Of ten stores these many train, and are validation; the others are the test.
@@ -122,7 +122,7 @@ def split_of(store: str) -> str:
 
 def read(folder: Path) -> Splits:
     """The pictures of a VOC folder by split; DataRefused as `opened`."""
-    findings: list[Finding] = []
+    findings: list[Flaw] = []
     splits: dict[str, list[Picture]] = {TRAIN: [], VALIDATION: [], TEST: []}
     stores = _stores(folder, findings)
     files = {path.stem: path for path in sorted((folder / _IMAGES).glob("*"))}
@@ -130,7 +130,7 @@ def read(folder: Path) -> Splits:
         file = files.get(name)
         if file is None or file.suffix.lower() not in _SUFFIXES:
             expected = f"{_IMAGES}/{name} with one of {', '.join(_SUFFIXES)}"
-            findings.append(Finding("no-image", folder / _IMAGES, 0, f"no {name}", expected))
+            findings.append(Flaw("no-image", folder / _IMAGES, 0, f"no {name}", expected))
             continue
         if (boxes := _boxes(folder / _ANNOTATIONS / f"{name}.xml", findings)) is not None:
             masks = folder / _MASKS / f"{name}.png"
@@ -138,7 +138,7 @@ def read(folder: Path) -> Splits:
             splits[split_of(store)].append(picture)
     if not findings:
         findings += [
-            Finding(
+            Flaw(
                 "no-store",
                 folder / _STORES,
                 0,
@@ -163,7 +163,7 @@ def draw(recipe: Path, folder: Path) -> None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         expected = '{"seed": 0, "size": 160, "stores": {"north": 25}}'
         found = f"{type(error).__name__}: {error}"
-        raise DataRefused([Finding("wrong-recipe", recipe, 0, found, expected)]) from None
+        raise DataRefused([Flaw("wrong-recipe", recipe, 0, found, expected)]) from None
     for name in (_IMAGES, _ANNOTATIONS, _MASKS, _STORES):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for store, count in stores.items():
@@ -192,7 +192,7 @@ def _add_box(tree: ElementTree.Element, mask: NDArray[np.bool_]) -> None:
         ElementTree.SubElement(box, name).text = str(int(value) + (name in ("xmax", "ymax")))
 
 
-def _stores(folder: Path, findings: list[Finding]) -> dict[str, str]:
+def _stores(folder: Path, findings: list[Flaw]) -> dict[str, str]:
     """The store of each image."""
     stores: dict[str, str] = {}
     for path in sorted((folder / _STORES).glob("*.txt")):
@@ -203,15 +203,15 @@ def _stores(folder: Path, findings: list[Finding]) -> dict[str, str]:
                 continue
             if stores.setdefault(name, path.stem) != path.stem:
                 found, expected = f"{name} is of {stores[name]} too", "an image of one store"
-                findings.append(Finding("two-stores", path, line, found, expected))
+                findings.append(Flaw("two-stores", path, line, found, expected))
     if not stores:
         expected = "a file STORE.txt for each store with the names of its images"
         hint = f"dataset.py says how the folder looks; or a {RECIPE}"
-        findings.append(Finding("no-stores", folder / _STORES, 0, "no list", expected, hint))
+        findings.append(Flaw("no-stores", folder / _STORES, 0, "no list", expected, hint))
     return stores
 
 
-def _boxes(path: Path, findings: list[Finding]) -> NDArray[np.float64] | None:
+def _boxes(path: Path, findings: list[Flaw]) -> NDArray[np.float64] | None:
     """The boxes of an annotation; None, and what is wrong with it, where it has none."""
     try:
         tree = ElementTree.parse(path).getroot()
@@ -222,12 +222,12 @@ def _boxes(path: Path, findings: list[Finding]) -> NDArray[np.float64] | None:
     except (OSError, ElementTree.ParseError, ValueError) as error:
         line = error.position[0] if isinstance(error, ElementTree.ParseError) else 0
         expected = "an `annotation` with `object`s, each with the four numbers of a `bndbox`"
-        findings.append(Finding("wrong-annotation", path, line, str(error), expected))
+        findings.append(Flaw("wrong-annotation", path, line, str(error), expected))
         return None
     result = np.array(boxes, dtype=np.float64).reshape(-1, 4)
     if not np.isfinite(result).all() or (result[:, 2:] <= result[:, :2]).any():
         found, expected = "a box that ends before it begins", "xmin < xmax, ymin < ymax"
-        findings.append(Finding("wrong-annotation", path, 0, found, expected))
+        findings.append(Flaw("wrong-annotation", path, 0, found, expected))
         return None
     return result
 
@@ -240,13 +240,13 @@ def checked(pictures: Sequence[Picture]) -> None:
             image = decoded(picture.file.read_bytes())
         except BadRequest as error:
             expected = f"a whole image: {', '.join(FORMATS)}"
-            findings.append(Finding("wrong-image", picture.file, 0, error.found, expected))
+            findings.append(Flaw("wrong-image", picture.file, 0, error.found, expected))
             continue
         if (
             len(picture.boxes)
             and (picture.boxes.max(axis=0)[2:] > (image.width, image.height)).any()
         ):
             found = f"a box outside of {image.width} × {image.height} pixels"
-            findings.append(Finding("wrong-annotation", picture.file, 0, found, "boxes inside"))
+            findings.append(Flaw("wrong-annotation", picture.file, 0, found, "boxes inside"))
     if findings:
         raise DataRefused(findings)

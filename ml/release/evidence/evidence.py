@@ -25,7 +25,7 @@ from ml.backends.attestation import AttestationError, Attestor, Statement, Verif
 from ml.backends.base import Backend
 from ml.backends.registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
-from ml.core import faults, files, home, machine, repository, trees
+from ml.core import faults, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.measures import reference, schema
 from ml.measures.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
@@ -33,6 +33,7 @@ from ml.measures.leakage import IDENTIFIERS
 from ml.measures.reference import REFERENCE
 from ml.measures.requests import REQUESTS
 from ml.measures.schema import Evaluation
+from ml.release.evidence import machine
 from ml.release.evidence.recomputation import (
     disagreements,
     overlap_disagreements,

@@ -22,8 +22,8 @@ from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.evidence import evidence, served
 from ml.release.versions import EVALUATION, MODEL
-from ml.specs.plan.plan import AutoMLPlan, CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import AutoMLPlan, CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.sdk.load import load as load_spec
 from policies.promotion.decision import VALIDATION, Decision, Request, Step, real
 from policies.promotion.engine import decide

@@ -14,7 +14,7 @@ from ml.backends.deployments import Launch, check_launch
 from ml.backends.endpoints import WARM_UP
 from ml.backends.registry import EVIDENCE_FILE, Registry, Version
 from ml.backends.runs import Filter, Run, Watch, unwatched
-from ml.core import documents, faults, files, git, machine, repository
+from ml.core import documents, faults, files, git, repository
 from ml.core.errors import Problem, Refused
 from ml.release import audit, serving
 from ml.release.canary.canary import smoke_fault
@@ -22,7 +22,7 @@ from ml.release.comparison import versus
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.declaration.release_file import Declared, evidence_path
-from ml.release.evidence import cost, evidence, served
+from ml.release.evidence import cost, evidence, machine, served
 from ml.release.evidence.evidence import ATTESTATION
 from ml.release.promotion.candidate import train
 from ml.release.promotion.gate_check import (

@@ -31,7 +31,7 @@ Side = Literal["two-sided", "greater"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Shift:
     """One comparison: a test with its p-value (see `correct`) and a size in the unit of `limit`.
 
     `test` is "KS distance", "PSI", "missing" or "loss".
@@ -58,7 +58,7 @@ class Finding:
 
 def compare(
     name: str, reference: Mapping[str, Any], values: Sequence[object], limits: Limits
-) -> list[Finding]:
+) -> list[Shift]:
     """Every comparison of a column; `values` has a value for each row, None where it is missing."""
     kind = reference["kind"]
     present = [clear for value in values if (clear := clean(kind, value)) is not None]
@@ -87,7 +87,7 @@ def compare(
 
 def compare_losses(
     name: str, reference: Mapping[str, float], losses: Sequence[float], limits: Limits
-) -> Finding:
+) -> Shift:
     """Whether the mean loss of labelled answers has risen (Welch's test)."""
     from scipy.stats import ttest_ind_from_stats
 
@@ -102,10 +102,10 @@ def compare_losses(
         alternative="greater",
     ).pvalue
     text = f"mean loss {reference['mean']:.3g} → {now.mean():.3g} over {len(now):,} labels"
-    return Finding(name, "loss", more, limits.loss, float(p), text, limits.alpha)
+    return Shift(name, "loss", more, limits.loss, float(p), text, limits.alpha)
 
 
-def correct(findings: Sequence[Finding]) -> list[Finding]:
+def correct(findings: Sequence[Shift]) -> list[Shift]:
     """The findings with p-values corrected for their number."""
     from scipy.stats import false_discovery_control
 
@@ -121,7 +121,7 @@ def _numeric(
     values: Sequence[float],
     limits: Limits,
     side: Side = "two-sided",
-) -> Finding:
+) -> Shift:
     """Kolmogorov and Smirnov's test, whose distance is the size; ties make it conservative.
 
     `side` "greater" tests only for larger values. The sentence has Wasserstein's distance too.
@@ -131,7 +131,7 @@ def _numeric(
     test = ks_2samp(sample, values, alternative=side, method="asymp")
     moved = float(wasserstein_distance(sample, values))
     medians = f"median {np.median(sample):.4g} → {np.median(values):.4g}"
-    return Finding(
+    return Shift(
         *(name, "KS distance", float(test.statistic), limits.distance, float(test.pvalue)),
         *(f"{medians}; moved by {moved:.3g} on average", limits.alpha),
     )
@@ -139,7 +139,7 @@ def _numeric(
 
 def _categorical(
     name: str, reference: Mapping[str, Any], values: Sequence[str], limits: Limits
-) -> Finding:
+) -> Shift:
     """Pearson's chi² over groups of categories, rare ones together; the size is PSI over them."""
     from scipy.stats import chi2_contingency
 
@@ -159,7 +159,7 @@ def _categorical(
         more = f" and {len(unseen) - _NAMED} more" if len(unseen) > _NAMED else ""
         counted = "1 row" if rows == 1 else f"{rows:,} rows"
         text += f"; never seen before, in {counted}: {named}{more}"
-    return Finding(name, "PSI", psi(then, now), limits.psi, p, text, limits.alpha)
+    return Shift(name, "PSI", psi(then, now), limits.psi, p, text, limits.alpha)
 
 
 def _excerpt(value: str, known: Iterable[str]) -> str:
@@ -214,7 +214,7 @@ def _grouped(
 
 def _missing(
     name: str, reference: Mapping[str, Any], rows: int, missing: int, limits: Limits
-) -> Finding:
+) -> Shift:
     """Fisher's exact test of how many values are missing or cannot be read."""
     from scipy.stats import fisher_exact
 
@@ -223,7 +223,7 @@ def _missing(
     p = fisher_exact(table, alternative="less").pvalue
     share = missing / rows if rows else math.nan
     text = f"{then:,} of {of:,} rows had no value that can be read, {missing:,} of {rows:,} now"
-    return Finding(
+    return Shift(
         *(name, "missing", share - then / of, limits.missing, float(p)), text, limits.alpha
     )
 

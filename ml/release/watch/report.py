@@ -17,7 +17,7 @@ from ml.release.declaration.desired_state import LOCAL
 from ml.release.evidence.evidence import load_reference
 from ml.release.watch import drift, requests
 from ml.release.watch import limits as watch_limits
-from ml.release.watch.drift import Finding
+from ml.release.watch.drift import Shift
 from ml.release.watch.limits import Limits
 from ml.release.watch.requests import Seen, loss
 
@@ -35,7 +35,7 @@ class Report:
     digest: str
     environment: str
     rows: int
-    findings: Sequence[Finding]
+    findings: Sequence[Shift]
     notes: Sequence[str]
     limits: Limits
 
@@ -103,7 +103,7 @@ def look(
         )
         if count
     ]
-    findings: list[Finding] = []
+    findings: list[Shift] = []
     if len(seen.rows) >= limits.min_rows:
         findings += _columns("inputs", reference, seen, limits)
         if any(row.answer is not None for row in seen.rows):
@@ -142,9 +142,9 @@ def look(
     )
 
 
-def _columns(part: str, reference: Mapping[str, Any], seen: Seen, limits: Limits) -> list[Finding]:
+def _columns(part: str, reference: Mapping[str, Any], seen: Seen, limits: Limits) -> list[Shift]:
     """The comparisons of one part; an unreadable request has no values."""
-    findings: list[Finding] = []
+    findings: list[Shift] = []
     rows = seen.rows if part == "inputs" else [row for row in seen.rows if row.answer is not None]
     for name, column in reference[part].items():
         if name in limits.ignore:
@@ -160,10 +160,10 @@ def _quality(
     labelled: Mapping[str, str],
     limits: Limits,
     notes: list[str],
-) -> list[Finding]:
+) -> list[Shift]:
     """The losses of answers with a label; of a repeated id, the last answer counts."""
     rows = list({row.id: row for row in seen.rows if row.id in labelled}.values())
-    findings: list[Finding] = []
+    findings: list[Shift] = []
     if not reference["quality"]:
         notes.append("the reference keeps no losses: quality is not judged")
     for name, losses in reference["quality"].items():

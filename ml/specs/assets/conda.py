@@ -16,7 +16,7 @@ from ml.core import repository
 from ml.core.documents import read
 from ml.core.errors import Place, Problem, Refused
 from ml.specs.parts import Part
-from ml.specs.plan.plan import Dependency
+from ml.specs.plan.plans import Dependency
 
 _INCLUDE = re.compile(r"(?:-r|--requirement)[\s=]*(?P<file>\S.*)$")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")

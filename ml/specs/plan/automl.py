@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ml.specs.parts import Part
 from ml.specs.plan import fields
 from ml.specs.plan.bindings import INPUT_MODE, Bindings, source_of
-from ml.specs.plan.plan import AutoMLPlan, Frozen, InputPlan, OutputPlan, Source
+from ml.specs.plan.plans import AutoMLPlan, Frozen, InputPlan, OutputPlan, Source
 
 # The fields that name data: "MLTable" is the only type that they take.
 DATA = ("training_data", "validation_data", "test_data")

@@ -14,7 +14,7 @@ from ml.core.errors import Exit, Problem, Refused, errors
 from ml.specs.check import check
 from ml.specs.plan import fields
 from ml.specs.plan.bindings import Bindings
-from ml.specs.plan.plan import CommandPlan, Frozen, InputPlan, OutputPlan, Parallel
+from ml.specs.plan.plans import CommandPlan, Frozen, InputPlan, OutputPlan, Parallel
 from ml.specs.sdk.load import Spec
 
 OUTPUT = "score"

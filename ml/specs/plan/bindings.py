@@ -13,7 +13,7 @@ from ml.core.errors import Place, Problem, Refused
 from ml.specs import expressions
 from ml.specs.assets import assets, conda
 from ml.specs.parts import Part
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     LITERALS,
     Asset,
     Environment,

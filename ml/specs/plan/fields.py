@@ -8,7 +8,7 @@ from typing import Any
 from ml.core.documents import Key
 from ml.core.errors import Place
 from ml.specs.parts import Fields
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     CommandPlan,
     Dimension,
     Distribution,

@@ -1,4 +1,4 @@
-"""A parallel step → the plan of its mini-batches (`ml.specs.plan.plan.Parallel`)."""
+"""A parallel step → the plan of its mini-batches (`ml.specs.plan.plans.Parallel`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ml.core.errors import Place, Problem
 from ml.specs import expressions
 from ml.specs.parts import Layers
-from ml.specs.plan.plan import Parallel
+from ml.specs.plan.plans import Parallel
 
 SOURCE = "reference-yaml-job-parallel"
 # azure-ai-ml takes the same: `^\d+([kKmMgG][bB])*$`, with factors of 1024.

@@ -19,7 +19,7 @@ from ml.specs.check import check
 from ml.specs.parts import Layers, Part
 from ml.specs.plan import automl, fields, parallel
 from ml.specs.plan.bindings import Bindings, Ports, waits_for
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     CommandPlan,
     FromStep,
     Frozen,

@@ -17,7 +17,7 @@ from ml.specs.check import secret_patterns
 from ml.specs.expressions import did_you_mean
 from ml.specs.kinds import JOBS, Kind, kind_of
 from ml.specs.parts import Part
-from ml.specs.plan.plan import LITERALS
+from ml.specs.plan.plans import LITERALS
 from ml.specs.sdk.tree import Leaf, Spot, allowed, leaves, names, type_names
 
 # What a loader raises on a value of an unexpected shape.

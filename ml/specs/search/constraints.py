@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ml.core.errors import Place, Problem
-from ml.specs.plan.plan import Dimension
+from ml.specs.plan.plans import Dimension
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": abs,

@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Literal
 
 from ml.core.errors import Exit, Problem, Refused
-from ml.specs.plan.plan import Dimension
+from ml.specs.plan.plans import Dimension
 
 # The tails of a normal distribution that are not drawn: |z| stays below 6.
 _TAIL = 1e-9

@@ -27,7 +27,7 @@ from ml.specs.check.nodes import nodes
 from ml.specs.expressions import did_you_mean
 from ml.specs.parts import Part
 from ml.specs.plan import fields
-from ml.specs.plan.plan import CommandPlan, Constraint, Environment, Hints, Point, SweepPlan
+from ml.specs.plan.plans import CommandPlan, Constraint, Environment, Hints, Point, SweepPlan
 from ml.specs.sdk.load import Spec
 from ml.specs.search import constraints, distributions
 from ml.specs.search.constraints import Expression, Unclear

@@ -33,7 +33,7 @@ SAMPLED = 100
 
 
 @dataclass(frozen=True)
-class Finding:
+class Flaw:
     """One thing that is wrong with a file; `line` counts from 1 and 0 means the file as a whole."""
 
     code: str
@@ -54,7 +54,7 @@ class Finding:
 class DataRefused(Exception):
     """The data does not match its schema; the message lists the problems as they are printed."""
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
+    def __init__(self, findings: Sequence[Flaw]) -> None:
         self.findings = tuple(findings)
         lines = [str(finding) for finding in self.findings[:MOST_SHOWN]]
         if len(self.findings) > MOST_SHOWN:
@@ -151,17 +151,17 @@ def _records(path: Path, schema: TableSchema) -> Iterator[tuple[int, list[str]]]
 
 def read_table(
     path: Path, schema: TableSchema, *, others: bool = False
-) -> tuple[Table, list[Finding]]:
+) -> tuple[Table, list[Flaw]]:
     """The rows of the right width, and everything that is wrong with the file. With `others`,
     columns that the schema does not name are passed over, where a header names them.
     """
     table = Table(path, schema)
     names = header = [column.name for column in schema.columns]
     at: Sequence[int] = range(len(names))
-    findings: list[Finding] = []
+    findings: list[Flaw] = []
     if not path.is_file():
         hint = "give the folder that holds it"
-        return table, [Finding("missing-file", path, 0, "there is no such file", path.name, hint)]
+        return table, [Flaw("missing-file", path, 0, "there is no such file", path.name, hint)]
     try:
         for number, (line, record) in enumerate(_records(path, schema)):
             if number == 0 and schema.header:
@@ -176,7 +176,7 @@ def read_table(
             if len(record) != len(header):
                 code = "missing-column" if len(record) < len(header) else "extra-column"
                 expected = f"{len(header)}: {', '.join(header)}"
-                findings.append(Finding(code, path, line, f"{len(record)} columns", expected))
+                findings.append(Flaw(code, path, line, f"{len(record)} columns", expected))
                 continue
             table.rows.append(
                 [
@@ -187,20 +187,20 @@ def read_table(
             table.lines.append(line)
     except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, EOFError) as error:
         hint = "save the file as UTF-8 with the separator that the schema names"
-        findings.append(Finding("unreadable", path, 0, str(error), "UTF-8 text", hint))
+        findings.append(Flaw("unreadable", path, 0, str(error), "UTF-8 text", hint))
         return table, findings
     low, high = schema.rows
     if not findings and not low <= len(table.rows) <= high:
         code = "too-few-rows" if len(table.rows) < low else "too-many-rows"
         hint = "correct the data, or change the bounds in the schema beside it"
         expected = f"{low} to {high}"
-        findings.append(Finding(code, path, 0, f"{len(table.rows)} rows", expected, hint))
+        findings.append(Flaw(code, path, 0, f"{len(table.rows)} rows", expected, hint))
     return table, findings + _wrong_values(table)
 
 
 def _drift(
     path: Path, line: int, schema: TableSchema, header: list[str], rows: list[list[str]]
-) -> Finding:
+) -> Flaw:
     """How the columns of a file differ from the schema's, in one finding: missing, unexpected, in
     another order, and those that are there with no value of their type in the first `rows`.
     """
@@ -229,7 +229,7 @@ def _drift(
     code = "missing-column" if missing else "extra-column" if unexpected else "column-order"
     expected = ", ".join(f"{column.name} ({column.type})" for column in schema.columns)
     hint = "correct the data, or change the schema and what reads it together"
-    return Finding(code, path, line, f"the columns differ; {differences}", expected, hint)
+    return Flaw(code, path, line, f"the columns differ; {differences}", expected, hint)
 
 
 def is_whole_number(value: str) -> bool:
@@ -270,8 +270,8 @@ def _unlike(column: Column, value: str) -> str:
     return ""
 
 
-def _wrong_values(table: Table) -> list[Finding]:
-    findings: list[Finding] = []
+def _wrong_values(table: Table) -> list[Flaw]:
+    findings: list[Flaw] = []
     for at, column in enumerate(table.schema.columns):
         first: dict[str, int] = {}
         for line, row in zip(table.lines, table.rows, strict=True):
@@ -280,20 +280,20 @@ def _wrong_values(table: Table) -> list[Finding]:
                 if column.optional:
                     continue
                 problem, expected = f"{column.name} is empty", f"a {column.type}"
-                findings.append(Finding("empty-value", table.path, line, problem, expected))
+                findings.append(Flaw("empty-value", table.path, line, problem, expected))
             elif expected := _unlike(column, value):
                 problem = f"{column.name} is {value!r}"
-                findings.append(Finding("wrong-type", table.path, line, problem, expected))
+                findings.append(Flaw("wrong-type", table.path, line, problem, expected))
             if column.unique and value in first:
                 problem = f"{column.name} {value!r} is on line {first[value]} too"
-                findings.append(Finding("duplicate-id", table.path, line, problem, "each once"))
+                findings.append(Flaw("duplicate-id", table.path, line, problem, "each once"))
             first.setdefault(value, line)
     return findings
 
 
-def dangling(tables: Mapping[str, Table]) -> list[Finding]:
+def dangling(tables: Mapping[str, Table]) -> list[Flaw]:
     """References to a row that is not there: one finding a row."""
-    findings: list[Finding] = []
+    findings: list[Flaw] = []
     for table in tables.values():
         for at, column in enumerate(table.schema.columns):
             if column.refers_to not in tables:
@@ -304,7 +304,5 @@ def dangling(tables: Mapping[str, Table]) -> list[Finding]:
                     problem = f"{column.name} {row[at]!r} is unknown"
                     expected = f"an id of {column.refers_to}"
                     hint = f"add it to {column.refers_to} or correct this row"
-                    findings.append(
-                        Finding("unknown-id", table.path, line, problem, expected, hint)
-                    )
+                    findings.append(Flaw("unknown-id", table.path, line, problem, expected, hint))
     return findings

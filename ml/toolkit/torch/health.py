@@ -39,7 +39,7 @@ OF_SHEET, OF_MEDIAN = 0.5, 0.67
 
 
 @dataclass(frozen=True)
-class Finding:
+class Reading:
     """One thing that was looked at on one process's machine."""
 
     rank: int
@@ -61,7 +61,7 @@ class Finding:
 class Unhealthy(SystemExit):
     """A machine is not fit; ends a script that does not catch it with what was found."""
 
-    def __init__(self, findings: list[Finding]) -> None:
+    def __init__(self, findings: list[Reading]) -> None:
         self.findings = findings
         lines = "\n  ".join(finding.text() for finding in findings)
         super().__init__(
@@ -76,7 +76,7 @@ def check_machines(
     *,
     free_gigabytes: float = 1.0,
     measured: Callable[[World], float] | None = None,
-) -> list[Finding]:
+) -> list[Reading]:
     """Look at the device, its memory and ECC errors, the speed of a matrix product, an all-reduce
     and the disk under `folder`; takes a second or two. Every process calls it.
 
@@ -106,7 +106,7 @@ def check_machines(
     findings.append(("all-reduce", *_all_reduce(world)))
     findings.append(("free disk", *_disk(folder, free_gigabytes)))
     mine = [
-        Finding(world.rank, what, value, unit, least, math.isnan(least) or value >= least)
+        Reading(world.rank, what, value, unit, least, math.isnan(least) or value >= least)
         for what, value, unit, least in findings
     ]
     everywhere = [finding for part in world.gather(mine) for finding in part]

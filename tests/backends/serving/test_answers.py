@@ -8,7 +8,7 @@ import pytest
 
 from ml.backends.deployments import Answer
 from ml.backends.local.serving import server
-from ml.core.machine import hardware
+from ml.release.evidence.machine import hardware
 from tests.backends.serving.backends import scripted
 
 

@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 
 from infra.cost.estimate import estimate
 from infra.cost.prices import read
-from infra.preview.capture import ABSENT, Capture, Change, Finding, Property, Resource, changes
+from infra.preview.capture import ABSENT, Breach, Capture, Change, Property, Resource, changes
 from infra.preview.diagram import page
 from infra.preview.report import Report, rendered, reports, revision_tree
 from infra.settings.loader import load
@@ -33,7 +33,7 @@ def _resource(name: str, kind: str = "keyvault:Vault", **inputs: Any) -> Resourc
     return Resource(urn, f"azure-native:{kind}", name, ROOT_URN, inputs)
 
 
-def _capture(*resources: Resource, findings: tuple[Finding, ...] = ()) -> Capture:
+def _capture(*resources: Resource, findings: tuple[Breach, ...] = ()) -> Capture:
     stack = Resource(ROOT_URN, "pulumi:pulumi:Stack", "platform-dev", "", {}, custom=False)
     return Capture("dev", (stack, *resources), {}, findings)
 
@@ -100,8 +100,8 @@ def test_an_empty_list_differs_from_an_absent_one() -> None:
 
 def test_the_three_formats_agree() -> None:
     findings = (
-        Finding("vault-firewall", True, "urn", "a: open"),
-        Finding("set-aside", False, "urn", "b"),
+        Breach("vault-firewall", True, "urn", "a: open"),
+        Breach("set-aside", False, "urn", "b"),
     )
     changed = Change("changed", "keyvault:Vault", "a", "urn", (Property("x|y", 1, 2),))
     report = _report(_capture(_resource("a"), findings=findings), base="main", changes=(changed,))
@@ -158,7 +158,7 @@ def test_a_value_of_several_lines_stays_in_its_cell() -> None:
 )
 def test_what_others_wrote_is_no_markdown(value: str) -> None:
     """Neither in a cell nor in a message."""
-    finding = Finding("set-aside", False, ROOT_URN, f"waived by ana: {value} </details><h3>ok</h3>")
+    finding = Breach("set-aside", False, ROOT_URN, f"waived by ana: {value} </details><h3>ok</h3>")
     changed = Change("changed", "a:B", "a", "urn", (Property("x", "", value),))
     capture = _capture(_resource("a"), findings=(finding,))
     shown = rendered([_report(capture, base="main", changes=(changed,))], "md")
@@ -170,7 +170,7 @@ def test_what_others_wrote_is_no_markdown(value: str) -> None:
 def test_the_markdown_report_begins_with_an_overview() -> None:
     """A row a stack: verdict, changes and cost."""
     changed = Change("changed", "keyvault:Vault", "a", "urn", (Property("x", 1, 2),))
-    no = Finding("vault-firewall", True, "urn", "a: open")
+    no = Breach("vault-firewall", True, "urn", "a: open")
     fine = _report(_capture(_resource("a")), base="main", changes=(changed,))
     dearer = replace(fine, base_cost=replace(fine.cost, lines=fine.cost.lines[1:]))
     refused = _report(_capture(_resource("a"), findings=(no,)))

@@ -13,20 +13,20 @@ from infra import cli
 from infra.cost.estimate import estimate
 from infra.cost.prices import read
 from infra.preview import report as previews
-from infra.preview.capture import Capture, Finding, Resource
+from infra.preview.capture import Breach, Capture, Resource
 from infra.preview.report import Report, rendered
 from infra.settings.loader import FOLDER, imported, load
 
 STACK = Resource("urn:stack", "pulumi:pulumi:Stack", "platform-dev", "", {}, custom=False)
 VAULT = Resource("urn:vault", "azure-native:keyvault:Vault", "vault", STACK.urn, {})
-NO = Finding("vault-firewall", True, VAULT.urn, "vault: open")
-ADVICE = Finding("set-aside", False, VAULT.urn, "vault-firewall: vault: open; advice in dev")
+NO = Breach("vault-firewall", True, VAULT.urn, "vault: open")
+ADVICE = Breach("set-aside", False, VAULT.urn, "vault-firewall: vault: open; advice in dev")
 
 
 def _preview(
     monkeypatch: pytest.MonkeyPatch,
     *argv: str,
-    findings: tuple[Finding, ...] = (),
+    findings: tuple[Breach, ...] = (),
     problems: tuple[str, ...] = (),
 ) -> int:
     capture = Capture("dev", (STACK, VAULT), {}, findings)
@@ -63,7 +63,7 @@ def test_settings_from_elsewhere_are_noted(listed: str, tmp_path: Path) -> None:
     ],
 )
 def test_the_exit_code_is_the_verdict(
-    findings: tuple[Finding, ...],
+    findings: tuple[Breach, ...],
     problems: tuple[str, ...],
     code: int,
     monkeypatch: pytest.MonkeyPatch,

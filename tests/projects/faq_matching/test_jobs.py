@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.sdk.load import load
 
 JOBS = Path(__file__).parents[3] / "ml/projects/faq_matching/jobs"

@@ -19,8 +19,8 @@ from ml.projects.filings_nlp.endpoint import score
 from ml.projects.filings_nlp.sections import shapley
 from ml.projects.filings_nlp.served import Classifier
 from ml.projects.filings_nlp.tokens import MOST_CHARACTERS, SECTIONS
-from ml.specs.plan.plan import CommandPlan, SweepPlan
 from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import CommandPlan, SweepPlan
 from ml.specs.sdk.load import load
 from ml.toolkit.figures import RunFiles
 from tests.named import spans, wrong

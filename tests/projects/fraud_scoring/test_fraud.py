@@ -19,8 +19,8 @@ from ml.projects.fraud_scoring.columns import derive
 from ml.projects.fraud_scoring.costs import REVIEW, threshold
 from ml.projects.fraud_scoring.endpoint import score
 from ml.projects.fraud_scoring.train import PROJECT, SCHEMA
-from ml.specs.plan.plan import AutoMLPlan, PipelinePlan, SweepPlan
 from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, SweepPlan
 from ml.specs.sdk.load import load
 from ml.toolkit.data.datasets import TRAIN, Dataset
 from ml.toolkit.training.model_folder import seal

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from ml.core import repository
-from ml.specs.plan.plan import SweepPlan
 from ml.specs.plan.planning import plan
+from ml.specs.plan.plans import SweepPlan
 from ml.specs.sdk.load import load
 from tests.conftest import ROOT
 

@@ -13,7 +13,7 @@ from scipy.stats import ttest_ind
 
 from ml.measures.reference import summary
 from ml.release.watch import drift
-from ml.release.watch.drift import Finding
+from ml.release.watch.drift import Shift
 from ml.release.watch.limits import Limits
 from ml.release.watch.requests import Row
 from tests.release.watch.kinds import columns, question, summaries
@@ -23,9 +23,7 @@ UNKNOWN = "question: unknown words"
 TESTS_ALONE = Limits(alpha=0.05, distance=1e-9, psi=1e-9, missing=1e-9, loss=1e-9)
 
 
-def findings(
-    reference: dict[str, Any], seen: dict[str, list[Any]], limits: Limits
-) -> list[Finding]:
+def findings(reference: dict[str, Any], seen: dict[str, list[Any]], limits: Limits) -> list[Shift]:
     """Every comparison, corrected."""
     return drift.correct(
         [
@@ -154,7 +152,7 @@ def test_too_few_values_are_not_judged() -> None:
 def test_a_number_that_is_none_is_a_breach() -> None:
     """NaN compares false with every limit."""
     for size, p in ((math.nan, 0.5), (math.nan, 0.0), (1.0, math.nan)):
-        one = Finding("x", "PSI", size, 0.25, p, "", 0.01)
+        one = Shift("x", "PSI", size, 0.25, p, "", 0.01)
         assert one.is_breach is (p != 0.5)
 
 
@@ -220,7 +218,7 @@ def test_sizes_and_chances_are_those_of_the_books() -> None:
 def test_the_correction_is_benjamini_s_and_yekutieli_s() -> None:
     """p m (1 + 1/2 + … + 1/m) / rank, no smaller than that of a larger p: of all of a report."""
     ps = [0.04, 0.001, 0.5, 0.01, 0.02]
-    found = drift.correct([Finding("x", "PSI", 1.0, 0.25, p, "", 0.01) for p in ps])
+    found = drift.correct([Shift("x", "PSI", 1.0, 0.25, p, "", 0.01) for p in ps])
     sums = 5 * sum(1 / rank for rank in range(1, 6))
     by_rank = [p * sums / rank for rank, p in enumerate(sorted(ps), 1)]
     corrected = [min(1.0, *by_rank[rank:]) for rank in range(5)]

@@ -30,7 +30,7 @@ from ml.backends.runs import OPEN, Event, Run
 from ml.core import home
 from ml.core.errors import Place, Problem, Refused
 from ml.specs.plan import batch, planning
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     LITERALS,
     CommandPlan,
     Dimension,

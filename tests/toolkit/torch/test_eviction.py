@@ -15,7 +15,7 @@ from ml.backends.base import Options
 from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
 from ml.core.errors import Place
-from ml.specs.plan.plan import Distribution
+from ml.specs.plan.plans import Distribution
 from tests.backends.conftest import Plans, command
 from tests.shared import bring
 from tests.toolkit.torch import ranks, training

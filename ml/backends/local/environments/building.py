@@ -27,7 +27,7 @@ from ml.backends.local.processes.process import Reaper
 from ml.backends.local.tracking import server
 from ml.core import faults, home
 from ml.core.errors import Exit, Problem, Refused
-from ml.specs.plan.plan import Environment, Plan, commands
+from ml.specs.plan.plans import Environment, Plan, commands
 
 # Written last: an environment without it was never finished.
 COMPLETE = "environment.json"

@@ -19,7 +19,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from ml.specs.plan.plan import Dependency, Environment
+from ml.specs.plan.plans import Dependency, Environment
 
 _MATCH = re.compile(
     r"(?:[^\s=<>!~\[]+::)?(?P<name>[\w.\-]+)\s*"

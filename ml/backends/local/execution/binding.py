@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.specs.expressions import references
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     LITERALS,
     AutoMLPlan,
     CommandPlan,

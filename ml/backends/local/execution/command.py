@@ -23,7 +23,7 @@ from ml.backends.runs import Event, Run, Status, Watch
 from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import resolve_command, resolve_variables
-from ml.specs.plan.plan import CommandPlan
+from ml.specs.plan.plans import CommandPlan
 
 # How often the metrics of a command are read for a watcher.
 METRICS_S = 0.5

@@ -19,7 +19,7 @@ from ml.backends.local.execution.trials import saved_sweep
 from ml.backends.local.runs import lifecycle, lineage, records
 from ml.backends.runs import Event, Kind, Run, Status, Watch
 from ml.core.errors import Problem, Refused
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     AutoMLPlan,
     CommandPlan,
     FromStep,

@@ -30,7 +30,7 @@ from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.runs import Event, Run, Watch, unwatched
 from ml.core import faults, home
 from ml.core.errors import Problem, Refused
-from ml.specs.plan.plan import PipelinePlan, SweepPlan
+from ml.specs.plan.plans import PipelinePlan, SweepPlan
 
 
 def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:

@@ -19,7 +19,7 @@ from ml.backends.local.runs import lifecycle, records
 from ml.backends.runs import Run
 from ml.core import home
 from ml.specs.assets import assets
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     CommandPlan,
     Environment,
     FromStep,

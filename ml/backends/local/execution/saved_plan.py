@@ -22,7 +22,7 @@ from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.repository import shown
 from ml.specs.assets import assets
-from ml.specs.plan.plan import (
+from ml.specs.plan.plans import (
     CommandPlan,
     Frozen,
     PipelinePlan,

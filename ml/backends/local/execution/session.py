@@ -17,7 +17,14 @@ from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.snapshot import Snapshot
 from ml.core.imports import demand_packages_alone
 from ml.specs.assets import assets
-from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, supplied_inputs
+from ml.specs.plan.plans import (
+    CommandPlan,
+    PipelinePlan,
+    Plan,
+    SweepPlan,
+    commands,
+    supplied_inputs,
+)
 
 
 @dataclass(frozen=True)

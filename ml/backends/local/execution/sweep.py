@@ -21,7 +21,7 @@ from ml.backends.runs import Event, Run, Status, Watch
 from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import references
-from ml.specs.plan.plan import Sample, SweepPlan
+from ml.specs.plan.plans import Sample, SweepPlan
 from ml.sweeps import objective
 from ml.sweeps.samplers import sampler_for
 

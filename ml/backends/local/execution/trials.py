@@ -15,7 +15,7 @@ from typing import Any
 from ml.backends.local.runs import lifecycle, records
 from ml.backends.local.tracking import reader
 from ml.backends.runs import Run
-from ml.specs.plan.plan import Sample, SweepPlan
+from ml.specs.plan.plans import Sample, SweepPlan
 from ml.sweeps import objective
 from ml.sweeps.early_termination import Policy, Verdict
 from ml.sweeps.samplers import Sampler

@@ -14,7 +14,7 @@ from ml.backends.local.parallel import mini_batches
 from ml.backends.local.processes.process import cores
 from ml.core.errors import Problem
 from ml.core.imports import BIND
-from ml.specs.plan.plan import CommandPlan
+from ml.specs.plan.plans import CommandPlan
 from ml.toolkit.data import mltables
 
 # reference-yaml-job-parallel, predefined arguments. The overhead is 30 there and 600 in

@@ -24,7 +24,7 @@ from ml.backends.local.processes.process import RunProcess
 from ml.backends.runs import Run
 from ml.backends.snapshot import Snapshot
 from ml.core.errors import Problem
-from ml.specs.plan.plan import CommandPlan
+from ml.specs.plan.plans import CommandPlan
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.runs import OPEN, Pause, Run
 from ml.core import faults, home
 from ml.core.errors import Problem
-from ml.specs.plan.plan import OutputPlan, Plan, Value
+from ml.specs.plan.plans import OutputPlan, Plan, Value
 
 EXECUTOR_GONE = "executor-gone"
 # Reasons from outside a run: not its own command, its limits or the policy of a sweep.

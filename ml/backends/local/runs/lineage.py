@@ -13,7 +13,7 @@ from ml.backends.local.environment import HERE, Interpreter
 from ml.backends.snapshot import IgnoreFile, Snapshot
 from ml.core import repository, trees
 from ml.core.trees import Commit
-from ml.specs.plan.plan import CommandPlan, InputPlan, PipelinePlan, Plan, SweepPlan, commands
+from ml.specs.plan.plans import CommandPlan, InputPlan, PipelinePlan, Plan, SweepPlan, commands
 
 
 def of(

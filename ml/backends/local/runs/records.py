@@ -23,7 +23,7 @@ from ml.backends.runs import Entry, Pause, Run, Status
 from ml.core import home
 from ml.core.errors import Place, Problem
 from ml.core.names import is_name
-from ml.specs.plan.plan import Sample
+from ml.specs.plan.plans import Sample
 
 FILE = "job.json"
 SAMPLE = "sampling.json"

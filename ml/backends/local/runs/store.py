@@ -24,7 +24,7 @@ from ml.backends.runs import (
 from ml.core import home
 from ml.core.errors import Problem, Refused
 from ml.specs.assets import assets
-from ml.specs.plan.plan import Sample, Value
+from ml.specs.plan.plans import Sample, Value
 
 # The source of an input that is another step's output.
 _STEP = re.compile(r"\$\{\{\s*(?:parent\.)?jobs\.([^.}]+)\.outputs\.([^.}\s]+)\s*\}\}$")

@@ -25,7 +25,7 @@ from ml.backends.local.tracking import reader
 from ml.backends.runs import Status
 from ml.core import faults, home
 from ml.core.imports import BIND
-from ml.specs.plan.plan import Value
+from ml.specs.plan.plans import Value
 
 if TYPE_CHECKING:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore

@@ -18,7 +18,7 @@ from ml.specs.check.nodes import Node, inside, nodes_of_schedule
 from ml.specs.check.rules.registry import Finding, Subject, rule
 from ml.specs.expressions import Reference, literal
 from ml.specs.parts import Part
-from ml.specs.plan.plan import LITERALS
+from ml.specs.plan.plans import LITERALS
 
 # A value that a placeholder may be replaced by: its text, the part that sets it and its keys there.
 Value = tuple[str, Part, tuple[Key, ...]]
