@@ -25,7 +25,8 @@ ROWS, QUICK_ROWS = 30_000, 6_000
 
 
 def main(quick: bool) -> float:
-    from tests.repository import forks, tables
+    from tests.repository.forks import forks
+    from tests.repository.scaffold import tables
 
     with tempfile.TemporaryDirectory() as folder:
         root, home = forks.fork(Path(folder) / "fork"), Path(folder) / "home"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository import forks, tables
-from tests.repository.test_whole_way import typed
+from tests.repository.forks import forks
+from tests.repository.scaffold import tables
+from tests.repository.scaffold.test_whole_way import typed
 
 ML = ".venv/bin/ml"
 

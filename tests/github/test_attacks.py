@@ -22,7 +22,7 @@ TRAIN, RELEASE = "tests/github/test_train.py", "tests/github/test_release.py"
 TRUST, OWNERS = "tests/release/test_trust.py", "tests/github/test_codeowners.py"
 ENVIRONMENTS = "tests/release/promotion/test_environments.py"
 MERGE, REQUESTS = "tests/github/test_merge.py", "tests/github/test_pull_requests.py"
-GIT, LAYOUT = "tests/core/test_git.py", "tests/repository/test_layout.py"
+GIT, LAYOUT = "tests/core/test_git.py", "tests/repository/forks/test_layout.py"
 BOOTSTRAP, RULES = "tests/infra/live/test_bootstrap.py", "tests/github/test_rules.py"
 
 # What an attacker does → (file, test) that hold it.
@@ -52,7 +52,7 @@ ATTACKS: dict[str, list[tuple[str, str]]] = {
         (GIT, "test_a_repository_among_the_files_is_not_read"),
         (GIT, "test_git_runs_no_other_program"),
         (LAYOUT, "test_no_repository_is_among_the_files"),
-        ("tests/repository/test_fetch.py", "test_no_repository_is_fetched"),
+        ("tests/repository/github/test_fetch.py", "test_no_repository_is_fetched"),
         ("tests/backends/test_azure.py", "test_the_commit_of_a_job_is_that_of_its_spec"),
     ],
     "a spec has `$(curl …)` in an input: it is refused before anything runs": [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -50,7 +51,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
 ) -> None:
     """Run a job spec: exit 0 completed, 1 failed, 2 the spec is wrong, 33 not possible here."""
-    from ml.backends.base import DATA_NOT_HERE, Options
+    from ml.backends.base import Options
     from ml.backends.choice import open_backend
     from ml.backends.resources import FAMILIES
 
@@ -66,36 +67,70 @@ def run(
     backend = open_backend(on, options)
     if spec.is_file() and not dry_run and backend.prepare:
         backend.prepare()
-    from ml.cli import clusters, disk
-    from ml.cli.render import progress
-    from ml.cli.render.runs_text import run_json
-    from ml.core import home
-    from ml.specs.check import check
-    from ml.specs.plan import planning
-    from ml.specs.plan.plans import CommandPlan, supplied_inputs
-    from ml.specs.sdk import load
-
-    loaded = load.load(spec, overrides)
-    # A cluster that is too small does not matter to this machine.
-    problems = check.check(loaded, clusters=() if backend.rehearsal else clusters.declared())
-    _say(*(problem for problem in problems if problem.severity == "warning"))
-    is_job = loaded.kind.family not in FAMILIES
-    # On this machine the plan reports errors, with those that it finds itself.
-    if (wrong := errors(problems)) and not (is_job and backend.rehearsal):
-        raise Refused(*wrong)
-    if not is_job:
+    loaded, problems = _checked(backend, spec, overrides)
+    if loaded.kind.family in FAMILIES:
+        if wrong := errors(problems):
+            raise Refused(*wrong)
         _apply(backend, loaded, dry_run, as_json)
         return
-    plan = planning.plan(loaded, registered=home.assets(), problems=problems)
+    plan = _planned(backend, loaded, problems, dry_run)
+    if dry_run:
+        _show_plan(backend, plan, isolated, as_json)
+        return
+    _carry_out(backend, plan, say, keep=keep, show=show, as_json=as_json)
+
+
+def _checked(
+    backend: Backend, file: Path, overrides: dict[str, str]
+) -> tuple[Spec, Sequence[Problem]]:
+    """The spec and what its checks found; warnings are printed."""
+    from ml.cli import clusters
+    from ml.specs.check import check
+    from ml.specs.sdk import load
+
+    spec = load.load(file, overrides)
+    # A cluster that is too small does not matter to this machine.
+    problems = check.check(spec, clusters=() if backend.rehearsal else clusters.declared())
+    _say(*(problem for problem in problems if problem.severity == "warning"))
+    return spec, problems
+
+
+def _planned(backend: Backend, spec: Spec, problems: Sequence[Problem], dry_run: bool) -> Plan:
+    """The plan; Refused for an error, and for what the backend cannot honour.
+
+    A plan can be shown without the data, which has to be here to run it.
+    """
+    from ml.backends.base import DATA_NOT_HERE
+    from ml.core import home
+    from ml.specs.plan import planning
+
+    if (wrong := errors(problems)) and not backend.rehearsal:
+        raise Refused(*wrong)
+    # On this machine the plan reports errors, with those that it finds itself.
+    plan = planning.plan(spec, registered=home.assets(), problems=problems)
     refusals = backend.refusals(plan)
     missing_data = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
     if refusals and not (dry_run and len(missing_data) == len(refusals)):
         raise Refused(*refusals, exit_code=Exit.CANNOT_HONOUR)
-    if dry_run:
-        # The plan can be shown without the data, which has to be here to run it.
-        _say(*(replace(problem, severity="warning") for problem in missing_data))
-        _show_plan(backend, plan, isolated, as_json)
-        return
+    _say(*(replace(problem, severity="warning") for problem in missing_data))
+    return plan
+
+
+def _carry_out(
+    backend: Backend,
+    plan: Plan,
+    say: Callable[[str], None],
+    *,
+    keep: bool,
+    show: bool,
+    as_json: bool,
+) -> NoReturn:
+    """Run the plan, print its summary, and end with the run's exit code."""
+    from ml.cli import disk
+    from ml.cli.render import progress
+    from ml.cli.render.runs_text import run_json
+    from ml.specs.plan.plans import CommandPlan, supplied_inputs
+
     _say(*backend.differences(plan))
     disk.enforce(
         backend, say, [data.path for _, data in supplied_inputs(plan) if data.path is not None]

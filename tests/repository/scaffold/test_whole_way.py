@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
-from tests.repository import forks, tables
+from tests.repository.forks import forks
+from tests.repository.scaffold import tables
 from tests.test_readme import commands
 
 PAGE = ROOT / "ml/projects/SECOND_MODEL.md"

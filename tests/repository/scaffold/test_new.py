@@ -36,7 +36,7 @@ from policies.supply_chain.formats import detect
 from tests.conftest import ROOT
 from tests.named import spans, wrong
 from tests.release.test_commands import ml
-from tests.repository import tables
+from tests.repository.scaffold import tables
 
 TABLES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "churn": (tables.churn, "Churn"),

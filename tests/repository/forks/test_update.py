@@ -24,7 +24,7 @@ from ml.repository.forks.update import UNFINISHED, merged, request, update
 from ml.repository.forks.wheel import demand_version
 from ml.repository.github.api import GitHub
 from tests.conftest import ROOT
-from tests.repository.forks import GIT, wheel, wheel_name
+from tests.repository.forks.forks import GIT, wheel, wheel_name
 from tests.stand_ins.github import State, serving
 
 ANSWERS, LOCK = ".copier-answers.yml", "requirements/framework.lock"
@@ -119,7 +119,7 @@ def fork(folders: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def wheels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wheels with nothing but their version: tests/repository/test_wheel.py builds real ones."""
+    """Wheels with nothing but their version: test_wheel.py builds real ones."""
 
     def build(template: Path, folder: Path, revision: str) -> Path:
         text = git(template, "show", f"{revision}:pyproject.toml")

@@ -22,7 +22,7 @@ from infra.settings.workflows import OF_THE_PROGRAM
 from ml.core.errors import Refused
 from ml.repository.forks.init import lock_of
 from tests.conftest import EXAMPLE, ROOT
-from tests.repository.forks import wheel, wheel_name
+from tests.repository.forks.forks import wheel, wheel_name
 from tests.stand_ins.az_and_gh import SUBSCRIPTION, TENANT, Cloud, answered
 from tests.stand_ins.github import APP, State, serving
 from tests.test_fork import GIT, tracked

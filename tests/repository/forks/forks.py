@@ -8,7 +8,7 @@ import subprocess
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
 
 
