@@ -393,12 +393,13 @@ def _values(difference: Property) -> tuple[str, str]:
 
     A role is shown by its name: its id says it in the last of many characters.
     """
-    before, after = (
-        value if isinstance(value, str) else json.dumps(value)
-        for value in (difference.before, difference.after)
-    )
+    values = (difference.before, difference.after)
+    before, after = (value if isinstance(value, str) else json.dumps(value) for value in values)
     if difference.path == "roleDefinitionId":
         return role_name(before), role_name(after)
+    if " ".join(before.split()) == " ".join(after.split()):
+        # A table folds white space, and a text may read as a number: quotes and marks tell them.
+        before, after = (json.dumps(of, ensure_ascii=False).replace(" ", "␣") for of in values)
     differs = (at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new)
     start = max(next(differs, 0) - CONTEXT, 0) if max(len(before), len(after)) > LONGEST else 0
     return _cut(before, start), _cut(after, start)

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from ml.core import git
+from ml.core.errors import Problem, Refused
 
 DIGEST_PREFIX = "sha256:"
 _LINK, _FOLDER, _REPOSITORY = "120000", "40000", "160000"
@@ -180,11 +181,15 @@ def _named(root: Path, trees: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _size(root: Path, blobs: Mapping[str, int]) -> int:
-    """The bytes of blobs, each as often as it is counted."""
+    """The bytes of blobs, each as often as it is counted; Refused where one is missing."""
     words = ("cat-file", "--batch-check=%(objectname) %(objectsize)")
     answer = git.run(root, *words, content="".join(f"{blob}\n" for blob in blobs).encode())
-    sizes = (line.split(" ") for line in answer.splitlines())
-    return sum(blobs[blob] * int(size) for blob, size in sizes)
+    sizes = dict(line.split(" ") for line in answer.splitlines())
+    if missing := [blob for blob, size in sizes.items() if not size.isdecimal()]:
+        found = f"the commit names {missing[0]}, which the repository has no content of"
+        hint = "git fsck says what is wrong with it"
+        raise Refused(Problem("broken-commit", found, "a commit as git writes it", hint))
+    return sum(blobs[blob] * int(size) for blob, size in sizes.items())
 
 
 def _links(path: Path) -> Iterator[Path]:

@@ -146,6 +146,14 @@ def test_what_a_deployment_is_does_not_change_by_itself() -> None:
         f'model of blue is "{arm}2", and was "{arm}1"',
         'tags.model of blue is nothing, and was "words"',
     ]
+    # A variable is a text, whatever is in it.
+    signed = {"FEED": "https://a.example/subscriptions/s?sig=Ab"}
+    other = {"FEED": "https://a.example/subscriptions/s?sig=aB"}
+    record["deployments"]["blue"] = module._content(deployed(environment_variables=signed)["blue"])
+    assert changes(deployed(environment_variables=signed)) == []
+    assert changes(deployed(environment_variables=other)) == [
+        "environment_variables.FEED of blue is (hidden), and was (hidden)"
+    ]
 
 
 def test_status_and_drift_say_what_somebody_changed(

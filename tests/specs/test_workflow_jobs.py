@@ -132,6 +132,7 @@ BOUNDED = {
     "a day": (JOB + "limits: {timeout: 7201}\n", "limits.timeout job.yml:6"),
     "two days": (JOB + "limits: {timeout: 180000}\n", "limits.timeout job.yml:6"),
     "no time": (JOB, "limits.timeout job.yml:1"),
+    "a time of nothing": (JOB + "limits: {timeout: 0}\n", "limits.timeout job.yml:6"),
     "five nodes": (
         JOB + "limits: {timeout: 60}\nresources:\n  instance_count: 5\n",
         "resources.instance_count job.yml:8",
@@ -178,14 +179,25 @@ def test_what_a_job_may_take(text: str, expected: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("component", "expected"),
+    ("limits", "component", "expected"),
     [
-        ("limits: {timeout: 60}\nresources: {instance_count: 4}\n", ""),
-        ("limits: {timeout: 7201}\n", "jobs.step.component.limits.timeout c.txt:7"),
+        ("    limits: {timeout: 60}\n", "resources: {instance_count: 4}\n", []),
+        (
+            "    limits: {timeout: 60}\n",
+            "resources: {instance_count: 5}\n",
+            [
+                "jobs.step.resources.instance_count job.yml:4",
+                "jobs.step.component.resources.instance_count c.txt:7",
+            ],
+        ),
+        # A component has no such field: the service is not known to keep it.
+        ("", "limits: {timeout: 60}\n", ["jobs.step.limits.timeout job.yml:4"]),
     ],
 )
-def test_what_a_component_may_take(component: str, expected: str, tmp_path: Path) -> None:
-    assert took(tmp_path, STEP_OF_FILE, COMPONENT + component) == [expected] * bool(expected)
+def test_what_a_component_may_take(
+    limits: str, component: str, expected: list[str], tmp_path: Path
+) -> None:
+    assert took(tmp_path, STEP_OF_FILE + limits, COMPONENT + component) == expected
 
 
 def took(folder: Path, text: str, component: str) -> list[str]:

@@ -645,18 +645,20 @@ def _changes(record: Written, routes: Routes, deployments: Mapping[str, Any]) ->
         for key in sorted(fields.keys() | now.keys()):
             if key.startswith("tags.") and key not in _OWN:
                 continue  # a policy's, or a person's
-            if _comparable(fields.get(key)) != _comparable(now.get(key)):
+            if _comparable(key, fields.get(key)) != _comparable(key, now.get(key)):
                 is_now, was = (_told(key, of.get(key)) for of in (now, fields))
                 yield f"{key} of {name} is {is_now}, and was {was}"
     for name in sorted(deployments.keys() & {*SLOTS, BASELINE} - record["deployments"].keys()):
         yield f"the deployment {name} is of no release"
 
 
-def _comparable(value: str | None) -> str | None:
+def _comparable(key: str, value: str | None) -> str | None:
     """An ARM id has upper case in one answer and lower case in another: "resource names are case
     insensitive", learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules.
+    Tags and variables are texts, whatever is in them.
     """
-    return value.lower() if value and "/subscriptions/" in value else value
+    is_text = key.startswith(("tags.", "environment_variables."))
+    return value.lower() if value and "/subscriptions/" in value and not is_text else value
 
 
 def _told(key: str, value: str | None) -> str:

@@ -135,7 +135,7 @@ def of_pull_request(root: Path, github: GitHub, number: int) -> tuple[Affected, 
     before = {str(file.get("previous_filename") or file["filename"]) for file in listed}
     gone = {str(file["filename"]) for file in listed if file["status"] == "removed"}
     files, removed = frozenset(names | before), frozenset((before - names) | gone)
-    all_of_it = len(listed) < min(LISTED, int(pull["changed_files"]) + 1)
+    all_of_it = int(pull["changed_files"]) == len(listed) < LISTED
     result = _affected(root, f"pull request {number}", "HEAD", files, removed, all_of_it)
     return result, head
 

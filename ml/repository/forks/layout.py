@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -33,8 +34,9 @@ NAMES = frozenset(
 _PACKAGE = re.compile(r"(ml|infra|policies)/__init__\.|ml/serving(/__init__)?\.", re.I)
 # Compiled code: Python runs it in place of the module of its name, and nobody can review it.
 _COMPILED = re.compile(r".*\.(py[cdo]|so)")
-# What has owners by its name: of a link, the file behind it would have others.
-_OWNED = re.compile(r"ml/projects/[^/]+(/(gates\.yml|release\.yml|evidence(/.*)?))?", re.S)
+# What has owners of its own, and what judges a change: of a link, the file behind it would have
+# others. Elsewhere in a project and in documents a link is a team's own affair.
+_FREE = re.compile(r"ml/projects/[^/]+/(?!(gates\.yml|release\.yml|evidence)(/|$)).+|docs/.+", re.S)
 # Bytes of a path and of a part of it that every disk holds, below the folder of a clone.
 _LONGEST_PATH, _LONGEST_NAME = 1000, 255
 _LINK, _GITLINK = "120000", "160000"
@@ -67,7 +69,7 @@ def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iter
             hint = "a shorter name: no disk holds more"
         elif mode == _LINK and not below:
             expected, hint = "no link at the root", "the file itself"
-        elif mode == _LINK and _OWNED.fullmatch(path):
+        elif mode == _LINK and top in NAMES and not _FREE.fullmatch(path):
             expected, hint = "no link: its owners would not be asked", "the file itself"
         elif mode == _GITLINK:
             expected, hint = "no other repository inside", "git rm it, and copy what is needed"
@@ -124,7 +126,7 @@ def _is_gits(name: str) -> bool:
 
 def _plain(name: str) -> str:
     """A name as the file system that leaves most out of it reads it."""
-    return _END.sub("", _INVISIBLE.sub("", name)).casefold()
+    return _END.sub("", _INVISIBLE.sub("", unicodedata.normalize("NFC", name))).casefold()
 
 
 def own_names(root: Path) -> Collection[str]:

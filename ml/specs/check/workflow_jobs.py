@@ -241,8 +241,6 @@ class _Request:
         """
         limits = _snake(job.get("limits"))
         asked: dict[str, int] = {}
-        if kind == "command":
-            limits = {**_snake(_limits_of(job.get("componentId"))), **limits}
         if kind in ("command", "sweep"):
             asked["timeout"] = self.bounds.hours * 3600
         if kind == "sweep":
@@ -257,7 +255,7 @@ class _Request:
     def _at_most(self, most: int) -> Rule:
         def check(keys: Keys, value: Any) -> Iterator[Problem]:
             number = _number(value)
-            if number is None or number > most:
+            if number is None or not 0 < number <= most:
                 yield self._problem(keys, value, _BOUND.format(most))
 
         return check
@@ -414,13 +412,6 @@ def _snake(value: Any) -> dict[str, Any]:
         re.sub("(?<=[a-z])[A-Z]", lambda match: f"_{match[0]}", name).lower(): item
         for name, item in (value.items() if isinstance(value, dict) else ())
     }
-
-
-def _limits_of(component: Any) -> Any:
-    """Those of a component that is written in the request; None of a registered one."""
-    for name in ("properties", "componentSpec", "limits"):
-        component = component.get(name) if isinstance(component, dict) else None
-    return component
 
 
 def _number(value: Any) -> int | None:

@@ -152,6 +152,19 @@ def test_a_value_of_several_lines_stays_in_its_cell() -> None:
     assert rows == ["| changed | `a` a:B | `x` | `one two` | `` a`b\\|c `` |"]
 
 
+@pytest.mark.attack("What changes in a stack looks as it was before")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("true", True), ("1", 1), (None, "null"), ([1], "[1]"), ("a b", "a  b"), ("a\nb", "a b")],
+)
+def test_two_values_never_look_alike(before: Any, after: Any) -> None:
+    changed = Change("changed", "a:B", "a", "urn", (Property("x", before, after),))
+    report = _report(_capture(_resource("a")), base="main", changes=(changed,))
+    (row,) = [line for line in rendered([report], "md").splitlines() if line.startswith("| chang")]
+    was, is_now = row.removesuffix(" |").split(" | ")[-2:]
+    assert was != is_now
+
+
 @pytest.mark.attack("A value of a stack file, or a waiver, is Markdown in what a reviewer is shown")
 @pytest.mark.parametrize(
     "value", ["``![x](https://e.example/x.png)@a.b", "`[x](https://e.example)`@a.b", "a ``` b"]

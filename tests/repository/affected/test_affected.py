@@ -575,8 +575,9 @@ def test_files_are_those_of_one_commit() -> None:
     heads = iter("aabb")
 
     def get(path: str) -> Any:
-        return {"head": {"sha": next(heads) * 40}, "changed_files": 1}
+        return {"head": {"sha": next(heads) * 40}, "changed_files": counted}
 
+    counted = 1
     listed = [{"filename": "A.md", "status": "added"}]
     github: Any = SimpleNamespace(get=get, pages=lambda path: iter(listed))
     result, commit = of_pull_request(ROOT, github, 7)
@@ -586,6 +587,9 @@ def test_files_are_those_of_one_commit() -> None:
     heads = iter("abcdef")
     with pytest.raises(Refused, match="commit-changed"):
         of_pull_request(ROOT, github, 7)
+    counted, heads = 5, iter("aa")
+    result, _ = of_pull_request(ROOT, github, 7)
+    assert result.framework and not result.documents  # four files are not known
 
 
 @pytest.mark.attack("A tag, or a branch, has the name by which main is asked for")

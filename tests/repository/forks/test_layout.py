@@ -101,7 +101,8 @@ def test_a_module_is_the_text_that_is_reviewed(path: str) -> None:
 def test_a_link_hides_no_module() -> None:
     files = [(FILE, "ml/core/errors.py"), (LINK, "ml/core/errors")]
     assert [problem.code for problem in problems(files, [])] == ["name-not-allowed"]
-    assert [*problems([*files[:1], (LINK, "ml/core/page")], [])] == []
+    files = [(FILE, "ml/projects/words/errors.py"), (LINK, "ml/projects/words/page")]
+    assert [*problems(files, [])] == []
 
 
 def test_a_package_and_a_folder_are_allowed() -> None:
@@ -131,6 +132,23 @@ def test_what_has_owners_is_no_link(name: str) -> None:
     (problem,) = problems([(LINK, f"ml/projects/words{name}")], [])
     assert "owners" in problem.expected
     assert [*problems([(FILE, f"ml/projects/words{name}")], [])] == []
+
+
+@pytest.mark.attack("What judges a change leads to a project's own file")
+@pytest.mark.parametrize(
+    "path",
+    ["policies/promotion/gates.yml", "infra/Pulumi.dev.yaml", "ml/core", "requirements/main.lock"],
+)
+def test_what_judges_is_no_link(path: str) -> None:
+    (problem,) = problems([(LINK, path)], [])
+    assert "owners" in problem.expected
+    assert [*problems([(LINK, "notebooks/page"), (LINK, "docs/page.md")], ["notebooks"])] == []
+
+
+@pytest.mark.attack("Two files are one on a Mac, by letters that are composed or not")
+def test_letters_are_composed() -> None:
+    (problem,) = problems([(FILE, "ml/caf\u00e9.py"), (FILE, "ml/cafe\u0301.py")], [])
+    assert "one spelling" in problem.expected
 
 
 @pytest.mark.attack("A name of other letters takes the place of a file that has owners, on a Mac")

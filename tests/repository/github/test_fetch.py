@@ -151,6 +151,18 @@ def test_folders_in_folders_are_counted_and_not_listed(clone: Path) -> None:
     assert not (clone / ".local").exists()
 
 
+@pytest.mark.attack("A commit names files of a kind that git does not write")
+@pytest.mark.parametrize("mode", ["160001", "000000"])
+def test_a_broken_commit_is_a_sentence(mode: str, clone: Path) -> None:
+    entry = clone.parent / "tree"
+    entry.write_bytes(f"{mode} words\0".encode() + bytes.fromhex("ab" * 20))
+    words = ("hash-object", "-t", "tree", "-w", "--literally", str(entry))
+    tree = git(clone, *words)
+    commit = git(clone, "commit-tree", tree, text="a change")
+    with pytest.raises(Refused, match="broken-commit"):
+        trees.measure(clone, commit)
+
+
 def test_a_commit_is_measured_as_it_is_checked_out(clone: Path) -> None:
     """Its files as often as they are written, and no repository inside."""
     (clone / "again").mkdir()
