@@ -42,7 +42,7 @@ from ml.projects.filings_nlp.language import (
 )
 
 Floats = NDArray[np.float64]
-COMPANIES = 800
+COMPANIES = 1600
 YEARS = range(2018, 2025)
 # What may follow within a year, with its log odds where nothing is stated, and the two facts that
 # it depends on, which stand in different sections.

@@ -40,7 +40,7 @@ from ml.toolkit.training.tracking import tracking
 
 # Hyperparameters with their usual values: arguments of this program.
 SETTINGS: dict[str, Any] = {
-    "epochs": 10,
+    "epochs": 14,
     "batch": 16,  # documents of a step, of all processes together
     "micro_batches": 1,  # of each process, accumulated before a step
     "learning_rate": 0.006,
