@@ -176,6 +176,7 @@ inputs:
   skill: 0.8
 outputs:
   model: {type: custom_model}
+limits: {timeout: 600}
 """,
     "ml/projects/tiny/jobs/sweep-random.yml": """
 $schema: https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json
@@ -213,6 +214,7 @@ inputs:
   model: {type: custom_model, path: "azureml:tiny@latest"}
 outputs:
   evaluation: {type: uri_folder}
+limits: {timeout: 600}
 """,
     "ml/projects/tiny/jobs/pipeline.yml": """
 $schema: https://azuremlschemas.azureedge.net/latest/pipelineJob.schema.json

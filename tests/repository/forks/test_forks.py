@@ -118,7 +118,7 @@ def forks(template: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     for kind, more in (("thin", {}), ("full", {"full": "1"})):
         folder = tmp_path_factory.mktemp(kind) / "models"
         git(template, "clone", "-q", str(template), str(folder))
-        ask(folder, "fork.init", *options({**VALUES, **more}))
+        ask(folder, "forks.init", *options({**VALUES, **more}))
         if kind == "thin":
             install(folder)
         commit(folder, "our own")
@@ -246,17 +246,17 @@ def test_again_with_one_value(fork: Made) -> None:
     """That one is changed, and nothing else."""
     folder = fork("thin")
     assert git(folder, "status", "--porcelain") == ""
-    ask(folder, "fork.init")
+    ask(folder, "forks.init")
     assert git(folder, "status", "--porcelain") == ""
     owners_of = (
         "dev=dev@contoso.com prod=prod@contoso.com shared=ml@contoso.com staging=ml@contoso.com"
     )
-    ask(folder, "fork.init", f"--owner={owners_of}")
+    ask(folder, "forks.init", f"--owner={owners_of}")
     prod = folder / "infra/Pulumi.prod.yaml"
     prod.write_text(prod.read_text().replace("    - contoso/ml\n", "    - contoso/ml\n    - ana\n"))
     owners, line = folder / ".github/CODEOWNERS", "/ml/projects/words/ @contoso/ml-words\n"
     owners.write_text(owners.read_text() + line)
-    ask(folder, "fork.init", "--name=fabrikam", "--team=fabrikam/ml")
+    ask(folder, "forks.init", "--name=fabrikam", "--team=fabrikam/ml")
     assert stack(folder, "prod")["platform:reviewers"] == ["fabrikam/ml", "ana"]
     assert owners.read_text().endswith(line) and "@contoso/ml\n" not in owners.read_text()
     assert stack(folder, "dev")["platform:owner"] == "dev@contoso.com"
@@ -289,7 +289,7 @@ def test_a_wrong_value_is_refused(
     folder = tmp_path / "models"
     git(template, "clone", "-q", str(template), str(folder))
     given = {name: value for name, value in {**VALUES, **changed}.items() if value}
-    done = ask(folder, "fork.init", *options(given), code=2)
+    done = ask(folder, "forks.init", *options(given), code=2)
     assert words in done.stderr
     assert git(folder, "status", "--porcelain") == ""
 
@@ -298,7 +298,7 @@ def test_without_the_example(template: Path, tmp_path: Path) -> None:
     """Nor its tests, nor its endpoint among those that the stacks watch."""
     folder = tmp_path / "models"
     git(template, "clone", "-q", str(template), str(folder))
-    ask(folder, "fork.init", *options({**VALUES, "keep": "none"}))
+    ask(folder, "forks.init", *options({**VALUES, "keep": "none"}))
     assert not (folder / PROJECT).exists()
     assert not (folder / "tests/projects" / EXAMPLE.name).exists()
     assert "platform:endpoints" not in stack(folder, "dev")
@@ -309,7 +309,7 @@ def test_azure_is_asked_for_ids(template: Path, tmp_path: Path) -> None:
     folder, programs = tmp_path / "models", Cloud(tmp_path).programs()
     git(template, "clone", "-q", str(template), str(folder))
     given = {name: VALUES[name] for name in VALUES if name not in ("subscription", "tenant")}
-    ask(folder, "fork.init", *options({**given, "full": "1"}), path=f"{programs}:/usr/bin:/bin")
+    ask(folder, "forks.init", *options({**given, "full": "1"}), path=f"{programs}:/usr/bin:/bin")
     assert stack(folder, "dev")["azure-native:tenantId"] == TENANT
 
 
@@ -393,7 +393,7 @@ def test_an_update_is_merged(kind: str, fork: Made, newer: Path) -> None:
     """What the team owns or changed stays; what is shared is the template's; the wheel is new."""
     folder = fork(kind)
     follow(folder, newer)
-    done = ask(folder, "fork.update")
+    done = ask(folder, "forks.update")
     assert done.stdout.startswith("v0.1.0 → v0.2.0\n")
     makefile = (folder / "Makefile").read_text()
     assert "PROJECT := ours" in makefile and "polish:" in makefile
@@ -458,13 +458,13 @@ def test_a_conflict_is_told(small: Path) -> None:
     text = (small / TIMING).read_text()
     (small / TIMING).write_text(text.replace('"""', '"""Ours: ', 1))
     commit(small, "ours too")
-    done = ask(small, "fork.update", code=1, PYTHONPATH=str(ROOT))
+    done = ask(small, "forks.update", code=1, PYTHONPATH=str(ROOT))
     assert f"{TIMING}: both changed the same lines" in done.stdout
     text = (small / TIMING).read_text()
     assert "<<<<<<< before updating" in text and "Ours: " in text and "Of the template: " in text
     assert "polish:" in (small / "Makefile").read_text()
     commit(small, "a merge that nobody finished")
-    refusal = ask(small, "links", code=1, PYTHONPATH=str(ROOT)).stderr
+    refusal = ask(small, "forks.links", code=1, PYTHONPATH=str(ROOT)).stderr
     assert f"unmerged]: {TIMING}" in refusal
 
 
@@ -496,7 +496,7 @@ def test_an_update_is_one_pull_request(changed: bool, small: Path, github: State
         "repo": {"full_name": github.repository},
     }
     github.pulls.append({**old, "head": head, "user": {"login": APP}})
-    request = ("fork.update", "--pull-request")
+    request = ("forks.update", "--pull-request")
     assert "201 is opened; 9 is closed" in ask(small, *request, **variables).stdout
     changes = [*github.changes]
     assert "201 is as it should be" in ask(small, *request, **variables).stdout
@@ -522,20 +522,20 @@ def test_an_update_is_one_pull_request(changed: bool, small: Path, github: State
 @pytest.mark.slow
 def test_a_merged_version_is_not_asked_for_again(small: Path, github: State) -> None:
     variables = {"GITHUB_API_URL": github.api, "GITHUB_REPOSITORY": github.repository}
-    ask(small, "fork.update", PYTHONPATH=str(ROOT))
+    ask(small, "forks.update", PYTHONPATH=str(ROOT))
     commit(small, "v0.2.0")
     done = ask(
-        small, "fork.update", "--pull-request", PYTHONPATH=str(ROOT), GH_TOKEN="app", **variables
+        small, "forks.update", "--pull-request", PYTHONPATH=str(ROOT), GH_TOKEN="app", **variables
     )
     assert "v0.2.0 of the template is merged already" in done.stdout
     assert github.changes == []
 
 
 def test_an_update_needs_a_fork_and_a_clean_tree(fork: Made, template: Path) -> None:
-    assert "no-fork" in ask(template, "fork.update", code=2).stderr
+    assert "no-fork" in ask(template, "forks.update", code=2).stderr
     folder = fork("thin")
     (folder / "Makefile").write_text("changed\n")
-    assert "uncommitted" in ask(folder, "fork.update", code=2).stderr
+    assert "uncommitted" in ask(folder, "forks.update", code=2).stderr
 
 
 # What works in both.
@@ -605,7 +605,7 @@ def deploy(folder: Path, stand_ins: Path, github: Path) -> None:
     """
     state = json.loads((stand_ins / "state.json").read_text())
     assert state["things"]["started"] == ["infra.yml"]
-    assert json.loads(ask(folder, "stacks").stdout) == ORDER
+    assert json.loads(ask(folder, "affected.stacks").stdout) == ORDER
     for name in ORDER:
         settings = loader.load(name, folder / "infra")
         provider, key = loader.encryption(name, folder / "infra") or ("", "")
