@@ -25,6 +25,14 @@ _PARALLEL = (
 )
 
 ALLOWED: dict[str, list[str]] = {
+    # More of both in test_code.
+    "missing-package": [
+        "command: python -m src.model\ncode: .\nenvironment: azureml:elsewhere:1\n",
+        "command: python -m no.such.module\ncode: .\nenvironment: azureml:e:1\n",
+    ],
+    "unknown-argument": [
+        "command: python -m no.such.module --rate 1\ncode: .\nenvironment: azureml:e:1\n",
+    ],
     "cluster-nodes": [
         COMMAND + "compute: azureml:gpus\nresources: {instance_count: 2}\n",
         COMMAND + "compute: azureml:elsewhere\nresources: {instance_count: 99}\n",

@@ -82,6 +82,34 @@ def test_what_is_written_is_sound(repository: Path, name: str, library: str) -> 
     assert len(requests) == 100 and table["data"][0] in every_row
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "severity", "argument"),
+    [("lightgbm", "torch", "error", "--num-leaves"), ("torch", "lightgbm", "warning", "--width")],
+)
+def test_another_librarys_model_alone_is_told(
+    repository: Path, one: str, other: str, severity: str, argument: str
+) -> None:
+    """Its jobs name an environment that has not what it imports, and settings of the first one."""
+    table = tables.churn(repository / "rows.csv")
+    made = project("churn", table, Choices("Churn"), model=one)
+    taken = project("taken", table, Choices("Churn"), model=other)
+    text = (taken.folder / "model.py").read_text()
+    shutil.rmtree(taken.folder)
+    (made.folder / "model.py").write_text(text)
+    problems = survey([made.folder], release_files()).problems
+    lacking = {
+        (of.place.path.partition("churn/")[2], of.severity)
+        for of in problems
+        if of.place and of.code == "missing-package"
+    }
+    jobs = {("jobs/train.yml", severity), ("jobs/sweep.yml", severity)}
+    assert lacking >= jobs | {("jobs/evaluate.yml", severity)}
+    # A server may read LightGBM's trees without it.
+    assert (("endpoint/deployment.yml", severity) in lacking) == (other == "torch")
+    unknown = [of.found for of in problems if of.code == "unknown-argument"]
+    assert f"ml.projects.churn.train has no argument `{argument}`" in unknown
+
+
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_project_is_short(repository: Path, table: str, library: str) -> None:

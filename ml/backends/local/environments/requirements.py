@@ -19,6 +19,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from ml.specs.assets.packages import ON_PYPI
 from ml.specs.plan.plans import Dependency, Environment
 
 _MATCH = re.compile(
@@ -88,7 +89,7 @@ def _conda(dependency: Dependency) -> Package | None:
         return Package(dependency, name, versions, "")
     if name in _CONDA_ONLY.split() or name.startswith("r-"):
         return Package(dependency, name, versions, None)
-    pypi = _ON_PYPI.get(name, name)
+    pypi = ON_PYPI.get(name, name)
     # uv knows no "or": it gets the first alternative; a build's name is conda's alone.
     requirement = pypi + (str(versions[0]) if versions else "")
     return Package(dependency, pypi.partition("[")[0], versions, requirement)
@@ -132,47 +133,6 @@ def _pip(dependency: Dependency) -> Package | None:
     return Package(dependency, requirement.name, versions, dependency.text)
 
 
-# A package of conda → the requirement that brings the same modules from PyPI, where the names
-# differ (conda-forge's and pytorch's recipes on the one side, PyPI's project names on the other).
-_ON_PYPI = {
-    "dask-core": "dask",
-    "fsspec-base": "fsspec",
-    "gym-all": "gym",
-    "ipython_genutils": "ipython-genutils",
-    "keras-base": "keras",
-    "libopencv": "opencv-python",
-    "matplotlib-base": "matplotlib",
-    "msgpack-python": "msgpack",
-    "numpy-base": "numpy",
-    "onnxruntime-cpu": "onnxruntime",
-    "opencv": "opencv-python",
-    "pandas-base": "pandas",
-    "plotly_express": "plotly",
-    "protobuf-python": "protobuf",
-    "py-lightgbm": "lightgbm",
-    "py-opencv": "opencv-python",
-    "py-xgboost": "xgboost",
-    "py-xgboost-cpu": "xgboost",
-    "py-xgboost-gpu": "xgboost",
-    "pytables": "tables",
-    "python-flatbuffers": "flatbuffers",
-    "python-graphviz": "graphviz",
-    "python-kaleido": "kaleido",
-    "pytorch": "torch",
-    "pytorch-cpu": "torch",
-    "pytorch-gpu": "torch",
-    "ray-core": "ray",
-    "ray-default": "ray[default]",
-    "ray-tune": "ray[tune]",
-    "scikit-learn-intelex": "scikit-learn-intelex",
-    "seaborn-base": "seaborn",
-    "spacy-model-en_core_web_sm": "en-core-web-sm",
-    "tensorboard-data-server": "tensorboard-data-server",
-    "tensorflow-base": "tensorflow",
-    "tensorflow-cpu": "tensorflow",
-    "tensorflow-gpu": "tensorflow",
-    "umap": "umap-learn",
-}
 # What Python itself is made of in a conda environment: any other Python has it.
 _OF_PYTHON = (
     "_libgcc_mutex _openmp_mutex bzip2 ca-certificates expat icu ld_impl_linux-64 libexpat"

@@ -3,6 +3,7 @@
 from ml.specs.check.rules import (
     automl,
     cluster,
+    code,
     expressions,
     numbers,
     paths,
@@ -16,6 +17,7 @@ from ml.specs.check.rules import (
 __all__ = [
     "automl",
     "cluster",
+    "code",
     "expressions",
     "numbers",
     "paths",

@@ -1,0 +1,247 @@
+"""Which of the libraries that models are made of an environment's packages bring.
+
+What an environment installs is read off its conda file, or its Dockerfile where that begins with an
+image without such libraries and installs packages by conda and pip alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from ml.core import repository
+from ml.core.errors import Place, Problem
+from ml.specs.assets import assets, conda
+from ml.specs.parts import Part
+from ml.specs.plan.plans import Dependency
+
+# A package of conda → the requirement that brings the same modules from PyPI, where the names
+# differ (conda-forge's and pytorch's recipes on the one side, PyPI's project names on the other).
+ON_PYPI = {
+    "dask-core": "dask",
+    "fsspec-base": "fsspec",
+    "gym-all": "gym",
+    "ipython_genutils": "ipython-genutils",
+    "keras-base": "keras",
+    "libopencv": "opencv-python",
+    "matplotlib-base": "matplotlib",
+    "msgpack-python": "msgpack",
+    "numpy-base": "numpy",
+    "onnxruntime-cpu": "onnxruntime",
+    "opencv": "opencv-python",
+    "pandas-base": "pandas",
+    "plotly_express": "plotly",
+    "protobuf-python": "protobuf",
+    "py-lightgbm": "lightgbm",
+    "py-opencv": "opencv-python",
+    "py-xgboost": "xgboost",
+    "py-xgboost-cpu": "xgboost",
+    "py-xgboost-gpu": "xgboost",
+    "pytables": "tables",
+    "python-flatbuffers": "flatbuffers",
+    "python-graphviz": "graphviz",
+    "python-kaleido": "kaleido",
+    "pytorch": "torch",
+    "pytorch-cpu": "torch",
+    "pytorch-gpu": "torch",
+    "ray-core": "ray",
+    "ray-default": "ray[default]",
+    "ray-tune": "ray[tune]",
+    "scikit-learn-intelex": "scikit-learn-intelex",
+    "seaborn-base": "seaborn",
+    "spacy-model-en_core_web_sm": "en-core-web-sm",
+    "tensorboard-data-server": "tensorboard-data-server",
+    "tensorflow-base": "tensorflow",
+    "tensorflow-cpu": "tensorflow",
+    "tensorflow-gpu": "tensorflow",
+    "umap": "umap-learn",
+}
+# A package, by its name on PyPI → the libraries that are there with it, by the modules that are
+# imported. One that is not named here may bring any of them.
+_BRINGS: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            *("azureml-inference-server-http", "azureml-mlflow", "httptools", "numpy", "orjson"),
+            *("pandas", "pillow", "pip", "pycocotools", "python", "pyyaml", "scipy", "setuptools"),
+            *("uvloop", "wheel"),
+        ),
+        "",
+    ),
+    "fairlearn": "sklearn",
+    "lightgbm": "lightgbm",
+    "mlflow": "sklearn skops",
+    "onnx": "onnx",
+    "onnxruntime": "onnxruntime",
+    "onnxruntime-gpu": "onnxruntime",
+    "safetensors": "safetensors",
+    "scikit-learn": "sklearn",
+    "skl2onnx": "onnx sklearn skl2onnx",
+    "skops": "skops sklearn",
+    "torch": "torch",
+    "torchvision": "torch torchvision",
+    "xgboost": "xgboost",
+    "xgboost-cpu": "xgboost",
+}
+# conda-forge's recipes of these bring scikit-learn too.
+_WITH_SKLEARN = frozenset({"lightgbm", "xgboost"})
+# A library → the package to ask for, where that has another name.
+PACKAGES = {"sklearn": "scikit-learn"}
+LIBRARIES = frozenset(" ".join(_BRINGS.values()).split())
+
+_NAME = re.compile(r"(?:[^\s=<>!~\[]+::)?(?P<name>[A-Za-z0-9][\w.-]*)(?=$|[\s=<>!~\[;@,])")
+# Images with Python and a system, and none of the libraries.
+_PLAIN_IMAGE = re.compile(
+    r"(?:mcr\.microsoft\.com/azureml/(?:openmpi|minimal-)[\w.-]*|python|ubuntu|debian)(?:[:@]\S+)?"
+)
+# Programs of a Dockerfile that install no package of Python.
+_NO_PACKAGES = frozenset({"apt-get", "chmod", "chown", "echo", "ln", "mkdir", "rm", "useradd"})
+_CONDA_VALUES = frozenset({"--prefix", "-p", "--name", "-n", "--channel", "-c"})
+
+
+@dataclass(frozen=True)
+class Packages:
+    """The packages that `file` lists, by their names on PyPI, and the libraries that they bring.
+
+    Not `is_known`: one of them may bring others.
+    """
+
+    file: Path
+    names: frozenset[str]
+    libraries: frozenset[str]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether no package may bring more than `libraries`."""
+        return self.names <= _BRINGS.keys()
+
+
+def of_environment(owner: Part, written: object) -> Packages | None:
+    """The packages of an environment as a job's or a deployment's spec, `owner`, names it.
+
+    None where they are not known: it is defined elsewhere, an image alone, or a Dockerfile that
+    does more than install packages.
+    """
+    if not isinstance(written, str):
+        return None
+    root = repository.root(owner.file)
+    spec = assets.included(written, owner.folder) or assets.find(written, "environment", root)
+    return of_spec(spec) if spec is not None else None
+
+
+def of_spec(spec: Part) -> Packages | None:
+    """The packages of an environment's spec; None as of `of_environment`."""
+    file, context = spec.get("conda_file"), spec.get("build", "path")
+    if isinstance(file, str):
+        path = assets.local(file, spec.folder)
+        if path is None or not path.is_file():
+            return None
+        contents = conda.of_file(path)
+        return None if contents.problems else _packages(path, contents.dependencies)
+    if isinstance(context, str) and (folder := assets.local(context, spec.folder)):
+        path = folder / str(spec.get("build", "dockerfile_path") or "Dockerfile")
+        dependencies = _of_dockerfile(path, folder) if path.is_file() else None
+        return None if dependencies is None else _packages(path, dependencies)
+    return None
+
+
+def _packages(file: Path, dependencies: tuple[Dependency, ...]) -> Packages:
+    names: set[str] = set()
+    libraries: set[str] = set()
+    for each in dependencies:
+        if each.manager == "pip" and re.match(
+            r"--?[a-z-]*(?:index|find-links|no-|pre|only)", each.text
+        ):
+            continue
+        match = _NAME.match(each.text)
+        written = match["name"].lower() if match else each.text
+        if each.manager == "conda":
+            written = ON_PYPI.get(written, written).partition("[")[0]
+            libraries |= {"sklearn"} if written in _WITH_SKLEARN else set()
+        name = re.sub(r"[-_.]+", "-", written)
+        names.add(name)
+        libraries |= set(_BRINGS.get(name, "").split())
+    return Packages(file, frozenset(names), frozenset(libraries))
+
+
+def _of_dockerfile(path: Path, context: Path) -> tuple[Dependency, ...] | None:
+    """What it installs; None where that cannot be told."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    copied: dict[str, Path] = {}
+    dependencies: list[Dependency] = []
+    for line in text.replace("\\\n", " ").splitlines():
+        instruction, _, rest = line.strip().partition(" ")
+        words = rest.split()
+        if instruction == "FROM" and not (words and _PLAIN_IMAGE.fullmatch(words[0])):
+            return None
+        if instruction in {"COPY", "ADD"} and len(words) == 2:
+            copied[words[1]] = context / words[0]
+        if instruction == "RUN":
+            place = Place(repository.shown(path), 1)
+            for words in _commands(rest):
+                installed = _installed(words, copied, place)
+                if installed is None:
+                    return None
+                dependencies += installed
+    return tuple(dependencies)
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """The words of each of a shell's commands; one of none that is known where it is not closed."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="&;|")
+    lexer.commenters, lexer.whitespace_split = "", True
+    try:
+        for is_end, words in groupby(lexer, lambda word: not word.strip("&;|")):
+            if not is_end:
+                yield [*words]
+    except ValueError:
+        yield [""]
+
+
+def _installed(
+    words: list[str], copied: Mapping[str, Path], place: Place
+) -> list[Dependency] | None:
+    """The dependencies that a command of a Dockerfile installs; None where that cannot be told."""
+    if words[:2] == ["python", "-m"]:
+        words = words[2:]
+    if words[:2] == ["pip", "install"]:
+        return _of_pip(iter(words[2:]), copied, place)
+    if words[:1] == ["conda"] and words[1:2] in (["create"], ["install"]):
+        rest, names = iter(words[2:]), []
+        for word in rest:
+            if word in _CONDA_VALUES:
+                next(rest, None)
+            elif not word.startswith("-"):
+                names.append(word)
+            elif word == "--file":
+                return None
+        return [Dependency(name, "conda", place) for name in names]
+    installs_none = words[0] in _NO_PACKAGES or words[:2] == ["python", "-c"]
+    return [] if installs_none else None
+
+
+def _of_pip(
+    words: Iterator[str], copied: Mapping[str, Path], place: Place
+) -> list[Dependency] | None:
+    dependencies: list[Dependency] = []
+    problems: list[Problem] = []
+    for word in words:
+        if word in {"-r", "--requirement"}:
+            file = copied.get(next(words, ""))
+            if file is None:
+                return None
+            dependencies += conda.included(file, place, problems)
+        elif word in {"--index-url", "--extra-index-url", "-i"}:
+            next(words, None)
+        elif word.startswith("-") and word not in {"-e", "--editable"}:
+            continue
+        else:
+            dependencies.append(Dependency(word, "pip", place))
+    return None if problems else dependencies

@@ -1,0 +1,263 @@
+"""The code that a spec names: its environment has what it imports, it knows its arguments."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from ml.core import repository
+from ml.core.documents import Key
+from ml.specs.assets import assets, packages
+from ml.specs.check import imports
+from ml.specs.check.nodes import Node
+from ml.specs.check.rules.registry import Finding, Subject, rule
+from ml.specs.expressions import did_you_mean
+from ml.specs.parts import Part
+
+_MODULE = re.compile(r"(?:^|\s)-m\s+(\w+(?:\.\w+)+)(?=\s|$)([^\n;&|]*)")
+_OPTION = re.compile(
+    r"(?<!\S)(?:\$\[\[\s*)?--([A-Za-z][\w-]*)(?=[\s=]|$)(?:[\s=]*(\$\{\{.*?\}\}))?"
+)
+_SPACE = re.compile(r"\$\{\{\s*search_space\.(\w+)\s*\}\}")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A module that a job or an endpoint runs; `owner` has the fields, below the keys `at`."""
+
+    owner: Part
+    at: tuple[Key, ...]
+    code: Path
+    module: str
+    arguments: str = ""
+
+
+def _entries(node: Node) -> Iterator[_Entry]:
+    """The modules of its own code that a job's own command runs."""
+    at: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
+    command, written = node.get(*at, "command"), node.get(*at, "code")
+    code = assets.local(written, node.folder) if isinstance(written, str) else None
+    if code is None or not isinstance(command, str):
+        return
+    for match in _MODULE.finditer(command):
+        if imports.file_of(match[1], code) is not None:
+            yield _Entry(node, at, code, match[1], match[2])
+
+
+@rule(
+    "missing-package",
+    scope="spec",
+    source="a job ends with ModuleNotFoundError once its node is up",
+)
+def missing_package(subject: Subject) -> Iterator[Finding]:
+    """The environment lists the libraries of models that the project's code imports.
+
+    An error where the import runs and no package may bring the library; else a warning.
+    """
+    entries = [entry for node in subject.nodes for entry in _entries(node)]
+    # Several modules of one command share its environment.
+    for (owner, at), group in groupby(entries, lambda entry: (entry.owner, entry.at)):
+        if not re.search(r"\binstall\b", str(owner.get(*at, "command"))):
+            yield from _missing([*group])
+    if subject.spec.kind.family == "online_deployment":
+        spec = subject.spec
+        written, script = (
+            spec.get("code_configuration", key) for key in ("code", "scoring_script")
+        )
+        code = assets.local(written, spec.folder) if isinstance(written, str) else None
+        if code is not None and isinstance(script, str):
+            module = ".".join(Path(script).with_suffix("").parts)
+            yield from _missing([_Entry(spec, (), code, module)], serves=True)
+
+
+def _missing(entries: list[_Entry], *, serves: bool = False) -> Iterator[Finding]:
+    """What the environment of these modules lacks; of a server what is imported at once."""
+    first = entries[0]
+    imported = {
+        each.library: each
+        for entry in reversed(entries)
+        for each in imports.libraries(entry.module, entry.code, packages.LIBRARIES)
+        if each.at_once or not serves
+    }
+    keys = (*first.at, "environment")
+    environment = packages.of_environment(first.owner, first.owner.get(*keys)) if imported else None
+    if environment is None or imported.keys() <= environment.libraries:
+        return
+    missing = [
+        each for library, each in sorted(imported.items()) if library not in environment.libraries
+    ]
+    at_once = [each for each in missing if each.at_once] or missing
+    names = " and ".join(each.library for each in at_once)
+    listed = " and ".join(packages.PACKAGES.get(each.library, each.library) for each in at_once)
+    verb = "imports" if at_once[0].at_once else "calls what imports"
+    file = repository.shown(environment.file.resolve())
+    other = _other(first.owner, environment, frozenset(imported))
+    hint = f"list {listed} in it"
+    yield Finding(
+        keys,
+        f"{at_once[0].module} {verb} {names}, which {file} does not list",
+        f"an environment with {listed}",
+        f"environment: {other}, or {hint}" if other else hint,
+        "error" if at_once[0].at_once and environment.is_known else "warning",
+        place=first.owner.place(*keys),
+    )
+
+
+def _other(owner: Part, instead_of: packages.Packages, needed: frozenset[str]) -> str:
+    """The repository's environment that has what is needed and most of what the present one has."""
+    best, most = "", -1
+    for spec in assets.definitions(repository.root(owner.file)):
+        listed = packages.of_spec(spec) if spec.kind == "environment" else None
+        if listed is not None and needed <= listed.libraries:
+            shared = len(listed.names & instead_of.names)
+            if shared > most:
+                best, most = f"azureml:{spec.name}:{spec.version}", shared
+    return best
+
+
+@rule(
+    "unknown-argument",
+    scope="spec",
+    source="argparse ends a program with exit code 2 for an argument that it does not know",
+)
+def unknown_argument(subject: Subject) -> Iterator[Finding]:
+    """A project of a table is given the arguments that it has: its settings and those of training.
+
+    Other programs are not read.
+    """
+    for node in subject.nodes:
+        for entry in _entries(node):
+            # Quotes may hold what looks like an argument.
+            is_plain = not re.search(r"[\"'`\\]", entry.arguments)
+            known = _arguments(entry.module, entry.code) if is_plain else frozenset()
+            for option in _OPTION.finditer(entry.arguments) if known else ():
+                name, value = option[1], _SPACE.fullmatch(option[2] or "")
+                # argparse takes the beginning of a name.
+                if any(each.startswith(name) for each in known):
+                    continue
+                dimension = value[1] if value and value[1] in node.search_space else ""
+                keys = ("search_space", dimension) if dimension else (*entry.at, "command")
+                yield Finding(
+                    keys,
+                    f"{entry.module} has no argument `--{name}`",
+                    f"one of {', '.join(f'--{each}' for each in sorted(known))}",
+                    did_you_mean(name, known, "--{}")
+                    or "write it into `SETTINGS` of model.py, or take it out of the command",
+                    place=node.place(*keys),
+                )
+
+
+def _arguments(module: str, code: Path) -> frozenset[str]:
+    """The arguments of a project's train.py, or one like it; none where they are not certain.
+
+    It ends in `f(PROJECT)`, of a function in another module that adds literal arguments, and those
+    of the project's SETTINGS.
+    """
+    file = imports.file_of(module, code)
+    tree = imports.source(file).tree if file else ast.Module([], [])
+    match tree.body[-1:]:
+        case [ast.If(body=[ast.Expr(ast.Call(func=ast.Name(function), args=[ast.Name(project)]))])]:
+            pass
+        case _:
+            return frozenset()
+    maker = _taken(tree, function, code)
+    if maker is None:
+        return frozenset()
+    body = next((each for each in maker.body if _is_function(each, function)), None)
+    if body is None:
+        return frozenset()
+    if not _is_readable(body):
+        return frozenset()
+    names: set[str] = set()
+    takes_settings = False
+    for node in ast.walk(body):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(str(name))]):
+                names.add(name.removeprefix("--"))
+            case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.JoinedStr()]):
+                takes_settings = True
+            case ast.Call(func=ast.Attribute(attr="add_argument")):
+                return frozenset()
+    if not takes_settings:
+        return frozenset({"help", *names}) if names else frozenset()
+    changed = any(
+        isinstance(each, ast.Attribute) and each.attr == "SETTINGS" for each in ast.walk(tree)
+    )
+    settings = None if changed else _settings(_model(tree, project, code))
+    return frozenset({"help", *names, *settings}) if settings is not None else frozenset()
+
+
+def _is_readable(function: ast.stmt) -> bool:
+    """Whether all arguments of the function's one parser are added, and parsed, in its body."""
+    parsers, used, uses = list[str](), 0, 0
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(name)],
+                value=ast.Call(
+                    func=ast.Name("ArgumentParser") | ast.Attribute(attr="ArgumentParser"),
+                    keywords=keywords,
+                ),
+            ) if all(each.arg == "description" for each in keywords):
+                parsers.append(name)
+    for node in ast.walk(function):
+        match node:
+            case ast.Attribute(value=ast.Name(name), attr="add_argument" | "parse_args") if (
+                name in parsers
+            ):
+                used += 1
+            case ast.Name(name, ast.Load()) if name in parsers:
+                uses += 1
+    return len(parsers) == 1 and used == uses
+
+
+def _is_function(statement: ast.stmt, name: str) -> bool:
+    return isinstance(statement, ast.FunctionDef) and statement.name == name
+
+
+def _taken(tree: ast.Module, name: str, code: Path) -> ast.Module | None:
+    """The module from which a name is imported, or the module of that name."""
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            for alias in statement.names:
+                if (alias.asname or alias.name) == name:
+                    whole = imports.file_of(f"{statement.module}.{alias.name}", code)
+                    file = whole or imports.file_of(statement.module, code)
+                    return imports.source(file).tree if file else None
+    return None
+
+
+def _model(tree: ast.Module, project: str, code: Path) -> ast.Module | None:
+    """The module of the model of `PROJECT = Tabular(SCHEMA, model, …)`."""
+    for statement in tree.body:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Name(name)],
+                value=ast.Call(func=ast.Name("Tabular"), args=[_, ast.Name(model), *_]),
+            ) if name == project:
+                return _taken(tree, model, code)
+    return None
+
+
+def _settings(model: ast.Module | None) -> frozenset[str] | None:
+    """The arguments of SETTINGS where that is a dict of literal names, which nothing changes."""
+    if model is None:
+        return None
+    uses = [
+        each for each in ast.walk(model) if isinstance(each, ast.Name) and each.id == "SETTINGS"
+    ]
+    for statement in model.body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name("SETTINGS")], value=ast.Dict(keys=keys))
+                | ast.AnnAssign(target=ast.Name("SETTINGS"), value=ast.Dict(keys=keys))
+            ):
+                names = [key.value for key in keys if isinstance(key, ast.Constant)]
+                if len(names) != len(keys) or len(uses) != 1:
+                    return None
+                return frozenset(str(name).replace("_", "-") for name in names)
+    return None
