@@ -119,16 +119,14 @@ class Packages:
         return self.names <= _BRINGS.keys()
 
 
-def of_environment(owner: Part, written: object) -> Packages | None:
-    """The packages of an environment as a job's or a deployment's spec, `owner`, names it.
+def of_environment(folder: Path, written: str) -> Packages | None:
+    """The packages of an environment as the spec of a job or a deployment in `folder` names it.
 
     None where they are not known: it is defined elsewhere, an image alone, or a Dockerfile that
     does more than install packages.
     """
-    if not isinstance(written, str):
-        return None
-    root = repository.root(owner.file)
-    spec = assets.included(written, owner.folder) or assets.find(written, "environment", root)
+    root = repository.root(folder)
+    spec = assets.included(written, folder) or assets.find(written, "environment", root)
     return of_spec(spec) if spec is not None else None
 
 

@@ -6,12 +6,14 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 
 from ml.core import repository
 from ml.core.documents import Key
 from ml.specs.assets import assets, packages
+from ml.specs.assets.links import Links
 from ml.specs.check import imports
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.registry import Finding, Subject, rule
@@ -62,7 +64,7 @@ def missing_package(subject: Subject) -> Iterator[Finding]:
     # Several modules of one command share its environment.
     for (owner, at), group in groupby(entries, lambda entry: (entry.owner, entry.at)):
         if not re.search(r"\binstall\b", str(owner.get(*at, "command"))):
-            yield from _missing([*group])
+            yield from _missing(subject.links, [*group])
     if subject.spec.kind.family == "online_deployment":
         spec = subject.spec
         written, script = (
@@ -71,20 +73,26 @@ def missing_package(subject: Subject) -> Iterator[Finding]:
         code = assets.local(written, spec.folder) if isinstance(written, str) else None
         if code is not None and isinstance(script, str):
             module = ".".join(Path(script).with_suffix("").parts)
-            yield from _missing([_Entry(spec, (), code, module)], serves=True)
+            yield from _missing(subject.links, [_Entry(spec, (), code, module)], serves=True)
 
 
-def _missing(entries: list[_Entry], *, serves: bool = False) -> Iterator[Finding]:
+def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> Iterator[Finding]:
     """What the environment of these modules lacks; of a server what is imported at once."""
     first = entries[0]
     imported = {
         each.library: each
         for entry in reversed(entries)
-        for each in imports.libraries(entry.module, entry.code, packages.LIBRARIES)
+        for each in _libraries(links, entry.module, entry.code.resolve())
         if each.at_once or not serves
     }
     keys = (*first.at, "environment")
-    environment = packages.of_environment(first.owner, first.owner.get(*keys)) if imported else None
+    written = first.owner.get(*keys)
+    if not imported or not isinstance(written, str):
+        return
+    # The name of an asset means the same in all folders of a repository.
+    is_asset = assets.parse(written) is not None
+    folder = repository.root(first.owner.file) if is_asset else first.owner.folder
+    environment = _packages(links, folder, written)
     if environment is None or imported.keys() <= environment.libraries:
         return
     missing = [
@@ -105,6 +113,18 @@ def _missing(entries: list[_Entry], *, serves: bool = False) -> Iterator[Finding
         "error" if at_once[0].at_once and environment.is_known else "warning",
         place=first.owner.place(*keys),
     )
+
+
+@lru_cache(maxsize=256)
+def _libraries(links: Links, module: str, code: Path) -> tuple[imports.Imported, ...]:
+    """What the module imports, read once in a survey."""
+    return tuple(imports.libraries(module, code, packages.LIBRARIES))
+
+
+@lru_cache(maxsize=64)
+def _packages(links: Links, folder: Path, written: str) -> packages.Packages | None:
+    """As `of_environment`, searched once in a survey, whose `links` all of its specs share."""
+    return packages.of_environment(folder, written)
 
 
 def _other(owner: Part, instead_of: packages.Packages, needed: frozenset[str]) -> str:
