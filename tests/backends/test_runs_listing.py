@@ -155,4 +155,4 @@ def test_differences(own_home: Path) -> None:
     assert before != after
     assert found == {}
     assert differences(RUNS, one, one) == []
-    assert RUNS.snapshot(one) == own_home / "snapshots" / "s1"
+    assert one.snapshot == own_home / "snapshots" / "s1"
