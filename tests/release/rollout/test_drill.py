@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ml.backends.deployments import BASELINE
+from ml.backends.deployments import BASELINE, SLOTS
 from ml.backends.local.serving import endpoint
 from ml.cli.app import main
 from ml.core.errors import Refused
@@ -27,7 +27,7 @@ def test_the_canary_takes_it_back(served: World, fault: str) -> None:
     done = drill(BACKEND, "tiny", fault)
     assert done.noticed and done.outcome.kind == "rolled-back" and done.failed == 0
     assert endpoint.live("tiny") == live
-    running = (*endpoint.SLOTS, BASELINE)
+    running = (*SLOTS, BASELINE)
     assert [one for one in running if process_of(endpoint.folder("tiny") / one)] == [
         live.server.slot.name if live else ""
     ]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ml.backends.base import AuditLog
-from ml.backends.deployments import BASELINE, Canary, Live, Server
+from ml.backends.deployments import BASELINE, SLOTS, Canary, Live, Server
 from ml.backends.local.serving import endpoint, server
 from ml.backends.local.serving.server import START_S, Starting
 from ml.backends.registry import EVIDENCE_FILE
@@ -40,7 +40,7 @@ BAD_GREENS = {
 
 def running() -> list[str]:
     """The slots in which a server runs."""
-    every = (*endpoint.SLOTS, BASELINE)
+    every = (*SLOTS, BASELINE)
     return [one for one in every if process_of(endpoint.folder("tiny") / one)]
 
 
