@@ -20,9 +20,9 @@ MOST, USUAL = 1_500, 100
 # Trees without a better answer that are enough, of few rows and of many: the answers to few rows go
 # up and down (AutoGluon 1.x has 300 below 10,000 rows, and as many fewer as there are more).
 PATIENCE, IMPATIENCE, MANY_ROWS = 300, 20, 10_000
-# Of all that trees could say, what fewer of them would leave unsaid is e to the minus this: an area
-# under a curve may be best after one tree, whose scores are still the share of the class.
-SAID = 2.0
+# The least number of trees times their learning rate: about e to the minus this of the fit is left
+# then. An area under a curve may be best after one tree, whose scores are still the class's share.
+LEAST = 2.0
 # LightGBM's own learning rate, where the settings name none.
 RATE = 0.1
 # The metric of a search by LightGBM's and XGBoost's name. Others are steps, or are not there: the
@@ -58,7 +58,7 @@ def patience(rows: int) -> int:
 
 def fewest(rate: float) -> int:
     """Trees at the least with this learning rate."""
-    return math.ceil(SAID / rate)
+    return math.ceil(LEAST / rate)
 
 
 def grow(
@@ -69,8 +69,8 @@ def grow(
     fewest: int = 1,
 ) -> tuple[Sequence[int], int]:
     """Add trees; for each fold the number that the others call for (of a single one its own rows
-    do), and the number that all do, neither below the fewest. No
-    tree is added after so many seconds.
+    do), and the number that all do, neither below the fewest. No tree is added after so many
+    seconds.
     """
     until, count = time.monotonic() + seconds, len(folds)
     # One for each fold, and last for all.
