@@ -48,7 +48,7 @@ def test_a_release_on_a_backend_in_memory(
     # Where it serves is asked of the backend: this machine has no endpoint of that name.
     served = SimpleNamespace(launch=SimpleNamespace(digest=first.candidate.digest), canary=None)
     backend.endpoints = SimpleNamespace(  # type: ignore[assignment]
-        served={"tiny-dev": served}.get,
+        live=lambda name, as_released: {"tiny-dev": served}.get(name),
         name_of="{}-{}".format,
         url="https://{}.example/score".format,
     )

@@ -1,10 +1,11 @@
 """A folder of images with annotations as Pascal VOC has them, split by the store.
 
     JPEGImages/NAME.jpg               the images; .jpeg, .png and .webp too
-    Annotations/NAME.xml              the boxes of their gaps, `bndbox` in pixels
+    Annotations/NAME.xml              the boxes of their gaps: the `bndbox`, in pixels, of each
+                                      `object` with the name `gap`; other objects do not count
     ImageSets/Main/STORE.txt          which images are of which store, a name a line
-    SegmentationObject/NAME.png       pixels of gap k of the annotation have the value k; optional:
-                                      a gap without a mask fills its box
+    SegmentationObject/NAME.png       optional: pixels of object k of the annotation have the value
+                                      k; a gap without a mask fills its box
 
 Or a folder with `recipe.json`, from which such a folder is drawn (`shelves`):
 `{"seed": 0, "size": 160, "stores": {"north": 25, …}}`.
@@ -47,13 +48,21 @@ _DIM, _BRIGHT = 0.25, 0.42
 
 @dataclass(frozen=True)
 class Picture:
-    """An image of a store with the boxes of its gaps (n, 4: x1, y1, x2, y2) in its pixels."""
+    """An image of a store with the boxes of its gaps (n, 4: x1, y1, x2, y2) in its pixels, and
+    which objects of the annotation they are, from 1.
+    """
 
     name: str
     store: str
     file: Path
     masks_file: Path | None
     boxes: NDArray[np.float64]
+    objects: Sequence[int]
+
+    @property
+    def annotation(self) -> Path:
+        """The file that the boxes are of."""
+        return self.file.parent.parent / _ANNOTATIONS / f"{self.name}.xml"
 
     def sample(self, size: int) -> Sample:
         """The image as the network takes it."""
@@ -64,8 +73,8 @@ class Picture:
             with Image.open(self.masks_file) as opened:
                 side = (round(image.width * image.scale), round(image.height * image.scale))
                 values = np.asarray(opened.resize(side, Image.Resampling.NEAREST))
-            for number in range(len(boxes)):
-                masks[number, : values.shape[0], : values.shape[1]] = values == number + 1
+            for mask, number in zip(masks, self.objects, strict=True):
+                mask[: values.shape[0], : values.shape[1]] = values == number
         for mask, (left, above, right, below) in zip(masks, boxes.round().astype(int), strict=True):
             if not mask.any():
                 mask[above:below, left:right] = 1
@@ -132,9 +141,9 @@ def read(folder: Path) -> Splits:
             expected = f"{_IMAGES}/{name} with one of {', '.join(_SUFFIXES)}"
             findings.append(Flaw("no-image", folder / _IMAGES, 0, f"no {name}", expected))
             continue
-        if (boxes := _boxes(folder / _ANNOTATIONS / f"{name}.xml", findings)) is not None:
+        if (gaps := _gaps(folder / _ANNOTATIONS / f"{name}.xml", findings)) is not None:
             masks = folder / _MASKS / f"{name}.png"
-            picture = Picture(name, store, file, masks if masks.is_file() else None, boxes)
+            picture = Picture(name, store, file, masks if masks.is_file() else None, *gaps)
             splits[split_of(store)].append(picture)
     if not findings:
         findings += [
@@ -148,6 +157,17 @@ def read(folder: Path) -> Splits:
             )
             for split, pictures in splits.items()
             if not pictures
+        ] or [
+            Flaw(
+                "no-gap",
+                folder / _ANNOTATIONS,
+                0,
+                f"no image of the {split} has an object `{LABEL}`",
+                "gaps in each split: without them nothing is measured",
+                f"the name of their objects is `{LABEL}`",
+            )
+            for split, pictures in splits.items()
+            if not any(len(of.boxes) for of in pictures)
         ]
     if findings:
         raise DataRefused(findings)
@@ -196,7 +216,14 @@ def _stores(folder: Path, findings: list[Flaw]) -> dict[str, str]:
     """The store of each image."""
     stores: dict[str, str] = {}
     for path in sorted((folder / _STORES).glob("*.txt")):
-        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            findings.append(Flaw("wrong-list", path, 0, str(error), "names of images, in UTF-8"))
+            continue
+        if not any(map(str.split, lines)):
+            findings.append(Flaw("wrong-list", path, 0, "no name", "the names of its images"))
+        for line, text in enumerate(lines, start=1):
             # VOC writes a number behind the name: whether the class is there.
             name = text.split()[0] if text.split() else ""
             if not name:
@@ -204,49 +231,76 @@ def _stores(folder: Path, findings: list[Flaw]) -> dict[str, str]:
             if stores.setdefault(name, path.stem) != path.stem:
                 found, expected = f"{name} is of {stores[name]} too", "an image of one store"
                 findings.append(Flaw("two-stores", path, line, found, expected))
-    if not stores:
+    if not stores and not findings:
         expected = "a file STORE.txt for each store with the names of its images"
         hint = f"dataset.py says how the folder looks; or a {RECIPE}"
         findings.append(Flaw("no-stores", folder / _STORES, 0, "no list", expected, hint))
     return stores
 
 
-def _boxes(path: Path, findings: list[Flaw]) -> NDArray[np.float64] | None:
-    """The boxes of an annotation; None, and what is wrong with it, where it has none."""
+def _gaps(path: Path, findings: list[Flaw]) -> tuple[NDArray[np.float64], Sequence[int]] | None:
+    """The boxes of the gaps in an annotation, and which objects they are; None, and what is wrong
+    with it, for another file.
+    """
     try:
         tree = ElementTree.parse(path).getroot()
-        boxes = [
-            [float(gap.findtext(f"bndbox/{name}", "")) for name in ("xmin", "ymin", "xmax", "ymax")]
-            for gap in tree.iter("object")
-        ]
+        if tree.tag != "annotation":
+            raise ValueError(f"the element `{tree.tag}`")
+        gaps = {
+            number: [
+                float(gap.findtext(f"bndbox/{name}", ""))
+                for name in ("xmin", "ymin", "xmax", "ymax")
+            ]
+            for number, gap in enumerate(tree.iter("object"), start=1)
+            if gap.findtext("name", "").strip() == LABEL
+        }
     except (OSError, ElementTree.ParseError, ValueError) as error:
         line = error.position[0] if isinstance(error, ElementTree.ParseError) else 0
         expected = "an `annotation` with `object`s, each with the four numbers of a `bndbox`"
         findings.append(Flaw("wrong-annotation", path, line, str(error), expected))
         return None
-    result = np.array(boxes, dtype=np.float64).reshape(-1, 4)
-    if not np.isfinite(result).all() or (result[:, 2:] <= result[:, :2]).any():
-        found, expected = "a box that ends before it begins", "xmin < xmax, ymin < ymax"
+    result = np.array([*gaps.values()], dtype=np.float64).reshape(-1, 4)
+    # A number that is none fails both.
+    if not ((result[:, :2] >= 0) & (result[:, :2] < result[:, 2:])).all():
+        found = "a box that ends before it begins, or begins before the image"
+        expected = "0 ≤ xmin < xmax, 0 ≤ ymin < ymax"
         findings.append(Flaw("wrong-annotation", path, 0, found, expected))
         return None
-    return result
+    return result, [*gaps]
 
 
 def checked(pictures: Sequence[Picture]) -> None:
-    """Decode each image once, so that a damaged one ends the job before it trains; DataRefused."""
+    """Decode each image and its masks once, so that what is damaged ends the job before it trains;
+    DataRefused.
+    """
     findings = []
     for picture in pictures:
         try:
             image = decoded(picture.file.read_bytes())
-        except BadRequest as error:
+        except (BadRequest, OSError) as error:
+            found = error.found if isinstance(error, BadRequest) else str(error)
             expected = f"a whole image: {', '.join(FORMATS)}"
-            findings.append(Flaw("wrong-image", picture.file, 0, error.found, expected))
+            findings.append(Flaw("wrong-image", picture.file, 0, found, expected))
             continue
-        if (
-            len(picture.boxes)
-            and (picture.boxes.max(axis=0)[2:] > (image.width, image.height)).any()
-        ):
-            found = f"a box outside of {image.width} × {image.height} pixels"
-            findings.append(Flaw("wrong-annotation", picture.file, 0, found, "boxes inside"))
+        size = (image.width, image.height)
+        pixels = f"{image.width} × {image.height} pixels"
+        if (picture.boxes[:, 2:] > size).any():
+            found = f"a box outside of {pixels}"
+            findings.append(Flaw("wrong-annotation", picture.annotation, 0, found, "boxes inside"))
+        if picture.masks_file and (found := _fault_of_masks(picture.masks_file, size)):
+            expected = f"one channel, {pixels} as the image has"
+            findings.append(Flaw("wrong-masks", picture.masks_file, 0, found, expected))
     if findings:
         raise DataRefused(findings)
+
+
+def _fault_of_masks(file: Path, size: tuple[int, int]) -> str:
+    """What is wrong with the masks of an image of that size; "" for nothing."""
+    try:
+        with Image.open(file) as masks:
+            masks.load()
+            shown = f"{'×'.join(map(str, masks.size))} pixels, {len(masks.getbands())} channels"
+            return "" if masks.size == size and len(masks.getbands()) == 1 else shown
+    # As with images, decoders raise what they like.
+    except Exception:
+        return "no image"

@@ -34,7 +34,7 @@ class Detections:
 
     def of_size(self, width: int, height: int) -> dict[str, Any]:
         """An answer of the endpoint. `empty` is the share of the image that the certain gaps take,
-        by their masks.
+        by their masks; what is in two of them counts twice, up to the whole image.
         """
         certain = self.boxes[:, 4] >= CERTAIN
         sides = self.boxes[:, 2:4] - self.boxes[:, :2]
@@ -42,7 +42,7 @@ class Detections:
         return {
             "gaps": int(certain.sum()),
             "expected_gaps": round(self.expected, 6),
-            "empty": round(float(area) / (width * height), 6),
+            "empty": round(min(1.0, float(area) / (width * height)), 6),
             "boxes": [
                 [*(round(of, 2) for of in box[:4]), round(box[4], 6)] for box in self.boxes.tolist()
             ],

@@ -23,7 +23,15 @@ from ml.measures.reference import Kind, write_reference
 from ml.measures.schema import Metrics
 from ml.measures.tasks import KINDS
 from ml.projects.shelf_gaps import edges, occlusion
-from ml.projects.shelf_gaps.dataset import TEST, TRAIN, VALIDATION, Picture, lighting, opened
+from ml.projects.shelf_gaps.dataset import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Picture,
+    checked,
+    lighting,
+    opened,
+)
 from ml.projects.shelf_gaps.detector import Detections, Detector
 from ml.projects.shelf_gaps.images import Letterboxed, decoded, letterboxed
 from ml.serving.scoring.manifest import ManifestError
@@ -69,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         detector = Detector(options.model)
         with opened(options.data) as splits, tracking() as tracker:
+            checked([*splits[VALIDATION], *splits[TEST]])
             seen = {name: look(detector, splits[name]) for name in (VALIDATION, TEST)}
             explained = occlusion.shares(
                 detector,

@@ -23,6 +23,7 @@ MOST_PIXELS = 40_000_000
 LEAST_PIXELS = 32
 FORMATS = ("JPEG", "PNG", "WEBP")
 _ORIENTATION = 0x0112  # EXIF's tag
+_UPRIGHT = range(5, 9)  # a camera that was held upright; other values say nothing
 # What an image that is not square is filled up with.
 _GREY = 114
 
@@ -87,7 +88,9 @@ def decoded(content: bytes, size: int = 0) -> Upright:
         if size:
             image.draft("RGB", (2 * size, 2 * size))
         image.load()
-        if image.getexif().get(_ORIENTATION, 1) >= 5:  # a camera that was held upright
+        if image.mode.startswith("I"):  # 16 bits: RGB would cut them at 255
+            image = image.point(lambda value: value / 257).convert("L")
+        if image.getexif().get(_ORIENTATION, 1) in _UPRIGHT:
             width, height = height, width
         return Upright(ImageOps.exif_transpose(image).convert("RGB"), width, height)
     except Image.DecompressionBombError:

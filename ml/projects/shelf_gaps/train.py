@@ -107,8 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about = Network.of(options)
         if schedule.epochs < 1 or schedule.measure_every < 1 or schedule.batch < 1:
             raise ValueError("epochs, batch and measure-every are at least 1")
+        if schedule.steps < 0:
+            raise ValueError("steps are at least 0, which is all of them")
         with opened(options["data"]) as splits:
-            checked([*splits[TRAIN], *splits[VALIDATION]])
+            checked([of for pictures in splits.values() for of in pictures])
             with distributed(options["seed"]) as world, TemporaryDirectory() as passing:
                 folder = options["checkpoints"] or Path(passing)
                 _train(world, about, schedule, splits, folder, options)

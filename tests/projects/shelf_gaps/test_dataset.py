@@ -119,6 +119,16 @@ BROKEN = [
         lambda of: (of / "Annotations/castle1.xml").write_text(ANNOTATION.format("nan")),
         "xmin < xmax",
     ),
+    (lambda of: (of / "Annotations/castle1.xml").write_text(ANNOTATION.format(-9)), "0 ≤ xmin"),
+    (lambda of: (of / "Annotations/castle1.xml").write_text("<html/>"), "the element `html`"),
+    (
+        lambda of: (of / "Annotations/north1.xml").write_text(
+            ANNOTATION.format(20).replace("gap", "bottle")
+        ),
+        "no image of the test has an object `gap`",
+    ),
+    (lambda of: (of / "ImageSets/Main/north.txt").write_bytes("é".encode("latin-1")), "UTF-8"),
+    (lambda of: (of / "ImageSets/Main/market.txt").write_text("\n"), "market.txt: no name"),
     (lambda of: (of / "JPEGImages/castle1.jpg").unlink(), "no castle1"),
     (unlisted, "no image is of the test"),
     (twice, "castle1 is of castle too"),
@@ -154,6 +164,47 @@ def test_damaged_images_are_told_before_training(voc: Path) -> None:
         checked(pictures)
     assert "castle1.jpg: no image" in str(refused.value)
     assert "a box outside of 50 × 50 pixels" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("image", "told"),
+    [
+        (Image.new("L", (200, 100)), ""),
+        (Image.new("L", (100, 100)), "100×100 pixels, 1 channels"),
+        (Image.new("RGB", (200, 100)), "200×100 pixels, 3 channels"),
+        (None, "no image"),
+    ],
+)
+def test_masks_fit_their_image(voc: Path, image: Image.Image | None, told: str) -> None:
+    file = voc / "SegmentationObject/north1.png"
+    file.parent.mkdir()
+    if image:
+        image.save(file)
+    else:
+        file.write_bytes(b"no image")
+    (picture,) = read(voc)[TEST]
+    if not told:
+        checked([picture])
+        return
+    with pytest.raises(DataRefused) as refused:
+        checked([picture])
+    assert f"north1.png: {told}" in str(refused.value)
+
+
+def test_other_objects_are_no_gaps(voc: Path) -> None:
+    """Of real shelves products have boxes too; a mask has the number of its object."""
+    product = "<object><name>bottle</name><bndbox><xmin>1</xmin></bndbox></object>"
+    text = ANNOTATION.format(20).replace("<object>", f"{product}<object>")
+    (voc / "Annotations/north1.xml").write_text(text)
+    (voc / "SegmentationObject").mkdir()
+    masks = np.zeros((100, 200), np.uint8)
+    masks[20:40, 30:50] = 2
+    masks[60:80, 30:50] = 1
+    Image.fromarray(masks).save(voc / "SegmentationObject/north1.png")
+    (picture,) = read(voc)[TEST]
+    sample = picture.sample(200)
+    assert picture.boxes.tolist() == [[20, 10, 60, 50]] and picture.objects == [2]
+    assert np.array_equal(sample.masks[0][:100], masks == 2)
 
 
 def test_edges_see_something(recipe: Path) -> None:

@@ -102,6 +102,22 @@ def test_a_photograph_is_upright() -> None:
     assert np.asarray(image)[80, 32, 0] > 200
 
 
+def test_an_orientation_that_is_none_turns_nothing() -> None:
+    image, exif = Image.new("RGB", (60, 40)), Image.Exif()
+    exif[0x0112] = 9
+    written = io.BytesIO()
+    image.save(written, "JPEG", exif=exif)
+    upright = decoded(written.getvalue())
+    assert (upright.width, upright.height) == upright.image.size == (60, 40)
+
+
+def test_sixteen_bits_keep_their_brightness() -> None:
+    values = np.full((40, 40), 32896, dtype=np.uint16)
+    written = io.BytesIO()
+    Image.fromarray(values).save(written, "PNG")
+    assert np.asarray(decoded(written.getvalue()).image).max() == 128
+
+
 def test_a_large_jpeg_is_decoded_smaller() -> None:
     """No larger than the network needs; boxes are in the pixels of what was sent all the same."""
     exif = Image.Exif()
