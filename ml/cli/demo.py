@@ -81,7 +81,7 @@ def demo(
     if promoted or fresh:
         steps.bad_green(fault)
     typer.echo(f"\ndone in {time.monotonic() - start:.0f} s; next:", err=True)
-    typer.echo(f"  {projects.example(model, projects.sample_of(model))}", err=True)
+    typer.echo(f"  {projects.example(model, projects.of_model(model))}", err=True)
     version, champion = proposals[-1].candidate, proposals[-1].champion
     if champion and champion.version != version.version:
         both = f"{model}:{version.version} {model}:{champion.version}"
@@ -167,7 +167,7 @@ class Steps:
         endpoints = open_backend().endpoints
         request = of_text(endpoints, endpoint, question) if question else self.project.samples()[0]
         typed = f"ml invoke {endpoint} {shlex.quote(question)}"
-        self._step(typed if question else example(endpoint, self.project.samples()[0]))
+        self._step(typed if question else example(endpoint, self.project))
         for answer in answer_texts(ask(endpoints, endpoint, request).body):
             typer.echo(answer)
 

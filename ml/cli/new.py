@@ -54,6 +54,8 @@ def command(
     )
     if aside := [f"{column.name} ({column.type})" for column in about.aside]:
         typer.echo(f"not features: {', '.join(aside)}", err=True)
+    for doubt in about.doubts:
+        typer.echo(f"look at: {doubt}", err=True)
     typer.echo("next:", err=True)
     for line in next_commands(project):
         typer.echo(f"  {line}", err=True)

@@ -92,6 +92,9 @@ def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixt
     code, out, err = ml(capsys, "invoke", "tiny", "how?")
     assert code == 2 and not out and "error[not-a-request]" in err
     assert """ml invoke tiny '{"amount": 10, "shop": "near"}'""" in err
+    samples.write_text(json.dumps({"amount": 10, "note": "long " * 80}) + "\n")
+    code, out, err = ml(capsys, "invoke", "tiny", "how?")
+    assert code == 2 and 'ml invoke tiny "$(head -1 ml/projects/tiny/endpoint/req' in err
     samples.write_text(texts)
 
     code, out, _ = ml(capsys, "serve", "--json")

@@ -510,7 +510,7 @@ def _show(
 ) -> None:
     """Print what an apply came to."""
     from ml.cli.render import verdicts
-    from ml.release.declaration.projects import example
+    from ml.release.declaration.projects import example, find
     from ml.release.rollout.status import status as look
 
     if promotion is None:
@@ -529,7 +529,7 @@ def _show(
     if promotion.router:
         was = "serves now" if promotion.started else "was serving already"
         typer.echo(f"{version.model} {version.version} {was}: {promotion.router.url}", err=True)
-        command = example(promotion.change.launch.endpoint, promotion.change.samples[0])
+        command = example(promotion.change.launch.endpoint, find(project))
         typer.echo(f"next: {command}{repeated_on(backend.name)}", err=True)
     elif [result.gate for result in promotion.decision.blocking] == ["sign-off"]:
         typer.echo(next_text(project, to, backend.name), err=True)

@@ -124,7 +124,7 @@ def invoke(
     if file is not None:
         request = _content(file)
     if not request.strip():
-        hint = projects.example(endpoint, projects.sample_of(endpoint))
+        hint = projects.example(endpoint, projects.of_model(endpoint))
         raise Refused(Problem("no-request", "the request is empty", "some text", hint))
     body = _object(request)
     asked = of_text(endpoints, endpoint, request) if body is None else body

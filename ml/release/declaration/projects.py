@@ -77,8 +77,8 @@ class Project:
         return samples
 
 
-# A sample that is longer is the content of a file.
-_LONGEST = 1000
+# Characters of a request in a printed command: what fills four lines is not read.
+_LONGEST = 320
 
 
 def find(name: str) -> Project:
@@ -106,23 +106,30 @@ def every() -> Sequence[Project]:
     return [Project(path.parent.name, path.parent) for path in folders]
 
 
-def example(name: str, sample: Mapping[str, object]) -> str:
-    """The `ml invoke` command with a sample request; {} where there is none."""
-    if not sample:
-        return f"ml invoke {name} REQUEST, a JSON object with the fields that its score.py reads"
-    text = next(iter(sample.values())) if is_text(sample) else json.dumps(sample)
-    if is_text(sample) and len(str(text)) > _LONGEST:
-        return f"ml invoke {name} --file FILE"
-    return f"ml invoke {name} {shlex.quote(str(text))}"
+def example(endpoint: str, project: Project | None) -> str:
+    """The `ml invoke` command with the project's first sample request, from its file where the
+    request is too long to read on a line.
+    """
+    sample = project.samples()[0] if project else {}
+    if not sample or not project:
+        return (
+            f"ml invoke {endpoint} REQUEST, a JSON object with the fields that its score.py reads"
+        )
+    text = str(next(iter(sample.values()))) if is_text(sample) else json.dumps(sample)
+    if len(text) <= _LONGEST:
+        return f"ml invoke {endpoint} {shlex.quote(text)}"
+    if is_text(sample):
+        return f"ml invoke {endpoint} --file FILE"
+    return f'ml invoke {endpoint} "$(head -1 {shlex.quote(repository.shown(project.requests))})"'
 
 
-def sample_of(model: str) -> Mapping[str, object]:
-    """The first sample request of the model's project; empty where there is none."""
-    with suppress(Refused):
-        for project in every():
-            if project.model() == model:
-                return project.samples()[0]
-    return {}
+def of_model(model: str) -> Project | None:
+    """The project whose endpoint.yml names the model, with samples; None where there is none."""
+    for project in every():
+        with suppress(Refused):
+            if project.model() == model and project.samples():
+                return project
+    return None
 
 
 def is_text(sample: Mapping[str, object]) -> bool:

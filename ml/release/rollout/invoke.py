@@ -64,7 +64,8 @@ def of_text(endpoints: Endpoints, name: str, text: str) -> Mapping[str, object]:
     if live is None:
         raise endpoints.nothing_served(name)
     model = live.launch.model
-    sample = projects.sample_of(model)
+    project = projects.of_model(model)
+    sample = project.samples()[0] if project else {}
     if not projects.is_text(sample):
         problem = f"`{text[:80]}` is not a JSON object"
         raise Refused(
@@ -79,4 +80,4 @@ def of_text(endpoints: Endpoints, name: str, text: str) -> Mapping[str, object]:
 
 
 def _example(name: str, model: str) -> str:
-    return projects.example(name, projects.sample_of(model))
+    return projects.example(name, projects.of_model(model))

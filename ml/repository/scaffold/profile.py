@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -36,6 +36,8 @@ FOLDS = 5
 MOST_CLASSES = 20
 # A text with more values, or one that differs in half of the rows, is a name or free text.
 MOST_CATEGORIES = 200
+# Of a number's values the words are typing errors and codes for "unknown".
+MOSTLY_NUMBERS = 0.8
 # Values of a slice that are compared.
 MOST_SLICES = 10
 FEWEST_IN_SLICE, FEWEST_IN_SLICE_OF_FOLDS = 100, 40
@@ -69,7 +71,7 @@ class Profile:
 
     `same_answer` is what a constant reaches in the primary metric, `spread` the distance between
     the smallest and the largest value of a numeric target. `samples` are rows as requests send
-    them.
+    them. `doubts` are sentences about columns of which the guess may be wrong.
     """
 
     task: Task
@@ -80,6 +82,7 @@ class Profile:
     same_answer: float
     spread: float
     samples: Sequence[Sequence[Any]]
+    doubts: Sequence[str] = ()
 
     @property
     def goal(self) -> str:
@@ -196,7 +199,8 @@ def profile(path: Path, choices: Choices) -> Profile:
         [column.parse(row[number]) for number, column in zip(at, result.features, strict=True)]
         for row in frame.iloc[::step].head(SAMPLES).itertuples(index=False, name=None)
     ]
-    return replace(result, samples=samples)
+    doubts = [doubt for column in result.columns for doubt in _doubts(column, frame[column.name])]
+    return replace(result, samples=samples, doubts=doubts)
 
 
 def _sniffed(start: str) -> type[csv.Dialect]:
@@ -269,6 +273,33 @@ def _column(name: str, cells: pd.Series[str]) -> Column:
     elif len(values) <= MOST_CATEGORIES and 2 * len(values) <= len(cells):
         kind = "category"
     return Column(name, kind, unique=kind == "id", optional=optional)
+
+
+def _doubts(column: Column, cells: pd.Series[str]) -> Iterator[str]:
+    """What a person may want to correct in the table before anything is learnt from the column."""
+    if column.type not in ("category", "text"):
+        return
+    counts = cells[~cells.isin(MISSING)].value_counts()
+    is_numeric = counts.index.map(is_number).to_numpy(bool)
+    words, numbers = counts[~is_numeric], int(counts[is_numeric].sum())
+    if len(words) and numbers >= MOSTLY_NUMBERS * counts.sum():
+        listed = ", ".join(f"`{value}` {count:,} times" for value, count in words[:3].items())
+        yield (
+            f"`{column.name}` is a {column.type} since {words.sum():,} of {counts.sum():,} values "
+            f"are no numbers ({listed}{', …' if len(words) > 3 else ''}): empty those cells if it "
+            "is to be a number"
+        )
+    spellings: dict[str, list[str]] = {}
+    for value in words.index:
+        spellings.setdefault(value.casefold(), []).append(value)
+    doubled = [values for values in spellings.values() if len(values) > 1]
+    if column.type == "category" and doubled:
+        listed = "; ".join(" and ".join(f"`{value}`" for value in same) for same in doubled[:3])
+        yield (
+            f"`{column.name}` has values that differ in case alone ({listed}"
+            f"{'; …' if len(doubled) > 3 else ''}): each is a category of its own, unless the "
+            "table or columns.py spells them alike"
+        )
 
 
 def _is_time(value: str) -> bool:

@@ -82,6 +82,31 @@ def test_what_is_written_is_sound(repository: Path, name: str, library: str) -> 
     assert len(requests) == 100 and table["data"][0] in every_row
 
 
+def test_doubts_about_a_column(tmp_path: Path) -> None:
+    """Numbers among which there are a few words, and categories that differ in case; not the
+    words of a real category, nor numbers of which some are missing.
+    """
+    draw = np.random.default_rng(0)
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(["income", "sex", "age", "floor", "town", "y"])
+        for number in range(400):
+            income = "unknown" if number % 50 == 0 else "k.A." if number % 80 == 1 else number // 3
+            sex, age = ["F", "f", "M"][number % 3], "" if number % 9 == 0 else number % 60
+            floor = ["G", "1", "2", "3"][number % 4]
+            rows.writerow([income, sex, age, floor, ["Bern", "Genf"][number % 2], draw.integers(2)])
+    types = {"income": "category", "sex": "category", "age": "integer", "floor": "category"}
+    found = profile(path, Choices("y"))
+    assert {of.name: of.type for of in found.columns if of.name in types} == types
+    income, sex = found.doubts
+    assert income == (
+        "`income` is a category since 13 of 400 values are no numbers (`unknown` 8 times, `k.A.` "
+        "5 times): empty those cells if it is to be a number"
+    )
+    assert sex.startswith("`sex` has values that differ in case alone (`F` and `f`): each is a ")
+
+
 @pytest.mark.parametrize(
     ("one", "other", "severity", "argument"),
     [("lightgbm", "torch", "error", "--num-leaves"), ("torch", "lightgbm", "warning", "--width")],
