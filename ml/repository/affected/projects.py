@@ -67,6 +67,8 @@ _ASSET_NAME = re.compile(r"^name:\s*[\"']?([\w.-]+)", re.M)
 # Git's name of the tree without files.
 _EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _MODULE = re.compile(rf"(?:{'|'.join(SOURCES)})(?:\.\w+)+")
+# A module, or a function of one, as `importlib` and entry points take it.
+_QUOTED = re.compile(rf"""["']({_MODULE.pattern})(?::[^"'\n]*)?["']""")
 
 
 @dataclass(frozen=True)
@@ -501,10 +503,12 @@ def _imported(file: str, text: str) -> Iterator[str]:
     """
     package = posixpath.dirname(file).split("/")
     try:
-        nodes = list(ast.walk(ast.parse(text)))
+        tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return  # its own checks report it
-    for node in nodes:
+    for name in _QUOTED.findall(text):
+        yield from _files_of(name)
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _files_of(alias.name)
@@ -514,9 +518,18 @@ def _imported(file: str, text: str) -> Iterator[str]:
             yield from _files_of(source)
             for alias in node.names:
                 yield from _files_of(f"{source}.{alias.name}")
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            name = node.value.partition(":")[0]
-            yield from _files_of(name) if _MODULE.fullmatch(name) else ()
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """The statements of a module, at any depth. `ast.walk` looks into their expressions too, where
+    no import is, and takes as long as the parser.
+    """
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, block, ())
 
 
 def _files_of(module: str) -> Iterator[str]:
