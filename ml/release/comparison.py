@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ from ml.release.evidence.recomputation import Predictions, read_predictions, wit
 from ml.release.promotion.gate_check import champion_evidence, champion_of, load_gates, request
 from ml.release.versions import EVALUATION, digest_of, version_of
 from policies.promotion.comparison import Difference, difference, paired_difference
-from policies.promotion.decision import Decision, Request
-from policies.promotion.engine import EVALUATION_GATES, decide
+from policies.promotion.decision import Decision
+from policies.promotion.engine import EVALUATION_RULES, decide
 from policies.promotion.evidence import Evidence
 
 CHAMPION = "champion@"
@@ -239,16 +238,9 @@ def versus_champion(
         theirs = _measured_alike(backend, project, ours, folder, champion, notes, watch)
         against = theirs.evidence
     gates = load_gates(project)
-    wanted = Request(
-        environment=environment,
-        model=model,
-        version=trained.name,
-        digest=ours.digest,
-        step="propose",
-        now=datetime.now(UTC),
-        rehearsal=backend.rehearsal,
-    )
-    decision = decide(gates, own, against, wanted, EVALUATION_GATES)
+    unregistered = Version(model, trained.name, ours.digest, project.name, trained.id, "")
+    wanted = request(backend, unregistered, environment)
+    decision = decide(gates, own, against, wanted, EVALUATION_RULES)
     if decision.outcome == "approved":  # a promotion waits for a person too
         decision = replace(decision, outcome="pending")
     return replace(

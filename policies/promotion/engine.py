@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from policies.promotion import comparison, measurements, provenance
@@ -46,13 +46,20 @@ RULES: Mapping[str, Rule] = {
 # what they find today is shown and blocks nothing.
 ROLLBACK_GATES = frozenset({*PROPERTIES, "attestation", "order", "sign-off"})
 
-
-# The gates that judge what an evaluation measured, so that a run's model can be judged before it is
-# registered.
-EVALUATION_GATES = frozenset(
-    {"recomputed", "quality", "gap", "leakage", "first-promotion", "non-inferiority"}
-    | {"superiority", "fairness", "explainability"}
-)
+# Those of what an evaluation measured, by which a run's model is judged before it is registered.
+EVALUATION_RULES = {
+    name: RULES[name]
+    for name in (
+        *("recomputed", "quality", "gap", "leakage", "first-promotion", "non-inferiority"),
+        *("superiority", "fairness", "explainability"),
+    )
+}
+# Those of what is known of a run's model before it is evaluated.
+RUN_RULES: Mapping[str, Rule] = {
+    "lineage": provenance.lineage_before_evaluation,
+    "format": provenance.model_format,
+    "supply-chain": provenance.supply_chain,
+}
 
 
 def decide(
@@ -60,16 +67,16 @@ def decide(
     evidence: Evidence,
     champion: Evidence | None,
     request: Request,
-    asked: Collection[str] = RULES,
+    rules: Mapping[str, Rule] = RULES,
 ) -> Decision:
     """Whether the model version may be promoted; `champion` is None before the first promotion.
 
     For a champion that could not be scored, pass an empty Evidence(), not None: the comparison then
     fails. The champion proposed again is "already-champion" whatever the gates find, because
-    nothing would change, unless its serving does. `asked` are the names of the gates that decide.
+    nothing would change, unless its serving does. `rules` are those of the gates that decide.
     """
     case = Case(request, evidence, champion, gates)
-    results = tuple(_judge(case, gates[name]) for name in RULES if name in asked)
+    results = tuple(_judge(case, gates[name], rule) for name, rule in rules.items())
     return Decision(
         request=request,
         outcome=_outcome(case, results),
@@ -87,11 +94,11 @@ def _outcome(case: Case, results: tuple[Result, ...]) -> Outcome:
     return "pending" if pending else "approved"
 
 
-def _judge(case: Case, gate: Gate) -> Result:
+def _judge(case: Case, gate: Gate, rule: Rule) -> Result:
     if gate.mode == "disabled":
         return Result(gate.name, "not asked", gate.mode, "", "", "disabled in gates.yml")
     try:
-        finding = RULES[gate.name](case, gate)
+        finding = rule(case, gate)
     except Exception as error:  # evidence that breaks a rule must not pass
         finding = Finding("fail", f"{type(error).__name__}: {error}", "", "it cannot be judged")
     result = Result(

@@ -7,6 +7,7 @@ passes through `real` first.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 
 from ml.core.names import not_words
@@ -173,12 +174,23 @@ def recomputed(case: Case, gate: Gate) -> Finding:
 
 def lineage(case: Case, gate: Gate) -> Finding:
     """Every field of the lineage is there; uncommitted code is for some environments only."""
-    sources, data = case.evidence.lineage, case.evidence.data
-    required = "run, parent run, evaluation, code, commit, environment, features, seed, data"
-    absent = [*missing(sources), *([] if data else ["data"])]
+    data = case.evidence.data
+    absent = [*missing(case.evidence.lineage), *([] if data else ["data"])]
     absent += [path for path in missing(case.evaluation) if path.partition(".")[0] in _FITTED_WITH]
     for name, version in data.items():
         absent += missing(version, f"data.{name}.")
+    return _committed(case, gate, absent)
+
+
+def lineage_before_evaluation(case: Case, gate: Gate) -> Finding:
+    """As `lineage`, of the training run, and of the code that is about to evaluate its model."""
+    absent = missing(case.evidence.lineage)
+    return _committed(case, gate, [name for name in absent if not name.startswith("evaluation_")])
+
+
+def _committed(case: Case, gate: Gate, absent: Sequence[str]) -> Finding:
+    sources = case.evidence.lineage
+    required = "run, parent run, evaluation, code, commit, environment, features, seed, data"
     if absent:
         return Finding("fail", "missing: " + ", ".join(absent), required)
     commit = _short(sources.commit)

@@ -350,9 +350,8 @@ def test_an_uncommitted_evaluation(
     if hidden:
         git("update-index", "--skip-worktree", "ml/projects/tiny/evaluate.py")
     script.write_text(script.read_text() + "# Another line.\n")
-    made = propose(BACKEND, "tiny", world.run(0.8), "prod")
-    assert [one.gate for one in made.decision.blocking] == ["lineage"]
-    assert "evaluated by commit" in made.decision.blocking[0].found
+    with pytest.raises(Refused, match="lineage: evaluated by commit"):
+        propose(BACKEND, "tiny", world.run(0.8), "prod")
     made = propose(BACKEND, "tiny", world.run(0.8))
     assert made.decision.allowed and made.evidence.lineage.evaluation_dirty is True
 

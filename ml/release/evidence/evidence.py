@@ -74,27 +74,6 @@ def evaluation_of(run: Run) -> Evaluation:
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
 
 
-def keep(
-    backend: Backend,
-    version: Version,
-    trained: Run,
-    evaluated: Run,
-    latency: Latency,
-    served: Mapping[str, object],
-    cost: Mapping[str, object],
-    attestor: Attestor | None = None,
-) -> Version:
-    """Assemble the evidence and keep it with the version; returns the version with its hash.
-
-    `served` is what a server of it answered, as `ml.release.evidence.served` compares it.
-    Without an `attestor` it is of a rehearsal. Raises Refused when the disk is full or the
-    advisories cannot be read; a version without evidence passes no gate.
-    """
-    measured = (version, trained, evaluated, latency, served, cost)
-    collected = collect(backend, *measured, rehearsal=attestor is None, attestor=attestor)
-    return backend.registry.keep_evidence(version, collected.evidence)
-
-
 def collect(
     backend: Backend,
     version: Version,
@@ -106,7 +85,11 @@ def collect(
     rehearsal: bool,
     attestor: Attestor | None = None,
 ) -> Version:
-    """Assemble the evidence on this machine; the version with its hash, which nobody keeps yet."""
+    """Assemble the evidence on this machine; the version with its hash, which nobody keeps yet.
+
+    `served` is what a server of it answered, as `ml.release.evidence.served` compares it. Raises
+    Refused when the disk is full or the advisories cannot be read.
+    """
     evaluation = evaluation_of(evaluated)
     trained_lineage, scored_lineage = (
         backend.runs.entry(run).lineage for run in (trained, evaluated)
@@ -124,16 +107,9 @@ def collect(
         "evaluation": schema.stated(evaluation),
         "data": _assets(trained_lineage, scored_lineage),
         "lineage": {
-            "run": trained.id,
-            "run_name": trained.name,
-            "parent_run": trained_lineage.get("parent") or trained.id,
+            **_training(trained, trained_lineage),
             "evaluation_run": evaluated.id,
             **{f"evaluation_{name}": of for name, of in _code(scored_lineage).items()},
-            "code_snapshot": trained_lineage["code"]["digest"],
-            "commit": trained_lineage["code"]["commit"],
-            "dirty": trained_lineage["code"]["dirty"],
-            "environment": trained_lineage["environment"],
-            "environment_digest": trained_lineage["environment_digest"],
         },
         "latency": schema.stated(latency),
         "serving": served,
@@ -207,6 +183,37 @@ def _unfinished(version: Version) -> Iterator[Path]:
         yield unfinished
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def before_evaluation(
+    backend: Backend, version: Version, trained: Run, commit: trees.Commit | None, dirty: bool
+) -> Evidence:
+    """What is known of a run's model before it is evaluated; all else is empty.
+
+    The code of the evaluation is that of the `commit`, unless it is `dirty`.
+    """
+    lineage = {
+        **_training(trained, backend.runs.entry(trained).lineage),
+        "evaluation_commit": commit.id if commit else "",
+        "evaluation_dirty": dirty,
+    }
+    known = parse({"lineage": lineage, "supply_chain": supply_chain()[0]})
+    return replace(known, files=formats(version.folder))
+
+
+def _training(trained: Run, lineage: Mapping[str, Any]) -> Mapping[str, object]:
+    """The part of the field `lineage` that is of the training run."""
+    code = lineage["code"]
+    return {
+        "run": trained.id,
+        "run_name": trained.name,
+        "parent_run": lineage.get("parent") or trained.id,
+        "code_snapshot": code["digest"],
+        "commit": code["commit"],
+        "dirty": code["dirty"],
+        "environment": lineage["environment"],
+        "environment_digest": lineage["environment_digest"],
+    }
 
 
 def _code(lineage: Mapping[str, Any]) -> Mapping[str, object]:

@@ -1,23 +1,26 @@
-"""A candidate before it is registered: train a project, evaluate its model, compare it."""
+"""A candidate before it is registered: a run that is trained now or chosen, beside the champion."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ml.backends.base import Backend
-from ml.backends.runs import Run
+from ml.backends.runs import Filter, Run
+from ml.core import documents, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.comparison import Comparison, versus_champion
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
-from ml.release.promotion.gate_check import evaluate
-from ml.release.versions import MODEL
+from ml.release.promotion.gate_check import evaluate, evaluation_plan, writer_of
+from ml.release.versions import MODEL, parts
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 
 # The job that trains a project with its own settings.
 JOB = "jobs/train.yml"
+# What every AutoML job calls its model: their schema has no other name.
+BEST_MODEL = "best_model"
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def try_out(
     target = projects.find(project)
     run = train(backend, target)
     say(f"{run.name} is trained; evaluating its model")
-    evaluated = evaluate(backend, target, run.outputs[MODEL])
+    evaluated = evaluate(backend, target, evaluation_plan(target, run.outputs[MODEL]))
     return Candidate(run, versus_champion(backend, target, run, evaluated, environment))
 
 
@@ -57,3 +60,82 @@ def train(backend: Backend, project: Project) -> Run:
         expected = "an output `model` of the job"
         raise Refused(Problem("no-model", f"{run.name} has no model", expected, place=job.place))
     return run
+
+
+def choose(backend: Backend, project: Project, reference: str | None) -> Run:
+    """The run to propose: the one asked for, else the latest sweep or pipeline that completed.
+
+    A sweep stands for its best trial, and a pipeline for the run that wrote its `model`. Raises
+    Refused when there is none, when it did not complete, or when it left no model.
+    """
+    run = backend.runs.find(reference) if reference else _latest(backend, project)
+    if run.trials and run.best is None:
+        raise _unfit(run, "has no completed trial")
+    if run.steps and run.status == "Completed" and MODEL in run.outputs:
+        run = writer_of(backend, run, MODEL)
+    elif run.best is not None:
+        run = run.trial(run.best)
+    if run.status != "Completed":
+        raise _unfit(run, f"is {run.status}")
+    run = _named_by_pipeline(backend, run)
+    if MODEL not in run.outputs and BEST_MODEL in run.outputs:
+        run = replace(run, outputs={**run.outputs, MODEL: run.outputs[BEST_MODEL]})
+    if MODEL not in run.outputs:
+        raise _unfit(run, "has no output `model`")
+    return run
+
+
+def _named_by_pipeline(backend: Backend, run: Run) -> Run:
+    """The run; a step that calls its model otherwise has it by the name in its pipeline."""
+    above = backend.runs.parent(run) if MODEL not in run.outputs else None
+    while above is not None:
+        if above.steps and MODEL in above.outputs:
+            writer = writer_of(backend, above, MODEL)
+            return writer if writer.id == run.id else run
+        above = backend.runs.parent(above)
+    return run
+
+
+def _latest(backend: Backend, project: Project) -> Run:
+    # A run belongs to the project when its experiment is that of the evaluation.
+    experiment = str(load(project.evaluate).get("experiment_name"))
+    completed = Filter(experiment=experiment, statuses=("Completed",))
+    candidates = [
+        entry.run
+        for entry in completed.apply(backend.runs.entries())
+        if entry.run.trials or (entry.run.steps and MODEL in entry.run.outputs)
+    ]
+    if not candidates:
+        raise Refused(
+            Problem(
+                "no-candidate",
+                f"no sweep or pipeline of the experiment `{experiment}` has completed on this "
+                "machine",
+                "a completed one, or a run named with --run",
+                f"ml run {_sweep_of(project, experiment)}",
+            )
+        )
+    return max(candidates, key=lambda run: run.started)
+
+
+def _sweep_of(project: Project, experiment: str) -> str:
+    """The path of a sweep or pipeline job of that experiment, for a hint."""
+    for path in repository.yaml_files(project.folder / "jobs"):
+        job = documents.read(path)
+        is_kind = path != project.evaluate and job.get("type") in ("sweep", "pipeline")
+        if is_kind and job.get("experiment_name") == experiment:
+            return repository.shown(path)
+    return repository.shown(project.folder / "jobs") + "/SWEEP.yml"
+
+
+def _unfit(run: Run, why: str) -> Refused:
+    return Refused(
+        Problem(
+            "unfit-run",
+            f"the run `{run.name}` {why}",
+            "a completed run with the output `model`",
+            # A step's model that the pipeline does not pass on.
+            "".join(f"--run {part.name}; " for part in parts(run, MODEL) if part != run)
+            + "name another with --run",
+        )
+    )

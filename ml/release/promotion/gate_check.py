@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from ml.backends import snapshot
 from ml.backends.base import Backend
 from ml.backends.registry import Version
 from ml.backends.runs import LOG_FOLLOWS, STARTED_BY, Run, Watch, unwatched
-from ml.core import home, trees
+from ml.core import home, repository, trees
 from ml.core.errors import Exit, Problem, Refused
 from ml.release import audit, serving
 from ml.release.declaration import desired_state, projects
@@ -26,9 +27,11 @@ from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import AutoMLPlan, CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.sdk.load import load as load_spec
 from policies.promotion.decision import VALIDATION, Decision, Request, Step, real
-from policies.promotion.engine import decide
+from policies.promotion.engine import RUN_RULES, decide
 from policies.promotion.evidence import Evidence
 from policies.promotion.gate_settings import Gates, load
+
+Evaluation = CommandPlan | PipelinePlan
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,37 @@ def check_gates(
     return GateCheck(decision, version, champion, own, audited)
 
 
+def check_before_evaluation(
+    backend: Backend,
+    project: Project,
+    version: Version,
+    trained: Run,
+    evaluation: Evaluation,
+    environment: str,
+) -> None:
+    """Ask the gates that judge nothing of what the `evaluation` of the run's model will measure.
+
+    Raises Refused with exit code 3 where one refuses the model. A gate with a waiver of some
+    version is left for later: which one this becomes is not known before it is registered.
+    """
+    gates, commit = load_gates(project), trees.commit(repository.root())
+    copies = [each.folder for each in snapshot.of_plan(evaluation).values() if each]
+    dirty = commit is None or not all(map(commit.has_folder, copies))
+    known = evidence.before_evaluation(backend, version, trained, commit, dirty)
+    rules = {
+        name: rule
+        for name, rule in RUN_RULES.items()
+        if not any(waiver.version for waiver in gates[name].waivers)
+    }
+    decision = decide(gates, known, None, request(backend, version, environment), rules)
+    if refused := [result for result in decision.results if result.blocks]:
+        problems = [
+            Problem("gate-refuses", f"{each.gate}: {each.found}", each.required, each.why)
+            for each in refused
+        ]
+        raise Refused(*problems, exit_code=Exit.GATE_SAID_NO)
+
+
 def load_gates(project: Project) -> Gates:
     """The floor with the project's tighter values; Refused when a file is wrong or looser."""
     return load(project.gates)
@@ -221,7 +255,7 @@ def _scored_again(
     code: str,
 ) -> Evidence:
     """The champion's evidence, its model evaluated by the project's evaluation in that snapshot."""
-    evaluated = evaluate(backend, project, champion.folder, watch, code)
+    evaluated = evaluate(backend, project, evaluation_plan(project, champion.folder), watch, code)
     again = evidence.rescore(backend, theirs, evaluated)
     return evidence.by_metric_of(own, again, evaluated.outputs[EVALUATION])
 
@@ -241,13 +275,16 @@ def _snapshot(code: str) -> Path:
 
 
 def evaluate(
-    backend: Backend, project: Project, model: Path, watch: Watch = unwatched, code: str = ""
+    backend: Backend,
+    project: Project,
+    evaluation: Evaluation,
+    watch: Watch = unwatched,
+    code: str = "",
 ) -> Run:
     """Run the project's evaluation of a model; raises Refused with exit code 1 when it fails.
 
     A command runs with the snapshot of code that has the digest `code`, where that is kept.
     """
-    evaluation = evaluation_plan(project, model)
     if code and _snapshot(code).is_dir() and isinstance(evaluation, CommandPlan):
         evaluation = replace(evaluation, code=_snapshot(code))
     if refused := backend.refusals(evaluation):
@@ -262,17 +299,7 @@ def evaluate(
     return writer_of(backend, run, EVALUATION) if run.steps else run
 
 
-def find_evaluation(backend: Backend, project: Project, model: Path) -> Run | None:
-    """A pipeline's step that was this evaluation of this model; None when there is none.
-
-    Command, code, environment and data are the same by content, so a new run would give the same
-    result.
-    """
-    cached = backend.cached
-    return cached(evaluation_plan(project, model), EVALUATION) if cached else None
-
-
-def evaluation_plan(project: Project, model: Path) -> CommandPlan | PipelinePlan:
+def evaluation_plan(project: Project, model: Path) -> Evaluation:
     """The project's evaluate.yml with its `model` set; Refused for another kind of job."""
     evaluation = plan(load_spec(project.evaluate, {f"inputs.{MODEL}": str(model)}))
     if isinstance(evaluation, SweepPlan | AutoMLPlan) or EVALUATION not in evaluation.outputs:

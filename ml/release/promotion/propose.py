@@ -12,9 +12,9 @@ from ml.backends.attestation import Attestor
 from ml.backends.base import Backend
 from ml.backends.deployments import Launch, check_launch
 from ml.backends.endpoints import WARM_UP
-from ml.backends.registry import EVIDENCE_FILE, Registry, Version
-from ml.backends.runs import Filter, Run, Watch, unwatched
-from ml.core import documents, faults, files, git, repository
+from ml.backends.registry import EVIDENCE_FILE, Version
+from ml.backends.runs import Run, Watch, unwatched
+from ml.core import faults, files, git, repository
 from ml.core.errors import Problem, Refused
 from ml.release import audit, serving
 from ml.release.canary.canary import smoke_fault
@@ -24,25 +24,22 @@ from ml.release.declaration.projects import Project
 from ml.release.declaration.release_file import Declared, evidence_path
 from ml.release.evidence import cost, evidence, machine, served
 from ml.release.evidence.evidence import ATTESTATION
-from ml.release.promotion.candidate import train
+from ml.release.promotion.candidate import choose, train
 from ml.release.promotion.gate_check import (
     GateCheck,
+    check_before_evaluation,
     check_gates,
     evaluate,
-    find_evaluation,
+    evaluation_plan,
     load_gates,
     request,
-    writer_of,
 )
 from ml.release.serving import Serving
-from ml.release.versions import EVALUATION, MODEL, parts, store
-from ml.specs.sdk.load import load
+from ml.release.versions import EVALUATION, MODEL, store
 from policies.promotion.evidence import Latency
 
 # Requests that the latency percentiles are measured on; p99 is then the second slowest.
 REQUESTS = 200
-# What every AutoML job calls its model: their schema has no other name.
-BEST_MODEL = "best_model"
 # Of the times of these requests.
 PERCENTILES = (0.50, 0.95, 0.99)
 
@@ -61,6 +58,18 @@ class Proposal(GateCheck):
     written: tuple[Path, ...]
     unapplied: str | None
     rival: Version | None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A project whose model is proposed for an environment, and how its files serve it now."""
+
+    backend: Backend
+    project: Project
+    environment: str
+    serves: Serving
+    watch: Watch
+    prices: cost.Prices
 
 
 def propose(
@@ -85,17 +94,11 @@ def propose(
     what an instance costs. Without an `attestor` the evidence is of a rehearsal. What is declared
     and waits to be applied has to be beaten too: of two that are proposed at once the better one
     ends as champion. A refusal by a gate is in the Proposal; Refused is raised for what is wrong
-    with the call or the machine.
+    with the call or the machine, and for what a gate refuses whatever the evaluation measures: then
+    it is not evaluated, and nothing is registered.
     """
-    desired_state.check_environment(environment)
-    target = projects.find(project)
-    # What apply would refuse is reported before anything runs.
-    load_gates(target)
-    desired_state.strategy(target.name, environment)
-    samples = target.samples()
-    if (shared := backend.registry.shared) and environment in desired_state.TRACKED[1:]:
-        shared.demand(environment)  # models are made in the first
-    files = target.serving()
+    target = _project(backend, project, environment)
+    samples, files = target.samples(), target.serving()
     attested = (
         evidence.keep_attested(backend, target.name, target.endpoint(), attestation)
         if attestation
@@ -104,60 +107,22 @@ def propose(
     before = None if run or attested else _attested_before(backend, target, environment)
     # The run may be in the workspace of another environment; its model is in the registry.
     chosen = None if before else choose(backend, target, attested.run if attested else run)
+    unapplied: str | None = None
+    written: tuple[Path, ...] = ()
     with desired_state.project_lock(target.name):
-        digest = before.digest if before else store(chosen.outputs[MODEL]) if chosen else ""
-        registry = backend.registry
-        serves = files.snapshot()
-        version = attested or _champion(registry, serves.endpoint, environment, digest) or before
-        if version is None and attestor is None and environment != desired_state.LOCAL:
-            version = _attested(backend, serves.endpoint, digest)
-        if version is None or (chosen and not _answers_by(backend, version, serves)):
-            assert chosen is not None
-            version = _registered(
-                backend, target, environment, serves, chosen, digest, watch, prices, attestor
-            )
+        call = _Call(backend, target, environment, files.snapshot(), watch, prices)
+        version = _evidenced(call, chosen, attested, attestor) if chosen else before
+        assert version is not None
         declared = desired_state.read(target.name, environment)
-        launch = serves.launch(version, backend.endpoints.name_of(version.model, environment))
-        wanted = request(
-            backend,
-            version,
-            environment,
-            reason=reason,
-            serving_changes=_serving_changes(backend, declared, launch),
-            serving=serves.digest,
-        )
-        check = check_gates(backend, target, version, wanted, watch=watch)
-        rival = _rival(backend, declared, environment)
-        if rival is not None and rival.digest != digest and check.decision.allowed:
-            against = check_gates(backend, target, version, wanted, rival=rival, watch=watch)
-            check = replace(against, champion=check.champion)
-        else:
-            rival = None
-        written: list[Path] = []
-        unapplied = _unapplied(registry, declared, environment, digest)
+        check, rival = _judged(call, version, declared, reason)
         if check.decision.allowed:
-            declares = Declared(
-                model=version.model,
-                version=version.version,
-                digest=version.digest,
-                evidence=version.evidence,
-                decision=check.audited,
-                reason=reason,
-                serving=serves.digest,
-            )
-            if (shared := registry.shared) is not None:
-                shared.bring(version)
-            check_launch(launch)
-            with faults.as_refusals():
-                serving.keep(registry, serves, samples)
-                written.append(desired_state.declare(target.name, environment, declares))
-                if environment != desired_state.LOCAL:
-                    written += attach(written[0], environment, version)
+            unapplied = _unapplied(call, version, declared)
+            written = _declared(call, version, check, reason, samples)
     return Proposal(
         **vars(check),
         run=chosen.name if chosen else version.run,
-        written=tuple(written),
-        unapplied=unapplied if written else None,
+        written=written,
+        unapplied=unapplied,
         rival=rival,
     )
 
@@ -177,24 +142,19 @@ def collect(
     run for this commit. No gate is asked. Evidence that was attested for
     this run and this commit before is taken again. Raises Refused as `propose` does.
     """
-    desired_state.check_environment(environment)
-    target = projects.find(project)
-    load_gates(target)
-    desired_state.read(target.name, environment)  # report a wrong release.yml before anything runs
-    if (shared := backend.registry.shared) and environment in desired_state.TRACKED[1:]:
-        shared.demand(environment)
+    target = _project(backend, project, environment)
     files = target.serving()
     chosen = choose(backend, target, run or train(backend, target).name)
     with desired_state.project_lock(target.name):
         digest = store(chosen.outputs[MODEL])
-        serves = files.snapshot()
-        known = _attested(backend, serves.endpoint, digest)
+        call = _Call(backend, target, environment, files.snapshot(), watch, prices)
+        known = _attested(call, digest)
         if known is not None and known.run == chosen.id:
             commit = git.ask(repository.root(), "rev-parse", "HEAD")
             if evidence.statement(known).commit == commit:
                 return known
-        measured = _measure(backend, target, environment, serves, chosen, digest, watch, prices)
-        return evidence.collect(backend, *measured, rehearsal=backend.rehearsal)
+        measured = _measure(call, chosen, digest)
+        return evidence.collect(backend, *measured, backend.rehearsal)
 
 
 def promotion(backend: Backend, proposal: Proposal, environment: str) -> dict[str, Any]:
@@ -216,11 +176,15 @@ def promotion(backend: Backend, proposal: Proposal, environment: str) -> dict[st
     }
 
 
-def _attested(backend: Backend, model: str, digest: str) -> Version | None:
-    """The version with that digest whose evidence is attested, which needs no new measurement."""
-    same = (each for each in backend.registry.versions(model) if each.digest == digest)
-    known = (each for each in same if each.evidence and evidence.load(backend, each).attested)
-    return next(known, None)
+def _project(backend: Backend, name: str, environment: str) -> Project:
+    """The project; what apply would refuse of its files is reported before anything runs."""
+    desired_state.check_environment(environment)
+    project = projects.find(name)
+    load_gates(project)
+    desired_state.strategy(project.name, environment)
+    if (shared := backend.registry.shared) and environment in desired_state.TRACKED[1:]:
+        shared.demand(environment)  # models are made in the first
+    return project
 
 
 def _attested_before(backend: Backend, project: Project, environment: str) -> Version | None:
@@ -235,90 +199,65 @@ def _attested_before(backend: Backend, project: Project, environment: str) -> Ve
     return version if evidence.load(backend, version).attested else None
 
 
-def _answers_by(backend: Backend, version: Version, serves: Serving) -> bool:
-    """Whether the version needs no new measurement to be served so: its evidence is of that serving
-    code, or says something that only the gates or a workflow can answer.
-    """
-    own = evidence.load(backend, version)
-    return bool(own.attested or own.disagreements) or own.serving.code == serves.digest
-
-
-def _rival(backend: Backend, declared: Declared | None, environment: str) -> Version | None:
-    """What is declared and not champion yet; None when it cannot be, or its canary refused it.
-
-    `ml release rollback` takes one back that is in the way, and so does git where that declares.
-    """
-    if declared is None:
-        return None
-    champion = backend.registry.champion(declared.model, environment)
-    if champion is not None and champion.digest == declared.digest:
-        return None
-    name = backend.endpoints.name_of(declared.model, environment)
-    if audit.history(backend.audit_log, name).refusal(declared) is not None:
-        return None
-    try:
-        return backend.registry.find(declared.model, declared.version)
-    except Refused:
-        return None
-
-
-def _serving_changes(backend: Backend, declared: Declared | None, launch: Launch) -> bool:
-    """Whether the model is declared or live by other code or settings, or was refused by these.
-
-    Not where it is declared by these and waits to be applied: nothing would change.
-    """
-    live = backend.endpoints.live(launch.endpoint)
-    state = (declared, live.launch if live else None)
-    same = [each for each in state if each and each.digest == launch.digest]
-    if declared in same and declared.serving == launch.serving:
-        history = audit.history(backend.audit_log, launch.endpoint)
-        return history.refusal(declared) is not None
-    return any(each.serving != launch.serving for each in same)
-
-
-def _champion(registry: Registry, model: str, environment: str, digest: str) -> Version | None:
+def _champion(call: _Call, digest: str) -> Version | None:
     """The champion when it is the same model, which needs no new measurement."""
-    champion = registry.champion(model, environment)
+    champion = call.backend.registry.champion(call.serves.endpoint, call.environment)
     return champion if champion and champion.digest == digest else None
 
 
-def _registered(
-    backend: Backend,
-    project: Project,
-    environment: str,
-    serves: Serving,
-    chosen: Run,
-    digest: str,
-    watch: Watch,
-    prices: cost.Prices,
-    attestor: Attestor | None,
+def _attested(call: _Call, digest: str) -> Version | None:
+    """The version with that digest whose evidence is attested, which needs no new measurement."""
+    versions = call.backend.registry.versions(call.serves.endpoint)
+    same = (each for each in versions if each.digest == digest and each.evidence)
+    return next((each for each in same if evidence.load(call.backend, each).attested), None)
+
+
+def _evidenced(
+    call: _Call, chosen: Run, attested: Version | None, attestor: Attestor | None
 ) -> Version:
-    """Measure everything, then register the version with its evidence."""
-    measured = _measure(backend, project, environment, serves, chosen, digest, watch, prices)
-    return evidence.keep(backend, *measured, attestor)
+    """The registered version of the run's model, with evidence of how it would be served now."""
+    digest = store(chosen.outputs[MODEL])
+    version = attested or _champion(call, digest)
+    if version is None and attestor is None and call.environment != desired_state.LOCAL:
+        version = _attested(call, digest)
+    if version is not None and _answers_by(call, version):
+        return version
+    measured = _measure(call, chosen, digest, is_judged=version is None)
+    is_rehearsal = attestor is None
+    collected = evidence.collect(call.backend, *measured, is_rehearsal, attestor)
+    return call.backend.registry.keep_evidence(measured[0], collected.evidence)
+
+
+def _answers_by(call: _Call, version: Version) -> bool:
+    """Whether the version needs no new measurement to be served so: its evidence is of that serving
+    code, or says something that only the gates or a workflow can answer.
+    """
+    own = evidence.load(call.backend, version)
+    return bool(own.attested or own.disagreements) or own.serving.code == call.serves.digest
 
 
 def _measure(
-    backend: Backend,
-    project: Project,
-    environment: str,
-    serves: Serving,
-    chosen: Run,
-    digest: str,
-    watch: Watch,
-    prices: cost.Prices,
+    call: _Call, chosen: Run, digest: str, is_judged: bool = False
 ) -> tuple[Version, Run, Run, Latency, Mapping[str, object], Mapping[str, object]]:
     """The registered version and what evidence is made of: runs, latency, how it answered evaluated
     rows, cost.
 
-    Beyond `local` only an evaluation that runs now counts.
+    Beyond `local` only an evaluation that runs now counts. Where the model `is_judged`, one that
+    the gates refuse whatever it says does not run.
     """
-    model = serves.endpoint
+    backend, project, model = call.backend, call.project, call.serves.endpoint
     unregistered = Version(model, "", digest, project.name, chosen.id, "")
     evaluated = None
-    if environment == desired_state.LOCAL:
-        evaluated = find_evaluation(backend, project, chosen.outputs[MODEL])
-    evaluated = evaluated or evaluate(backend, project, unregistered.folder, watch)
+    if call.environment == desired_state.LOCAL and backend.cached:
+        # Of the same command, code, environment and data a new run would give the same result.
+        evaluated = backend.cached(evaluation_plan(project, chosen.outputs[MODEL]), EVALUATION)
+    if evaluated is None:
+        evaluation = evaluation_plan(project, unregistered.folder)
+        if is_judged:
+            check_before_evaluation(
+                backend, project, unregistered, chosen, evaluation, call.environment
+            )
+        evaluated = evaluate(backend, project, evaluation, call.watch)
     stated = evidence.evaluation_of(evaluated).model
     if stated != model:
         raise Refused(
@@ -329,15 +268,13 @@ def _measure(
             )
         )
     gate = load_gates(project)["serving"]
-    pointer = (
-        gate.text("prediction") or desired_state.strategy(project.name, environment).prediction
-    )
-    times, answers = _measured(
-        backend, project, serves.launch(unregistered, model), evaluated, pointer
-    )
+    strategy = desired_state.strategy(project.name, call.environment)
+    pointer = gate.text("prediction") or strategy.prediction
+    launch = call.serves.launch(unregistered, model)
+    times, answers = _measured(backend, project, launch, evaluated, pointer)
     version = backend.registry.register(model, project.name, digest, chosen.id)
-    latency = _latency(times, serves.instance_type)
-    priced = cost.of(chosen, latency, prices, backend.runs.entry(chosen).lineage)
+    latency = _latency(times, call.serves.instance_type)
+    priced = cost.of(chosen, latency, call.prices, backend.runs.entry(chosen).lineage)
     return version, chosen, evaluated, latency, answers, priced
 
 
@@ -349,24 +286,6 @@ def _latency(times: Sequence[float], instance_type: str) -> Latency:
     mean = sum(slower) / len(slower)
     about = (len(slower), WARM_UP, machine.hardware(), instance_type)
     return Latency(p50, p95, p99, mean, *about)
-
-
-def attach(release: Path, environment: str, version: Version) -> list[Path]:
-    """Copy the evidence beside a tracked declaration, for the pull request that carries it.
-
-    Its attestation comes with it, if it has one; the files written.
-    """
-    to = evidence_path(release, environment)
-    attestation = to.with_suffix(f".{ATTESTATION}")
-    written = []
-    for name, copy in ((EVIDENCE_FILE, to), (ATTESTATION, attestation)):
-        files.sweep(copy)
-        if (kept := version.evidence_folder / name).is_file():
-            files.replace(copy, kept.read_text(encoding="utf-8"))
-            written.append(copy)
-        else:
-            copy.unlink(missing_ok=True)
-    return written
 
 
 def _measured(
@@ -394,90 +313,118 @@ def _measured(
             ) from None
 
 
-def _unapplied(
-    registry: Registry, declared: Declared | None, environment: str, digest: str
-) -> str | None:
-    """The declared version that is not the champion, unless it is the one proposed."""
-    if declared is None or declared.digest == digest:
-        return None
-    champion = registry.champion(declared.model, environment)
-    return None if champion and champion.digest == declared.digest else declared.version
-
-
-def choose(backend: Backend, project: Project, reference: str | None) -> Run:
-    """The run to propose: the one asked for, else the latest sweep or pipeline that completed.
-
-    A sweep stands for its best trial, and a pipeline for the run that wrote its `model`. Raises
-    Refused when there is none, when it did not complete, or when it left no model.
-    """
-    run = backend.runs.find(reference) if reference else _latest(backend, project)
-    if run.trials and run.best is None:
-        raise _unfit(run, "has no completed trial")
-    if run.steps and run.status == "Completed" and MODEL in run.outputs:
-        run = writer_of(backend, run, MODEL)
-    elif run.best is not None:
-        run = run.trial(run.best)
-    if run.status != "Completed":
-        raise _unfit(run, f"is {run.status}")
-    run = _named_by_pipeline(backend, run)
-    if MODEL not in run.outputs and BEST_MODEL in run.outputs:
-        run = replace(run, outputs={**run.outputs, MODEL: run.outputs[BEST_MODEL]})
-    if MODEL not in run.outputs:
-        raise _unfit(run, "has no output `model`")
-    return run
-
-
-def _named_by_pipeline(backend: Backend, run: Run) -> Run:
-    """The run; a step that calls its model otherwise has it by the name in its pipeline."""
-    above = backend.runs.parent(run) if MODEL not in run.outputs else None
-    while above is not None:
-        if above.steps and MODEL in above.outputs:
-            writer = writer_of(backend, above, MODEL)
-            return writer if writer.id == run.id else run
-        above = backend.runs.parent(above)
-    return run
-
-
-def _latest(backend: Backend, project: Project) -> Run:
-    # A run belongs to the project when its experiment is that of the evaluation.
-    experiment = str(load(project.evaluate).get("experiment_name"))
-    completed = Filter(experiment=experiment, statuses=("Completed",))
-    candidates = [
-        entry.run
-        for entry in completed.apply(backend.runs.entries())
-        if entry.run.trials or (entry.run.steps and MODEL in entry.run.outputs)
-    ]
-    if not candidates:
-        raise Refused(
-            Problem(
-                "no-candidate",
-                f"no sweep or pipeline of the experiment `{experiment}` has completed on this "
-                "machine",
-                "a completed one, or a run named with --run",
-                f"ml run {_sweep_of(project, experiment)}",
-            )
-        )
-    return max(candidates, key=lambda run: run.started)
-
-
-def _sweep_of(project: Project, experiment: str) -> str:
-    """The path of a sweep or pipeline job of that experiment, for a hint."""
-    for path in repository.yaml_files(project.folder / "jobs"):
-        job = documents.read(path)
-        is_kind = path != project.evaluate and job.get("type") in ("sweep", "pipeline")
-        if is_kind and job.get("experiment_name") == experiment:
-            return repository.shown(path)
-    return repository.shown(project.folder / "jobs") + "/SWEEP.yml"
-
-
-def _unfit(run: Run, why: str) -> Refused:
-    return Refused(
-        Problem(
-            "unfit-run",
-            f"the run `{run.name}` {why}",
-            "a completed run with the output `model`",
-            # A step's model that the pipeline does not pass on.
-            "".join(f"--run {part.name}; " for part in parts(run, MODEL) if part != run)
-            + "name another with --run",
-        )
+def _judged(
+    call: _Call, version: Version, declared: Declared | None, reason: str
+) -> tuple[GateCheck, Version | None]:
+    """What the gates decide, and the declared version that had to be beaten beside the champion."""
+    backend, project, serves = call.backend, call.project, call.serves
+    wanted = request(
+        backend,
+        version,
+        call.environment,
+        reason=reason,
+        serving_changes=_serving_changes(call, declared, version),
+        serving=serves.digest,
     )
+    check = check_gates(backend, project, version, wanted, watch=call.watch)
+    rival = _rival(call, declared)
+    if rival is None or rival.digest == version.digest or not check.decision.allowed:
+        return check, None
+    against = check_gates(backend, project, version, wanted, rival=rival, watch=call.watch)
+    return replace(against, champion=check.champion), rival
+
+
+def _launch(call: _Call, version: Version) -> Launch:
+    name = call.backend.endpoints.name_of(version.model, call.environment)
+    return call.serves.launch(version, name)
+
+
+def _serving_changes(call: _Call, declared: Declared | None, version: Version) -> bool:
+    """Whether the model is declared or live by other code or settings, or was refused by these.
+
+    Not where it is declared by these and waits to be applied: nothing would change.
+    """
+    launch = _launch(call, version)
+    live = call.backend.endpoints.live(launch.endpoint)
+    state = (declared, live.launch if live else None)
+    same = [each for each in state if each and each.digest == launch.digest]
+    if declared in same and declared.serving == launch.serving:
+        history = audit.history(call.backend.audit_log, launch.endpoint)
+        return history.refusal(declared) is not None
+    return any(each.serving != launch.serving for each in same)
+
+
+def _rival(call: _Call, declared: Declared | None) -> Version | None:
+    """What is declared and not champion yet; None when it cannot be, or its canary refused it.
+
+    `ml release rollback` takes one back that is in the way, and so does git where that declares.
+    """
+    backend = call.backend
+    if declared is None or _is_champion(call, declared):
+        return None
+    name = backend.endpoints.name_of(declared.model, call.environment)
+    if audit.history(backend.audit_log, name).refusal(declared) is not None:
+        return None
+    try:
+        return backend.registry.find(declared.model, declared.version)
+    except Refused:
+        return None
+
+
+def _unapplied(call: _Call, version: Version, declared: Declared | None) -> str | None:
+    """The declared version that is not the champion, unless it is the one proposed."""
+    if declared is None or declared.digest == version.digest or _is_champion(call, declared):
+        return None
+    return declared.version
+
+
+def _is_champion(call: _Call, declared: Declared) -> bool:
+    champion = call.backend.registry.champion(declared.model, call.environment)
+    return champion is not None and champion.digest == declared.digest
+
+
+def _declared(
+    call: _Call,
+    version: Version,
+    check: GateCheck,
+    reason: str,
+    samples: Sequence[Mapping[str, object]],
+) -> tuple[Path, ...]:
+    """Declare the version, kept with its serving code and samples; the files that were written."""
+    registry, serves = call.backend.registry, call.serves
+    declares = Declared(
+        model=version.model,
+        version=version.version,
+        digest=version.digest,
+        evidence=version.evidence,
+        decision=check.audited,
+        reason=reason,
+        serving=serves.digest,
+    )
+    if registry.shared is not None:
+        registry.shared.bring(version)
+    check_launch(_launch(call, version))
+    with faults.as_refusals():
+        serving.keep(registry, serves, samples)
+        release = desired_state.declare(call.project.name, call.environment, declares)
+        if call.environment == desired_state.LOCAL:
+            return (release,)
+        return (release, *attach(release, call.environment, version))
+
+
+def attach(release: Path, environment: str, version: Version) -> list[Path]:
+    """Copy the evidence beside a tracked declaration, for the pull request that carries it.
+
+    Its attestation comes with it, if it has one; the files written.
+    """
+    to = evidence_path(release, environment)
+    attestation = to.with_suffix(f".{ATTESTATION}")
+    written = []
+    for name, copy in ((EVIDENCE_FILE, to), (ATTESTATION, attestation)):
+        files.sweep(copy)
+        if (kept := version.evidence_folder / name).is_file():
+            files.replace(copy, kept.read_text(encoding="utf-8"))
+            written.append(copy)
+        else:
+            copy.unlink(missing_ok=True)
+    return written

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.azure.workspace import VARIABLES
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.serving import endpoint
 from ml.core.errors import Exit, Refused
 from ml.release import audit
@@ -228,9 +229,10 @@ def test_uncommitted_code_goes_to_local_only(rehearsed: World) -> None:
     script = rehearsed.project.folder / "train.py"
     script.write_text(script.read_text() + "# changed\n")
     dirty = rehearsed.project.train(0.9)
-    made = propose(BACKEND, "tiny", dirty.name, "prod")
-    assert [one.gate for one in made.decision.blocking] == ["lineage"]
-    assert made.written == () and desired_state.read("tiny", "prod") is None
+    before = len(list(LocalRuns().all()))
+    with pytest.raises(Refused, match="lineage: trained by commit"):
+        propose(BACKEND, "tiny", dirty.name, "prod")
+    assert len(list(LocalRuns().all())) == before and desired_state.read("tiny", "prod") is None
     assert propose(BACKEND, "tiny", dirty.name).decision.allowed
 
 

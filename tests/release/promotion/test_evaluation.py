@@ -71,10 +71,11 @@ def test_the_second_model_takes_the_recipe_over(pipeline: World) -> None:
 def test_what_was_evaluated_is_recalled(pipeline: World) -> None:
     """Another run with the same model: no new run, the step with the same outputs."""
     project, model = projects.find("tiny"), pipeline.runs[0.8].outputs["model"]
-    assert gate_check.find_evaluation(BACKEND, project, model) is None
-    run = gate_check.evaluate(BACKEND, project, model)
+    evaluation = gate_check.evaluation_plan(project, model)
+    assert BACKEND.cached(evaluation, "evaluation") is None
+    run = gate_check.evaluate(BACKEND, project, evaluation)
     before = len(list(LocalRuns().all()))
-    found = gate_check.find_evaluation(BACKEND, project, model)
+    found = BACKEND.cached(evaluation, "evaluation")
     assert found is not None and found.id == run.id and len(list(LocalRuns().all())) == before
     first, again = (evidence.evaluation_of(each) for each in (run, found))
     assert first == again and first.model == "tiny"

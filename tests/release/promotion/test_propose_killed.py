@@ -84,7 +84,9 @@ def waiting(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Wait
         assert proposing.propose(BACKEND, "tiny", made.names[0.8], "prod").decision.allowed
         commit("version 1 waits")
         model = LocalRuns().find(made.names[0.95]).outputs["model"]
-        return Waiting(made, gate_check.evaluate(BACKEND, projects.find("tiny"), model).name)
+        project = projects.find("tiny")
+        evaluation = gate_check.evaluation_plan(project, model)
+        return Waiting(made, gate_check.evaluate(BACKEND, project, evaluation).name)
 
 
 @pytest.mark.parametrize(("step", "call"), KILLED)

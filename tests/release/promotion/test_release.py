@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +20,13 @@ from ml.backends.local.serving import endpoint, server
 from ml.backends.registry import Version
 from ml.backends.runs import Run
 from ml.core import home
-from ml.core.errors import Refused
+from ml.core.errors import Exit, Refused
 from ml.release import audit
 from ml.release.comparison import versus
 from ml.release.declaration import desired_state, projects
+from ml.release.promotion.candidate import choose
 from ml.release.promotion.gate_check import check_registered
-from ml.release.promotion.propose import choose, propose
+from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
 from ml.release.rollout.plan import plan
@@ -151,8 +153,8 @@ def test_uncommitted_code_passes_here_and_no_commit_at_all_does_not(world: World
     dirty = propose(BACKEND, "tiny", world.project.train(0.9).name)
     assert dirty.decision.allowed and dirty.evidence.lineage.dirty is True
     subprocess.run(["rm", "-rf", ".git"], check=True)
-    nowhere = propose(BACKEND, "tiny", world.project.train(0.91).name)
-    assert verdicts(nowhere.decision)["lineage"] == "fail"
+    with pytest.raises(Refused, match="lineage: missing: commit"):
+        propose(BACKEND, "tiny", world.project.train(0.91).name)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +285,8 @@ def test_a_full_disk_leaves_everything_as_it_was(served: World) -> None:
 
 @pytest.mark.attack("A pickle is put into a model")
 def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
-    """A sound manifest does not make a format safe."""
+    """A sound manifest does not make a format safe: it is not even evaluated, unless a waiver of
+    the version that it may become says so."""
     import pickle
 
     from ml.serving.scoring.manifest import write_manifest
@@ -291,8 +294,19 @@ def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
     folder = world.runs[0.8].outputs["model"]
     (folder / "vocabulary.json").write_bytes(pickle.dumps({"spot": 1}))
     write_manifest(folder)
+    before = len(list(LocalRuns().all()))
+    with pytest.raises(Refused, match="gate-refuses") as raised:
+        propose(BACKEND, "tiny", world.run(0.8))
+    assert raised.value.problems[0].found == "format: vocabulary.json (unknown)"
+    assert raised.value.exit_code == Exit.GATE_SAID_NO
+    assert not BACKEND.registry.versions("tiny") and len(list(LocalRuns().all())) == before
+    gates = world.project.folder / "gates.yml"
+    expires = datetime.now(UTC).date() + timedelta(days=30)
+    waiver = f"gate: format, item: vocabulary.json, version: 1, expires: {expires}"
+    waivers = f"waivers: [{{{waiver}, owner: ana, reason: nothing reads it}}]\n"
+    gates.write_text(gates.read_text() + waivers)
     made = propose(BACKEND, "tiny", world.run(0.8))
-    assert verdicts(made.decision)["format"] == "fail" and not made.written
+    assert verdicts(made.decision)["format"] == "waived" and made.written
 
 
 def test_a_gates_file_that_loosens_the_floor_stops_before_anything_runs(world: World) -> None:

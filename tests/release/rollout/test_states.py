@@ -187,6 +187,9 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
 
         shared = None
 
+        def keep_evidence(self, what: Version, sha256: str) -> Version:
+            return what
+
         def champion(self, model: str, environment: str) -> Version | None:
             return version(machine.champion) if machine.champion else None
 
@@ -247,7 +250,8 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         proposing, "choose", lambda _, __, run: SimpleNamespace(name=run, outputs={"model": run})
     )
     patch.setattr(proposing, "store", digest)
-    patch.setattr(proposing, "_registered", lambda *given: version(given[5][-1]))
+    patch.setattr(proposing, "_measure", lambda *given, is_judged: [version(given[2][-1])])
+    patch.setattr(proposing.evidence, "collect", lambda _, registered, *options: registered)
     patch.setattr(applying, "_declared_version", lambda *given: served(given[-1].version))
     patch.setattr(audit.History, "has_decided", lambda *_: True)
     patch.setattr(applying, "_declared_serving", lambda *_: serves)
