@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from infra.settings import loader
-from ml.core import stacks as order
+from infra.settings import stacks as order
 from ml.core.errors import Exit, Problem, Refused
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from infra.settings import checks
+from infra.settings import stacks as files
 from infra.settings.model import Settings, StackFile
 from ml.core import documents
 from ml.core import settings as reader
-from ml.core import stacks as files
 from ml.core.azure import PLACEHOLDERS
 from ml.core.documents import Document, Key
 from ml.core.errors import Place, Problem, Refused, nearest

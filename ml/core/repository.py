@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from ml.core import entries
+
 MARK = "pyproject.toml"
 LOCK = "requirements/main.lock"
 # In a thin fork: the one wheel of the framework.
@@ -14,9 +16,6 @@ FRAMEWORK_LOCK = "requirements/framework.lock"
 
 # Whose gate `order` names the environments that releases go through.
 GATES = Path("policies") / "promotion" / "gates.yml"
-_ORDER = re.compile(
-    r"^  order:(?:.*\n)(?:(?: {4}.*)?\n)*? {4}environments:\s*(\[[^\]]*\]|(?:\n\s+- .*)+)", re.M
-)
 
 # Folders without specs of this repository: those of tools and of installed packages.
 SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
@@ -60,12 +59,13 @@ def lock() -> Path:
 def environments(root: Path) -> tuple[str, ...]:
     """The environments of a repository in the order of a release, by its floor of the gates.
 
-    They are read as words, since workflows ask before a package is installed; () without an order.
+    They are read without a package, since workflows ask before one is installed; () without an
+    order.
     """
     file = root / GATES
-    match = _ORDER.search(file.read_text(encoding="utf-8")) if file.is_file() else None
-    text = re.sub(r"#.*", "", match[1]) if match else ""
-    return tuple(dict.fromkeys(re.findall(r"[A-Za-z][\w-]*", text)))
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    names = entries.value(text, "gates", "order", "environments")
+    return tuple(dict.fromkeys(re.findall(r"[A-Za-z][\w-]*", names)))
 
 
 def folder_of(path: Path) -> Path:

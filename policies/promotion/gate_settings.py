@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import AfterValidator, Field
 
-from ml.core import documents, settings
+from ml.core import documents, repository, settings
 from ml.core.documents import Document
 from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
 from policies.waivers import GateWaiver, Review, check_review, check_waiver, located
 
-FLOOR = ROOT / "policies/promotion/gates.yml"
+FLOOR = ROOT / repository.GATES
 Mode = Literal["enabled", "report-only", "disabled"]
 MODES: tuple[Mode, ...] = ("disabled", "report-only", "enabled")  # from loose to tight
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from infra.settings import stacks as files
 from ml.core import git, repository
-from ml.core import stacks as files
 from ml.core.errors import Exit, Problem, Refused
 from ml.repository.affected.projects import affected, checked
 from ml.repository.github.api import MAIN, GitHub

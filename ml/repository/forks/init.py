@@ -41,7 +41,6 @@ WHEELS = Path("wheels")
 # What a thin fork begins with and owns.
 OWN = ("README.md", "pyproject.toml")
 EXAMPLES = "ml/projects"
-GATES = Path("policies/promotion/gates.yml")
 OWNERS = Path(".github/CODEOWNERS")
 _GUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _HTTPS = re.compile(r"https?://\S+")
@@ -193,14 +192,10 @@ def _signed_in(field: str) -> str:
 
 def _current(root: Path) -> dict[str, str]:
     """What the stack files hold, without what is a placeholder of the template."""
-    texts = {stack: _stack_file(root, stack).read_text() for stack in _stacks(root)}
+    held = {stack: loader.configuration(stack, root / "infra") for stack in _stacks(root)}
     current = {}
     for question in QUESTIONS:
-        found = {
-            stack: match[1]
-            for stack, text in texts.items()
-            if (match := re.search(_line(question), text, re.M))
-        }
+        found = {stack: value for stack in held if (value := _value(held[stack], question))}
         is_same = len({*found.values()}) == 1
         value = (
             next(iter(found.values()))
@@ -215,11 +210,12 @@ def _current(root: Path) -> dict[str, str]:
     return current
 
 
-def _line(question: Question) -> str:
-    """A pattern for where a stack file holds the value."""
+def _value(held: Mapping[str, str], question: Question) -> str:
+    """What a stack file holds for the question; of several teams the first."""
     if question == TEAM:
-        return r"^  platform:reviewers:.*\n    - (\S+)"
-    return rf"^  {re.escape(question.key)}: (\S+)"
+        listed = held.get("platform:reviewers", "")
+        return str(json.loads(listed)[0]) if listed.startswith('["') else ""
+    return held.get(question.key, "")
 
 
 def _filled(root: Path, values: Mapping[str, str]) -> dict[Path, str]:
@@ -228,20 +224,21 @@ def _filled(root: Path, values: Mapping[str, str]) -> dict[Path, str]:
     for stack in _stacks(root):
         file = _stack_file(root, stack)
         text = file.read_text()
-        if old := re.search(r"^  platform:name: (\S+)", text, re.M):
-            text = re.sub(rf"\b{old[1]}-shared\b", f"{values['name']}-shared", text)
-            text = re.sub(rf"\brg-{old[1]}-", f"rg-{values['name']}-", text)
+        held = loader.configuration(stack, root / "infra")
+        if old := held.get("platform:name"):
+            text = re.sub(rf"\b{old}-shared\b", f"{values['name']}-shared", text)
+            text = re.sub(rf"\brg-{old}-", f"rg-{values['name']}-", text)
         for question in QUESTIONS:
             if question.key:
                 line = f"  {question.key}: {_of(values[question.name], stack)}"
                 text = re.sub(rf"^  {re.escape(question.key)}: .*", line, text, flags=re.M)
-        if reviewer := re.search(_line(TEAM), text, re.M):
+        if reviewer := _value(held, TEAM):
             team = _of(values["team"], stack)
-            text = text.replace(f"    - {reviewer[1]}\n", f"    - {team}\n", 1)
+            text = text.replace(f"    - {reviewer}\n", f"    - {team}\n", 1)
         month = f"budget_from: {datetime.date.today():%Y-%m}"
         texts[file] = re.sub(r"budget_from: \S+ # your first month", month, text)
     former = _each(_current(root).get("team", "your-organisation/ml-platform"))[0]
-    owners, gates = root / OWNERS, root / GATES
+    owners, gates = root / OWNERS, root / repository.GATES
     name = re.compile(rf"@{re.escape(former)}(?![\w.-])")
     texts[owners] = name.sub(f"@{_each(values['team'])[0]}", owners.read_text())
     line_of_gates = re.compile(r"^(  attestation:(?:.*\n)+?    repository:) .*", re.M)

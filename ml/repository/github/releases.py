@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml.core import git, repository
+from ml.core import entries, git, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.markdown import block, code, link, table, text
 from ml.repository.affected import stacks
@@ -22,17 +21,8 @@ from ml.repository.affected.stacks import deployed
 from ml.repository.github.api import MAIN, GitHub
 
 FILE = "release.yml"
+ENTRIES = "environments"
 DECLARED_MEANWHILE = "declared-meanwhile"
-# Of a release.yml: a key of the document, the line above the entries, the first line of one, and
-# what refers to another.
-_KEY = re.compile(r"---[ \t\r]*\n|[A-Za-z_]\w*:(?=\s)", re.ASCII)
-_HEAD = re.compile(r"environments:[ \t\r]*(?:#.*)?\n")
-_ENTRY = re.compile(r"  (\w+):\s")
-_REFERENCE = re.compile(r"(?<!\w)[&*]\w|<<\s*:")
-# What a line, an item or a value begins with, behind a tag too: of several lines, it may hold lines
-# that look like entries.
-_BEGINS = re.compile(r"^\s*(?:- +)*(?:[^\s\"'#\[{!][^:]*:\s+)?(?:!\S*\s+)?(?P<value>[\"'\[{].*)$")
-_WHOLE = re.compile(r"(\"([^\"\\]|\\.)*\"|'([^']|'')*')\s*(:.*|#.*)?")
 OUTCOMES = {
     "applied": "✅ {model} {version} serves now",
     "unchanged": "✅ {model} {version} serves already, as declared",
@@ -46,6 +36,16 @@ def declaration(content: str, environment: str) -> str:
     """The lines of an environment; all of the text where there are none, or others may count."""
     parts = _parts(content, environment)
     return (parts and parts[1]) or content
+
+
+def _parts(content: str, environment: str) -> tuple[str, str, str] | None:
+    """What comes before an entry, the entry, indented by two spaces, and what comes after; None too
+    where any refers to another.
+    """
+    parts = entries.split(content, ENTRIES, environment)
+    if parts is None or entries.REFERENCE.search(content):
+        return None
+    return parts if not parts[1] or parts[1][2:3].strip() else None
 
 
 def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
@@ -69,59 +69,6 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
         hint = "the run of a newer commit asks the gates again"
         raise Refused(Problem(DECLARED_MEANWHILE, found, expected, hint))
     return f"{head}{entry}{tail}"
-
-
-def _parts(content: str, environment: str) -> tuple[str, str, str] | None:
-    """What comes before an environment's entry, the entry, "" without one, and what comes after.
-
-    None unless each entry has lines of its own, indented by two spaces, and none refers to another,
-    and where a key of the document is written otherwise than as a word, or a text in quotes ends on
-    another line than it begins: YAML takes one from the first column on too.
-    Blank lines and comments below an entry are not part of it. The last line gets its end.
-    """
-    lines = [f"{line}\n" for line in content.removesuffix("\n").split("\n")]
-    heads = [at for at, line in enumerate(lines) if line.startswith("environments")]
-    if _REFERENCE.search(content) or len(heads) != 1:
-        return None
-    written = [line for line in lines if line.strip() and not line.lstrip(" ").startswith("#")]
-    if written[0][0].isspace() or not all(_KEY.match(of) for of in written if not of[0].isspace()):
-        return None
-    if not _HEAD.fullmatch(lines[heads[0]]):
-        return None
-    if not all(map(_is_whole, written)):
-        return None
-    entries: dict[str, tuple[int, int]] = {}
-    name, last = "", heads[0] + 1
-    for at, line in enumerate(lines[last:], last):
-        if not line.strip() or line.lstrip(" ").startswith("#"):
-            continue
-        if match := _ENTRY.match(line):
-            if match[1] in entries:
-                return None
-            name = match[1]
-            entries[name] = (at, at + 1)
-        elif line.startswith("   ") and name:
-            entries[name] = (entries[name][0], at + 1)
-        elif line[0].isspace():
-            return None
-        else:
-            break
-        last = at + 1
-    start, end = entries.get(environment, (last, last))
-    return "".join(lines[:start]), "".join(lines[start:end]), "".join(lines[end:])
-
-
-def _is_whole(line: str) -> bool:
-    """Whether a text in quotes, a list or a mapping that begins on the line ends there."""
-    match = _BEGINS.match(line)
-    if match is None:
-        return True
-    value = match["value"].strip()
-    if value[0] in "\"'":
-        return _WHOLE.fullmatch(value) is not None
-    value = value.partition(" #")[0].rstrip()
-    pairs = [value.count(mark) for mark in "[]{}\"'"]
-    return pairs[0] == pairs[1] and pairs[2] == pairs[3] and not (pairs[4] % 2 or pairs[5] % 2)
 
 
 def environments(root: Path, since: str = "") -> list[str]:

@@ -18,6 +18,7 @@ from infra.live.bootstrap import plan as steps
 from infra.live.bootstrap import state
 from infra.live.steps import Words, carry_out, run_command, shell
 from infra.settings import loader
+from infra.settings import stacks as order
 from infra.settings.azure import PROVIDERS
 from infra.settings.loader import load
 from infra.settings.model import AssetRegistry, Settings
@@ -34,7 +35,6 @@ from infra.settings.workflows import (
     CustomRole,
     role_id,
 )
-from ml.core import stacks as order
 from ml.core.azure import ROLES
 from ml.core.errors import Refused
 from tests.conftest import ROOT

@@ -21,8 +21,8 @@ from infra.preview.capture import Resource
 from infra.settings import loader
 from infra.settings.loader import load
 from infra.settings.model import Settings
+from infra.settings.stacks import ordered
 from infra.settings.workflows import OF_THE_PROGRAM
-from ml.core.stacks import ordered
 from tests.conftest import ROOT
 from tests.infra.live.declared import SUBSCRIPTION
 from tests.infra.programs import capture, own

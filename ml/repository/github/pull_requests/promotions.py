@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ml.core import files, repository
+from ml.core import entries, files, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.markdown import code, text
 from ml.reports import comment
@@ -27,7 +27,7 @@ from ml.repository.affected.projects import affected, checked
 from ml.repository.affected.stacks import deployed
 from ml.repository.github.api import MAIN, GitHub
 from ml.repository.github.pull_requests.posting import read_artifacts
-from ml.repository.github.releases import FILE, declaration, with_entry
+from ml.repository.github.releases import ENTRIES, FILE, with_entry
 
 # What a promotion and a way back change: they train nothing.
 DECLARATIONS = ("ml/projects/*/release.yml", "ml/projects/*/evidence/*")
@@ -42,7 +42,6 @@ _ENVIRONMENT, _VERSION = re.compile(r"[a-z]{1,20}"), re.compile(r"\d{1,9}", re.A
 # What follows the prefix of a branch: the version and, from its second serving code on, that.
 _SHORT = 12
 _PROPOSAL = re.compile(rf"(\d{{1,9}})(?:-[0-9a-f]{{{_SHORT}}})?", re.ASCII)
-_SERVING = re.compile(r"\bserving: *['\"]?([0-9a-f]{64})")
 
 
 def projects(root: Path, since: str = "") -> list[str]:
@@ -134,8 +133,7 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
 
 def _serving(content: str, environment: str) -> str:
     """The digest of the serving code that release.yml declares; "" where it declares none."""
-    match = _SERVING.search(declaration(content, environment))
-    return match[1] if match else ""
+    return entries.value(content, ENTRIES, environment, "serving")
 
 
 def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -1,25 +1,20 @@
-"""The stack files, read as words: workflows ask for them before a package is installed.
+"""What stack files say of each other, for workflows too, which ask before a package is installed.
 
 A stack refers to the one that makes the registry which it uses. `infra.settings.loader` refuses a
-file in which YAML and these words disagree.
+file of which YAML says something else.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.core import repository
+from ml.core import entries, repository
 from ml.core.errors import Place, Problem, Refused
 
 FOLDER = "infra"
-_REGISTRY = re.compile(
-    r"^( +)[\"']?platform:asset_registry[\"']?:(.*(?:\n(?:\1 .*|[ \t]*(?:#.*)?$))*)", re.M
-)
-_COMMENT = re.compile(r"(?:^|\s)#.*")
-_FIELD = re.compile(r"(?:^|[\s{,])[\"']?(mode|stack)[\"']?:\s*[\"']?([\w.-]+)", re.M)
+_REGISTRY = ("config", "platform:asset_registry")
 
 
 @dataclass(frozen=True)
@@ -34,14 +29,12 @@ class Stack:
 
 def parse(name: str, text: str) -> Stack:
     """The stack of a file's text."""
-    match = _REGISTRY.search(text)
-    if not match:
+    parts = entries.split(text, *_REGISTRY)
+    if parts is None or not parts[1]:
         return Stack(name, makes_registry=False)
-    fields = dict(_FIELD.findall(_COMMENT.sub("", match[2])))
-    mode = fields.get("mode", "none")
-    line = text.count("\n", 0, match.start()) + 1
-    place = Place(f"{FOLDER}/Pulumi.{name}.yaml", line)
-    return Stack(name, mode == "create", fields.get("stack", "") if mode == "use" else "", place)
+    mode, stack = (entries.value(text, *_REGISTRY, key) for key in ("mode", "stack"))
+    place = Place(f"{FOLDER}/Pulumi.{name}.yaml", parts[0].count("\n") + 1)
+    return Stack(name, mode == "create", stack if mode == "use" else "", place)
 
 
 def names(folder: Path) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.settings.stacks import Stack, environments, ordered, parse, read
 from ml.core.errors import Refused
-from ml.core.stacks import Stack, environments, ordered, parse, read
 from tests.conftest import ROOT
 
 GATES = "gates:\n  order:\n    environments: [dev, staging, prod]\n"
