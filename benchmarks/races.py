@@ -18,7 +18,7 @@ from contextlib import chdir
 from pathlib import Path
 
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.registry import LocalRegistry
+from ml.backends.local.model_registry import LocalRegistry
 from ml.backends.local.serving import endpoint
 from ml.release import audit
 from ml.release.declaration import desired_state

@@ -22,7 +22,7 @@ PEERS = 12
 
 def subprocesses(count: int) -> float:
     """Seconds a trial of `python trial.py`, `AT_ONCE` at a time."""
-    from ml.backends.local.environment import variables
+    from ml.backends.local.process_environment import variables
 
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "trial.py"

@@ -34,7 +34,7 @@ def workers() -> float:
     """Seconds of the peer."""
     from pathlib import Path
 
-    from ml.backends.local.environment import variables
+    from ml.backends.local.process_environment import variables
 
     began = time.perf_counter()
     environment = variables("none", "none", 1, {}, {}, Path())

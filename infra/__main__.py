@@ -15,8 +15,8 @@ import pulumi
 sys.path.insert(0, str(Path(sys.prefix) / "framework"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from infra.program.environment import provision
 from infra.program.site import configuration
+from infra.program.stack import provision
 from infra.settings.loader import configured
 
 settings = configured(pulumi.get_stack(), configuration())

@@ -17,7 +17,7 @@ from pulumi_azure_native import authorization, managedidentity
 
 from infra.program.compute import Workstations
 from infra.program.monitoring import Monitoring
-from infra.program.registry import Assets, Registry
+from infra.program.registries import Assets, Registry
 from infra.program.site import Site
 from infra.program.storage import Storage, Vault
 from infra.program.workspace import Workspace

@@ -12,7 +12,7 @@ from pulumi_azure_native import managedidentity
 
 from infra.program.monitoring import Monitoring
 from infra.program.network import Network
-from infra.program.registry import Assets, Registry
+from infra.program.registries import Assets, Registry
 from infra.program.site import Site
 from infra.program.storage import Storage, Vault
 from infra.settings.azure import LAKE_PARTS, PARALLEL_PARTS

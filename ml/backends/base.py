@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from ml.backends.attestation import Verifier
 from ml.backends.endpoints import Candidate, Endpoints, Servers
-from ml.backends.registry import Registry
+from ml.backends.model_registry import Registry
 from ml.backends.resources import AssetStore, Resources
 from ml.backends.runs import Run, RunStore, Watch, unwatched
 from ml.backends.storage import Storage

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Backend
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.backends.runs import Run, Watch, unwatched
 from ml.core.errors import Problem, Refused
 from ml.measures.evaluation import PREDICTIONS

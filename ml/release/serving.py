@@ -19,7 +19,7 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.backends.deployments import NAMES, Launch, ServingCode
-from ml.backends.registry import Registry, Version
+from ml.backends.model_registry import Registry, Version
 from ml.backends.snapshot import IgnoreFile, copy, unnamed_projects
 from ml.core import documents, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused, errors

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ml.backends.base import Backend
-from ml.backends.registry import EVIDENCE_FILE, Registry, Version, model_folder
+from ml.backends.model_registry import EVIDENCE_FILE, Registry, Version, model_folder
 from ml.backends.runs import Run
 from ml.backends.storage import Needed
 from ml.core import faults, files, home

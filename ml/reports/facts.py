@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Backend
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.backends.runs import Curve, Run, RunStore, TrackingUnavailable
 from ml.core.errors import Refused
 from ml.measures.schema import Evaluation

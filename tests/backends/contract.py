@@ -15,7 +15,7 @@ import pytest
 from ml.backends.base import Backend
 from ml.backends.deployments import SLOTS, Launch, Live, Server
 from ml.backends.local.serving.endpoint import folder
-from ml.backends.registry import DIGEST_PREFIX, model_folder
+from ml.backends.model_registry import DIGEST_PREFIX, model_folder
 from ml.backends.runs import STARTED_BY, Event, Filter, Run
 from ml.backends.traffic import KEY_HEADER
 from ml.core.errors import Exit, Place, Refused, Severity

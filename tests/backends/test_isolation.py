@@ -16,9 +16,9 @@ import pytest
 
 from ml.backends.base import Options
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.environment import HERE, Interpreter
 from ml.backends.local.environments import building
 from ml.backends.local.execution import resumption
+from ml.backends.local.process_environment import HERE, Interpreter
 from ml.backends.local.processes.process import Reaper
 from ml.backends.local.runs import records
 from ml.backends.runs import Event

@@ -27,7 +27,7 @@ from ml.backends.azure.workspace import REGISTRY, VARIABLES
 from ml.backends.deployments import Canary, Launch, Live
 from ml.backends.endpoints import Endpoints
 from ml.backends.local.serving.endpoint import candidate
-from ml.backends.registry import model_folder
+from ml.backends.model_registry import model_folder
 from ml.backends.runs import Run
 from ml.core.errors import Refused
 from ml.release import audit

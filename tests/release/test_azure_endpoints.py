@@ -19,7 +19,7 @@ from ml.backends.azure import endpoints as module
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.blobs import Written
 from ml.backends.azure.endpoints import CANARY, LIVE, AzureEndpoints
-from ml.backends.azure.registry import AzureRegistry
+from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.workspace import Workspace
 from ml.backends.deployments import Canary, Live, Server
 from ml.backends.local.serving import endpoint
@@ -28,7 +28,7 @@ from ml.release.canary import canary
 from ml.release.rollout import apply as applying
 from ml.release.rollout.status import status
 from ml.release.versions import _descendant
-from ml.release.watch.environment import drift
+from ml.release.watch.release_drift import drift
 from tests.backends.conftest import azure
 from tests.backends.deployments import SAMPLES, released
 from tests.conftest import ROOT

@@ -13,10 +13,10 @@ import pytest
 from azure.ai.ml.entities import Model
 from azure.core.pipeline.transport import RequestsTransport
 
-from ml.backends.azure import registry
+from ml.backends.azure import model_registry
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.workspace import REGISTRY, Workspace
-from ml.backends.registry import model_folder
+from ml.backends.model_registry import model_folder
 from ml.core import home
 from ml.core.errors import Refused
 from ml.serving.scoring.manifest import folder_digest, write_manifest
@@ -51,7 +51,7 @@ def has(text: str) -> Any:
 
 def test_versions_are_in_the_order_of_their_numbers() -> None:
     """Also beside a digit that is no number, which a person may register."""
-    assert sorted(("10", "²", "9", "a"), key=registry._order) == ["a", "²", "9", "10"]
+    assert sorted(("10", "²", "9", "a"), key=model_registry._order) == ["a", "²", "9", "10"]
 
 
 @pytest.mark.slow
@@ -144,10 +144,10 @@ def test_a_tag_names_no_folder(own_home: Path) -> None:
     """What is no digest counts as none, and a version without one is not used."""
     up = "../../../../etc"
     for tags in ({}, {"digest": f"sha256:{up}", "evidence": up}, {"digest": up}, {"digest": "."}):
-        version = registry._version(Model(name="tiny", version="7", path=".", tags=tags))
+        version = model_registry._version(Model(name="tiny", version="7", path=".", tags=tags))
         assert (version.digest, version.evidence) == ("", "")
         with pytest.raises(Refused, match="registry-content"):
-            registry.AzureRegistry(Workspace("s", "g", "w")).bring(version)
+            model_registry.AzureRegistry(Workspace("s", "g", "w")).bring(version)
 
 
 @pytest.mark.slow

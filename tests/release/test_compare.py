@@ -11,7 +11,7 @@ import pytest
 
 from ml.backends.base import Backend
 from ml.backends.local.runs.store import LocalRuns
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.cli.app import main
 from ml.core.errors import Refused
 from ml.release import audit

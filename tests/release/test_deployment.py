@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release.serving import bring, changes, keep, read

@@ -10,7 +10,7 @@ import pytest
 from ml.backends.local import cleaning
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.serving import endpoint
-from ml.backends.registry import model_folder
+from ml.backends.model_registry import model_folder
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release.declaration import desired_state

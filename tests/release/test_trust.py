@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ml.backends.local.serving import endpoint
-from ml.backends.registry import EVIDENCE_FILE, Version
+from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.core.errors import Exit, Refused
 from ml.release import audit
 from ml.release.declaration import desired_state, projects

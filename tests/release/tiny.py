@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ml.backends.deployments import Launch
-from ml.backends.registry import EVIDENCE_FILE, Version
+from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.release.declaration import desired_state
 from ml.serving.scoring.manifest import write_manifest

@@ -12,7 +12,7 @@ import pytest
 
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.serving import endpoint
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.backends.runs import Run
 from ml.core import home
 from ml.release.comparison import Side

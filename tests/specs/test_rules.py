@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ml.specs.check.rules.registry import RULES
+from ml.specs.check.rules.rule import RULES
 from tests.specs.allowed import ALLOWED
 from tests.specs.broken import CASES
 from tests.specs.conftest import Check

@@ -25,7 +25,7 @@ from ml.backends.attestation import Verifier
 from ml.backends.endpoints import Endpoints, Servers
 from ml.backends.local.backend import LocalAuditLog
 from ml.backends.local.serving import endpoint
-from ml.backends.registry import Version, withdrawn
+from ml.backends.model_registry import Version, withdrawn
 from ml.backends.runs import (
     OPEN,
     Curve,
@@ -142,7 +142,7 @@ class MemoryStorage:
 
 
 class MemoryRegistry:
-    """Implements `ml.backends.registry.Registry`."""
+    """Implements `ml.backends.model_registry.Registry`."""
 
     exists = shared = None
 

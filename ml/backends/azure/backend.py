@@ -18,7 +18,7 @@ from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.following import Follower
 from ml.backends.azure.jobs import studio
-from ml.backends.azure.registry import AzureRegistry
+from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.resources import AzureResources
 from ml.backends.azure.runs import AzureRuns
 from ml.backends.azure.submission import Submission

@@ -24,7 +24,7 @@ from infra.settings import loader
 from ml.backends.azure.blobs import Lease, Record, Routes, Written
 from ml.backends.azure.collected import collected
 from ml.backends.azure.errors import UNKNOWN, as_refusals, explain
-from ml.backends.azure.registry import AzureRegistry
+from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.traffic import AzureRouter
 from ml.backends.azure.workspace import Workspace
 from ml.backends.deployments import (
@@ -39,7 +39,7 @@ from ml.backends.deployments import (
     idle_slot,
 )
 from ml.backends.endpoints import CHANGED
-from ml.backends.registry import model_folder
+from ml.backends.model_registry import model_folder
 from ml.backends.traffic import TIMEOUT_MS
 from ml.core import documents, files
 from ml.core.errors import Exit, Problem, Refused

@@ -13,8 +13,7 @@ from ml.automl import lowering
 from ml.backends import snapshot
 from ml.backends.base import DATA_NOT_HERE, EnvironmentComparison, Options, Resumption
 from ml.backends.endpoints import Endpoints, Servers
-from ml.backends.local import distribution, environment, registration
-from ml.backends.local.environment import Interpreters
+from ml.backends.local import distribution, process_environment, registration
 from ml.backends.local.environments import building, requirements
 from ml.backends.local.execution import resumption, reuse
 from ml.backends.local.execution.pipeline import start_task
@@ -22,13 +21,14 @@ from ml.backends.local.execution.session import Preparation, assets_of
 from ml.backends.local.execution.sweep import concurrency
 from ml.backends.local.execution.task import drive
 from ml.backends.local.files import COPIED
+from ml.backends.local.model_registry import LocalRegistry
 from ml.backends.local.parallel import parallel
 from ml.backends.local.pool.pool import pool_of_a_run, shared_pool
+from ml.backends.local.process_environment import Interpreters
 from ml.backends.local.processes import interruption as interruptions
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import Reaper, cores
 from ml.backends.local.processes.spot import Evictions
-from ml.backends.local.registry import LocalRegistry
 from ml.backends.local.runs import jobs, lifecycle
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.serving import endpoint
@@ -171,7 +171,7 @@ class LocalBackend:
             ]
             lines += [
                 f"local: variable `{name}` of the job → this run's own, on this machine"
-                for name in environment.TRACKING
+                for name in process_environment.TRACKING
                 if name in command.environment_variables
             ]
         lines += registration.differences(plan)

@@ -368,7 +368,7 @@ def drift(
     Of every project; exit 3 when something differs.
     """
     from ml.release.declaration import desired_state
-    from ml.release.watch.environment import drift as look
+    from ml.release.watch.release_drift import drift as look
 
     backend = open_backend(desired_state.place_of(to, on))
     drifts = [*look(backend, to, moment("--since", since) if since else None)]
@@ -456,7 +456,7 @@ def _apply_all(
     backend: Backend, environment: str, approved_by: str, every: bool, as_json: bool
 ) -> None:
     """Apply every project; the exit code is the worst: a failure, then a refusal."""
-    from ml.release.rollout.environment import apply_all
+    from ml.release.rollout.apply_all import apply_all
 
     def go(project: str) -> Applied | None:
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from ml.backends.registry import Version
+    from ml.backends.model_registry import Version
     from ml.release.audit import Attempt
     from ml.release.promotion.propose import Proposal
     from ml.release.rollout.drill import Drilled

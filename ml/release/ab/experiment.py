@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.backends.base import Backend
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.backends.traffic import at, position, ticket
 from ml.core import faults, files, home, names
 from ml.core.errors import Exit, Problem, Refused

@@ -23,7 +23,7 @@ from typing import Any
 
 from ml.backends.attestation import AttestationError, Attestor, Statement, Verifier
 from ml.backends.base import Backend
-from ml.backends.registry import EVIDENCE_FILE, Version
+from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.core import faults, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused

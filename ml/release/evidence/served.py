@@ -19,7 +19,7 @@ import numpy as np
 from ml.backends.base import Backend
 from ml.backends.deployments import Answer, Launch
 from ml.backends.endpoints import Candidate
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.core.errors import Exit, Problem, Refused
 from ml.measures import detection
 from ml.measures.evaluation import PREDICTIONS, Prediction

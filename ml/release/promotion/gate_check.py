@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ml.backends import snapshot
 from ml.backends.base import Backend
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.backends.runs import LOG_FOLLOWS, STARTED_BY, Run, Watch, unwatched
 from ml.core import home, repository, trees
 from ml.core.errors import Exit, Problem, Refused

@@ -12,7 +12,7 @@ from ml.backends.attestation import Attestor
 from ml.backends.base import Backend
 from ml.backends.deployments import Launch, check_launch
 from ml.backends.endpoints import WARM_UP
-from ml.backends.registry import EVIDENCE_FILE, Version
+from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run, Watch, unwatched
 from ml.core import faults, files, git, repository
 from ml.core.errors import Problem, Refused

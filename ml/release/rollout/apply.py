@@ -16,7 +16,7 @@ from typing import Literal
 from ml.backends.base import AuditLog, Backend
 from ml.backends.deployments import Launch, Live, Server
 from ml.backends.endpoints import Endpoints, Router, reserved
-from ml.backends.registry import Registry, Version
+from ml.backends.model_registry import Registry, Version
 from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release import audit, serving

@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from ml.backends.base import Backend
-from ml.backends.registry import Registry
+from ml.backends.model_registry import Registry
 from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.release import audit

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ml.backends.base import Backend
 from ml.backends.endpoints import Endpoints
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import projects
 from ml.release.declaration.desired_state import LOCAL

@@ -15,7 +15,7 @@ from ml.specs import kinds
 from ml.specs.assets.links import Links
 from ml.specs.check.clusters import Cluster, Placed, placed
 from ml.specs.check.nodes import Node, inside, nodes
-from ml.specs.check.rules.registry import RULES, Rule, Subject
+from ml.specs.check.rules.rule import RULES, Rule, Subject
 from ml.specs.sdk.load import Spec, from_document, quiet
 from ml.specs.search import hints
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.release.ab import experiment
 from ml.release.ab.experiment import Experiment
 from tests.local import BACKEND

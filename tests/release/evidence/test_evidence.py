@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml.backends.registry import EVIDENCE_FILE, Version
+from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.measures.evaluation import PREDICTIONS, Prediction, write_evaluation
 from ml.measures.leakage import IDENTIFIERS, shared
 from ml.measures.ranking import estimates

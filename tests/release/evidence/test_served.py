@@ -17,7 +17,7 @@ import pytest
 from ml.backends.base import Backend
 from ml.backends.deployments import Answer, Server
 from ml.backends.endpoints import Endpoints
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.core.errors import Problem, Refused
 from ml.measures.evaluation import Prediction, read_evaluation
 from ml.measures.measurement import Features, Rows, Training, evaluate

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from ml.backends.local.runs.store import LocalRuns
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.backends.runs import unwatched
 from ml.measures.schema import Evaluation
 from ml.release.evidence import evidence

@@ -34,7 +34,7 @@ from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.store import LocalRuns
 from ml.release import audit
 from ml.release.promotion import gate_check, propose as proposing
-from ml.backends.local.registry import LocalRegistry
+from ml.backends.local.model_registry import LocalRegistry
 from ml.core import files
 from tests.release import tiny
 """

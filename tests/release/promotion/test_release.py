@@ -17,7 +17,7 @@ from mlflow.tracking import MlflowClient
 
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.serving import endpoint, server
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.backends.runs import Run
 from ml.core import home
 from ml.core.errors import Exit, Refused

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ml.backends.registry import EVIDENCE_FILE, Version
+from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.declaration import desired_state

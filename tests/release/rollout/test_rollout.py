@@ -12,7 +12,7 @@ from ml.backends.base import AuditLog
 from ml.backends.deployments import BASELINE, SLOTS, Canary, Live, Server
 from ml.backends.local.serving import endpoint, server
 from ml.backends.local.serving.server import START_S, Starting
-from ml.backends.registry import EVIDENCE_FILE
+from ml.backends.model_registry import EVIDENCE_FILE
 from ml.core.errors import Problem, Refused
 from ml.core.home import home
 from ml.release import audit, serving
@@ -243,7 +243,7 @@ import os, signal
 from ml.backends.local.backend import LocalBackend
 from ml.release import audit, serving
 from ml.release.rollout.apply import apply
-from ml.backends.local.registry import LocalRegistry
+from ml.backends.local.model_registry import LocalRegistry
 from ml.backends.local.serving import endpoint, server
 done, calls = {holder}.{name}, []
 def killed(*given, **named):

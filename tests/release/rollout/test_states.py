@@ -27,7 +27,7 @@ from ml.backends.deployments import BASELINE, Canary, Launch, Server
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.serving import endpoint, processes, server
 from ml.backends.local.serving.router import process
-from ml.backends.registry import Version
+from ml.backends.model_registry import Version
 from ml.core.errors import Problem, Refused
 from ml.release import audit
 from ml.release.canary import canary

@@ -13,7 +13,7 @@ import pytest
 
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.deployments import Canary, Live
-from ml.backends.registry import EVIDENCE_FILE, Version
+from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.measures.reference import write_reference
 from ml.release.declaration import projects
 from ml.release.declaration.projects import Project

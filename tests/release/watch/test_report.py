@@ -11,7 +11,7 @@ import pytest
 
 from ml.backends.local.serving import endpoint
 from ml.backends.local.serving.router.records import FOLDER
-from ml.backends.registry import EVIDENCE_FILE, Version
+from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.core.errors import Refused
 from ml.measures.reference import REFERENCE, Columns, write_reference
 from ml.release.evidence.evidence import REFERENCE_FIELD, keep_reference, load_reference

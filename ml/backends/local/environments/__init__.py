@@ -1,1 +1,1 @@
-"""Which Python and which packages a job gets: this one, or one built from its conda file."""
+"""Azure ML's environments here: the packages that one asks for, and those that a job gets."""

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from ml.backends.local.environment import Interpreter, Interpreters
 from ml.backends.local.environments import requirements, uv
+from ml.backends.local.process_environment import Interpreter, Interpreters
 from ml.backends.local.processes.process import Reaper
 from ml.backends.local.tracking import server
 from ml.core import faults, home

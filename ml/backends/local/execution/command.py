@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from ml.backends.local import distribution, environment, files, outcome
+from ml.backends.local import distribution, files, outcome, process_environment
 from ml.backends.local.execution.session import Session
 from ml.backends.local.parallel import parallel
 from ml.backends.local.pool.pool import Job
@@ -76,7 +76,7 @@ class Execution:
             self.folder,
             self.name,
             self._lineage,
-            literals | environment.literals(self.sampled),
+            literals | process_environment.literals(self.sampled),
             outputs,
             self.former,
         )
@@ -98,7 +98,7 @@ class Execution:
 
     def _resolved(self) -> tuple[str, dict[str, str], dict[str, Path]]:
         """The command, the job's own variables, and the paths of the outputs."""
-        sampled = {name: environment.text(value) for name, value in self.sampled.items()}
+        sampled = {name: process_environment.text(value) for name, value in self.sampled.items()}
         inputs, outputs = (
             files.inputs(self.plan, self.folder),
             files.outputs(self.plan, self.folder),
@@ -126,7 +126,7 @@ class Execution:
     def _job(self, run_id: str, command: str, own: Mapping[str, str]) -> Job:
         work = files.work(self.folder)
         threads = max(1, self.session.threads // self.plan.processes)
-        seen = environment.variables(
+        seen = process_environment.variables(
             run_id,
             self.plan.experiment,
             threads,

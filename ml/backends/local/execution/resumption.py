@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local.environment import Interpreters
 from ml.backends.local.environments import building
 from ml.backends.local.execution import saved_plan
 from ml.backends.local.execution.pipeline import start_task
@@ -22,6 +21,7 @@ from ml.backends.local.execution.session import Preparation, assets_of
 from ml.backends.local.execution.task import drive
 from ml.backends.local.outcome import NOT_STARTED, STEP_FAILED
 from ml.backends.local.pool.pool import Pool
+from ml.backends.local.process_environment import Interpreters
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import Reaper, cores
 from ml.backends.local.runs import jobs, lifecycle, lineage, records

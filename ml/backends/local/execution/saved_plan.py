@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from ml.backends import snapshot
-from ml.backends.local.environment import HERE
+from ml.backends.local.process_environment import HERE
 from ml.backends.local.runs import records
 from ml.backends.local.runs.jobs import PLAN
 from ml.backends.snapshot import Snapshot

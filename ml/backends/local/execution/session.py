@@ -1,4 +1,4 @@
-"""What the parts of a run share, and what each of them runs with."""
+"""What one command of a run works with (`Session`), and what all of them share (`Preparation`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local import environment
-from ml.backends.local.environment import HERE, Interpreter, Interpreters
+from ml.backends.local import process_environment
 from ml.backends.local.execution import saved_plan
 from ml.backends.local.pool.pool import Pool
+from ml.backends.local.process_environment import HERE, Interpreter, Interpreters
 from ml.backends.local.processes.spot import Evictions
 from ml.backends.local.runs import lineage
 from ml.backends.local.tracking.tracking import Tracking
@@ -41,7 +41,7 @@ class Session:
     threads: int
     interpreter: Interpreter = HERE
     evictions: Evictions = field(default_factory=Evictions)
-    passed: Mapping[str, str] = field(default_factory=environment.of_the_caller)
+    passed: Mapping[str, str] = field(default_factory=process_environment.of_the_caller)
 
 
 @dataclass

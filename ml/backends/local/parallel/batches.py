@@ -28,8 +28,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ml.backends.local.environment import THREADS
 from ml.backends.local.parallel import batch_worker, mini_batches
+from ml.backends.local.process_environment import THREADS
 from ml.toolkit.data import mltables
 
 # Processes that end before init() is done, one after another, before the job is given up.

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from multiprocessing import connection, forkserver, reduction
 from pathlib import Path
 
-from ml.backends.local import environment
+from ml.backends.local import process_environment
 from ml.backends.local.pool import script
 from ml.backends.local.pool.child import Start
 from ml.backends.local.pool.script import Invocation, Unfit
@@ -46,7 +46,7 @@ _HARMLESS = frozenset(
     | {"PYTHONFAULTHANDLER", "PYTHONDONTWRITEBYTECODE"}
 )
 # Files of a working folder that Python or a package looks for when it starts or is imported.
-_READ_AT_START = (environment.PACKAGES, "matplotlibrc", ".env")
+_READ_AT_START = (process_environment.PACKAGES, "matplotlibrc", ".env")
 _SERVE = (
     "import sys; del sys.path[0]; {bind}; from ml.backends.local.pool import child; "
     "child.serve({listener}, {alive}, {modules!r})"
@@ -149,9 +149,10 @@ class Pool:
         # Environments that were built have links to the same Python: the folder tells them apart.
         if program is None or not Path(program).parent.samefile(Path(sys.executable).parent):
             raise Unfit(f"`{invocation.program}` is another interpreter")
-        if job.environment["PYTHONPATH"] != str(job.cwd / environment.PACKAGES):
+        if job.environment["PYTHONPATH"] != str(job.cwd / process_environment.PACKAGES):
             raise Unfit("PYTHONPATH is set")
-        shared = {k: v for k, v in job.environment.items() if not environment.is_of_a_run(k)}
+        own = process_environment.is_of_a_run
+        shared = {name: value for name, value in job.environment.items() if not own(name)}
         for name, value in shared.items():
             if name.startswith("PYTHON") and name not in _HARMLESS:
                 raise Unfit(f"{name} is set")

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local.environment import HERE, Interpreter
+from ml.backends.local.process_environment import HERE, Interpreter
 from ml.backends.snapshot import IgnoreFile, Snapshot
 from ml.core import repository, trees
 from ml.core.trees import Commit

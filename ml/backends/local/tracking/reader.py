@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ml.backends.registry import Version, marks
+from ml.backends.model_registry import Version, marks
 from ml.backends.runs import Curve
 from ml.core.home import database
 

@@ -11,7 +11,7 @@ from ml.core.documents import read
 from ml.core.errors import Refused
 from ml.specs.assets import assets
 from ml.specs.check.nodes import Node
-from ml.specs.check.rules.registry import Finding, rule
+from ml.specs.check.rules.rule import Finding, rule
 
 _DATA = ("training_data", "validation_data", "test_data")
 _TABLE = "MLTable"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from ml.core.documents import Key
 from ml.specs.check.clusters import Cluster, Placed
-from ml.specs.check.rules.registry import Finding, rule
+from ml.specs.check.rules.rule import Finding, rule
 
 # Launchers that start a process for each GPU of a node.
 _BY_GPU = frozenset({"pytorch", "mpi"})

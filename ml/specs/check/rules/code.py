@@ -16,7 +16,7 @@ from ml.specs.assets import assets, packages
 from ml.specs.assets.links import Links
 from ml.specs.check import imports
 from ml.specs.check.nodes import Node
-from ml.specs.check.rules.registry import Finding, Subject, rule
+from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import did_you_mean
 from ml.specs.parts import Part
 

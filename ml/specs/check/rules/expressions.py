@@ -8,7 +8,7 @@ from typing import Any
 from ml.core.documents import Key
 from ml.specs import expressions
 from ml.specs.check.nodes import Node
-from ml.specs.check.rules.registry import Finding, rule
+from ml.specs.check.rules.rule import Finding, rule
 
 _YAML = "reference-yaml-core-syntax: expressions for configuring jobs and components"
 # Fields with expressions that the node itself resolves, by its type.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ml.core.documents import walk
-from ml.specs.check.rules.registry import Finding, Subject, rule
+from ml.specs.check.rules.rule import Finding, Subject, rule
 
 # The last key of a field → the least that Azure ML takes there. In job and component specs only;
 # the values are the documents' (reference-yaml-job-command, -parallel, -sweep, -automl).

@@ -9,7 +9,7 @@ from ml.core import repository
 from ml.core.documents import Key, read, strings
 from ml.core.errors import Refused, Severity
 from ml.specs.assets import assets, conda
-from ml.specs.check.rules.registry import Finding, Subject, rule
+from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.parts import Part
 from ml.specs.sdk.load import Spec
 

@@ -10,7 +10,7 @@ from ml.core.documents import Key, read, strings
 from ml.core.errors import Refused
 from ml.specs.assets import assets
 from ml.specs.check.nodes import Node
-from ml.specs.check.rules.registry import Finding, Subject, rule
+from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import Reference, did_you_mean, references
 from ml.specs.sdk.errors import in_words
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ml.specs.check.nodes import Node
-from ml.specs.check.rules.registry import Finding, rule
+from ml.specs.check.rules.rule import Finding, rule
 from ml.specs.expressions import did_you_mean
 
 _YAML = "reference-yaml-component-command: inputs.<input_name>"

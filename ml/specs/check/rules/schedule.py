@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ml.specs.assets import assets
-from ml.specs.check.rules.registry import Finding, Subject, rule
+from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.kinds import kind_of
 
 _YAML = "reference-yaml-schedule"

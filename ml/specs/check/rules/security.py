@@ -15,7 +15,7 @@ from ml.specs import expressions
 from ml.specs.assets import assets
 from ml.specs.check import secret_patterns
 from ml.specs.check.nodes import Node, inside, nodes_of_schedule
-from ml.specs.check.rules.registry import Finding, Subject, rule
+from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import Reference, literal
 from ml.specs.parts import Part
 from ml.specs.plan.plans import LITERALS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ml.specs.check.nodes import Node
-from ml.specs.check.rules.registry import Finding, rule
+from ml.specs.check.rules.rule import Finding, rule
 
 _TUNE = "how-to-tune-hyperparameters"
 _YAML = "reference-yaml-job-sweep"

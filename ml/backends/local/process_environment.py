@@ -1,4 +1,4 @@
-"""What a script finds on this machine: its Python, and the variables that a node gives it."""
+"""What a process of a run is started with: its Python, and the variables that a node gives it."""
 
 from __future__ import annotations
 

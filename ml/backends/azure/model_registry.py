@@ -17,7 +17,7 @@ from typing import Any
 from infra.settings import loader
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import REGISTRY, Workspace
-from ml.backends.registry import (
+from ml.backends.model_registry import (
     Version,
     is_evidence,
     kept_tag,
@@ -45,7 +45,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class AzureRegistry:
-    """Implements `ml.backends.registry.Registry` with the versions of this repository alone."""
+    """Implements `model_registry.Registry` with the versions of this repository alone."""
 
     exists = None
 

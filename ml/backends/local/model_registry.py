@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ml.backends.local.tracking import reader
 from ml.backends.local.tracking.reader import DIGEST, EVIDENCE, PROJECT
 from ml.backends.local.tracking.tracking import Tracking
-from ml.backends.registry import (
+from ml.backends.model_registry import (
     Version,
     kept_tag,
     model_folder,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class LocalRegistry:
-    """Implements `ml.backends.registry.Registry`; every method raises Refused for a store that
-    cannot be read or written.
+    """Implements `model_registry.Registry`; every method raises Refused for a store that cannot be
+    read or written.
     """
 
     shared = None

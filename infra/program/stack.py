@@ -16,7 +16,7 @@ from infra.program.access import (
 from infra.program.compute import Compute, ComputeArgs, Workstations
 from infra.program.monitoring import STORAGE_METRICS, Guardrails, GuardrailsArgs, Monitoring
 from infra.program.network import Network
-from infra.program.registry import Assets, Registry, SharedRegistry
+from infra.program.registries import Assets, Registry, SharedRegistry
 from infra.program.site import Site, site
 from infra.program.storage import EncryptionKey, Storage, Vault
 from infra.program.workspace import Endpoints, EndpointsArgs, Workspace, WorkspaceArgs

@@ -15,7 +15,7 @@ import pytest
 from infra.live.addresses import Addresses
 from infra.preview.capture import SECRET, Capture, Resource, changes
 from infra.preview.sdk_types import problems
-from infra.program import access, registry
+from infra.program import access, registries
 from infra.settings.loader import configuration, configured, environments, load, stacks
 from infra.settings.workflows import BLOB_WRITER, ON_REGISTRY, RELEASES, role_name, writes_only
 from ml.core.errors import Refused
@@ -818,19 +818,19 @@ def test_a_preview_before_the_registry_lacks_its_accounts(
 ) -> None:
     """Pulumi previews every stack before it changes the first; another failure is one."""
     monkeypatch.setattr("pulumi.runtime.is_dry_run", lambda: True)
-    monkeypatch.setattr(registry.ml, "get_registry", lambda **names: _absent(names))
-    assert registry._accounts(load("dev")) == {}
+    monkeypatch.setattr(registries.ml, "get_registry", lambda **names: _absent(names))
+    assert registries._accounts(load("dev")) == {}
     monkeypatch.setattr("pulumi.runtime.is_dry_run", lambda: False)
     with pytest.raises(Refused, match="make deploy ENV=shared"):
-        registry._accounts(load("dev"))
+        registries._accounts(load("dev"))
     assert "mlplat-shared in rg-mlplat-shared does not exist yet" in capsys.readouterr().err
 
     def forbidden(**names: str) -> None:
         raise PermissionError("AuthorizationFailed")
 
-    monkeypatch.setattr(registry.ml, "get_registry", forbidden)
+    monkeypatch.setattr(registries.ml, "get_registry", forbidden)
     with pytest.raises(PermissionError):
-        registry._accounts(load("dev"))
+        registries._accounts(load("dev"))
 
 
 ELSEWHERE = "6f8d2c1e-9999-4000-8000-000000000000"
