@@ -370,7 +370,7 @@ def test_charts_are_drawn_where_a_page_is_written() -> None:
     """Importing a command, and all that it imports at once, costs no Altair and no V8."""
     code = (
         "import importlib, pkgutil, sys\n"
-        "import ml.cli.commands, ml.reports.pages, ml.reports.comment\n"
+        "import ml.cli.commands, ml.reports.pages, ml.reports.pull_requests.comparison\n"
         "for module in pkgutil.iter_modules(ml.cli.commands.__path__, 'ml.cli.commands.'):\n"
         "    importlib.import_module(module.name)\n"
         "sys.exit(str({'altair', 'vl_convert', 'matplotlib'} & set(sys.modules)))\n"

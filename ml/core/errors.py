@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import wraps
 from typing import Literal
 
 Severity = Literal["error", "warning"]
@@ -70,6 +72,23 @@ class Refused(Exception):
         self.problems = problems
         self.exit_code = exit_code
         super().__init__("\n".join(str(problem) for problem in problems))
+
+
+def as_program(run: Callable[[Sequence[str] | None], int | None]) -> Callable[..., int]:
+    """The `main` of a program, of what it does with its words: what that refuses is printed.
+
+    It returns the exit code.
+    """
+
+    @wraps(run)
+    def main(argv: Sequence[str] | None = None) -> int:
+        try:
+            return int(run(argv) or Exit.DONE)
+        except Refused as refused:
+            sys.stderr.write(f"{refused}\n")
+            return int(refused.exit_code)
+
+    return main
 
 
 def errors(problems: Iterable[Problem]) -> tuple[Problem, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.reports.pull_request import MAX_LENGTH
+from ml.reports.pull_requests.checks import MAX_LENGTH
 from tests.conftest import EXAMPLE, ROOT
 from tests.github.events import PULL, Repository, git, origin_in
 from tests.shared import once

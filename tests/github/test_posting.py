@@ -18,8 +18,8 @@ import pytest
 
 from ml.core import markdown
 from ml.core.errors import Refused
-from ml.reports import pull_request
-from ml.reports.pull_request import MARKER, MAX_LENGTH, shown_runs
+from ml.reports.pull_requests import checks
+from ml.reports.pull_requests.checks import MARKER, MAX_LENGTH, shown_runs
 from ml.repository.affected.projects import of_pull_request
 from ml.repository.github.api import GitHub
 from ml.repository.github.pull_requests import posting
@@ -28,7 +28,7 @@ from tests.conftest import ROOT
 from tests.core.test_markdown import APART, HOSTILE, MENTION
 from tests.github.events import git
 from tests.github.test_codeowners import OF_TEAMS, owners
-from tests.reports.test_comment import OURS, RENDER, elements
+from tests.reports.pull_requests.test_comparison import OURS, RENDER, elements
 from tests.stand_ins.github import BOT, State, serving
 
 RIGHTS = {"actions": "read", "contents": "read", "pull-requests": "write"}
@@ -439,7 +439,7 @@ def test_no_changed_rule_is_cut_off(state: State, monkeypatch: pytest.MonkeyPatc
     post(client(state), RUN)
     assert all(markdown.text(file) in state.bodies(PULL)[0] for file in few)
     for limit in ("RULES_LENGTH", "OTHERS_LENGTH"):
-        monkeypatch.setattr(pull_request, limit, 1000)
+        monkeypatch.setattr(checks, limit, 1000)
     state.changed[PULL] = [
         *(f"policies/promotion/{'x' * 200}/{number}.yml" for number in range(20)),
         *(f"a/{'b/' * number}{'c' * 200}" for number in range(20)),

@@ -11,20 +11,19 @@ from typing import Any
 import pytest
 
 from ml.core.errors import Refused
-from ml.repository.github.api import GitHub
+from ml.reports.pull_requests.release import OUTCOMES, summary
+from ml.repository.github.api import GitHub, read_results
 from ml.repository.github.releases import (
     approver,
     declaration,
     environments,
-    read,
     revert,
-    summary,
     with_entry,
 )
 from tests.core.test_markdown import APART, HOSTILE, MENTION
 from tests.github.events import NONE, Job, Repository, git
 from tests.github.test_check import team, template
-from tests.reports.test_comment import OURS, RENDER, elements
+from tests.reports.pull_requests.test_comparison import OURS, RENDER, elements
 from tests.stand_ins.github import APP
 
 __all__ = ["team", "template"]
@@ -404,6 +403,6 @@ def test_a_start_that_is_not_here_is_none(team: Repository, tmp_path: Path) -> N
 def test_results_of_any_shape_are_refused(tmp_path: Path) -> None:
     shapes: Sequence[str] = ("", "null", "{}1", '[{"outcome": "evil"}]', "[1]", "3")
     for shape in shapes:
-        with pytest.raises(Refused, match="no-release"):
-            read(shape)
-    assert read("[]") == []
+        with pytest.raises(Refused, match="no-results"):
+            read_results(tmp_path / "none.json", "make release", shape, OUTCOMES)
+    assert read_results(tmp_path, "make release", "[]", OUTCOMES) == []

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ml.core.errors import Refused
-from ml.reports.pull_request import MAX_LENGTH
+from ml.reports.pull_requests.checks import MAX_LENGTH
 from ml.repository.github.api import GitHub
 from ml.repository.github.pull_requests.training_request import ask
 from tests.github.events import PULL, Job, Repository, git

@@ -17,7 +17,7 @@ from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.comparison import versus
 from ml.release.evidence import evidence
-from ml.reports.comment import marker
+from ml.reports.pull_requests.comparison import marker
 from policies.promotion.evidence import Evidence
 from tests.local import BACKEND, LOG
 from tests.policies import cases

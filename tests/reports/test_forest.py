@@ -36,7 +36,7 @@ def test_the_text_plot():
 
 def test_the_text_plot_needs_no_packages():
     """The comment of a pull request is made by Python alone."""
-    code = "import ml.reports.comment; from ml.reports.charts.forest import text_plot"
+    code = "import ml.reports.pull_requests.comparison, ml.reports.charts.forest"
     subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, check=True)
 
 

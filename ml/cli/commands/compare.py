@@ -53,8 +53,8 @@ def compare(
     from ml.core import files
     from ml.release.comparison import versus
     from ml.reports.charts.forest import svg_file
-    from ml.reports.comment import comment, difference_title, forest_rows
     from ml.reports.json_values import Value
+    from ml.reports.pull_requests.comparison import comment, difference_title, forest_rows
 
     backend = open_backend(on)
     comparison = versus(backend, candidate, champion, to, _watch)
@@ -78,8 +78,8 @@ def compare(
 def _print_comparison(comparison: Comparison) -> None:
     from ml.cli.render import verdicts
     from ml.reports.charts.forest import text_plot
-    from ml.reports.comment import difference_title, forest_rows
     from ml.reports.json_values import Value
+    from ml.reports.pull_requests.comparison import difference_title, forest_rows
 
     names = [side.name for side in (comparison.candidate, comparison.champion) if side]
     head = ["metric", "on", *names, *(["difference"] if comparison.champion else [])]

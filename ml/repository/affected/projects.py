@@ -22,8 +22,8 @@ from functools import cached_property
 from pathlib import Path
 
 from ml.core import git, repository
-from ml.core.errors import Problem, Refused
-from ml.repository.github.api import GitHub
+from ml.core.errors import Problem, Refused, as_program
+from ml.repository.github.api import GitHub, write_outputs
 
 PROJECTS, TESTS, WORKFLOWS = "ml/projects", "tests", ".github"
 ENVIRONMENTS = "ml/environments/"
@@ -578,14 +578,8 @@ def as_text(result: Affected) -> str:
     )
 
 
-def as_outputs(result: Affected) -> str:
-    """Lines for $GITHUB_OUTPUT: lists as JSON on one line, and `true` or `false`."""
-    left_out = {"causes", "base", "judges"}
-    fields = {key: value for key, value in asdict(result).items() if key not in left_out}
-    return "".join(f"{key}={json.dumps(value)}\n" for key, value in fields.items())
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@as_program
+def main(argv: Sequence[str] | None = None) -> None:
     """`python -m ml.repository.affected.projects`, which needs no installed package."""
     parser = argparse.ArgumentParser(prog="affected", description=(__doc__ or "").split("\n")[0])
     compared = parser.add_mutually_exclusive_group(required=True)
@@ -597,23 +591,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     form.add_argument("--stacks", action="store_true", help="Print the stacks.")
     form.add_argument("--extras", action="store_true", help="Print what make is to install too.")
     options = parser.parse_args(argv)
-    try:
-        if options.pull is None:
-            result = affected(repository.root(), options.base)
-        else:
-            result, _ = of_pull_request(repository.root(), GitHub.of_workflow(), options.pull)
-    except Refused as refused:
-        sys.stderr.write(f"{refused}\n")
-        return int(refused.exit_code)
-    if path := os.environ.get("GITHUB_OUTPUT"):
-        with Path(path).open("a", encoding="utf-8") as outputs:
-            outputs.write(as_outputs(result))
+    if options.pull is None:
+        result = affected(repository.root(), options.base)
+    else:
+        result, _ = of_pull_request(repository.root(), GitHub.of_workflow(), options.pull)
+    left_out = {"causes", "base", "judges"}
+    write_outputs({name: of for name, of in asdict(result).items() if name not in left_out})
     lists = {"tests": result.tests, "stacks": result.stacks, "extras": result.extras}
     if asked := [names for form, names in lists.items() if getattr(options, form)]:
         print(" ".join(asked[0]))
     else:
         print(json.dumps(asdict(result), indent=1) if options.json else as_text(result))
-    return 0
 
 
 if __name__ == "__main__":

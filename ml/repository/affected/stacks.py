@@ -16,9 +16,9 @@ from typing import Any
 
 from infra.settings import stacks as files
 from ml.core import git, repository
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused, as_program
 from ml.repository.affected.projects import affected, checked
-from ml.repository.github.api import MAIN, GitHub
+from ml.repository.github.api import MAIN, GitHub, write_outputs
 
 # The job of infra.yml that changes a stack, by which GitHub names each of its matrix.
 DEPLOY = "deploy ({stack})"
@@ -121,7 +121,8 @@ def check_needed(
         raise Refused(Problem("not-deployed", found, expected, hint), exit_code=Exit.RUN_FAILED)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@as_program
+def main(argv: Sequence[str] | None = None) -> None:
     """Prints a JSON list, and writes it where a workflow's next job reads it."""
     parser = argparse.ArgumentParser(prog="stacks", description=(__doc__ or "").split(";")[0])
     since = parser.add_mutually_exclusive_group()
@@ -132,24 +133,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     root = repository.root()
-    try:
-        if stack := options.needed_by:
-            run, names = os.environ["GITHUB_RUN_ID"], json.loads(os.environ["STACKS"])
-            check_needed(GitHub.of_workflow(), root, stack, run, names)
-            return 0
-        start: str | Mapping[str, str] = options.since
-        if workflow := options.not_deployed_by:
-            start = deployed_stacks(GitHub.of_workflow(), root, workflow, files.ordered(root))
-        lists = {"stacks": stacks(root, start), "environments": environments(root)}
-    except Refused as refused:
-        sys.stderr.write(f"{refused}\n")
-        return int(refused.exit_code)
+    if stack := options.needed_by:
+        run, names = os.environ["GITHUB_RUN_ID"], json.loads(os.environ["STACKS"])
+        check_needed(GitHub.of_workflow(), root, stack, run, names)
+        return
+    start: str | Mapping[str, str] = options.since
+    if workflow := options.not_deployed_by:
+        start = deployed_stacks(GitHub.of_workflow(), root, workflow, files.ordered(root))
+    lists = {"stacks": stacks(root, start), "environments": environments(root)}
     print(json.dumps(lists["stacks"]))
-    if path := os.environ.get("GITHUB_OUTPUT"):
-        with Path(path).open("a", encoding="utf-8") as outputs:
-            for name, names in lists.items():
-                outputs.write(f"{name}={json.dumps(names)}\n")
-    return 0
+    write_outputs(lists)
 
 
 if __name__ == "__main__":

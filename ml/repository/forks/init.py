@@ -30,7 +30,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from infra.settings import loader
 from ml.core import git, repository
 from ml.core.azure import PLACEHOLDERS
-from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.errors import Exit, Place, Problem, Refused, as_program
 from ml.repository.forks import wheel
 from ml.repository.forks.merge import ANSWERS
 
@@ -472,7 +472,8 @@ def _refused(code: str, found: str, expected: str, hint: str) -> Refused:
     return Refused(Problem(code, found, expected, hint), exit_code=Exit.WRONG_CALL)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@as_program
+def main(argv: Sequence[str] | None = None) -> None:
     """Print what was done and what to type next."""
     parser = argparse.ArgumentParser(prog="init", description=(__doc__ or "").split("\n")[0])
     for question in QUESTIONS:
@@ -483,14 +484,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--template", help="The address that updates come from.")
     parser.add_argument("--from", help="The version of the template that this is a copy of.")
     options = {name: value for name, value in vars(parser.parse_args(argv)).items() if value}
-    try:
-        for sentence in init(repository.root(), options, input if sys.stdin.isatty() else None):
-            print(sentence)
-    except Refused as refused:
-        sys.stderr.write(f"{refused}\n")
-        return int(refused.exit_code)
+    for sentence in init(repository.root(), options, input if sys.stdin.isatty() else None):
+        print(sentence)
     print("next: make demo; git add -A; git commit; then README.md")
-    return 0
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ml.core import git, repository
-from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.errors import Exit, Place, Problem, as_program
 from ml.core.terminal import INVISIBLE, printable
 from ml.repository.forks import layout
 
@@ -110,25 +110,22 @@ def _prose(page: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def main() -> int:
+@as_program
+def main(argv: Sequence[str] | None = None) -> Exit:
     """Print every problem; 1 when there is one."""
     root, hint = repository.root(), "keep what is right of both, and remove the markers"
-    try:
-        broken = [
-            *problems(root),
-            *layout.tracked_problems(root),
-            *unseen(root),
-            *(
-                Problem("unmerged", name, "no markers of an update", hint, Place(name, 1))
-                for name in unmerged(root)
-            ),
-        ]
-    except Refused as refused:
-        print(refused, file=sys.stderr)
-        return int(refused.exit_code)
+    broken = [
+        *problems(root),
+        *layout.tracked_problems(root),
+        *unseen(root),
+        *(
+            Problem("unmerged", name, "no markers of an update", hint, Place(name, 1))
+            for name in unmerged(root)
+        ),
+    ]
     for problem in broken:
         print(problem, file=sys.stderr)
-    return int(Exit.RUN_FAILED if broken else Exit.DONE)
+    return Exit.RUN_FAILED if broken else Exit.DONE
 
 
 if __name__ == "__main__":

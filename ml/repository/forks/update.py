@@ -31,7 +31,8 @@ from typing import Any
 import yaml
 
 from ml.core import git, repository
-from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.errors import Exit, Place, Problem, Refused, as_program
+from ml.reports.pull_requests import update as page
 from ml.repository.forks import wheel
 from ml.repository.forks.init import HEAD_OF_ANSWERS, WHEELS, lock_of, rules
 from ml.repository.forks.merge import (
@@ -427,14 +428,9 @@ def request(root: Path, github: GitHub, revision: str = "", source: str = "") ->
     if current and (people := _people(github, current)):
         return f"pull request {current['number']} has commits of {people}, and stays as it is"
     files, modes = _contents(root, result.commit)
-    number, done = github.keep_pull_request(
-        branch,
-        f"Template {result.after}",
-        _body(result),
-        files,
-        git.run(root, "rev-parse", f"{result.commit}^").strip(),
-        modes,
-    )
+    title, body = page.request(result.before, result.after, result.conflicts, result.left)
+    base = git.run(root, "rev-parse", f"{result.commit}^").strip()
+    number, done = github.keep_pull_request(branch, title, body, files, base, modes)
     if result.conflicts:
         github.send("POST", f"issues/{number}/{LABELS}", {LABELS: [CONFLICT]})
     for pull in pulls.values():
@@ -468,10 +464,7 @@ def _give_up(github: GitHub, pull: Mapping[str, Any], newer: int) -> str:
     marker = f"<!-- {BRANCHES}{newer} -->"
     comments = github.pages(f"issues/{number}/comments")
     if not any(str(comment["body"]).startswith(marker) for comment in comments):
-        text = (
-            f"{marker}\nA newer version of the template is in #{newer}, which does not have the "
-            f"commits of {people}. Carry over what it needs, then close this one."
-        )
+        text = f"{marker}\n{page.replaced(newer, people)}"
         github.send("POST", f"issues/{number}/comments", {"body": text})
     return f"{number} has commits of {people}, and stays open"
 
@@ -489,23 +482,8 @@ def _contents(root: Path, commit: str) -> tuple[dict[str, str | bytes | None], d
     return files, {name: entries[name][0] for name in files if name in entries}
 
 
-def _body(result: Update) -> str:
-    lines = [f"The template's changes from {result.before} to {result.after}, merged with yours."]
-    if result.conflicts:
-        lines += [
-            "",
-            "**Both changed** these files. Decide on the branch before you merge; while a file has "
-            "markers, the check `required` fails.",
-            "",
-            *(f"- `{name}`: {why}" for name, why in result.conflicts.items()),
-        ]
-    if result.left:
-        lines += ["", "You removed these; the template changed them, and they stay away.", ""]
-        lines += [f"- `{name}`" for name in result.left]
-    return "\n".join(lines)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@as_program
+def main(argv: Sequence[str] | None = None) -> int | None:
     """Print what was merged; 1 where something is left to decide by hand."""
     parser = argparse.ArgumentParser(prog="update", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--to", default="", help="A version of the template; else the newest.")
@@ -516,18 +494,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.pull_request:
             print(request(root, GitHub.of_workflow(), options.to, options.wheel))
-            return 0
+            return None
         text = update(root, options.to, options.wheel, lambda text: print(text, flush=True))
-    except Refused as refused:
-        sys.stderr.write(f"{refused}\n")
-        return int(refused.exit_code)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130
     if (root / repository.FRAMEWORK_LOCK).exists() and (root / repository.LOCK).exists():
         print(f"{repository.LOCK} is of the former version: make lock")
     print("next: git diff; make test; git commit")
-    return int(Exit.RUN_FAILED) if f"\n{CONFLICT}: " in text else 0
+    return Exit.RUN_FAILED if f"\n{CONFLICT}: " in text else None
 
 
 if __name__ == "__main__":

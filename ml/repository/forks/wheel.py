@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ml.core import git, repository
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, Refused, as_program
 
 NAME = "azureml-gitops-starter"
 # Bytes that are packed depend on the version of zlib.
@@ -82,18 +82,14 @@ def _run(words: Sequence[str], **options: object) -> None:
         raise Refused(Problem("wheel-failed", found, "exit 0", hint))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@as_program
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the path of the wheel."""
     parser = argparse.ArgumentParser(prog="wheel", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--to", type=Path, default=Path("dist"), help="The folder; dist.")
     parser.add_argument("--revision", default="HEAD")
     options = parser.parse_args(argv)
-    try:
-        print(build(repository.root(), options.to, options.revision))
-    except Refused as refused:
-        sys.stderr.write(f"{refused}\n")
-        return int(refused.exit_code)
-    return 0
+    print(build(repository.root(), options.to, options.revision))
 
 
 if __name__ == "__main__":

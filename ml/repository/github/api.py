@@ -13,9 +13,11 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPResponse
+from pathlib import Path
 from typing import Any
 
 from ml.core.errors import Exit, Problem, Refused
@@ -258,6 +260,33 @@ class GitHub:
         if len(content) > limit:
             raise _failed(f"{what}: more than {limit:,} bytes", "a smaller answer")
         return content, headers
+
+
+def read_results(
+    path: Path, command: str, text: str = "", outcomes: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """The JSON objects that a command wrote into a file, or in the `text` of another job; each with
+    one of the `outcomes`, where there are any. Refused where it ended before it wrote them.
+    """
+    with suppress(OSError, ValueError):
+        document = json.loads(text or path.read_text(encoding="utf-8"))
+        objects = document if isinstance(document, list) else [document]
+        if all(isinstance(each, dict) for each in objects) and (
+            not outcomes or all(each.get("outcome") in outcomes for each in objects)
+        ):
+            return objects
+    found = f"{path} has no results: `{command}` failed before it had any, or was not run"
+    hint = f"its own output says why; mend that, and run `{command}` again"
+    raise Refused(Problem("no-results", found, f"what `{command}` writes", hint))
+
+
+def write_outputs(values: Mapping[str, object]) -> None:
+    """Hand values to the next job of a workflow: texts on one line, and all else as JSON."""
+    if path := os.environ.get("GITHUB_OUTPUT"):
+        texts = {key: of if isinstance(of, str) else json.dumps(of) for key, of in values.items()}
+        lines = [f"{key}={text}\n" for key, text in texts.items()]
+        with Path(path).open("a", encoding="utf-8") as outputs:
+            outputs.writelines(lines)
 
 
 def _foreign(reason: str) -> Refused:

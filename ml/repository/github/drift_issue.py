@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import as_program
 from ml.core.markdown import code, table, text
-from ml.repository.github.api import AUTHOR, GitHub
+from ml.repository.github.api import AUTHOR, GitHub, read_results
 
 # Differences that the issue lists.
 MAX_ROWS = 100
@@ -118,19 +118,8 @@ def _shown(value: object) -> str:
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def read(path: Path, command: str, place: str) -> list[Mapping[str, Any]]:
-    """The list that the command wrote for a stack; Refused if it did not end."""
-    try:
-        differences = json.loads(path.read_text(encoding="utf-8"))
-        if all(isinstance(each, dict) for each in differences):
-            return list(differences)
-    except (OSError, ValueError, TypeError):
-        pass
-    found = f"{path} has no list of differences"
-    raise Refused(Problem("no-drift", found, f"what `{command}` writes", f"{command} ENV={place}"))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@as_program
+def main(argv: Sequence[str] | None = None) -> None:
     """The command of the workflow."""
     parser = argparse.ArgumentParser(prog="drift_issue", description=(__doc__ or "").split(";")[0])
     parser.add_argument("--env", required=True, help="The stack or environment.")
@@ -139,22 +128,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     given.add_argument("--watched", type=Path, help="`ml release drift --json`.")
     parser.add_argument("--author", default=AUTHOR, help="Whose issue is updated.")
     options = parser.parse_args(argv)
-    try:
-        if options.differences:
-            subjects = [
-                stack(options.env, read(options.differences, "make infra-drift", options.env))
-            ]
-        else:
-            subjects = [
-                *watched(options.env, read(options.watched, "make release-drift", options.env))
-            ]
-        github = GitHub.of_workflow()
-        for subject in subjects:
-            print(post(github, subject, options.author))
-    except Refused as refused:
-        sys.stderr.write(f"{refused}\n")
-        return int(refused.exit_code)
-    return int(Exit.DONE)
+    if options.differences:
+        command = f"make infra-drift ENV={options.env}"
+        subjects = [stack(options.env, read_results(options.differences, command))]
+    else:
+        command = f"make release-drift ENV={options.env}"
+        subjects = [*watched(options.env, read_results(options.watched, command))]
+    github = GitHub.of_workflow()
+    for subject in subjects:
+        print(post(github, subject, options.author))
 
 
 if __name__ == "__main__":

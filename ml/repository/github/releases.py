@@ -14,22 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ml.core import entries, git, repository
-from ml.core.errors import Exit, Problem, Refused
-from ml.core.markdown import block, code, link, table, text
+from ml.core.errors import Exit, Problem, Refused, as_program
+from ml.reports.pull_requests import release
 from ml.repository.affected import stacks
 from ml.repository.affected.stacks import deployed
-from ml.repository.github.api import MAIN, GitHub
+from ml.repository.github.api import MAIN, GitHub, read_results, write_outputs
 
 FILE = "release.yml"
 ENTRIES = "environments"
 DECLARED_MEANWHILE = "declared-meanwhile"
-OUTCOMES = {
-    "applied": "✅ {model} {version} serves now",
-    "unchanged": "✅ {model} {version} serves already, as declared",
-    "refused": "❌ {model} {version} is refused; version {serving} serves",
-    "rolled-back": "❌ {model} {version} was rolled back; version {serving} serves",
-    "failed": "❌ {model} {version} could not be applied; version {serving} serves",
-}
 
 
 def declaration(content: str, environment: str) -> str:
@@ -128,50 +121,6 @@ def approver(github: GitHub, root: Path, environment: str) -> str:
     return approvals[-1] if approvals else os.environ["GITHUB_ACTOR"]
 
 
-def summary(results: Sequence[Mapping[str, Any]]) -> str:
-    """What became of each project, as Markdown."""
-    if not results:
-        return "Nothing is declared."
-    return "\n\n".join(_result(result) for result in results)
-
-
-def _result(result: Mapping[str, Any]) -> str:
-    fields = {name: code(result.get(name) or "nothing") for name in ("model", "version", "serving")}
-    head = f"### {OUTCOMES[result['outcome']].format(**fields)}"
-    words = [f"In {code(result['environment'])}, approved by {text(result['approved_by'])}."]
-    words += [
-        f"- {code(gate['gate'])}: {text(gate['found'])}; required: {text(gate['required'])}"
-        for gate in result["gates"]
-    ]
-    for problem in result["problems"]:
-        lines = [f"{problem['code']}: {problem['found']}", f"expected: {problem['expected']}"]
-        lines += [f"hint: {problem['hint']}"] if problem["hint"] else []
-        words.append(block(lines))
-    if result["canary"]:
-        words.append(_figures(result["canary"]))
-    return "\n\n".join([head, "\n".join(words)])
-
-
-def _figures(canary: Mapping[str, Any]) -> str:
-    """The requests of each version, and what each test of the canary saw."""
-    signals = [
-        [code(name), text(signal["said"]), text(signal["evidence"]), text(signal["limit"])]
-        for name, signal in canary["signals"].items()
-    ]
-    requests = [
-        [code(name), str(count), str(canary["errors"].get(name, 0))]
-        for name, count in canary["requests"].items()
-    ]
-    return "\n\n".join(
-        [
-            "",
-            f"At {canary['at_percent']} % of the traffic, after {canary['seconds']} s:",
-            table(("signal", "what it saw", "evidence", "limit"), signals, 2),
-            table(("deployment", "requests", "errors"), requests, 2),
-        ]
-    )
-
-
 def keep_issue(github: GitHub, result: Mapping[str, Any]) -> str:
     """Open or update the issue about a version that was rolled back; close it once one serves."""
     project, environment = result["project"], result["environment"]
@@ -182,17 +131,8 @@ def keep_issue(github: GitHub, result: Mapping[str, Any]) -> str:
         return f"{where}: {done or 'serves as declared'}"
     if result["outcome"] != "rolled-back":
         return f"{where}: no issue, see the summary of the run"
-    title = f"Rolled back: {project} {result['version']} in {environment}"
     pulls = f"https://github.com/{github.repository}/pulls?q=head:{_branch(result)}"
-    body = "\n\n".join(
-        [
-            _result(result),
-            f"{link('A pull request', pulls)} takes the declaration back; until it is merged,"
-            " releases of this environment end here. To try the same version again, propose it"
-            " again. This issue is updated by release.yml, and closed when what is declared"
-            " serves.",
-        ]
-    )
+    title, body = release.issue(result, pulls)
     return f"{where}: {github.keep_issue(marker, title, body)}"
 
 
@@ -204,11 +144,7 @@ def revert(github: GitHub, root: Path, result: Mapping[str, Any]) -> str:
     project, environment = result["project"], result["environment"]
     file = f"ml/projects/{project}/{FILE}"
     before, evidence, commit = _before(root, project, environment, str(result["serving_digest"]))
-    title = f"Revert {project} {result['version']} in {environment}"
-    body = (
-        f"{_result(result)}\n\nThis takes back what {commit} declared for {code(environment)}:"
-        " then the version that serves is the declared one again."
-    )
+    title, body = release.revert(result, commit)
     main = github.head()
     now, seen = github.text(file, main), (root / file).read_bytes().decode()
     try:
@@ -267,7 +203,8 @@ def _history(root: Path, file: str) -> Iterator[tuple[str, str]]:
         yield commit, _at(root, f"{commit}^", file) or ""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@as_program
+def main(argv: Sequence[str] | None = None) -> None:
     """The commands of release.yml."""
     parser = argparse.ArgumentParser(prog="releases", description=(__doc__ or "").split(".")[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -283,69 +220,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=words)
         where = "What `ml release apply --json` printed; the variable ROLLED_BACK goes before it."
         command.add_argument("results", type=Path, help=where)
-    options = parser.parse_args(argv)
-    try:
-        _run(options)
-    except Refused as refused:
-        sys.stderr.write(f"{refused}\n")
-        return int(refused.exit_code)
-    return int(Exit.DONE)
-
-
-def _run(options: argparse.Namespace) -> None:
-    root = repository.root()
+    options, root = parser.parse_args(argv), repository.root()
     if options.command == "environments":
         workflow = options.not_released_by
         since = deployed(GitHub.of_workflow(), root, workflow) if workflow else ""
-        names = json.dumps(environments(root, since))
-        print(names)
-        _output("environments", names)
+        names = environments(root, since)
+        print(json.dumps(names))
+        write_outputs({"environments": names})
     elif options.command == "approver":
         print(approver(GitHub.of_workflow(), root, options.environment))
     else:
-        passed = os.environ.get("ROLLED_BACK")
-        results = read(passed) if passed else read_file(options.results)
+        passed = os.environ.get("ROLLED_BACK", "")
+        results = read_results(options.results, "make release", passed, release.OUTCOMES)
         failed = [result for result in results if result["outcome"] == "rolled-back"]
         if options.command == "summary":
-            print(summary(results))
-            _output("rolled-back", json.dumps(failed))
+            print(release.summary(results))
+            write_outputs({"rolled-back": failed})
         elif options.command == "issue":
             for result in results:
                 print(keep_issue(GitHub.of_workflow(), result))
         else:
             for result in failed:
                 print(revert(GitHub.of_workflow(), root, result))
-
-
-def read_file(path: Path) -> list[Mapping[str, Any]]:
-    """The results in a file; Refused if the release did not end."""
-    try:
-        return read(path.read_text(encoding="utf-8"))
-    except OSError:
-        return read("")
-
-
-def read(words: str) -> list[Mapping[str, Any]]:
-    """What `ml release apply --json` printed; Refused if it did not end."""
-    try:
-        results = json.loads(words)
-        if all(result["outcome"] in OUTCOMES for result in results):
-            return list(results)
-    except (ValueError, TypeError, KeyError):
-        pass
-    problem = Problem(
-        "no-release",
-        "there are no results: the release ended before its first project, or was killed",
-        "what `make release` writes",
-        "see the step before; run the job again: it goes on where this one ended",
-    )
-    raise Refused(problem)
-
-
-def _output(name: str, value: str) -> None:
-    if path := os.environ.get("GITHUB_OUTPUT"):
-        with Path(path).open("a", encoding="utf-8") as outputs:
-            outputs.write(f"{name}={value}\n")
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from ml.repository.affected.projects import (
     Affected,
     _affected,
     affected,
-    as_outputs,
     as_text,
     is_document,
+    main,
     of_pull_request,
 )
 from ml.repository.affected.stacks import stacks
@@ -488,10 +488,14 @@ def test_what_a_workflow_lists_are_words(
 
 
 @pytest.mark.parametrize("name", ["a b.txt", "a\nprojects=[evil].txt", "ä.txt", "$(id).txt"])
-def test_outputs_are_one_line_each(name: str, repository: Path) -> None:
+def test_outputs_are_one_line_each(
+    name: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(repository, {f"ml/projects/one/{name}": "", f"infra/{name}": ""})
-    result = affected(repository, "HEAD")
-    lines = as_outputs(result).splitlines()
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
+    assert main(["--base", "HEAD"]) == 0
+    lines = (tmp_path / "outputs").read_text().splitlines()
     outputs = {key: json.loads(value) for key, _, value in (line.partition("=") for line in lines)}
     assert outputs["projects"] == ["one"]
     assert outputs["framework"] is True

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from ml.core import git, repository
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused, as_program
 from ml.reports.json_values import Value
-from ml.reports.pull_request import (
+from ml.reports.pull_requests.checks import (
     MARKER,
     MAX_LENGTH,
     Change,
@@ -443,21 +443,17 @@ def _publish(github: GitHub, number: int, own: Mapping[int, str], body: str) -> 
     return f"pull request {number}: the comment is updated"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@as_program
+def main(argv: Sequence[str] | None = None) -> None:
     """`python -m ml.repository.github.pull_requests.posting`, which needs no installed package."""
     parser = argparse.ArgumentParser(prog="posting", description=(__doc__ or "").split(";")[0])
     parser.add_argument("--run", required=True, help="The id of the run.")
     parser.add_argument("--author", default=AUTHOR, help="Whose comment is updated.")
     options = parser.parse_args(argv)
-    try:
-        if not re.fullmatch(r"\d{1,18}", options.run, re.ASCII):
-            expected, hint = "the number of a run", "it is in the address of its page"
-            raise Refused(Problem("no-such-run", f"--run {options.run}", expected, hint))
-        print(post(GitHub.of_workflow(), int(options.run), options.author))
-    except Refused as refused:
-        sys.stderr.write(f"{refused}\n")
-        return int(refused.exit_code)
-    return int(Exit.DONE)
+    if not re.fullmatch(r"\d{1,18}", options.run, re.ASCII):
+        expected, hint = "the number of a run", "it is in the address of its page"
+        raise Refused(Problem("no-such-run", f"--run {options.run}", expected, hint))
+    print(post(GitHub.of_workflow(), int(options.run), options.author))
 
 
 if __name__ == "__main__":

@@ -13,19 +13,17 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ml.core import entries, files, repository
-from ml.core.errors import Exit, Problem, Refused
-from ml.core.markdown import code, text
-from ml.reports import comment
+from ml.core.errors import Exit, Problem, Refused, as_program
 from ml.reports.json_values import Value
+from ml.reports.pull_requests import promotion
 from ml.repository.affected.projects import affected, checked
 from ml.repository.affected.stacks import deployed
-from ml.repository.github.api import MAIN, GitHub
+from ml.repository.github.api import MAIN, GitHub, read_results, write_outputs
 from ml.repository.github.pull_requests.posting import read_artifacts
 from ml.repository.github.releases import ENTRIES, FILE, with_entry
 
@@ -57,33 +55,6 @@ def projects(root: Path, since: str = "") -> list[str]:
     return [name for name in names if all((folder / name / file).is_file() for file in NEEDED)]
 
 
-def summary(documents: Sequence[Mapping[str, Any]]) -> str:
-    """Each candidate beside the champion, with what the gates decided, as Markdown."""
-    sections = [_section(Value(document)) for document in documents]
-    return "\n\n".join(sections) or "The change touches no project that trains."
-
-
-def _section(document: Value) -> str:
-    compared = document["comparison"]
-    if not compared:
-        return f"### {document['project'].code()} failed\n\n{document['error'].text(2000)}"
-    return comment.fit([comment.title(compared), *_jobs(document), *comment.sections(compared)])
-
-
-def _jobs(document: Value) -> list[str]:
-    """The jobs that ran and what they left, which is all that may be registered."""
-    candidate = document["comparison"]["candidate"]
-    rows = [
-        f"| {job['run'].code()} | {text(name)} | {digest.code()} |"
-        for _, job in document["jobs"].fields()
-        for name, digest in job["outputs"].fields()
-    ]
-    if not rows:
-        return []
-    head = f"Model {candidate['digest'].code()}, of these jobs and no others:"
-    return ["\n".join([head, "", "| job | output | content |", "|---|---|---|", *rows])]
-
-
 def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
     """Open the pull request of a promotion, and close those of earlier versions; what was done.
 
@@ -111,14 +82,8 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
     changed = with_entry(environment, before, document["files"][file], now)
     if changed == now:
         return f"{MAIN} declares it already"
-    title = f"Promote {project} {version} to {environment}"
-    merging = (
-        f"Merging this declares version {code(version)} of {text(project)} for "
-        f"{code(environment)}; `release.yml` then applies it, with the gates asked again and a "
-        "canary. The evidence was made and attested on main."
-    )
-    first, *others = comment.sections(compared, f"https://github.com/{github.repository}")
-    body = comment.fit([comment.title(compared), first, merging, *others])
+    address = f"https://github.com/{github.repository}"
+    title, body = promotion.request(project, environment, version, compared, address)
     files = {**document["files"], file: changed}
     done = github.keep_pull_request(branch, title, body, files, main)[1]
     for pull in [*github.pages("pulls", state="open")]:
@@ -199,24 +164,12 @@ def _bring(project: str, to: Path) -> None:
     files.replace(to, json.dumps(documents["train"]))
 
 
-def _results(path: Path) -> list[dict[str, Any]]:
-    """What `make train` or `make promote` wrote; Refused where it ended before it wrote any."""
-    with suppress(OSError, ValueError):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        results = document if isinstance(document, list) else [document]
-        if all(isinstance(result, dict) for result in results):
-            return results
-    command = f"make {path.stem}"
-    found = f"{path} has no results: `{command}` failed before it had any, or was not run"
-    hint = f"its own output says why; mend that, and run `{command}` again"
-    raise Refused(Problem("no-results", found, f"what `{command}` writes", hint))
-
-
 def _names(words: str) -> list[str]:
     return list(json.loads(words)) if words.startswith("[") else [words]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@as_program
+def main(argv: Sequence[str] | None = None) -> None:
     """The commands of merge.yml and promote.yml."""
     parser = argparse.ArgumentParser(prog="promotions")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -230,26 +183,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     bringing.add_argument("--project", required=True)
     bringing.add_argument("--save", required=True, type=Path, help="A file for it.")
     options = parser.parse_args(argv)
-    try:
-        if options.command == "trained":
-            _bring(options.project, options.save)
-        elif options.command == "summary":
-            print(summary(_results(options.document)))
-        elif options.command == "open":
-            _open(options.projects)
-        else:
-            workflow = options.not_trained_by
-            root = repository.root()
-            since = deployed(GitHub.of_workflow(), root, workflow) if workflow else ""
-            names = json.dumps(projects(root, since))
-            print(names)
-            if path := os.environ.get("GITHUB_OUTPUT"):
-                with Path(path).open("a", encoding="utf-8") as outputs:
-                    outputs.write(f"projects={names}\n")
-    except Refused as refused:
-        sys.stderr.write(f"{refused}\n")
-        return int(refused.exit_code)
-    return int(Exit.DONE)
+    if options.command == "trained":
+        _bring(options.project, options.save)
+    elif options.command == "summary":
+        command = f"make {options.document.stem}"
+        print(promotion.summary(read_results(options.document, command)))
+    elif options.command == "open":
+        _open(options.projects)
+    else:
+        workflow = options.not_trained_by
+        root = repository.root()
+        since = deployed(GitHub.of_workflow(), root, workflow) if workflow else ""
+        names = projects(root, since)
+        print(json.dumps(names))
+        write_outputs({"projects": names})
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from ml.core import files, git, repository, trees
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused, as_program
 from ml.core.terminal import printable
 from ml.repository.forks import layout
-from ml.repository.github.api import GitHub
+from ml.repository.github.api import GitHub, write_outputs
 
 # The first line of a comment, spaces around it aside; a commit may be written as code.
 _COMMAND = re.compile(r"/train(?:[ \t]+(?:`([^`]+)`|(.+)))?")
@@ -141,7 +141,8 @@ def _sign_in() -> dict[str, str]:
     return {f"http.{server}/.extraheader": f"AUTHORIZATION: basic {basic}", "credential.helper": ""}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@as_program
+def main(argv: Sequence[str] | None = None) -> None:
     """The commands of the workflow."""
     parser = argparse.ArgumentParser(prog="training_request")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -152,25 +153,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     fetching.add_argument("--commit", required=True)
     fetching.add_argument("--to", required=True, type=Path)
     options = parser.parse_args(argv)
-    try:
-        if options.command == "fetch":
-            fetch(options.pull, options.commit, options.to)
-            return int(Exit.DONE)
-        event = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
-        request = ask(GitHub.of_workflow(), event)
-    except Refused as refused:
-        sys.stderr.write(f"{refused}\n")
-        return int(refused.exit_code)
+    if options.command == "fetch":
+        fetch(options.pull, options.commit, options.to)
+        return
+    event = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
+    request = ask(GitHub.of_workflow(), event)
     if request is None:
         print("nobody who may write to the repository asks for a training")
-        return int(Exit.DONE)
+        return
     number, commit = request
     files.replace(options.save, json.dumps({"pull": number, "commit": commit}))
-    if path := os.environ.get("GITHUB_OUTPUT"):
-        with Path(path).open("a", encoding="utf-8") as outputs:
-            outputs.write(f"pull={number}\ncommit={commit}\n")
+    write_outputs({"pull": number, "commit": commit})
     print(f"pull request {number}: {commit} is trained")
-    return int(Exit.DONE)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ml.core.markdown import code, details, link, plain, table, text, truncate
-from ml.reports import comment
 from ml.reports.formatting import count, duration, number
 from ml.reports.json_values import Value
+from ml.reports.pull_requests.comparison import fit, is_refused, sections, title
 
 MARKER = "<!-- ml-check -->"
 # The most characters of the whole comment and of one of its parts; GitHub refuses 65,537.
@@ -168,7 +168,7 @@ def comment_of(
         _touched(run.change),
         _diagrams(infra[:PROJECTS]),
     ]
-    return comment.fit([first, *map(_bounded, parts)], MAX_LENGTH)
+    return fit([first, *map(_bounded, parts)], MAX_LENGTH)
 
 
 def _of_change(document: Value, key: str, names: Sequence[str]) -> list[Value]:
@@ -195,7 +195,7 @@ def _verdict(
     """One sentence that says whether the checks passed, and what did not."""
     refused = [report["stack"].code() for report in infra if report["refused"]][:PROJECTS]
     compared = [each["comparison"] for each in trained]
-    gates = [value["candidate"]["name"].text() for value in compared if comment.is_refused(value)]
+    gates = [value["candidate"]["name"].text() for value in compared if is_refused(value)]
     failed = [each["project"].code() for each in trained if each["error"]][:PROJECTS]
     reasons = [f"{_name(job)} {_outcome(job)}" for job in run.failed[:FAILED]]
     if len(run.failed) > FAILED:
@@ -337,8 +337,8 @@ def _offer(run: Run) -> str:
 
 
 def _candidate(compared: Value, repository: str) -> str:
-    parts = comment.sections(compared, repository)
-    return comment.fit([comment.title(compared), *parts], MAX_PART)
+    parts = sections(compared, repository)
+    return fit([title(compared), *parts], MAX_PART)
 
 
 def _smoke(runs: Sequence[Value]) -> str:

@@ -11,9 +11,9 @@ from markdown_it import MarkdownIt
 
 from ml.measures.schema import Estimate
 from ml.release.comparison import Comparison, Side, compare
-from ml.reports import comment as comments
-from ml.reports.comment import MAX_LENGTH, forest_rows, marker
 from ml.reports.json_values import Value
+from ml.reports.pull_requests import comparison as comments
+from ml.reports.pull_requests.comparison import MAX_LENGTH, forest_rows, marker
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, Lineage
 from tests.core.test_markdown import APART, HOSTILE, MENTION

@@ -1,0 +1,1 @@
+"""The words of pull requests: comments, titles, bodies; and of issues about what they brought."""

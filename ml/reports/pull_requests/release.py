@@ -1,0 +1,84 @@
+"""What became of a release: the summary of its run, the issue about a version that was rolled back,
+and the pull request that takes its declaration back. It needs no package besides Python's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ml.core.markdown import block, code, link, table, text
+
+OUTCOMES = {
+    "applied": "✅ {model} {version} serves now",
+    "unchanged": "✅ {model} {version} serves already, as declared",
+    "refused": "❌ {model} {version} is refused; version {serving} serves",
+    "rolled-back": "❌ {model} {version} was rolled back; version {serving} serves",
+    "failed": "❌ {model} {version} could not be applied; version {serving} serves",
+}
+
+
+def summary(results: Sequence[Mapping[str, Any]]) -> str:
+    """What became of each project, as Markdown."""
+    if not results:
+        return "Nothing is declared."
+    return "\n\n".join(_section(result) for result in results)
+
+
+def _section(result: Mapping[str, Any]) -> str:
+    fields = {name: code(result.get(name) or "nothing") for name in ("model", "version", "serving")}
+    head = f"### {OUTCOMES[result['outcome']].format(**fields)}"
+    words = [f"In {code(result['environment'])}, approved by {text(result['approved_by'])}."]
+    words += [
+        f"- {code(gate['gate'])}: {text(gate['found'])}; required: {text(gate['required'])}"
+        for gate in result["gates"]
+    ]
+    for problem in result["problems"]:
+        lines = [f"{problem['code']}: {problem['found']}", f"expected: {problem['expected']}"]
+        lines += [f"hint: {problem['hint']}"] if problem["hint"] else []
+        words.append(block(lines))
+    if result["canary"]:
+        words.append(_figures(result["canary"]))
+    return "\n\n".join([head, "\n".join(words)])
+
+
+def _figures(canary: Mapping[str, Any]) -> str:
+    """The requests of each version, and what each test of the canary saw."""
+    signals = [
+        [code(name), text(signal["said"]), text(signal["evidence"]), text(signal["limit"])]
+        for name, signal in canary["signals"].items()
+    ]
+    requests = [
+        [code(name), str(count), str(canary["errors"].get(name, 0))]
+        for name, count in canary["requests"].items()
+    ]
+    return "\n\n".join(
+        [
+            "",
+            f"At {canary['at_percent']} % of the traffic, after {canary['seconds']} s:",
+            table(("signal", "what it saw", "evidence", "limit"), signals, 2),
+            table(("deployment", "requests", "errors"), requests, 2),
+        ]
+    )
+
+
+def issue(result: Mapping[str, Any], pulls: str) -> tuple[str, str]:
+    """The title and the body of the issue; `pulls` is the address of what takes it back."""
+    title = f"Rolled back: {result['project']} {result['version']} in {result['environment']}"
+    body = (
+        f"{_section(result)}\n\n{link('A pull request', pulls)} takes the declaration back; until "
+        "it is merged, releases of this environment end here. To try the same version again, "
+        "propose it again. This issue is updated by release.yml, and closed when what is declared "
+        "serves."
+    )
+    return title, body
+
+
+def revert(result: Mapping[str, Any], commit: str) -> tuple[str, str]:
+    """The title and the body of the pull request against what a commit declared."""
+    title = f"Revert {result['project']} {result['version']} in {result['environment']}"
+    body = (
+        f"{_section(result)}\n\nThis takes back what {commit} declared for "
+        f"{code(result['environment'])}: then the version that serves is the declared one again."
+    )
+    return title, body
