@@ -103,25 +103,3 @@ def mean_estimate(values: Values, seed: int = 0, groups: Groups | None = None) -
         raise ValueError("no question to measure on")
     low, high = bounds(resampled_means(values[:, None], seed, groups=groups)[:, 0])
     return Estimate(float(values.mean()), low, high, len(values))
-
-
-def paired_ratio(ours: Values, theirs: Values, seed: int = 0) -> Estimate:
-    """mean(ours) ÷ mean(theirs) on the same questions, for instance of their errors.
-
-    A resample without an error of theirs has ratio 1 when ours has none either, else infinity.
-    ValueError when they are not as many.
-    """
-    if ours.shape != theirs.shape:
-        raise ValueError(f"{len(ours)} and {len(theirs)} questions cannot be paired")
-    both = np.stack([ours, theirs], axis=1).astype(np.float64)
-    if not len(both):
-        raise ValueError("no question to measure on")
-    drawn = resampled_means(both, seed)
-    value = both.mean(axis=0)
-    low, high = bounds(_ratio(drawn[:, 0], drawn[:, 1]))
-    return Estimate(float(_ratio(value[:1], value[1:])[0]), low, high, len(both))
-
-
-def _ratio(above: Values, below: Values) -> Values:
-    nothing = np.where(above > 0, np.inf, 1.0)
-    return np.divide(above, below, out=nothing, where=below > 0)

@@ -34,29 +34,6 @@ def test_the_same_seed_gives_the_same_interval():
     assert bootstrap.mean_estimate(values, 3) != bootstrap.mean_estimate(values, 4)
 
 
-def test_a_paired_ratio_of_errors():
-    """Half the errors on the same questions: a ratio of one half, bounded below one."""
-    theirs = np.tile([1.0, 1.0, 0.0, 0.0, 1.0, 1.0], 60)
-    ours = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], 60)
-    estimate = bootstrap.paired_ratio(ours, theirs)
-    assert estimate.value == 0.5 and 0.4 < estimate.low < 0.5 < estimate.high < 0.6
-
-
-def test_a_ratio_to_nothing():
-    """No errors of theirs: one when ours has none either, else infinity, never NaN."""
-    none, some = np.zeros(10), np.ones(10)
-    assert bootstrap.paired_ratio(none, none).value == 1
-    assert bootstrap.paired_ratio(some, none).high == np.inf
-
-
-def test_unpaired_or_missing_questions_are_refused():
-    """Two lengths cannot be paired; nothing cannot be measured."""
-    with pytest.raises(ValueError, match="paired"):
-        bootstrap.paired_ratio(np.ones(3), np.ones(4))
-    with pytest.raises(ValueError, match="no question"):
-        bootstrap.paired_ratio(np.ones(0), np.ones(0))
-
-
 def _hanging_together(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """40 entities of 10 rows that nearly agree, as rows of one entity do; and their names."""
     rng = np.random.default_rng(seed)
