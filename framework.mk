@@ -57,7 +57,7 @@ schema: setup ## write the JSON Schema that editors check release.yml by
 	@$(BIN)/ml release schema > ml/release/declaration/release.schema.json
 
 .PHONY: bench
-bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS)),$(VENV)/infra.stamp) $(if $(findstring automl,$(ARGS)),$(VENV)/automl.stamp $(VENV)/peers.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
+bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS:modules%=infra)),$(VENV)/infra.stamp) $(if $(findstring automl,$(ARGS)),$(VENV)/automl.stamp $(VENV)/peers.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
 	@$(INSTALLED) benchmarks $(ARGS)
 
 .PHONY: lock

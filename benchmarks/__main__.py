@@ -45,6 +45,10 @@ BENCHMARKS = {
         "benchmarks.loader",
         "rows a second of our batches over a plain DataLoader's; at least 10",
     ),
+    "modules": (
+        "benchmarks.modules",
+        "modules that three commands lead through over 76, 64 and 18; at most 1",
+    ),
     "propose": (
         "benchmarks.propose",
         "seconds of `ml release propose` on 30,000 rows over a plain bootstrap; at most 8",
