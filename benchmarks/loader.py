@@ -46,7 +46,7 @@ def main(quick: bool) -> float:
     features = np.random.default_rng(0).normal(size=(rows, COLUMNS)).astype(np.float32)
     number = np.arange(rows, dtype=np.float64)
     tensors = torch.from_numpy(features), torch.from_numpy(number)
-    world = World(0, 1, 0, 1, torch.device("cpu"))
+    world = World(0, 1, torch.device("cpu"))
     rates: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

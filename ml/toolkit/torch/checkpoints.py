@@ -5,12 +5,6 @@ process writes its share), `state.json` (all else), `rank-N.json` (the random st
 and `manifest.json`: the sha256 of every file. It is written under another name and renamed. On a
 mounted container a rename is not one act, so the manifest decides what is whole.
 
-    with Checkpoints(folder, world, {"model": model, "optimiser": optimiser}, every_steps=200) as c:
-        step = c.restore()
-        ...
-            updates.step()
-            c.after(step)
-
 A snapshot is copied while the next forward and backward passes run, and is joined before the
 optimiser's next step, which a hook of the optimiser sees to. Buffers (as BatchNorm's), which a
 forward pass changes, are copied at once. Nothing else may change weights in between. A sharded
@@ -20,11 +14,12 @@ model (`fsdp`) waits until its checkpoint is written.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -38,20 +33,16 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ml.toolkit.torch import snapshot, stored
-from ml.toolkit.torch.distributed import World
+from ml.toolkit.torch.distributed import TrainingError, World
 from ml.toolkit.torch.evictions import SCHEDULED_EVENTS, Evicted, Evictions
+from ml.toolkit.torch.loading import Batches
 
 PREFIX = "step-"
 _UNFINISHED, _ASIDE = ".unfinished", ".set-aside"
 
 
-class CheckpointError(SystemExit):
-    """A checkpoint cannot be written or read; ends a script that does not catch it with the
-    sentence and no traceback.
-    """
-
-    def __init__(self, code: str, found: str, hint: str) -> None:
-        super().__init__(f"error[{code}]: {found}\n  hint: {hint}")
+class CheckpointError(TrainingError):
+    """A checkpoint cannot be written or read."""
 
 
 class Checkpoints:
@@ -93,15 +84,13 @@ class Checkpoints:
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._staging: Future[None] | None = None
         self._published: Future[None] | None = None
-        self._reserved = False
         self._saved_step, self._saved_at = -1, time.monotonic()
         self._noticed = False
 
     def __enter__(self) -> Self:
         if self._world.first:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for stale in self.folder.glob(f"{PREFIX}*{_UNFINISHED}"):
-                shutil.rmtree(stale)
+            self._sweep()
         self._world.barrier()
         self._evictions.__enter__()
         self._hooks = [
@@ -132,7 +121,7 @@ class Checkpoints:
         began = time.perf_counter()
         late = self._every_s is not None and time.monotonic() - self._saved_at >= self._every_s
         published = self._published
-        failed = published is not None and published.done() and published.exception() is not None
+        failed = published is not None and published.done() and bool(published.exception())
         heard = self._evictions
         agreed = torch.tensor([heard.leaving, bool(heard.noticed), late, failed], dtype=torch.int32)
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
@@ -146,9 +135,6 @@ class Checkpoints:
             self._noticed = due = True
         if due or (leaving and self._saved_step != step):
             self._begin(step, metric)
-        elif not self._reserved:
-            self._stager.reserve(self._tensors()[1])
-            self._reserved = True
         self.blocked_s += time.perf_counter() - began
         if leaving:
             self.finish()
@@ -176,11 +162,11 @@ class Checkpoints:
         if published is not None:
             published.result()
 
-    def restore(self, before: int | None = None, *, without: Collection[str] = ()) -> int:
+    def restore(self, before: int | None = None) -> int:
         """Load the newest checkpoint that is whole and return its step; 0 where there is none.
 
-        With `before` it is one of an earlier step, and later ones are set aside; what of the state
-        is named in `without` stays as it is. What is damaged is set aside too, and said. Raises
+        With `before` it is one of an earlier step, later ones are set aside, and the position in
+        the data (`Batches`) stays. What is damaged is set aside too, and said. Raises
         CheckpointError for a whole one of another model: the folder is another training's.
         """
         self.finish()
@@ -197,11 +183,10 @@ class Checkpoints:
                     f"{folder} is a checkpoint of another model: {problem}",
                     "give this training a folder of its own, or delete those of the other",
                 )
-            if problem is not None:
+            if manifest is None:
                 self._set_aside(folder, str(problem))
                 continue
-            assert manifest is not None
-            self._load(folder, manifest, without)
+            self._load(folder, manifest, onwards=before is not None)
             self._say(f"going on from {folder.name}")
             self._saved_step = step
             return step
@@ -227,7 +212,6 @@ class Checkpoints:
             self._finish, unfinished, step, metric, texts, response.upload_completion
         )
         self._saved_step, self._saved_at = step, time.monotonic()
-        self._reserved = True
         if any(isinstance(of, DTensor) for of in tensors.values()):
             # With torch 2.13 on CPUs a backward pass of fully_shard fails where another thread
             # saves at the same time ("setStorage: … out of bounds"), in 9 of 12 trainings.
@@ -242,54 +226,54 @@ class Checkpoints:
         upload: Future[Any],
     ) -> None:
         """In a thread: wait for DCP's files, then manifest, rename, and forget old ones."""
-        files: dict[str, str] = {}
-        problem: BaseException | None = None
+        done: dict[str, str] | BaseException
         try:
             upload.result()
             for name, text in texts.items():
                 stored.write_file(unfinished / name, text)
             written = [
                 *unfinished.glob(f"__{self._world.rank}_*"),
-                *(unfinished / n for n in texts),
+                *map(unfinished.joinpath, texts),
             ]
             written += [unfinished / ".metadata"] if self._world.first else []
-            files = {path.name: stored.digest(path) for path in written}
+            done = {path.name: stored.digest(path) for path in written}
         except BaseException as error:
-            problem = error
-        self._together(problem)
-        parts: list[Any] = [None] * self._world.size
-        dist.all_gather_object(parts, files, group=self._writing)
-        problem = None
+            done = error
+        files = {name: sha256 for part in self._together(done) for name, sha256 in part.items()}
+        done = {}
         if self._world.first:
             try:
-                all_files = {name: sha256 for part in parts for name, sha256 in part.items()}
-                manifest = stored.Manifest(
-                    step, metric, self._world.size, self._weights(), all_files
-                )
+                manifest = stored.Manifest(step, metric, self._world.size, self._weights(), files)
                 stored.write_manifest(unfinished, manifest)
                 self._publish(unfinished, self._place(step))
                 self._forget()
             except OSError as error:
-                problem = error
-        self._together(problem)
+                done = error
+        self._together(done)
 
-    def _together(self, problem: BaseException | None) -> None:
-        """Fail in every process where one has failed; the unfinished checkpoint is removed."""
-        problems: list[Any] = [None] * self._world.size
-        text = _sentence(problem) if problem is not None else None
-        dist.all_gather_object(problems, text, group=self._writing)
-        failed = {rank: of for rank, of in enumerate(problems) if of is not None}
-        if not failed:
-            return
-        if self._world.first:
-            for stale in self.folder.glob(f"{PREFIX}*{_UNFINISHED}"):
-                shutil.rmtree(stale, ignore_errors=True)
-        rank, (code, sentence) = next(iter(failed.items()))
-        raise CheckpointError(
-            code,
-            f"{self.folder}: the checkpoint was not written by process {rank}: {sentence}",
-            "those before it are as they were: make room, then start the training again",
-        )
+    def _together(self, done: dict[str, str] | BaseException) -> list[dict[str, str]]:
+        """What every process has done; where one has failed, all do, and the unfinished checkpoint
+        is removed.
+        """
+        parts: list[Any] = [None] * self._world.size
+        mine = _sentence(done) if isinstance(done, BaseException) else done
+        dist.all_gather_object(parts, mine, group=self._writing)
+        for rank, part in enumerate(parts):
+            if isinstance(part, tuple):
+                if self._world.first:
+                    self._sweep()
+                code, sentence = part
+                raise CheckpointError(
+                    code,
+                    f"{self.folder}: the checkpoint was not written by process {rank}: {sentence}",
+                    "those before it are as they were: make room, then start the training again",
+                )
+        return parts
+
+    def _sweep(self) -> None:
+        """Remove what was never finished."""
+        for stale in self.folder.glob(f"{PREFIX}*{_UNFINISHED}"):
+            shutil.rmtree(stale, ignore_errors=True)
 
     def _publish(self, unfinished: Path, final: Path) -> None:
         stored.sync_folder(unfinished)
@@ -360,7 +344,9 @@ class Checkpoints:
         }
 
     def _checked(self, folder: Path) -> tuple[stored.Unusable | None, stored.Manifest | None]:
-        """What is wrong with a checkpoint; the processes share the reading, and agree."""
+        """What is wrong with a checkpoint, or its manifest; the processes share the reading, and
+        agree.
+        """
         problem: stored.Unusable | None = None
         manifest = None
         try:
@@ -369,10 +355,10 @@ class Checkpoints:
             stored.check_weights(manifest, self._weights())
         except stored.Unusable as error:
             problem = error
-        problems = self._world.gather(problem)
-        return next((of for of in problems if of is not None), None), manifest
+        problem = next(filter(None, self._world.gather(problem)), None)
+        return problem, manifest if problem is None else None
 
-    def _load(self, folder: Path, manifest: stored.Manifest, without: Collection[str]) -> None:
+    def _load(self, folder: Path, manifest: stored.Manifest, onwards: bool) -> None:
         facts = json.loads((folder / stored.STATE).read_text(encoding="utf-8"))
         if facts.keys() != self._state.keys():
             raise CheckpointError(
@@ -384,14 +370,18 @@ class Checkpoints:
         reader = stored.Reader(folder)
         kinds = reader.read_metadata().state_dict_metadata
         tensors: dict[str, torch.Tensor] = {}
-        parts = {name: part for name, part in self._state.items() if name not in without}
+        parts = {
+            name: part
+            for name, part in self._state.items()
+            if not (onwards and isinstance(part, Batches))
+        }
         for name, part in parts.items():
             tensors |= dict(_places(part, name, facts[name], kinds))
         dcp.load(tensors, storage_reader=reader, process_group=self._writing)
         for name, part in parts.items():
             part.load_state_dict(snapshot.unpack(facts[name], tensors))
-        mine = folder / stored.rank_file(self._world.rank)
         if manifest.processes == self._world.size:
+            mine = folder / stored.rank_file(self._world.rank)
             snapshot.set_random_state(json.loads(mine.read_text(encoding="utf-8")))
         else:
             self._say(
@@ -403,7 +393,8 @@ class Checkpoints:
     def _set_aside(self, folder: Path, why: str) -> None:
         self._say(f"skipped {folder.name}: {why}")
         if self._world.first:
-            folder.rename(_free(folder))
+            names = (f"{folder.name}{_ASIDE}-{number}" for number in itertools.count(1))
+            folder.rename(next(of for of in map(folder.with_name, names) if not of.exists()))
         self._world.barrier()
 
     def _place(self, step: int) -> Path:
@@ -421,15 +412,6 @@ def _bare(part: Any) -> Any:
 def _steps(folder: Path) -> list[int]:
     names = [path.name.removeprefix(PREFIX) for path in folder.glob(f"{PREFIX}*") if path.is_dir()]
     return [int(name) for name in names if name.isdecimal()]
-
-
-def _free(folder: Path) -> Path:
-    """A name beside the folder for what is set aside."""
-    for number in range(1, 1_000_000):
-        path = folder.with_name(f"{folder.name}{_ASIDE}-{number}")
-        if not path.exists():
-            return path
-    raise AssertionError("no free name")
 
 
 def _places(

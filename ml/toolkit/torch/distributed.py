@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 Strategy = Literal["ddp", "fsdp"]
@@ -33,8 +33,6 @@ class World:
 
     rank: int
     size: int
-    local_rank: int
-    local_size: int
     device: torch.device
 
     @property
@@ -46,40 +44,25 @@ class World:
         self,
         model: nn.Module,
         strategy: Strategy = "ddp",
-        *,
-        bfloat16: bool = False,
         **options: Any,
     ) -> nn.Module:
         """The model on this process's device, its gradients averaged over all processes.
 
-        `ddp` keeps the whole model in every process (DistributedDataParallel with `options`; one
-        process trains the bare model). `fsdp` shards parameters, gradients and optimiser states
-        (`fully_shard` of each child that has parameters, of the members of a list, then of the
-        rest), and computes in `bfloat16` where asked. Make the optimiser after this.
+        `ddp` keeps the whole model in every process (DistributedDataParallel; one process trains
+        the bare model). `fsdp` shards parameters, gradients and optimiser states (`fully_shard` of
+        each child that has parameters, of the members of a list, then of the rest). Both take
+        `options`. Make the optimiser after this.
         """
         model = model.to(self.device)
         if strategy == "fsdp":
-            kind = torch.bfloat16 if bfloat16 else None
-            policy = MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=torch.float32)
             mesh = dist.init_device_mesh(self.device.type, (self.size,))
-            for block in _blocks(model):
-                fully_shard(block, mesh=mesh, mp_policy=policy, **options)
-            fully_shard(model, mesh=mesh, mp_policy=policy, **options)
+            for block in (*_blocks(model), model):
+                fully_shard(block, mesh=mesh, **options)
             return model
         if self.size == 1:
             return model
         ids = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=ids, **options)
-
-    def sums(self, values: Mapping[str, float]) -> dict[str, float]:
-        """The sum over all processes of each value, in double precision and in the order of ranks;
-        a name that a process lacks counts as zero there. Every process has to call it.
-        """
-        totals: dict[str, float] = {}
-        for part in self.gather(dict(values)):
-            for name, value in part.items():
-                totals[name] = totals.get(name, 0.0) + value
-        return totals
 
     def gather(self, value: Any) -> list[Any]:
         """The value of every process, by rank, in every process."""
@@ -102,15 +85,15 @@ class World:
         np.random.seed(int(words[1]))
 
 
-class RankLost(SystemExit):
-    """Another process of the job is gone; ends a script with the sentence and no traceback."""
+class TrainingError(SystemExit):
+    """Ends a script that does not catch it with the sentence and no traceback."""
 
-    def __init__(self, rank: int, cause: str) -> None:
-        super().__init__(
-            f"error[rank-lost]: process {rank} lost another process of the job: {cause}\n"
-            "  hint: read the log of the process that ended first; started again, the training "
-            "goes on from its last checkpoint"
-        )
+    def __init__(self, code: str, found: str, hint: str) -> None:
+        super().__init__(f"error[{code}]: {found}\n  hint: {hint}")
+
+
+class RankLost(TrainingError):
+    """Another process of the job is gone."""
 
 
 # What gloo and NCCL say of a process that has died or no longer answers.
@@ -126,32 +109,28 @@ class Metrics:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._parts: dict[str, list[float]] = {}
+        self._sums: dict[str, tuple[float, float]] = {}
 
     def add(self, name: str, numerator: float, denominator: float = 1.0) -> None:
         """Count a part: the sum of a batch's losses and its rows, or hits and tries."""
-        sums = self._parts.setdefault(name, [0.0, 0.0])
-        sums[0] += float(numerator)
-        sums[1] += float(denominator)
+        above, below = self._sums.get(name, (0.0, 0.0))
+        self._sums[name] = above + float(numerator), below + float(denominator)
 
     def reduce(self) -> dict[str, float]:
         """Each name's ratio over all processes, alike in every one, and start again from nothing.
 
         A name without any denominator is left out. Every process has to call it.
         """
-        flat = {
-            f"{side} {name}": self._parts[name][side] for name in self._parts for side in (0, 1)
-        }
-        sums = self._world.sums(flat)
-        self._parts.clear()
-        names = [key[2:] for key in sums if key.startswith("1 ") and sums[key]]
-        return {name: sums[f"0 {name}"] / sums[f"1 {name}"] for name in names}
+        mine, self._sums = self._sums, {}
+        for part in self._world.gather(mine):
+            for name, sums in part.items():
+                self.add(name, *sums)
+        total, self._sums = self._sums, {}
+        return {name: above / below for name, (above, below) in total.items() if below}
 
 
 @contextmanager
-def distributed(
-    seed: int | None = None, *, timeout_s: float = 600, device: str | None = None
-) -> Iterator[World]:
+def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[World]:
     """The world of this job: the process group is there inside the context and closed after it.
 
     gloo joins processes on CPUs; on GPUs NCCL sums gradients and gloo the small things. Each
@@ -159,25 +138,24 @@ def distributed(
     `World.seed` gives each its own afterwards. Raises RankLost where another process died, or did
     not come to a collective within `timeout_s`.
     """
-    rank, size, local_rank, local_size = _ranks(os.environ)
+    rank, size, local_rank = _ranks(os.environ)
     # Azure ML sets them for pytorch; Open MPI's processes find the master by another name.
     if size > 1 and "MASTER_ADDR" not in os.environ:
         address, _, port = os.environ.get("AZ_BATCH_MASTER_NODE", "127.0.0.1").partition(":")
         os.environ["MASTER_ADDR"] = address
         os.environ.setdefault("MASTER_PORT", port or MASTER_PORT)
-    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    place = torch.device(kind, local_rank) if kind == "cuda" else torch.device(kind)
-    if place.type == "cuda":
-        torch.cuda.set_device(place)
-    rest: dict[str, Any] = {"store": dist.HashStore()} if size == 1 else {"init_method": "env://"}
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
+        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=timeout_s),
-        **rest,
+        store=dist.HashStore() if size == 1 else None,
     )
-    world = World(rank, size, local_rank, local_size, place)
+    world = World(rank, size, device)
     if seed is not None:
         world.seed(seed, shared=True)
     try:
@@ -185,7 +163,12 @@ def distributed(
     except RuntimeError as error:
         cause = str(error).partition("\n")[0]
         if size > 1 and any(word in cause for word in _LOST):
-            raise RankLost(rank, cause) from error
+            raise RankLost(
+                "rank-lost",
+                f"process {rank} lost another process of the job: {cause}",
+                "read the log of the process that ended first; started again, the training goes on "
+                "from its last checkpoint",
+            ) from error
         raise
     finally:
         dist.destroy_process_group()
@@ -200,16 +183,13 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield child
 
 
-def _ranks(environment: Mapping[str, str]) -> tuple[int, int, int, int]:
-    """Rank, size, local rank and local size by the environment; ValueError where a part lacks."""
-    for prefix in ("", "OMPI_COMM_WORLD_"):
-        size = environment.get(f"{prefix}SIZE" if prefix else "WORLD_SIZE")
-        if size is None:
-            continue
-        try:
-            rank, local = (int(environment[f"{prefix}{name}"]) for name in ("RANK", "LOCAL_RANK"))
-        except KeyError as missing:
-            raise ValueError(f"of a process of {size} the variable {missing} is not set") from None
-        sizes = f"{prefix}LOCAL_SIZE" if prefix else "LOCAL_WORLD_SIZE"
-        return rank, int(size), local, int(environment.get(sizes, size))
-    return 0, 1, 0, 1
+def _ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
+    """Rank, size and local rank by the environment; ValueError where a part lacks."""
+    for size, prefix in (("WORLD_SIZE", ""), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_")):
+        if size in environment:
+            try:
+                rank, local = (int(environment[f"{prefix}{of}"]) for of in ("RANK", "LOCAL_RANK"))
+            except KeyError as missing:
+                raise ValueError(f"{size} is set, and {missing} is not") from None
+            return rank, int(environment[size]), local
+    return 0, 1, 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import threading
 import urllib.request
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 # Azure's Instance Metadata Service (learn.microsoft.com, virtual-machines/linux/scheduled-events):
 # every machine of Azure has it at this address. Whether a job's container reaches it, nobody has
@@ -41,7 +42,7 @@ class Evictions:
         self._stop = threading.Event()
         self._before: Any = None
 
-    def __enter__(self) -> Evictions:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._told)
         if self._url is not None:
@@ -60,18 +61,16 @@ class Evictions:
         # The address is of this machine's own network: no proxy leads there.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         request = urllib.request.Request(str(self._url), headers={"Metadata": "true"})
-        failures, answered = 0, False
-        while not self._stop.wait(0.0 if not failures and not answered else self._every_s):
+        tries: float = _TRIES
+        while tries and not self._stop.is_set():
             try:
                 with opener.open(request, timeout=_TIMEOUT_S) as answer:
                     events = json.load(answer)["Events"]
                 kinds = {str(event["EventType"]) for event in events}
-            except (OSError, ValueError, KeyError, TypeError):
-                failures += 1
-                if failures >= _TRIES and not answered:
+                tries = math.inf
+                if leaving := kinds & _LEAVES:
+                    self.noticed = ", ".join(sorted(leaving))
                     return
-                continue
-            answered = True
-            if leaving := kinds & _LEAVES:
-                self.noticed = ", ".join(sorted(leaving))
-                return
+            except (OSError, ValueError, KeyError, TypeError):
+                tries -= 1
+            self._stop.wait(self._every_s)

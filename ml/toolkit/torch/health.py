@@ -17,7 +17,6 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from ml.toolkit.torch.checkpoints import Checkpoints
-from ml.toolkit.torch.distributed import World
+from ml.toolkit.torch.distributed import TrainingError, World
 from ml.toolkit.torch.updates import Update
 
 # Dense TFLOP/s by the makers' data sheets, of the precision in which a matrix product of float32
@@ -46,8 +45,12 @@ class Reading:
     what: str
     value: float  # in `unit`
     unit: str
-    least: float  # what it has to be at least; NaN where nothing is expected
-    ok: bool
+    least: float = math.nan  # what it has to be at least; NaN where nothing is expected
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is as it has to be."""
+        return math.isnan(self.least) or self.value >= self.least
 
     def text(self) -> str:
         """The finding as a line."""
@@ -58,61 +61,52 @@ class Reading:
         )
 
 
-class Unhealthy(SystemExit):
-    """A machine is not fit; ends a script that does not catch it with what was found."""
-
-    def __init__(self, findings: list[Reading]) -> None:
-        self.findings = findings
-        lines = "\n  ".join(finding.text() for finding in findings)
-        super().__init__(
-            f"error[unhealthy]: {len(findings)} checks of the machines failed\n  {lines}\n"
-            "  hint: start the job again, on other nodes if it stays so"
-        )
+class Unhealthy(TrainingError):
+    """A machine is not fit."""
 
 
-def check_machines(
-    world: World,
-    folder: Path,
-    *,
-    free_gigabytes: float = 1.0,
-    measured: Callable[[World], float] | None = None,
-) -> list[Reading]:
+class Diverged(TrainingError):
+    """The training does not learn any more."""
+
+
+def check_machines(world: World, folder: Path, *, free_gigabytes: float = 1.0) -> list[Reading]:
     """Look at the device, its memory and ECC errors, the speed of a matrix product, an all-reduce
     and the disk under `folder`; takes a second or two. Every process calls it.
 
     A product is compared with the card's data sheet where it is known, and with the median of all
-    processes. Raises Unhealthy, in every process, with all that is not as it has to be. `measured`
-    takes the place of the measurement of the product (TFLOP/s), for tests.
+    processes. Raises Unhealthy, in every process, with all that is not as it has to be.
     """
-    nan = float("nan")
-    findings: list[tuple[str, float, str, float]] = []
-    speed = (measured or _product_tflops)(world)
-    sheet = nan
+    mine: list[Reading] = []
+
+    def read(what: str, value: float, unit: str, least: float = math.nan) -> None:
+        mine.append(Reading(world.rank, what, value, unit, least))
+
+    speed, sheet = _product_tflops(world), math.nan
     if world.device.type == "cuda":
         name = torch.cuda.get_device_name(world.device)
         free, total = torch.cuda.mem_get_info(world.device)
-        findings.append(("free share of the GPU's memory", free / total, "", 0.5))
-        errors = _ecc_errors(world.local_rank)
+        read("free share of the GPU's memory", free / total, "", 0.5)
+        errors = _ecc_errors(world.device.index)
         if errors is not None:
-            findings.append(("uncorrected ECC errors, as a negative number", -errors, "", 0.0))
+            read("uncorrected ECC errors, as a negative number", -errors, "", 0.0)
         sheets = [of for card, of in FLOAT32_TFLOPS.items() if card in name]
-        sheet = OF_SHEET * sheets[0] if sheets else nan
+        sheet = OF_SHEET * sheets[0] if sheets else math.nan
     else:
         pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        findings.append(("free memory", pages / 1e9, "GB", nan))
-    findings.append(("matrix product", speed, "TFLOP/s", sheet))
+        read("free memory", pages / 1e9, "GB")
+    read("matrix product", speed, "TFLOP/s", sheet)
     median = statistics.median(world.gather(speed))
-    findings.append(("matrix product beside the median", speed / median, "", OF_MEDIAN))
-    findings.append(("all-reduce", *_all_reduce(world)))
-    findings.append(("free disk", *_disk(folder, free_gigabytes)))
-    mine = [
-        Reading(world.rank, what, value, unit, least, math.isnan(least) or value >= least)
-        for what, value, unit, least in findings
-    ]
-    everywhere = [finding for part in world.gather(mine) for finding in part]
-    bad = [finding for finding in everywhere if not finding.ok]
-    if bad:
-        raise Unhealthy(bad)
+    read("matrix product beside the median", speed / median, "", OF_MEDIAN)
+    read("all-reduce", _all_reduce(world), "GB/s", 0.0)
+    read("free disk", _free_gigabytes(folder), "GB", free_gigabytes)
+    everywhere = [reading for part in world.gather(mine) for reading in part]
+    if bad := [reading for reading in everywhere if not reading.ok]:
+        lines = "\n  ".join(reading.text() for reading in bad)
+        raise Unhealthy(
+            "unhealthy",
+            f"{len(bad)} checks of the machines failed\n  {lines}",
+            "start the job again, on other nodes if it stays so",
+        )
     return everywhere
 
 
@@ -130,18 +124,18 @@ def _product_tflops(world: World) -> float:
     return 2 * width**3 / min(seconds) / 1e12
 
 
-def _all_reduce(world: World) -> tuple[float, str, float]:
+def _all_reduce(world: World) -> float:
     """Gigabytes a second of 16 MB; less than nothing where the sum is wrong."""
     numbers = torch.full((4_000_000,), float(world.rank + 1), device=world.device)
     began = time.perf_counter()
     dist.all_reduce(numbers)
     right = float(numbers[0]) == world.size * (world.size + 1) / 2
     speed = numbers.nbytes / (time.perf_counter() - began) / 1e9
-    return speed if right else -1.0, "GB/s", 0.0
+    return speed if right else -1.0
 
 
-def _disk(folder: Path, free_gigabytes: float) -> tuple[float, str, float]:
-    """Free gigabytes under the folder; minus one where what was written is not read back."""
+def _free_gigabytes(folder: Path) -> float:
+    """Under the folder; minus one where what was written is not read back."""
     content = os.urandom(1 << 20)
     try:
         with tempfile.TemporaryFile(dir=folder) as stream:
@@ -152,8 +146,8 @@ def _disk(folder: Path, free_gigabytes: float) -> tuple[float, str, float]:
             whole = stream.read() == content
         state = os.statvfs(folder)
     except OSError:
-        return -1.0, "GB", free_gigabytes
-    return (state.f_bavail * state.f_frsize / 1e9 if whole else -1.0), "GB", free_gigabytes
+        return -1.0
+    return state.f_bavail * state.f_frsize / 1e9 if whole else -1.0
 
 
 def _ecc_errors(index: int) -> int | None:
@@ -250,24 +244,21 @@ class Watchdog:
 
     def _sentence(self, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
         ranks = range(self._world.size)
-        silent = [rank for rank in ranks if now[rank]["at"] == before[rank]["at"]]
-        # This process told once, and then waited.
-        silent = [rank for rank in silent if rank != self._world.rank and not now[rank]["stalled"]]
+        # Who has stalled told so once, and then waits, as this process does.
+        silent = [
+            rank
+            for rank in ranks
+            if now[rank]["at"] == before[rank]["at"] and not now[rank]["stalled"]
+        ]
+        if silent:
+            numbers = " and ".join(map(str, silent))
+            return f"process {numbers}: no sign of life (at step {now[silent[0]]['beats']})"
         fewest = min(entry["beats"] for entry in now)
         behind = [rank for rank in ranks if now[rank]["beats"] == fewest]
         apart = [rank for rank in ranks if not now[rank]["waits"]]
-        if silent:
-            return f"{_processes(silent)} no sign of life (at step {now[silent[0]]['beats']})"
-        culprits = behind if len(behind) < self._world.size else apart
-        if not culprits or len(culprits) == self._world.size > 1:
-            culprits = [*ranks]
+        culprits = behind if len(behind) < len(ranks) else apart or behind
         where = "; ".join(f"process {rank} stands at {now[rank]['where']}" for rank in culprits)
         return f"{where} (at step {fewest})"
-
-
-def _processes(ranks: list[int]) -> str:
-    numbers = " and ".join(str(rank) for rank in ranks)
-    return f"process {numbers} gives" if len(ranks) == 1 else f"processes {numbers} give"
 
 
 def _where() -> tuple[str, bool]:
@@ -283,24 +274,14 @@ def _where() -> tuple[str, bool]:
     return f"{last.filename}:{last.lineno} in {last.name}: {last.line}", waits
 
 
-class Diverged(SystemExit):
-    """The training does not learn any more; ends a script that does not catch it."""
-
-    def __init__(self, found: str) -> None:
-        super().__init__(
-            f"error[diverged]: {found}\n  hint: try a lower learning rate, or `clip` of Updates, "
-            "and look at the rows of these steps"
-        )
-
-
 class Guard:
     """Takes a training whose loss is no number, or has exploded, back to a good checkpoint.
 
     `patience` steps in a row that were not taken (a loss or gradient that is not finite), or whose
-    loss is more than `factor` times the median of the last `window`, take everything back to the
-    newest checkpoint from before the first of them, except `onwards`: the position in the data,
-    so that the same rows do not do it again. Later checkpoints are set aside. After `returns` such
-    ways back, or where there is no checkpoint, it raises Diverged, in every process.
+    loss is more than `factor` times the usual one, take everything back to the newest checkpoint
+    from before the first of them, except the position in the data, so that the same rows do not do
+    it again. Later checkpoints are set aside. After `returns` such ways back, or where there is no
+    checkpoint, it raises Diverged, in every process.
     """
 
     def __init__(
@@ -309,14 +290,12 @@ class Guard:
         *,
         patience: int = 10,
         factor: float = 10.0,
-        window: int = 100,
         returns: int = 3,
-        onwards: str = "batches",
     ) -> None:
         self._checkpoints, self._patience, self._factor = checkpoints, patience, factor
-        self._losses: deque[float] = deque(maxlen=window)
+        self._losses: deque[float] = deque(maxlen=100)
         self._bad: list[tuple[int, Update]] = []
-        self._left, self._onwards = returns, onwards
+        self._left = returns
 
     def check(self, step: int, update: Update) -> bool:
         """Whether it went back; call it after each step, before `Checkpoints.after`."""
@@ -333,7 +312,11 @@ class Guard:
         of_ranks = f", not finite in process {', '.join(map(str, sources))}" if sources else ""
         found = f"the loss is {update.loss:g} since step {first}{of_ranks}"
         self._left -= 1
-        if self._left < 0 or not self._checkpoints.restore(first, without=[self._onwards]):
-            raise Diverged(f"{found}; there is no good checkpoint left to go back to")
+        if self._left < 0 or not self._checkpoints.restore(before=first):
+            raise Diverged(
+                "diverged",
+                f"{found}; there is no good checkpoint left to go back to",
+                "try a lower learning rate, or `clip` of Updates, and look at these steps' rows",
+            )
         self._bad.clear()
         return True

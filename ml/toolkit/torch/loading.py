@@ -1,7 +1,7 @@
 """Rows of sharded, memory-mapped arrays as batches: shuffled, prefetched, resumable in mid-epoch.
 
-`write_shards` writes each column as .npy files of equal numbers of rows; `Shards` maps them, from
-a copy on the node's own disk if asked. `Batches` gives each process its part of every step. Which
+`write_shards` writes each column of a chunk as a .npy file; `Shards` maps them, from a copy on the
+node's own disk if asked. `Batches` gives each process its part of every step. Which
 rows a step has depends on the seed, the epoch and the step alone: not on the number of processes,
 nor on how many threads load, so that a training may go on with others.
 """
@@ -31,52 +31,36 @@ Rows = dict[str, NDArray[Any]]
 Batch = dict[str, torch.Tensor]
 
 
-def write_shards(
-    folder: Path, chunks: Iterable[Mapping[str, NDArray[Any]]], rows_per_shard: int = 1 << 18
-) -> int:
-    """Write columns that come in chunks (alike in names, types and widths) and return their rows.
+def write_shards(folder: Path, chunks: Iterable[Mapping[str, NDArray[Any]]]) -> int:
+    """Write columns that come in chunks (alike in names, types and widths) and return their rows:
+    a shard is a chunk.
 
     The index is written last: a folder without it was never finished.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / INDEX).unlink(missing_ok=True)
-    pending: list[Rows] = []
-    sizes: list[int] = []
+    rows: list[int] = []
     names: list[str] = []
-
-    def write(rows: Rows) -> None:
-        for name, values in rows.items():
-            np.save(folder / f"{name}-{len(sizes):05}.npy", values)
-        sizes.append(len(next(iter(rows.values()))))
-
-    def joined() -> Rows:
-        return {name: np.concatenate([chunk[name] for chunk in pending]) for name in names}
-
-    waiting = 0
-    for chunk in chunks:
-        rows = {name: np.asarray(values) for name, values in chunk.items()}
-        names = names or sorted(rows)
-        lengths = {len(values) for values in rows.values()}
-        if sorted(rows) != names or len(lengths) != 1:
+    files: dict[str, int] = {}
+    for number, chunk in enumerate(chunks):
+        names = names or sorted(chunk)
+        lengths = {len(values) for values in chunk.values()}
+        if sorted(chunk) != names or len(lengths) != 1:
             raise ValueError(
                 f"a chunk has other columns than {names}, or columns of {lengths} rows"
             )
-        pending.append(rows)
-        waiting += lengths.pop()
-        while waiting >= rows_per_shard:
-            whole = joined()
-            write({name: values[:rows_per_shard] for name, values in whole.items()})
-            pending = [{name: values[rows_per_shard:] for name, values in whole.items()}]
-            waiting -= rows_per_shard
-    if waiting:
-        write(joined())
-    index = {"rows_per_shard": rows_per_shard, "rows": sum(sizes), "columns": names}
-    (folder / INDEX).write_text(json.dumps(index))
-    return sum(sizes)
+        for name, values in chunk.items():
+            path = folder / _file(name, number)
+            np.save(path, values)
+            files[path.name] = path.stat().st_size
+        rows += lengths
+    (folder / INDEX).write_text(json.dumps({"columns": names, "rows": rows, "files": files}))
+    return sum(rows)
 
 
 class Shards:
-    """Columns that `write_shards` wrote, read through the page cache.
+    """Columns that `write_shards` wrote, read through the page cache. OSError names a file that is
+    missing or cut short.
 
     cache: a folder on the node's own disk, into which a thread copies shard after shard while the
     first ones are read where they are; the processes of a node share it.
@@ -88,74 +72,79 @@ class Shards:
         except FileNotFoundError:
             raise FileNotFoundError(f"{folder} has no {INDEX}: it was never finished") from None
         self.columns: list[str] = index["columns"]
-        self._rows, self._each = int(index["rows"]), int(index["rows_per_shard"])
+        # Of each shard the first row, and behind the last one the number of all.
+        self._begins = np.cumsum([0, *index["rows"]])
         self._folder, self._cache = folder, cache
+        self._files: dict[str, int] = index["files"]
+        for name, size in self._files.items():
+            path = folder / name
+            there = path.stat().st_size if path.exists() else 0
+            if there != size:
+                raise OSError(
+                    f"{path} has {there:,} bytes, expected {size:,}: bring the data there again"
+                )
         self._maps: dict[tuple[str, int], NDArray[Any]] = {}
         self._copying = ThreadPoolExecutor(1, thread_name_prefix="shards")
         if cache is not None:
             cache.mkdir(parents=True, exist_ok=True)
-            for name in self._names():
-                self._copying.submit(self._copy, name)
+            for name in self._files:
+                self._copying.submit(self._copy, cache, name)
 
     def __len__(self) -> int:
-        return self._rows
+        return int(self._begins[-1])
 
     def take(self, rows: NDArray[np.int64]) -> Rows:
         """The rows of these numbers, of every column."""
-        shards, within = np.divmod(rows, self._each)
-        numbers = np.unique(shards)
+        shards = np.searchsorted(self._begins, rows, side="right") - 1
+        within, numbers = rows - self._begins[shards], np.unique(shards)
         taken: Rows = {}
         for column in self.columns:
-            if len(numbers) == 1:
-                taken[column] = self._map(column, int(numbers[0]))[within]
-                continue
             first = self._map(column, int(numbers[0]))
-            values = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
+            if len(numbers) == 1:
+                taken[column] = first[within]
+                continue
+            taken[column] = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
             for number in numbers:
                 here = shards == number
-                values[here] = self._map(column, int(number))[within[here]]
-            taken[column] = values
+                taken[column][here] = self._map(column, int(number))[within[here]]
         return taken
 
     def column(self, name: str) -> NDArray[Any]:
         """A whole column, as that of the classes."""
-        count = -(-self._rows // self._each)
-        return np.concatenate([self._map(name, number) for number in range(count)])
-
-    def wait(self) -> None:
-        """Wait until everything is in the cache; raises what went wrong."""
-        self._copying.submit(lambda: None).result()
-
-    def _names(self) -> Iterator[str]:
-        for number in range(-(-self._rows // self._each)):
-            for column in self.columns:
-                yield f"{column}-{number:05}.npy"
+        return np.concatenate([self._map(name, at) for at in range(len(self._begins) - 1)])
 
     def _map(self, column: str, number: int) -> NDArray[Any]:
         mapped = self._maps.get((column, number))
         if mapped is None:
-            name = f"{column}-{number:05}.npy"
-            cached = self._cache / name if self._cache is not None else None
-            there = cached is not None and cached.exists()
-            path = cached if cached is not None and there else self._folder / name
-            mapped = np.load(path, mmap_mode="r")
-            if there or cached is None:
+            name = _file(column, number)
+            cached = self._cached(name)
+            mapped = np.load(cached or self._folder / name, mmap_mode="r")
+            if cached or self._cache is None:
                 self._maps[column, number] = mapped
         return mapped
 
-    def _copy(self, name: str) -> None:
+    def _cached(self, name: str) -> Path | None:
+        """The file in the cache, once it is whole."""
+        if self._cache is None:
+            return None
+        path = self._cache / name
+        return path if path.exists() and path.stat().st_size == self._files[name] else None
+
+    def _copy(self, cache: Path, name: str) -> None:
         """Copy a file as a whole or not at all; another process of the node may do the same."""
-        assert self._cache is not None
-        source, target = self._folder / name, self._cache / name
-        if target.exists() and target.stat().st_size == source.stat().st_size:
+        if self._cached(name):
             return
-        part = self._cache / f"{name}.{os.getpid()}"
+        part = cache / f"{name}.{os.getpid()}"
         try:
-            shutil.copyfile(source, part)
-            part.replace(target)
+            shutil.copyfile(self._folder / name, part)
+            part.replace(cache / name)
         except OSError:  # a full disk: the shard is read where it is
             with suppress(OSError):
                 part.unlink(missing_ok=True)
+
+
+def _file(column: str, number: int) -> str:
+    return f"{column}-{number:05}.npy"
 
 
 class Batches:
@@ -196,7 +185,7 @@ class Batches:
         self.epoch = self.step = 0
         self.waited_s = self.taken_s = 0.0
         self.samples = 0
-        self._idle: list[tuple[torch.cuda.Event, ...]] = []
+        self._idle: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._source, self._world = source, world
         self._batch, self._micro_batches, self._seed = batch, micro_batches, seed
         self._block, self._blocks = block, blocks
@@ -218,7 +207,7 @@ class Batches:
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="loading")
         waiting: deque[Future[list[Batch]]] = deque()
         try:
-            number, gpu = self.step, self._world.device.type == "cuda"
+            number, idle = self.step, None
             while True:
                 for rows in islice(steps, self._ahead - len(waiting)):
                     waiting.append(pool.submit(self._load, rows, self.epoch, number))
@@ -231,11 +220,10 @@ class Batches:
                 self.step += 1
                 self.samples += sum(len(next(iter(of.values()))) for of in loaded)
                 self.waited_s += given - began
-                if gpu:
-                    self._idle[-1:] = [(*of, _event()) for of in self._idle[-1:]]
+                if idle is not None:
+                    self._idle.append((idle, _event()))
                 yield loaded
-                if gpu:
-                    self._idle.append((_event(),))
+                idle = _event() if self._world.device.type == "cuda" else None
                 self.taken_s += time.perf_counter() - began
         finally:
             pool.shutdown(cancel_futures=True)
@@ -258,10 +246,9 @@ class Batches:
         """
         taken = max(self.taken_s, 1e-9)
         rates = {"samples_per_second": self.samples / taken, "waiting_share": self.waited_s / taken}
-        pairs = [of for of in self._idle if len(of) == 2]
-        if pairs:
-            pairs[-1][1].synchronize()
-            idle_s = sum(done.elapsed_time(given) for done, given in pairs) / 1e3
+        if self._idle:
+            self._idle[-1][1].synchronize()
+            idle_s = sum(done.elapsed_time(given) for done, given in self._idle) / 1e3
             rates["gpu_waiting_share"] = idle_s / taken
         self._idle.clear()
         self.samples, self.waited_s, self.taken_s = 0, 0.0, 0.0
@@ -278,13 +265,8 @@ class Batches:
         generator = np.random.default_rng([self._seed, epoch])
         count = len(self._source)
         if self._classes is not None:
-            sizes = np.bincount(self._classes)
-            by_class = np.split(np.argsort(self._classes, kind="stable"), np.cumsum(sizes)[:-1])
-            drawn = generator.integers(len(sizes), size=count)
-            picks = (generator.random(count) * sizes[drawn]).astype(np.int64)
-            return np.array(
-                [by_class[of][at] for of, at in zip(drawn, picks, strict=True)], dtype=np.int64
-            )
+            chances = 1 / np.bincount(self._classes)[self._classes]
+            return generator.choice(count, count, p=chances / chances.sum())
         order = np.arange(count, dtype=np.int64)
         if self._block == 0:
             return order
@@ -311,6 +293,4 @@ class Batches:
 
 def _event() -> torch.cuda.Event:
     """The moment at which the GPU comes to this point of its work."""
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
+    return torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))

@@ -5,7 +5,6 @@ JSON instead of pickles: what is not a tensor is read without running anything.
 
 from __future__ import annotations
 
-import base64
 import random
 from collections.abc import Iterator, Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,14 +21,12 @@ Facts = Any  # what JSON can hold
 def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Facts:
     """`value` as JSON, each tensor moved into `tensors` under its path.
 
-    Dictionaries, lists, tuples, numbers, texts, None, tensors and numpy's arrays; TypeError with
-    the path of anything else, as of a function.
+    Dictionaries, lists, tuples, numbers, texts, None and tensors; TypeError with the path of
+    anything else, as of a function.
     """
     if isinstance(value, torch.Tensor):
         tensors[path] = value
         return {"$tensor": path}
-    if isinstance(value, np.ndarray):
-        return {"$array": pack(torch.from_numpy(value.copy()), path, tensors)}
     if isinstance(value, Mapping):
         items = {key: pack(of, f"{path}/{key}", tensors) for key, of in value.items()}
         if all(isinstance(key, str) and not key.startswith("$") for key in items):
@@ -38,8 +35,6 @@ def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Facts:
     if isinstance(value, list | tuple):
         listed = [pack(of, f"{path}/{at}", tensors) for at, of in enumerate(value)]
         return listed if isinstance(value, list) else {"$tuple": listed}
-    if isinstance(value, np.generic):
-        return pack(value.item(), path, tensors)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{path} is a {type(value).__name__}, which a checkpoint does not hold")
@@ -53,8 +48,6 @@ def unpack(facts: Facts, tensors: Mapping[str, torch.Tensor]) -> Any:
         return facts
     if facts.keys() == {"$tensor"}:
         return tensors[facts["$tensor"]]
-    if facts.keys() == {"$array"}:
-        return unpack(facts["$array"], tensors).numpy()
     if facts.keys() == {"$pairs"}:
         return {unpack(key, tensors): unpack(of, tensors) for key, of in facts["$pairs"]}
     if facts.keys() == {"$tuple"}:
@@ -78,29 +71,24 @@ def random_state() -> Facts:
     """The state of every generator of this process: Python's, numpy's, torch's, the GPU's."""
     version, numbers, gauss = random.getstate()
     kind, words, *rest = np.random.get_state(legacy=True)
-    state: dict[str, Any] = {
+    state = {
         "python": [version, list(numbers), gauss],
-        "numpy": [kind, [int(word) for word in words], *rest],
-        "torch": base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode(),
+        "numpy": [kind, np.asarray(words).tolist(), *rest],
+        "torch": torch.get_rng_state().tolist(),
     }
     if torch.cuda.is_available():
-        state["cuda"] = base64.b64encode(torch.cuda.get_rng_state().numpy().tobytes()).decode()
+        state["cuda"] = torch.cuda.get_rng_state().tolist()
     return state
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
     """Set every generator of this process; the GPU's where both had one."""
-
-    def decoded(text: str) -> torch.Tensor:
-        return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
-
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
-    kind, words, *rest = state["numpy"]
-    np.random.set_state((kind, np.array(words, dtype=np.uint32), *rest))
-    torch.set_rng_state(decoded(state["torch"]))
+    np.random.set_state(tuple(state["numpy"]))
+    torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
     if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(decoded(state["cuda"]))
+        torch.cuda.set_rng_state(torch.tensor(state["cuda"], dtype=torch.uint8))
 
 
 class Stager(AsyncStager):  # type: ignore[misc]
@@ -116,26 +104,12 @@ class Stager(AsyncStager):  # type: ignore[misc]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint snapshot")
         self._stream = torch.cuda.Stream() if torch.cuda.is_available() else None
 
-    def reserve(self, state: Mapping[str, torch.Tensor]) -> Future[None]:
-        """Make the buffers of a state in the thread, before the first snapshot asks for them."""
-        local = {name: _local(tensor) for name, tensor in state.items()}
-
-        def make() -> None:
-            for name, tensor in local.items():
-                self._buffer(name, tensor)
-
-        return self._thread.submit(make)
-
     def stage(self, state_dict: dict[str, torch.Tensor]) -> Future[dict[str, torch.Tensor]]:
         """The copy of the state, when it is whole."""
-        local = {name: _local(tensor) for name, tensor in state_dict.items()}
         for name in self.volatile & state_dict.keys():
-            self._copy(name, local[name])
-        begun = None
-        if self._stream is not None:
-            begun = torch.cuda.Event()
-            begun.record()
-        return self._thread.submit(self._rest, dict(state_dict), local, begun)
+            self._copy(name, state_dict[name])
+        begun = torch.cuda.current_stream().record_event() if self._stream is not None else None
+        return self._thread.submit(self._rest, dict(state_dict), begun)
 
     def close(self) -> None:
         """Forget the buffers and end the thread."""
@@ -143,42 +117,28 @@ class Stager(AsyncStager):  # type: ignore[misc]
         self._buffers.clear()
 
     def _rest(
-        self,
-        state: dict[str, torch.Tensor],
-        local: dict[str, torch.Tensor],
-        begun: torch.cuda.Event | None,
+        self, state: Mapping[str, torch.Tensor], begun: torch.cuda.Event | None
     ) -> dict[str, torch.Tensor]:
-        if self._stream is not None and begun is not None:
-            with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream):  # without a GPU, nothing
+            if self._stream is not None and begun is not None:
                 self._stream.wait_event(begun)
-                self._copy_all(local)
+            for name in state.keys() - self.volatile:
+                self._copy(name, state[name])
+        if self._stream is not None:
             self._stream.synchronize()
-        else:
-            self._copy_all(local)
-        return {name: self._staged(name, tensor) for name, tensor in state.items()}
-
-    def _copy_all(self, local: Mapping[str, torch.Tensor]) -> None:
-        for name in local.keys() - self.volatile:
-            self._copy(name, local[name])
+        return {
+            name: DTensor(self._buffers[name], of._spec, requires_grad=False)
+            if isinstance(of, DTensor)
+            else self._buffers[name]
+            for name, of in state.items()
+        }
 
     def _copy(self, name: str, tensor: torch.Tensor) -> None:
-        self._buffer(name, tensor).copy_(tensor, non_blocking=name not in self.volatile)
-
-    def _buffer(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy the part of a tensor that is in this process, without its history."""
+        tensor = tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
         buffer = self._buffers.get(name)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
             pinned = tensor.device.type == "cuda"
-            # `zeros` would leave its pages for the first copy to touch.
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned).fill_(0)
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
             self._buffers[name] = buffer
-        return buffer
-
-    def _staged(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, DTensor):
-            return DTensor(self._buffers[name], tensor._spec, requires_grad=False)
-        return self._buffers[name]
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a tensor that is in this process, without its history."""
-    return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
+        buffer.copy_(tensor, non_blocking=name not in self.volatile)

@@ -275,9 +275,9 @@ def test_a_snapshot_is_of_its_moment(tmp_path: Path) -> None:
 class Slow(snapshot.Stager):
     """Copies late, as a large model's copy does."""
 
-    def _copy_all(self, state: Any) -> None:
+    def _rest(self, *arguments: Any) -> Any:
         threading.Event().wait(0.1)
-        super()._copy_all(state)
+        return super()._rest(*arguments)
 
 
 def test_what_cannot_be_kept_is_named(tmp_path: Path) -> None:
@@ -294,18 +294,17 @@ def test_what_cannot_be_kept_is_named(tmp_path: Path) -> None:
 
 
 def test_any_state_survives_as_json() -> None:
-    """Keys that are no texts, tuples, infinities, arrays: as they were."""
+    """Keys that are no texts, tuples, infinities: as they were."""
     value = {
         "a": (1, 2.5, None),
         3: [float("inf"), True],
         "$x": {"y": torch.arange(3)},
-        "z": torch.eye(2).numpy(),
     }
     tensors: dict[str, torch.Tensor] = {}
     facts = json.loads(json.dumps(snapshot.pack(value, "v", tensors)))
     back = snapshot.unpack(facts, tensors)
     assert back["a"] == value["a"] and back[3] == value[3]
-    assert torch.equal(back["$x"]["y"], torch.arange(3)) and (back["z"] == value["z"]).all()
+    assert torch.equal(back["$x"]["y"], torch.arange(3))
     assert sorted(snapshot.names(facts)) == sorted(tensors)
 
 

@@ -22,18 +22,18 @@ COUNT = 1003
 
 
 def world(rank: int = 0, size: int = 1) -> World:
-    return World(rank, size, rank, size, torch.device("cpu"))
+    return World(rank, size, torch.device("cpu"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Numbered rows in five shards, which came in uneven chunks; a class in 50 is rare."""
+    """Numbered rows in five uneven shards; a row in 50 is of a rare class."""
     numbers = np.arange(COUNT)
     chunks = [
         {"row": part, "label": (part % 50 == 0).astype(np.int64), "x": np.stack([part, -part], 1)}
-        for part in np.split(numbers, [1, 300, 310, 900])
+        for part in np.split(numbers, [1, 211, 300, 900])
     ]
-    assert write_shards(tmp_path / "data", chunks, rows_per_shard=211) == COUNT
+    assert write_shards(tmp_path / "data", chunks) == COUNT
     return tmp_path / "data"
 
 
@@ -170,7 +170,7 @@ def test_the_cache_is_read_and_a_half_copied_file_is_not(folder: Path, tmp_path:
     cache.mkdir()
     (cache / "row-00001.npy").write_bytes(b"half")  # as a killed copy by another program leaves
     source = Shards(folder, cache)
-    source.wait()
+    source._copying.shutdown()
     for path in folder.glob("*.npy"):
         assert (cache / path.name).read_bytes() == path.read_bytes()
         path.unlink()
@@ -187,9 +187,17 @@ def test_a_full_disk_leaves_the_shards_where_they_are(
 
     monkeypatch.setattr("shutil.copyfile", full)
     source = Shards(folder, tmp_path / "cache")
-    source.wait()
+    source._copying.shutdown()
     assert source.column("row").tolist() == [*range(COUNT)]
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"short")])
+def test_a_shard_that_is_missing_or_cut_short_is_named(folder: Path, harm: Any) -> None:
+    """Before the first step, not in the middle of an epoch."""
+    harm(folder / "label-00003.npy")
+    with pytest.raises(OSError, match=r"label-00003.npy has \d bytes, expected 4,928"):
+        Shards(folder)
 
 
 def test_what_is_no_data_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ class Settings:
 def write_data(folder: Path, rows: int = 500) -> Path:
     """Rows whose class is the largest of their first three numbers."""
     features = np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
-    write_shards(folder, [{"features": features, "label": features[:, :3].argmax(1)}], 128)
+    parts = np.split(features, range(128, rows, 128))
+    write_shards(folder, ({"features": of, "label": of[:, :3].argmax(1)} for of in parts))
     return folder
 
 
