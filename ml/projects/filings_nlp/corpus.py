@@ -1,15 +1,8 @@
-"""The filings of a data asset: read, checked against the schema, and split by company and time.
-
-    python -m ml.projects.filings_nlp.corpus --data ml/projects/filings_nlp/data/filings
-
-prints how many filings of each event each part has.
-"""
+"""The filings of a data asset: read, checked against the schema, and split by company and time."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -159,19 +152,3 @@ def _part(rows: Sequence[Mapping[str, str]]) -> Part:
         [{name: row[name] for name in SECTIONS} for row in rows],
         column("event"),
     )
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the counts."""
-    parser = argparse.ArgumentParser(description="Check a corpus, and count its filings.")
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
-    options = parser.parse_args(arguments)
-    corpus = read(options.data)
-    for name, part in corpus.parts.items():
-        counts = Counter(part.labels)
-        print(f"{name}: {len(part)} filings of {len({*part.companies})} companies,", end=" ")
-        print(", ".join(f"{counts[label]} {label}" for label in corpus.classes))
-
-
-if __name__ == "__main__":
-    main()

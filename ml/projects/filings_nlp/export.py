@@ -1,22 +1,21 @@
-"""The model's folder: weights (safetensors) and the graph that serves (ONNX), both compared.
+"""The model's folder: its weights (safetensors), and the graph that serves (ONNX).
 
 Serving needs no PyTorch. What the graph answers is compared with the model when it is written, and
-the model's folder says by how much they differ and what the sha256 of both files is.
+the model's folder says by how much they differ.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ml.projects.filings_nlp.model import HierarchicalAttention
@@ -48,8 +47,8 @@ def write(
     classes: Sequence[str],
     examples: Sequence[Batch],
 ) -> dict[str, Any]:
-    """Write the files of a model, and what is known of the export: the largest difference on the
-    examples, and both digests. Ends the program where they differ by more than TOLERANCE.
+    """Write the files of a model; the largest difference of the graph from it on the examples. Ends
+    the program where that is more than TOLERANCE.
     """
     folder.mkdir(parents=True, exist_ok=True)
     graph = _Graph(model.cpu()).eval()
@@ -79,8 +78,7 @@ def write(
             f"  expected: at most {TOLERANCE}\n"
             "  hint: compare the operators of model.py one by one"
         )
-    digests = {name: sha256((folder / name).read_bytes()).hexdigest() for name in (WEIGHTS, GRAPH)}
-    return {"tolerance": TOLERANCE, "largest_difference": largest, "sha256": digests}
+    return {"tolerance": TOLERANCE, "largest_difference": largest}
 
 
 def difference(graph: nn.Module, served: Graph, examples: Sequence[Batch]) -> float:
@@ -94,13 +92,3 @@ def difference(graph: nn.Module, served: Graph, examples: Sequence[Batch]) -> fl
             apart: NDArray[np.float64] = np.abs(answered[name] - of.numpy())
             largest = float(np.maximum(largest, apart.max(initial=0.0)))
     return largest
-
-
-def load(folder: Path, settings: Mapping[str, Any]) -> HierarchicalAttention:
-    """The model whose files are in a folder, as PyTorch has it."""
-    classes = json.loads((folder / CLASSES).read_text(encoding="utf-8"))
-    words = len(Vocabulary.load(folder))
-    model = HierarchicalAttention(words, len(classes), int(settings["width"]))
-    model.load_state_dict(load_file(folder / WEIGHTS))
-    model.eval()
-    return model

@@ -35,11 +35,11 @@ from ml.projects.filings_nlp.language import (
     HYPOTHESES,
     LEGAL,
     RISKS,
-    SECTIONS,
     SECTORS,
     SLOTS,
     USUAL,
 )
+from ml.projects.filings_nlp.tokens import SECTIONS
 
 Floats = NDArray[np.float64]
 COMPANIES = 1600

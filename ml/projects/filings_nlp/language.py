@@ -1,8 +1,8 @@
 """The sentences of the generated filings: what states a fact, and what only looks like it.
 
 A fact is stated in one section, for the worse or for the better. Some pairs have the same words
-in another order, others differ by a word. In braces stands what is
-drawn: `SLOTS` for everybody, `SECTORS` by the company's sector, a number for `{n}`.
+in another order, others differ by a word. In braces stands what is drawn: `SLOTS` for everybody,
+`SECTORS` by the company's sector, a number for `{n}`.
 """
 # ruff: noqa: E501 (a pair of sentences stands on one line)
 
@@ -10,13 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-BUSINESS, RISKS, LEGAL, MDNA, NOTES = SECTIONS = (
-    "business",
-    "risk_factors",
-    "legal_proceedings",
-    "mdna",
-    "notes",
-)
+from ml.projects.filings_nlp.tokens import SECTIONS
+
+BUSINESS, RISKS, LEGAL, MDNA, NOTES = SECTIONS
 
 
 class Fact:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ml.measures.measurement import metric_values
@@ -32,6 +33,7 @@ from ml.projects.filings_nlp.served import BATCH, Classifier
 from ml.projects.filings_nlp.tokens import UNKNOWN, Encoded, Vocabulary, stack
 from ml.toolkit.torch.checkpoints import Checkpoints
 from ml.toolkit.torch.distributed import Metrics, World, distributed
+from ml.toolkit.torch.health import Guard
 from ml.toolkit.torch.loading import Batches, Rows, Shards, write_shards
 from ml.toolkit.torch.updates import Updates
 from ml.toolkit.training.model_folder import seal
@@ -142,12 +144,12 @@ def fit(
         state = {"model": model, "best": best, "optimiser": optimiser, "schedule": schedule}
         state |= {"updates": updates, "batches": batches, "progress": progress}
         checkpoints = stack_.enter_context(Checkpoints(folder, world, state, every_s=60))
-        step = checkpoints.restore()
+        step, guard = checkpoints.restore(), Guard(checkpoints)
         earlier = progress.seconds
         while progress.epochs < settings["epochs"] and progress.waited < settings["patience"]:
             model.train()
             # A checkpoint may be of the end of an epoch that was not validated yet.
-            if (batches.epoch, batches.step) != (progress.epochs, len(batches)):
+            if batches.step < len(batches) or batches.epoch < progress.epochs:
                 for micro_batches in batches:
                     for batch in micro_batches:
                         with updates.micro_batch(last=batch is micro_batches[-1]):
@@ -157,12 +159,14 @@ def fit(
                             updates.backward(loss, len(here["label"]))
                     update = updates.step()
                     step += 1
-                    metrics.add("train_loss", update.loss * update.items, update.items)
+                    guard.check(step, update)
+                    if update.taken:
+                        metrics.add("train_loss", update.loss * update.items, update.items)
                     if batches.step < len(batches):
                         checkpoints.after(step)
             validate(world, updates, bare, watched, corpus, metrics)
             measured = metrics.reduce()
-            progress.epochs += 1
+            progress.epochs = batches.epoch + 1
             progress.waited += 1
             if progress.best is None or measured["validation_log_loss"] < progress.best:
                 progress.best, progress.waited = measured["validation_log_loss"], 0
@@ -189,18 +193,25 @@ def validate(
     metrics: Metrics,
 ) -> None:
     """Count this process's share of validation."""
+    mine = slice(world.rank, None, world.size)
+    labels = torch.from_numpy(corpus.numbers(VALIDATION)[mine])
+    with updates.autocast():
+        answered = logits(model, documents[mine])
+    loss = cross_entropy(answered, labels, reduction="sum")
+    metrics.add("validation_log_loss", float(loss), len(labels))
+    metrics.add("validation_accuracy", float((answered.argmax(1) == labels).sum()), len(labels))
+
+
+def logits(model: HierarchicalAttention, documents: Sequence[Encoded]) -> Tensor:
+    """The model's answers outside of training, on the CPU: (documents, classes)."""
     model.eval()
-    labels = torch.from_numpy(corpus.numbers(VALIDATION))
-    mine = range(world.rank, len(documents), world.size)
-    for at in range(0, len(mine), BATCH):
-        numbers = list(mine[at : at + BATCH])
-        batch = map(torch.from_numpy, stack([documents[number] for number in numbers]))
-        with torch.no_grad(), updates.autocast():
-            logits = model(*(of.to(world.device) for of in batch)).logits.float().cpu()
-        loss = cross_entropy(logits, labels[numbers], reduction="sum")
-        hits = (logits.argmax(1) == labels[numbers]).sum()
-        metrics.add("validation_log_loss", float(loss), len(numbers))
-        metrics.add("validation_accuracy", float(hits), len(numbers))
+    answered = [model.prior.new_empty(0, len(model.prior)).cpu()]
+    for at in range(0, len(documents), BATCH):
+        batch = map(torch.from_numpy, stack(documents[at : at + BATCH]))
+        with torch.no_grad():
+            answer = model(*(of.to(model.prior.device) for of in batch))
+        answered.append(answer.logits.float().cpu())
+    return torch.cat(answered)
 
 
 def stacked(

@@ -11,9 +11,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+from torch.nn.functional import one_hot
+
 from ml.measures.evaluation import read_evaluation
 from ml.measures.metrics import Answers
-from ml.projects.filings_nlp import charts, evaluate, imbalance, metrics, train
+from ml.projects.filings_nlp import evaluate, imbalance, metrics, train
 from ml.projects.filings_nlp.corpus import SCHEMA, TEST, VALIDATION, read
 from ml.projects.filings_nlp.endpoint import score
 from ml.projects.filings_nlp.sections import shapley
@@ -22,7 +25,6 @@ from ml.projects.filings_nlp.tokens import MOST_CHARACTERS, SECTIONS
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import CommandPlan, SweepPlan
 from ml.specs.sdk.load import load
-from ml.toolkit.figures import RunFiles
 from tests.named import spans, wrong
 from tests.projects.filings_nlp.small import ARGUMENTS, write_filings
 
@@ -124,7 +126,7 @@ def test_the_sections_add_up(data: Path, served: Path) -> None:
 def test_an_evaluation_has_what_the_gates_ask_for(
     data: Path, model: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other companies, later years, slices, sections, requests; and charts of it."""
+    """Other companies, later years, slices, sections, requests."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home / 'mlflow.db'}")
     arguments = ["--data", data, "--model", model, "--evaluation", tmp_path / "evaluation"]
     evaluate.main([*map(str, arguments)])
@@ -136,11 +138,6 @@ def test_an_evaluation_has_what_the_gates_ask_for(
     assert {"log_loss", "f1", "caught"} <= {*evaluation.metrics[TEST]}
     assert evaluation.baseline[TEST]["accuracy"].value > 0.5
     assert len(evaluation.stability["log_loss"].values) == 2
-    outputs = {"evaluation": tmp_path / "evaluation"}
-    run = RunFiles("run", {}, {}, tmp_path / "evaluation" / "predictions.csv", outputs)
-    drawn: list[Any] = [chart(run) for chart in charts.CHARTS.values()]
-    assert all(chart.to_dict()["$schema"] for chart in drawn)
-    assert all(chart(RunFiles("", {}, {}, None, {})) is None for chart in charts.CHARTS.values())
 
 
 def test_a_model_that_was_changed_is_not_measured(
@@ -162,10 +159,15 @@ def test_what_is_caught_and_what_is_alarmed_for_nothing() -> None:
     assert metrics.false_alarms(answers, {}).sum(axis=0).tolist() == [1, 2]
 
 
-def test_average_precision() -> None:
-    """Two right ones, first and third."""
-    right = np.array([True, False, True])
-    assert imbalance.average_precision(right, np.array([0.9, 0.8, 0.7])) == pytest.approx(5 / 6)
+def test_the_effect_of_drawing_is_that_on_the_rarest(data: Path) -> None:
+    """Right answers have all; where the rarest events get the usual answer, they have none."""
+    corpus = read(data)
+    right = 50 * one_hot(torch.from_numpy(corpus.numbers(TEST)), len(corpus.classes)).double()
+    assert imbalance.effect(corpus, right) == pytest.approx([0, 1, 1, 1])
+    usual = torch.zeros_like(right)
+    usual[:, corpus.classes.index("none")] = 5
+    log_loss, f1, precision, recall = imbalance.effect(corpus, usual)
+    assert log_loss > 0.5 and f1 < 0.2 and precision < 0.3 and recall == 0
 
 
 @pytest.mark.parametrize("name", ["train", "train-two", "train-gpu", "evaluate"])
