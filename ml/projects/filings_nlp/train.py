@@ -85,6 +85,7 @@ class Fitted:
     vocabulary: Vocabulary
     loss: float
     seconds: float
+    steps: int
 
 
 def fit(
@@ -181,7 +182,7 @@ def fit(
         if not world.first:
             return None
         assert progress.best is not None
-        return Fitted(best.eval(), vocabulary, progress.best, progress.seconds)
+        return Fitted(best.eval(), vocabulary, progress.best, progress.seconds, step)
 
 
 def validate(
@@ -280,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         values = metric_values("multiclass", rows(part, scores), corpus.classes, METRICS)
         measured = {f"{VALIDATION}_{name}": value for name, value in values.items()}
         took = latency(classifier.read, part.documents[:40]).as_metrics()
-        report({**measured, **took, "training_seconds": fitted.seconds}, 1 << 30)
+        report({**measured, **took, "training_seconds": fitted.seconds}, fitted.steps + 1)
     print(f"onnx: at most {exported['largest_difference']:.1g} from the model")
     print(f"model {folder} {digest}")
 
