@@ -36,6 +36,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,17 +82,14 @@ def read_cell(kind: Kind, cell: str) -> Value:
 
 def read_json(kind: Kind, value: object) -> Value:
     """The value that a request states, as `read_cell` gives it; raises ValueError likewise."""
-    if type(value) is float and kind == "float":  # most values: no time is lost on them
-        if -_FINITE <= value <= _FINITE:
-            return value + 0.0
-    elif value is None:
+    if value is None:
         return None
-    elif kind == "text":
+    if kind == "text":
         if isinstance(value, str):
             return read_cell(kind, value)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if kind == "float" and abs(value) <= _FINITE:
-            return float(value)
+            return float(value) + 0.0
         if kind == "integer" and -_LARGEST < value < _LARGEST and value == int(value):
             return int(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and kind != "text"
@@ -100,6 +98,7 @@ def read_json(kind: Kind, value: object) -> Value:
 
 
 _FINITE = float(np.finfo(np.float64).max)
+_NUMBERS = frozenset({int, float})
 
 
 class Columns:
@@ -122,6 +121,9 @@ class Columns:
         self.categorical = places(self._inputs) if not self._is_one_hot else []
         self._coded = [(spec.name, spec.codes) for spec in self._inputs]
         self._is_plain = all(spec.is_plain for spec in self._inputs)
+        # Where all are numbers, all at once.
+        all_numbers = len(self._coded) > 1 and all(codes is None for _, codes in self._coded)
+        self._numbers = itemgetter(*(name for name, _ in self._coded)) if all_numbers else None
         self._order = list(self.columns)
         self._kinds = list(self.columns.values())
 
@@ -219,7 +221,15 @@ class Columns:
         if order is not None:
             row = [row[at] for at in order]
         try:
-            return list(map(read_json, self._kinds, row))
+            # Most values are numbers of their column's type: no call is lost on them.
+            return [
+                value
+                if type(value) is int and kind == "integer" and -_LARGEST < value < _LARGEST
+                else value + 0.0
+                if type(value) is float and kind == "float" and -_FINITE <= value <= _FINITE
+                else read_json(kind, value)
+                for kind, value in zip(self._kinds, row, strict=True)
+            ]
         except ValueError:
             for name, kind, value in zip(self._order, self._kinds, row, strict=True):
                 try:
@@ -232,6 +242,8 @@ class Columns:
     def _codes(self, row: Row) -> list[Any]:
         """The numbers, and the places of the texts; NaN for what is missing or unknown."""
         try:
+            if self._numbers is not None and {*map(type, of := self._numbers(row))} <= _NUMBERS:
+                return list(of)
             return [
                 codes.get(row[name], math.nan)
                 if codes is not None

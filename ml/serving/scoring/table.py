@@ -101,7 +101,7 @@ class Table:
         if not self._columns.classes:
             return reply(self._served, {"predictions": predictions})
         classes = self._columns.classes
-        labels = [classes[int(np.argmax(of))] for of in predictions]
+        labels = [classes[of.index(max(of))] for of in predictions]
         answer = {"predictions": labels, "classes": classes, "probabilities": predictions}
         return reply(self._served, answer)
 
