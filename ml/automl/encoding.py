@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ml.automl.tables import MOST_CATEGORIES, Choices, Column, Table
 from ml.automl.validation import Rows
-from ml.serving.scoring.columns import PARTS, Input, days, places, read_date, words
+from ml.serving.scoring.columns import PARTS, Columns, Input, days, read_date, words
 
 # Words of a text that have a column, at most, and rows for each of them.
 MOST_WORDS, ROWS_OF_WORD = 200, 10
@@ -44,7 +44,8 @@ def fit(
             entry |= _words(table, column, rows)
         elif column.feature == "mean":
             entry |= _means(table, column, labels, rows, classes)
-        if column.used and _is_any(entry):
+        # Of few rows a text may have no word that is not rare.
+        if column.used and all(entry.get(of, True) for of in ("words", "parts")):
             inputs.append(entry)
     return {
         "columns": [{"name": column.name, "type": column.kind} for column in table.columns],
@@ -54,19 +55,14 @@ def fit(
     }
 
 
-def _is_any(entry: Mapping[str, Any]) -> bool:
-    """Whether the rows gave it a column: of few rows a text may have no word that is not rare."""
-    return all(entry.get(of, True) for of in ("words", "parts"))
-
-
 def _fill(values: NDArray[Any], settings: Mapping[str, Any]) -> float:
     """The number in place of a missing one (`transformer_params`: imputer)."""
     from sklearn.impute import SimpleImputer
 
-    constant = {"fill_value": float(settings.get("fill_value") or 0.0)}
-    strategy = str(settings.get("strategy", "mean"))
     imputer = SimpleImputer(
-        strategy=strategy, keep_empty_features=True, **(constant if strategy == "constant" else {})
+        strategy=settings.get("strategy", "mean"),
+        fill_value=float(settings.get("fill_value") or 0.0),
+        keep_empty_features=True,
     )
     return float(imputer.fit(values.reshape(-1, 1).astype(np.float64)).statistics_[0])
 
@@ -141,13 +137,15 @@ def matrix(
 ) -> NDArray[np.float32]:
     """These rows as numbers, as `Columns.matrix` gives them, in single precision.
 
-    `fitted` are all labels where the document was fitted to these rows.
+    `fitted` are all labels where the document was fitted to these rows: means are of others then.
     """
     inputs = [Input(entry) for entry in document["inputs"]]
     starts = np.cumsum([0, *(len(of.names) for of in inputs)])
     # First, since scikit-learn needs room for it.
     crossed = {
-        at: _crossed(table, of.name, rows, fitted, document).astype(np.float32)
+        at: _encoder(fitted.dtype.kind == "f", len(document["classes"]))
+        .fit_transform(_codes(table, of.name, rows).reshape(-1, 1), fitted[rows])
+        .astype(np.float32)
         for at, of in enumerate(inputs)
         if fitted is not None and "means" in document["inputs"][at]
     }
@@ -167,15 +165,6 @@ def matrix(
     return numbers
 
 
-def _crossed(
-    table: Table, name: str, rows: Rows, labels: NDArray[Any], document: Mapping[str, Any]
-) -> NDArray[np.float64]:
-    """For each of these rows the means of others."""
-    encoder = _encoder(labels.dtype.kind == "f", len(document["classes"]))
-    codes = _codes(table, name, rows).reshape(-1, 1)
-    return np.asarray(encoder.fit_transform(codes, labels[rows]))
-
-
 def _of_texts(of: Input, texts: Any, codes: NDArray[Any]) -> NDArray[np.float32]:
     """What serves computes of each text there, and last of a missing one, whose code is -1."""
     numbers = np.empty((len(texts) + 1, len(of.names)), dtype=np.float32)
@@ -185,11 +174,6 @@ def _of_texts(of: Input, texts: Any, codes: NDArray[Any]) -> NDArray[np.float32]
     return numbers
 
 
-def categorical(document: Mapping[str, Any]) -> list[int]:
-    """The numbers of the columns that are codes."""
-    return places([Input(entry) for entry in document["inputs"]])
-
-
-def names(document: Mapping[str, Any]) -> list[str]:
-    """The names of the columns."""
-    return [name for entry in document["inputs"] for name in Input(entry).names]
+def columns(document: Mapping[str, Any]) -> Columns:
+    """Those that serve rows of a table."""
+    return Columns(document, lambda row: row)

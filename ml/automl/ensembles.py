@@ -3,10 +3,7 @@
 The members of a vote are chosen as Caruana et al. 2004 ("Ensemble selection from libraries of
 models") do it: again and again the trial that improves the mean most, which may be one that is in
 it already. A stack is a model of the members' answers (Wolpert 1992, "Stacked generalization"). So
-is a calibration of one trial's, in the numbers of `ml.serving.scoring.members`, which makes
-probabilities of two classes as often right as they say: sigmoid (Platt 1999), or isotonic
-regression (Zadrozny and Elkan 2002). scikit-learn's `CalibratedClassifierCV` fits the same, as an
-object.
+is a calibration of one trial's (`ml.automl.calibration`).
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from numpy.typing import NDArray
 
 from ml.serving.scoring.columns import FILE as COLUMNS
 from ml.serving.scoring.members import FILE as MEMBERS
-from ml.serving.scoring.members import calibrated
 
 VOTING, STACK = "voting_ensemble", "stack_ensemble"
 NAMES = frozenset({VOTING, STACK})
@@ -76,16 +72,13 @@ def crossed(
     values = []
     for at, (rows, of) in enumerate(zip(answers.rows, answers.values, strict=True)):
         if is_one_set:
-            part = np.random.default_rng(seed).permutation(len(rows)) % PARTS
-            out = [
-                (part == number, fit(of[part != number], answers.labels[rows[part != number]]))
-                for number in range(min(PARTS, len(rows)))
+            part = np.random.default_rng(seed).permutation(len(rows)) % min(PARTS, len(rows))
+            of_parts = [
+                fit(of[part != number], answers.labels[rows[part != number]])(of[part == number])
+                for number in range(part.max() + 1)
             ]
-            parts = [(mask, predict(of[mask])) for mask, predict in out]
-            together = np.empty((len(rows), *parts[0][1].shape[1:]))
-            for mask, answer in parts:
-                together[mask] = answer
-            values.append(together)
+            back = np.argsort(np.argsort(part, kind="stable"))
+            values.append(np.concatenate(of_parts)[back])
         else:
             others = [number for number in range(len(answers.rows)) if number != at]
             labels = answers.labels[np.concatenate([answers.rows[number] for number in others])]
@@ -143,75 +136,3 @@ def gather(folders: Mapping[Path, float], into: Path) -> list[dict[str, Any]]:
             shutil.copyfile(folder / member["file"], into / name)
             entries.append({**member, "file": name, "weight": weight * float(member["weight"])})
     return entries
-
-
-Values = NDArray[np.float64]
-Calibration = Mapping[str, Any]
-Fit = Callable[[Values, NDArray[Any]], Calibration]
-# "It is not advisable to use isotonic calibration when the number of calibration samples is too low
-# (≪ 1000) since it then tends to overfit" (scikit-learn's user guide, 1.16.3).
-ISOTONIC_ROWS = 1_000
-# Rows of the rarer class for each fold, and the share of the log loss that is to be gained.
-FEWEST, GAIN = 15, 0.002
-
-
-def sigmoid(answers: Values, labels: NDArray[Any]) -> Calibration:
-    """Platt's, of the log odds."""
-    from sklearn.linear_model import LogisticRegression
-
-    inside = np.clip(answers, 1e-7, 1 - 1e-7)
-    odds = np.log(inside / (1 - inside)).reshape(-1, 1)
-    model = LogisticRegression(C=1e4, max_iter=500).fit(odds, labels)
-    slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
-    if slope <= 0:  # one that turns the order round has learnt noise
-        slope, intercept = 1.0, 0.0
-    return {"kind": "sigmoid", "slope": slope, "intercept": intercept}
-
-
-def isotonic(answers: Values, labels: NDArray[Any]) -> Calibration:
-    """The best curve that never falls, by its corners."""
-    from sklearn.isotonic import IsotonicRegression
-
-    model = IsotonicRegression(y_min=1e-4, y_max=1 - 1e-4, out_of_bounds="clip")
-    model.fit(answers, labels)
-    scores, shares = model.X_thresholds_.tolist(), model.y_thresholds_.tolist()
-    return {"kind": "isotonic", "scores": scores, "shares": shares}
-
-
-def calibrate(
-    answers: Answers, value: Callable[[Answers], float], seed: int
-) -> tuple[Calibration | None, Answers, str]:
-    """The calibration that these answers ask for, the answers as others correct them, a sentence.
-
-    One counts where it lowers the log loss of answers that it was not fitted to and does not lower
-    `value`, the metric of the search.
-    """
-    from sklearn.metrics import log_loss
-
-    scores, labels = answers.all
-    counts = np.bincount(labels.astype(np.int64), minlength=2)
-    if counts.min() < FEWEST * len(answers.rows):
-        return None, answers, ""
-
-    def loss(of: Answers) -> float:
-        return float(log_loss(labels, np.clip(of.all[0], 1e-7, 1 - 1e-7)))
-
-    before, worth = loss(answers), value(answers)
-    best: tuple[float, Any, Answers] = (before * (1 - GAIN), None, answers)
-    for fit in (sigmoid, isotonic) if len(scores) >= ISOTONIC_ROWS else (sigmoid,):
-        of_others = crossed(answers, _predict_by(fit), seed)
-        if loss(of_others) < best[0] and value(of_others) >= worth - 1e-9:
-            best = loss(of_others), fit, of_others
-    after, fit_of_best, corrected = best
-    if fit_of_best is None:
-        return None, answers, ""
-    sentence = f"{fit_of_best.__name__}: log loss {before:.4g} before, {after:.4g} after"
-    return fit_of_best(scores, labels), corrected, sentence
-
-
-def _predict_by(fit: Fit) -> Callable[[Values, NDArray[Any]], Predict]:
-    def predict(answers: Values, labels: NDArray[Any]) -> Predict:
-        calibration = fit(answers, labels)
-        return lambda of: calibrated(calibration, of)
-
-    return predict

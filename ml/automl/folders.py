@@ -10,46 +10,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl.problem import Problem
 from ml.automl.tables import stop
-from ml.serving.scoring.columns import FILE as COLUMNS
+from ml.measures.tasks import Task
 from ml.serving.scoring.members import FILE as MEMBERS
 
 # MLflow's flavor of a member's file, and the class of the library that it makes of it.
 _FLAVORS = {
-    ".txt": ("lightgbm", "lightgbm.basic.Booster"),
-    ".json": ("xgboost", "xgboost.core.Booster"),
-    ".onnx": ("onnx", ""),
+    ".txt": ("lightgbm", {"model_class": "lightgbm.basic.Booster"}),
+    ".json": ("xgboost", {"model_class": "xgboost.core.Booster"}),
+    ".onnx": ("onnx", {}),
 }
 # The loader of any folder with members: it takes the columns of a request, as Azure's models do.
 _LOADER = "ml.serving.scoring.flavor"
 # Of the difference between what was fitted and what is saved, as ONNX Runtime computes in single
-# precision and scikit-learn partly in double. `Family.in_steps` says whose rows may lie further
-# apart.
+# precision and scikit-learn partly in double.
 ROUNDING = 1e-4
 
 
 def write(
-    problem: Problem, folder: Path, members: Sequence[dict[str, Any]], meta: str = ""
+    folder: Path, task: Task, positive: str, members: Sequence[dict[str, Any]], meta: str = ""
 ) -> None:
     """`members.json`, and `MLmodel` with a python_function whose loader is code of this repository
     and reads safe formats; of a single member the flavor of its library too, which takes the
     numbers of columns.json. JSON is YAML too, and of a format that gates know.
     """
-    document = {"task": problem.task, "positive": problem.positive, "members": members}
+    document = {"task": task, "positive": positive, "members": members}
     write_json(folder / MEMBERS, document | ({"meta": meta} if meta else {}))
     flavors: dict[str, Any] = {"python_function": {"loader_module": _LOADER}}
     if len(members) == 1 and not meta:
         file = str(members[0]["file"])
-        flavor, class_name = _FLAVORS[Path(file).suffix]
-        flavors[flavor] = {"data": file, **({"model_class": class_name} if class_name else {})}
+        flavor, more = _FLAVORS[Path(file).suffix]
+        flavors[flavor] = {"data": file, **more}
     write_json(folder / "MLmodel", {"flavors": flavors})
-
-
-def encoding(folder: Path) -> dict[str, Any]:
-    """The document of columns.json."""
-    document: dict[str, Any] = json.loads((folder / COLUMNS).read_text(encoding="utf-8"))
-    return document
 
 
 def write_json(file: Path, document: object) -> None:
@@ -58,19 +50,24 @@ def write_json(file: Path, document: object) -> None:
     file.write_text(text + "\n", encoding="utf-8")
 
 
-def compare(
-    original: NDArray[np.float64],
-    served: NDArray[np.float64],
-    spread: float,
-    *,
-    in_steps: bool = False,
-) -> None:
-    """End the trial where what serves answers otherwise than what was fitted: of any row, or of the
-    mean row where answers are `in_steps`.
+def apart(
+    original: NDArray[np.float64], served: NDArray[np.float64], spread: float
+) -> NDArray[np.float64]:
+    """How far answers lie apart, by the spread of the target: infinitely where their shapes differ
+    or one is no number.
     """
     if original.shape != served.shape:
-        stop("not-the-same", f"the saved model answers {served.shape}", f"{original.shape}")
-    differences = np.abs(original - served) / spread
-    apart = float(differences.mean() if in_steps else differences.max(initial=0.0))
-    if not apart <= ROUNDING:
-        stop("not-the-same", f"the saved model answers {apart:g} apart", f"{ROUNDING:g}")
+        return np.full(len(original), np.inf)
+    return np.nan_to_num(np.abs(original - served) / spread, nan=np.inf)
+
+
+def compare(
+    original: NDArray[np.float64], served: NDArray[np.float64], spread: float, *, in_steps: bool
+) -> None:
+    """End the trial where what serves answers otherwise than what was fitted: of any row, or of the
+    mean row where answers are `in_steps` (see `Family`).
+    """
+    differences = apart(original, served, spread)
+    worst = float(differences.mean() if in_steps else differences.max(initial=0.0))
+    if worst > ROUNDING:
+        stop("not-the-same", f"the saved model answers {worst:g} apart", f"{ROUNDING:g}")

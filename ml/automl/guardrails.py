@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from ml.automl.problem import GROUP, TIME, Problem
 from ml.automl.tables import Column
 from ml.measures.leakage import features as leaking_features
 from ml.measures.leakage import leaks
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Of so few rows scores move by chance.
 FEW_ROWS = 200
@@ -34,6 +38,7 @@ MEANS_OF_ROWS, NOISE, LACKING = 200_000, 0.02, 0.2
 SMOOTHED = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 300.0)
 
 Finding = tuple[str, str]
+Values = NDArray[np.float64]
 
 
 def report(problem: Problem, document: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -73,31 +78,33 @@ def _of_classes(problem: Problem) -> Iterator[Finding]:
 
 
 def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Finding]:
-    probed = problem.fitted[:: max(1, len(problem.fitted) // PROBED)]
+    many = len(problem.fitted) > PROBED
+    probed = problem.sample(problem.fitted, PROBED) if many else problem.fitted
     # As those who are fitted see them: means of the target are of other rows.
     numbers = encoding.matrix(problem.table, document, probed, problem.labels)
     labels: Any = problem.labels_of(probed)
     if problem.task == "multiclass":
         labels = labels.astype(str)
-    names = encoding.names(document)
-    for check in leaking_features(numbers.astype(np.float64), labels, names):
-        if leaks(check):
-            yield "leakage", check.found or ""
+    names = encoding.columns(document).names
+    if len(np.unique(labels)) > 1:  # of a sample a rare value may be missing
+        checks = leaking_features(numbers.astype(np.float64), labels, names)
+        yield from (("leakage", check.found or "") for check in checks if leaks(check))
     if len(problem.labels) > MEANS_OF_ROWS:
         return
     for column in problem.table.columns:
-        if column.feature == "number" and column.kind == "float":
-            values = problem.table.frame[column.name].to_numpy()
-            sets = [problem.fitted, np.arange(len(values))]
-            if any(_are_means(values[rows], of) for rows in sets for of in _targets(problem, rows)):
-                found = f"{column.name}: the mean of the target by some category, of the rows that "
-                found += (
-                    "judge too; give the category itself: its means are fitted inside each fold"
-                )
-                yield "leakage", found
+        if column.feature != "number" or column.kind != "float":
+            continue
+        values = problem.table.frame[column.name].to_numpy()
+        sets = [problem.fitted, np.arange(len(values))]
+        if any(_are_means(values[rows], of) for rows in sets for of in _targets(problem, rows)):
+            yield (
+                "leakage",
+                f"{column.name}: the mean of the target by some category, of the rows that judge "
+                "too; give the category itself: its means are fitted inside each fold",
+            )
 
 
-def _targets(problem: Problem, rows: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
+def _targets(problem: Problem, rows: NDArray[Any]) -> Iterator[Values]:
     labels = problem.labels[rows]
     if problem.task != "multiclass":
         yield labels.astype(np.float64)
@@ -105,7 +112,15 @@ def _targets(problem: Problem, rows: NDArray[Any]) -> Iterator[NDArray[np.float6
     yield from ((labels == of).astype(np.float64) for of in range(len(problem.classes)))
 
 
-def _are_means(values: NDArray[Any], target: NDArray[np.float64]) -> bool:
+def _of_groups(at: NDArray[Any], target: Values) -> tuple[Values, Values, float, float]:
+    """Of groups of rows their sizes and means, and the squares within them and between them."""
+    sizes = np.bincount(at).astype(np.float64)
+    means = np.bincount(at, target) / sizes
+    within = float(((target - means[at]) ** 2).sum())
+    return sizes, means, within, float((sizes * (means - target.mean()) ** 2).sum())
+
+
+def _are_means(values: NDArray[Any], target: Values) -> bool:
     """Whether these are means of this target by a category, smoothed or not: they follow its noise,
     which means of other rows would not.
     """
@@ -114,23 +129,16 @@ def _are_means(values: NDArray[Any], target: NDArray[np.float64]) -> bool:
     count, target = len(different), target[known]
     if not GROUPS <= count <= len(at) / 2:
         return False
-    sizes = np.bincount(at).astype(np.float64)
-    means = np.bincount(at, target) / sizes
-    within = float(((target - means[at]) ** 2).sum()) / (len(at) - count)
-    between = float((sizes * (means - target.mean()) ** 2).sum())
-    noise = count * within / between if between else 0.0
-    if noise < NOISE:
-        return False
-    for weight in SMOOTHED:
-        smoothed = (sizes * means + weight * target.mean()) / (sizes + weight)
-        if 1 - _explained(smoothed, different.astype(np.float64), sizes) < LACKING * min(noise, 1):
-            return True
-    return False
+    sizes, means, within, between = _of_groups(at, target)
+    noise = count * within / (len(at) - count) / between if between else 0.0
+    smoothed = [(sizes * means + of * target.mean()) / (sizes + of) for of in SMOOTHED]
+    return noise >= NOISE and any(
+        1 - _explained(of, different.astype(np.float64), sizes) < LACKING * min(noise, 1)
+        for of in smoothed
+    )
 
 
-def _explained(
-    a: NDArray[np.float64], b: NDArray[np.float64], weights: NDArray[np.float64]
-) -> float:
+def _explained(a: Values, b: Values, weights: Values) -> float:
     """The share of the variance that one explains of the other, by weight."""
     covariance = np.cov(a, b, aweights=weights)
     product = covariance[0, 0] * covariance[1, 1]
@@ -141,44 +149,43 @@ def _of_validation(problem: Problem) -> Iterator[Finding]:
     """Rows that judge and know too much of those fitted: of one group, or not later."""
     choices = problem.job.choices
     for column in problem.table.columns:
+        found = ""
         if column.name == choices.group:
             share, values = _shared(problem, column)
-            if share:
-                yield (
-                    "validation",
-                    f"{column.name} ({GROUP}): {values} of its values are both fitted and judged",
-                )
+            found = f"{values} of its values are both fitted and judged" if share else ""
+            found = found and f" ({GROUP}): {found}"
         elif column.name == choices.time or column.order:
-            yield from _of_time(problem, column, is_named=column.name == choices.time)
-        elif not choices.time and (reason := _hangs_together(problem, column)):
-            yield "validation", f"{column.name}: {reason}"
+            found = _of_time(problem, column, is_named=column.name == choices.time)
+        elif not choices.time:
+            found = _hangs_together(problem, column)
+        if found:
+            yield "validation", f"{column.name}{found}"
 
 
-def _of_time(problem: Problem, column: Column, *, is_named: bool) -> Iterator[Finding]:
-    values = problem.table.frame[column.name]
-    if values.isna().any():
-        return
+def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
+    """Why rows that judge may know what comes later, or ""."""
+    if problem.table.frame[column.name].isna().any():
+        return ""
     times = validation.times(problem.table, column.name)
     train, judged = problem.folds[0]
     early = float((times[judged] <= times[train].max()).mean())
     if early <= (0.0 if is_named else SHARED):
-        return
+        return ""
     if not (problem.shuffled or is_named) and not _neighbours_are_alike(problem, times):
-        return
+        return ""
     found = f"{early:.0%} of the rows that judge are not later than those fitted"
-    yield "validation", f"{column.name}: a time, and {found}; tags: {{{TIME}: {column.name}}}"
+    return f": a time, and {found}; tags: {{{TIME}: {column.name}}}"
 
 
-def _neighbours_are_alike(problem: Problem, times: NDArray[np.float64]) -> bool:
+def _neighbours_are_alike(problem: Problem, times: Values) -> bool:
     """Whether rows that are next to each other in time have more alike targets than any two."""
     rows = problem.fitted[np.argsort(times[problem.fitted], kind="stable")]
-    for target in _targets(problem, rows):
-        if np.ptp(target) == 0:
-            continue
-        correlation = float(np.corrcoef(target[1:], target[:-1])[0, 1])
-        if correlation * np.sqrt(len(rows)) > DEVIATIONS:
-            return True
-    return False
+    correlations = [
+        float(np.corrcoef(target[1:], target[:-1])[0, 1])
+        for target in _targets(problem, rows)
+        if np.ptp(target) > 0
+    ]
+    return max(correlations, default=0.0) * math.sqrt(len(rows)) > DEVIATIONS
 
 
 def _shared(problem: Problem, column: Column) -> tuple[float, int]:
@@ -196,7 +203,7 @@ def _hangs_together(problem: Problem, column: Column) -> str:
     if column.kind == "float" or column.feature in ("words", "date"):
         return ""
     known = values.notna().to_numpy()
-    codes, different = _places(values[known])
+    codes, different = _codes(values[known])
     low, high = ROWS_OF_GROUP
     if different < GROUPS or not low <= len(codes) / different <= high:
         return ""
@@ -212,12 +219,13 @@ def _hangs_together(problem: Problem, column: Column) -> str:
         return ""
     why = f"rows of one value have one `{same}`" if same else "rows of one value are alike"
     return (
-        f"{different} values of about {len(codes) / different:.0f} rows each, both fitted and "
+        f": {different} values of about {len(codes) / different:.0f} rows each, both fitted and "
         f"judged, and {why}; if each is a customer or a device: tags: {{{GROUP}: {column.name}}}"
     )
 
 
-def _places(values: Any) -> tuple[NDArray[np.int64], int]:
+def _codes(values: pd.Series[Any]) -> tuple[NDArray[np.int64], int]:
+    """The place of each value among the different ones, and how many those are."""
     codes, different = values.factorize()
     return codes.astype(np.int64), len(different)
 
@@ -226,32 +234,29 @@ def _same_in_groups(
     problem: Problem, column: Column, rows: NDArray[Any], codes: NDArray[np.int64]
 ) -> str:
     """Another column that hardly varies within groups and does between them, or ""."""
+    groups = len(np.unique(codes))
     for other in problem.table.columns:
         if other.name == column.name or not other.used:
             continue
-        of_rows, different = _places(problem.table.frame[other.name].iloc[rows])
+        of_rows, different = _codes(problem.table.frame[other.name].iloc[rows])
         # What has more values than the groups is the finer one.
-        if not GROUPS // 4 <= different <= len(np.unique(codes)):
+        if not GROUPS // 4 <= different <= groups:
             continue
-        pairs = len(np.unique(codes * (different + 1) + of_rows))
-        by_chance = len(np.unique(codes * (different + 1) + np.roll(of_rows, len(rows) // 3)))
-        groups = len(np.unique(codes))
+        shuffled = np.roll(of_rows, len(rows) // 3)
+        pairs, by_chance = (
+            len(np.unique(codes * (different + 1) + of)) for of in (of_rows, shuffled)
+        )
         if pairs - groups < LACKING * (by_chance - groups):
             return other.name
     return ""
 
 
-def _are_alike(target: NDArray[np.float64], codes: NDArray[np.int64]) -> bool:
+def _are_alike(target: Values, codes: NDArray[np.int64]) -> bool:
     """Whether targets differ less within groups than between them (an F-test)."""
     from scipy.stats import f
 
-    _, at = np.unique(codes, return_inverse=True)
-    sizes = np.bincount(at)
-    means = np.bincount(at, target) / sizes
-    within = float(((target - means[at]) ** 2).sum())
-    between = float((sizes * (means - target.mean()) ** 2).sum())
-    free = len(at) - len(sizes)
+    sizes, _, within, between = _of_groups(codes, target)
+    groups, free = len(sizes) - 1, len(codes) - len(sizes)
     if free < 1 or within == 0:
         return within == 0 and between > 0
-    ratio = (between / (len(sizes) - 1)) / (within / free)
-    return bool(f.sf(ratio, len(sizes) - 1, free) < SIGNIFICANT)
+    return bool(f.sf(between / groups / (within / free), groups, free) < SIGNIFICANT)

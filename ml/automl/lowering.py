@@ -31,7 +31,7 @@ from ml.specs.plan.plans import (
 )
 
 if TYPE_CHECKING:  # NumPy is loaded for an AutoML job alone
-    from ml.automl.families import Family
+    from ml.automl.models.families import Family
 
 SEED = 0
 # What a trial answered to rows that it did not fit: ensembles are made of it.
@@ -53,27 +53,29 @@ _HONOURED = frozenset(
     | {"outputs", "compute", "name", "display_name", "experiment_name", "description", "tags"}
     | {"$schema", "log_verbosity", "properties", "resources", "identity", "queue_settings", "id"}
 )
-_LIMITS = frozenset(
-    {"max_trials", "max_concurrent_trials", "timeout_minutes", "trial_timeout_minutes"}
-    | {"exit_score", "enable_early_termination"}
-)
-_TRAINING = frozenset(
-    {"allowed_training_algorithms", "blocked_training_algorithms", "enable_vote_ensemble"}
-    | {"enable_stack_ensemble", "stack_ensemble_settings"}
-    # Every model that comes out is explained when it is evaluated, and loads without a pickle.
-    | {"enable_model_explainability", "enable_onnx_compatible_models"}
-    | {"ensemble_model_download_timeout", "ensemble_model_download_timeout_minutes"}
-)
-_FEATURIZATION = frozenset(
-    {"mode", "column_name_and_types", "dataset_language", "blocked_transformers"}
-    | {"transformer_params"}
-)
+_FIELDS: Mapping[str, frozenset[str]] = {
+    "limits": frozenset(
+        {"max_trials", "max_concurrent_trials", "timeout_minutes", "trial_timeout_minutes"}
+        | {"exit_score", "enable_early_termination"}
+    ),
+    "training": frozenset(
+        {"allowed_training_algorithms", "blocked_training_algorithms", "enable_vote_ensemble"}
+        | {"enable_stack_ensemble", "stack_ensemble_settings"}
+        # Every model that comes out is explained when it is evaluated, and loads without a pickle.
+        | {"enable_model_explainability", "enable_onnx_compatible_models"}
+        | {"ensemble_model_download_timeout", "ensemble_model_download_timeout_minutes"}
+    ),
+    "featurization": frozenset(
+        {"mode", "column_name_and_types", "dataset_language", "blocked_transformers"}
+        | {"transformer_params"}
+    ),
+}
 # Of a stack: no rows are kept for its meta model, which is fitted to answers across folds, and
 # azure-ai-ml 1.35 loads no spec with `stack_meta_learner_kwargs`.
-_STACK = frozenset({"stack_meta_learner_type"})
+_META = "stack_meta_learner_type"
 # Transformers without which a family could not be fitted, and those whose parameters are read.
 _NEEDED = frozenset({"one_hot_encoder", "label_encoder"})
-_IMPUTER = {"strategy": ("mean", "median", "most_frequent", "constant"), "fill_value": ()}
+_STRATEGIES = ("mean", "median", "most_frequent", "constant")
 # What says which rows judge, and which are for the end.
 _ONE_OF = (
     ("validation_data", "validation_data_size", "n_cross_validations", "cv_split_column_names"),
@@ -95,7 +97,7 @@ def lower(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
 
 def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
     """What of the spec this machine does not do, each with its line."""
-    from ml.automl.families import of_task
+    from ml.automl.models.families import of_task
 
     known = of_task(plan.task)
     if not known:
@@ -110,15 +112,13 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
             plan.places.get("type", plan.place),
         )
     for name, value in plan.settings.items():
-        allowed = {"limits": _LIMITS, "training": _TRAINING, "featurization": _FEATURIZATION}
         if name not in _HONOURED:
             yield _refused(plan, name, f"`{name}`", "a field that this engine reads")
-        for key, of in value.items() if isinstance(value, Mapping) and name in allowed else ():
+        for key, of in value.items() if name in _FIELDS and isinstance(value, Mapping) else ():
             # 1 == True
-            if key not in allowed[name] and (type(of), of) not in _OFF:
-                field = f"{name}.{key}"
-                expected = f"`{name}` with {', '.join(sorted(allowed[name]))}"
-                yield _refused(plan, field, f"`{field}: {of}`", expected)
+            if key not in _FIELDS[name] and (type(of), of) not in _OFF:
+                expected = f"`{name}` with {', '.join(sorted(_FIELDS[name]))}"
+                yield _refused(plan, f"{name}.{key}", f"`{name}.{key}: {of}`", expected)
     yield from _of_stack(plan)
     yield from _of_transformers(plan)
     for group in _ONE_OF:
@@ -126,14 +126,12 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
         if len(given) > 1:
             together = f"`{given[1]}` beside `{given[0]}`"
             yield _refused(plan, given[1], together, f"one of {', '.join(group)}")
-    named = {*plan.algorithms, *plan.blocked}
-    for name in sorted(named - known.keys()):
-        list_of = "allowed" if name in plan.algorithms else "blocked"
-        if list_of == "allowed":
-            field = "training.allowed_training_algorithms"
-            yield _refused(plan, field, f"`{name}`", f"some of {', '.join(known)}")
+    unknown = sorted({*plan.algorithms} - known.keys())
+    for name in unknown:
+        field = "training.allowed_training_algorithms"
+        yield _refused(plan, field, f"`{name}`", f"some of {', '.join(known)}")
     tried = families(plan)
-    if not tried and named <= known.keys():
+    if not tried and not unknown:
         field = "training.blocked_training_algorithms"
         yield _refused(plan, field, "every family is blocked", "one that is tried")
     unweighted = [name for name, family in tried.items() if not family.weighted]
@@ -143,40 +141,35 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
 
 
 def _of_stack(plan: AutoMLPlan) -> Iterator[Problem]:
-    from ml.automl.families import meta_learners
+    from ml.automl.models.families import META_LEARNERS
 
     stack, where = _stack(plan), "training.stack_ensemble_settings"
-    for name in sorted(stack.keys() - _STACK):
-        yield _refused(plan, where, f"`{name}`", ", ".join(sorted(_STACK)))
-    kind, known = stack.get("stack_meta_learner_type", "none"), meta_learners(plan.task)
+    for name in sorted(stack.keys() - {_META}):
+        yield _refused(plan, where, f"`{name}`", _META)
+    kind, known = stack.get(_META, "none"), META_LEARNERS[plan.task]
     if kind not in (*known, "none"):
         yield _refused(plan, where, f"`{kind}` as the meta model", ", ".join(known))
 
 
 def _stack(plan: AutoMLPlan) -> Mapping[str, Any]:
     settings = dict(plan.setting("training", "stack_ensemble_settings") or {})
-    kind = settings.get("stack_meta_learner_type")
-    return settings | ({"stack_meta_learner_type": snake(str(kind))} if kind else {})
+    return settings | ({_META: snake(str(kind))} if (kind := settings.get(_META)) else {})
 
 
 def _of_transformers(plan: AutoMLPlan) -> Iterator[Problem]:
     settings = _featurization(plan)
-    for name in settings.get("blocked_transformers", ()):
-        if name in _NEEDED:
-            field = "featurization.blocked_transformers"
-            expected = "other transformers: linear models take a column for each category"
-            yield _refused(plan, field, f"`{name}` blocked", expected)
-    field = "featurization.transformer_params"
-    for name, entries in settings.get("transformer_params", {}).items():
-        if name != "imputer":
-            yield _refused(plan, field, f"`{name}` with parameters", "imputer")
-            continue
-        for entry in entries:
-            for key, value in (entry.get("parameters") or {}).items():
-                allowed = _IMPUTER.get(key)
-                if allowed is None or (allowed and value not in allowed):
-                    expected = f"strategy ({', '.join(_IMPUTER['strategy'])}) and fill_value"
-                    yield _refused(plan, field, f"`{key}: {value}` of imputer", expected)
+    for name in sorted(_NEEDED & {*settings.get("blocked_transformers", ())}):
+        field = "featurization.blocked_transformers"
+        expected = "other transformers: linear models take a column for each category"
+        yield _refused(plan, field, f"`{name}` blocked", expected)
+    field, parameters = "featurization.transformer_params", settings.get("transformer_params", {})
+    for name in parameters.keys() - {"imputer"}:
+        yield _refused(plan, field, f"`{name}` with parameters", "imputer")
+    for entry in parameters.get("imputer", ()):
+        for key, value in (entry.get("parameters") or {}).items():
+            if key != "fill_value" and (key != "strategy" or value not in _STRATEGIES):
+                expected = f"strategy ({', '.join(_STRATEGIES)}) and fill_value"
+                yield _refused(plan, field, f"`{key}: {value}` of imputer", expected)
 
 
 def _featurization(plan: AutoMLPlan) -> dict[str, Any]:
@@ -206,7 +199,7 @@ def _refused(plan: AutoMLPlan, field: str, found: str, expected: str) -> Problem
 
 def families(plan: AutoMLPlan) -> Mapping[str, Family]:
     """What is tried: those that the spec allows, else the usual ones, without those it blocks."""
-    from ml.automl.families import of_task
+    from ml.automl.models.families import of_task
 
     return {
         name: family
@@ -271,15 +264,12 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
     model = BEST_MODEL if BEST_MODEL in outputs else next(iter(outputs))
     outputs[PREDICTIONS] = OutputPlan(PREDICTIONS, "uri_folder", place)
     words = f"--model ${{{{outputs.{model}}}}} --predictions ${{{{outputs.{PREDICTIONS}}}}}"
-    settings = {
-        name: of for name, of in plan.settings.items() if name not in ("limits", "training")
-    }
     job: dict[str, Any] = {
         **{"task": plan.task, "target": plan.target_column, "metric": plan.primary_metric},
         **{
             name: of
-            for name, of in settings.items()
-            if isinstance(of, str | int | float | list | dict)
+            for name, of in plan.settings.items()
+            if name not in _FIELDS and isinstance(of, str | int | float | list | dict)
         },
         "seed": SEED,
     }
@@ -302,13 +292,9 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
 
 def _branch(name: str, family: Family, task: str, place: Place) -> Mapping[str, object]:
     """The space of a family, one of the choices of `model`."""
-    space = {**family.space, **family.of_task.get(task, {})}
-    return Frozen(
-        {
-            "family": name,
-            **{key: Dimension(key, of[0], of[1:], place) for key, of in space.items()},
-        }
-    )
+    space = family.space_of(task).items()
+    dimensions = {key: Dimension(key, of[0], of[1:], place) for key, of in space}
+    return Frozen({"family": name, **dimensions})
 
 
 def _portfolio(tried: Mapping[str, Family], task: str, place: Place) -> Iterator[Point]:
@@ -320,8 +306,7 @@ def _portfolio(tried: Mapping[str, Family], task: str, place: Place) -> Iterator
     ]
     for number, (_, name, settings) in enumerate(sorted(turns, key=lambda of: of[0]), 1):
         # What a task adds to a space begins with its usual value.
-        usual = {key: of[1] for key, of in tried[name].of_task.get(task, {}).items()}
+        usual = {key: of[1] for key, of in tried[name].space_of(task).items()}
+        values = Frozen({"family": name, **usual, **settings})
         because = f"{name} with settings {number} of the portfolio"
-        yield Point(
-            Frozen({"model": Frozen({"family": name, **settings, **usual})}), place, because
-        )
+        yield Point(Frozen({"model": values}), place, because)

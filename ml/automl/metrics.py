@@ -6,69 +6,50 @@ Definitions: how-to-understand-automated-ml.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml.measures.tasks import Task
-
-
-def values(
-    task: Task, labels: NDArray[Any], answers: NDArray[np.float64], classes: int, spread: float
-) -> dict[str, float]:
-    """Every metric that is defined on these rows.
-
-    `answers` are as `Fitted.predict` gives them; `spread` is the distance between the smallest and
-    the largest value of the target in all rows, by which errors are normalized.
-    """
-    defined = _defined(task, labels, answers, classes, spread)
-    return {name: float(compute()) for name, compute in defined.items()}
-
-
-def value(
-    name: str,
-    task: Task,
-    labels: NDArray[Any],
-    answers: NDArray[np.float64],
-    classes: int,
-    spread: float,
-) -> float:
-    """One of the metrics; KeyError where it is not defined on these rows."""
-    return float(_defined(task, labels, answers, classes, spread)[name]())
-
+from ml.serving.scoring.members import normalized
 
 Defined = Mapping[str, Callable[[], float]]
 
 
-def _defined(
+def defined(
     task: Task, labels: NDArray[Any], answers: NDArray[np.float64], classes: int, spread: float
 ) -> Defined:
+    """Every metric that is defined on these rows, by its name: called it is computed.
+
+    `answers` are as `Fitted.predict` gives them; `spread` is the distance between the smallest and
+    the largest value of the target in all rows, by which errors are normalized.
+    """
     if task == "regression":
         return _regression(labels, answers, spread)
     probabilities = answers if answers.ndim == 2 else np.column_stack([1 - answers, answers])
     # Those of a library that computes in single precision sum to 1 with seven digits.
-    probabilities = probabilities / probabilities.sum(axis=1, keepdims=True)
-    return _classification(labels.astype(np.int64), probabilities, classes)
+    return _classification(labels.astype(np.int64), normalized(probabilities), classes)
 
 
 def _regression(labels: NDArray[Any], answers: NDArray[np.float64], spread: float) -> Defined:
     from scipy.stats import spearmanr
     from sklearn import metrics
 
-    defined: dict[str, Callable[[], float]] = {
+    of: dict[str, Callable[[], float]] = {
         "normalized_root_mean_squared_error": lambda: (
             float(np.sqrt(np.mean((labels - answers) ** 2))) / spread
         ),
         "normalized_mean_absolute_error": lambda: float(np.mean(np.abs(labels - answers))) / spread,
     }
     if len(labels) > 1 and np.ptp(labels) > 0:
-        defined["r2_score"] = lambda: metrics.r2_score(labels, answers)
+        of["r2_score"] = lambda: metrics.r2_score(labels, answers)
         # Of a constant answer no order is right.
-        defined["spearman_correlation"] = lambda: (
+        of["spearman_correlation"] = lambda: (
             spearmanr(labels, answers).statistic if np.ptp(answers) > 0 else 0.0
         )
-    return defined
+    return of
 
 
 def _classification(
@@ -87,8 +68,10 @@ def _classification(
         found = metrics.recall_score(labels, chosen, average="macro", zero_division=0)
         return float((found - guessing) / (1 - guessing))
 
-    def of_classes(score: Callable[..., float]) -> float:
-        scores = [score(labels == of, probabilities[:, of]) for of in judged]
+    def average_precision() -> float:
+        scores = [
+            metrics.average_precision_score(labels == at, probabilities[:, at]) for at in judged
+        ]
         return float(np.average(scores, weights=counts[judged]))
 
     def auc() -> float:
@@ -101,17 +84,14 @@ def _classification(
         areas = (sums - ones * (ones + 1) / 2) / (ones * (len(labels) - ones))
         return float(np.average(areas, weights=ones))
 
-    defined: dict[str, Callable[[], float]] = {
+    of: dict[str, Callable[[], float]] = {
         "accuracy": lambda: float((chosen == labels).mean()),
         "norm_macro_recall": recall,
-        "precision_score_weighted": lambda: metrics.precision_score(
-            labels, chosen, average="weighted", zero_division=0
+        "precision_score_weighted": partial(
+            metrics.precision_score, labels, chosen, average="weighted", zero_division=0
         ),
-        "log_loss": lambda: metrics.log_loss(labels, probabilities, labels=[*range(classes)]),
+        "log_loss": partial(metrics.log_loss, labels, probabilities, labels=[*range(classes)]),
     }
     if judged:
-        defined["AUC_weighted"] = auc
-        defined["average_precision_score_weighted"] = lambda: of_classes(
-            metrics.average_precision_score
-        )
-    return defined
+        of |= {"AUC_weighted": auc, "average_precision_score_weighted": average_precision}
+    return of

@@ -2,71 +2,53 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml.automl import encoding, metrics, tables, validation
 from ml.automl.ensembles import Answers
-from ml.automl.families import Numbers
+from ml.automl.kept import Kept
+from ml.automl.models.numbers import Numbers
 from ml.automl.tables import Choices, Table, stop
 from ml.automl.validation import Rows
 from ml.measures.measurement import Rows as Measured
 from ml.measures.measurement import metric_values
 from ml.measures.tasks import Task
 
+Value = TypeVar("Value")
+NOWHERE = Kept()
 # Tags of a job that name the column by which its rows are divided: Azure ML's schema has no field.
 GROUP, TIME = "group_column_name", "time_column_name"
 
 
-@dataclass(frozen=True)
 class Job:
-    """What the spec says about the data and the judging; see `ml.automl.lowering`."""
+    """What the spec says about the data and the judging; see `ml.automl.lowering`.
 
-    settings: Mapping[str, Any]
+    `seed` is that of the folds and the fits, `seconds` what the search may take in all; a table is
+    taken as it stands unless it `featurizes`.
+    """
 
-    @property
-    def seed(self) -> int:
-        """Of the folds and the fits."""
-        return int(self.settings["seed"])
-
-    @property
-    def is_regression(self) -> bool:
-        """Whether the target is a number."""
-        return bool(self.settings["task"] == "regression")
-
-    @property
-    def metric(self) -> str:
-        """The metric of the search."""
-        return str(self.settings["metric"])
-
-    @property
-    def seconds(self) -> float:
-        """What the search may take in all."""
-        return float(self.settings.get("seconds") or math.inf)
-
-    @property
-    def featurizes(self) -> bool:
-        """Whether missing numbers, scales and categories are taken care of."""
-        return (self.settings.get("featurization") or {}).get("mode") != "off"
-
-    @property
-    def choices(self) -> Choices:
-        """What the spec says of columns."""
-        settings, tags = self.settings, self.settings.get("tags") or {}
-        featurization = settings.get("featurization") or {}
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self.task, self.target = str(settings["task"]), str(settings["target"])
+        self.metric, self.seed = str(settings["metric"]), int(settings["seed"])
+        self.seconds = float(settings.get("seconds") or math.inf)
+        featurization, tags = settings.get("featurization") or {}, settings.get("tags") or {}
+        self.featurizes = featurization.get("mode") != "off"
         fills = {
             str(name): transformer.get("parameters") or {}
             for transformer in (featurization.get("transformer_params") or {}).get("imputer") or ()
             for name in transformer.get("fields") or ()
         }
-        return Choices(
+        self.choices = Choices(
             settings.get("weight_column_name") or "",
             settings.get("cv_split_column_names") or (),
             featurization.get("column_name_and_types") or {},
@@ -94,6 +76,8 @@ class Problem:
     sentence: str
     shuffled: bool
     divided: validation.Divided
+    source: str = ""
+    kept: Kept = NOWHERE
 
     @property
     def positive(self) -> str:
@@ -108,7 +92,8 @@ class Problem:
     def encoding(self, rows: Rows) -> dict[str, Any]:
         """The document of `columns.json` as these rows fill it."""
         classes = self.classes if self.task == "multiclass" else ()
-        return encoding.fit(self.table, self.labels, rows, classes, self.job.choices)
+        of = (self.table, self.labels, rows, classes, self.job.choices)
+        return self.once(lambda: encoding.fit(*of), "encoding", rows)
 
     def numbers(
         self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = True
@@ -116,20 +101,14 @@ class Problem:
         """The rows as a family takes them; the document was fitted to those that `are_fitted`."""
         tables.give_back()
         return Numbers(
-            encoding.matrix(self.table, document, rows, self.labels if are_fitted else None),
+            self.matrix(document, rows, are_fitted=are_fitted),
             self.labels[rows],
             self.table.weights[rows] if self.table.weights is not None else None,
             self.task,
             len(self.classes),
-            encoding.categorical(document),
+            encoding.columns(document).categorical,
             self.job.featurizes,
         )
-
-    def aside(self, rows: Rows) -> validation.Fold:
-        """Of rows of training those that are fitted, and those that watch: later ones where folds
-        are, and of other groups; none where rows, groups or times are too few.
-        """
-        return self.divided.aside(rows)
 
     def sample(self, rows: Rows, count: int) -> Rows:
         """So many of these rows, of a classification with its share of each class."""
@@ -137,56 +116,79 @@ class Problem:
         of = validation.Divided(labels, len(self.labels), self.job.seed)
         return of.hold_out(rows, count / len(rows))[1]
 
-    def matrix(self, document: Mapping[str, Any], rows: Rows) -> NDArray[np.float32]:
-        """The rows as a model answers them."""
-        return encoding.matrix(self.table, document, rows)
+    def matrix(
+        self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = False
+    ) -> NDArray[np.float32]:
+        """The rows as a model answers them, or as the document was fitted to them."""
+        of = (self.table, document, rows, self.labels if are_fitted else None)
+        name = f"{'fitted' if are_fitted else 'answered'} {json.dumps(document)}"
+        return self.once(lambda: encoding.matrix(*of), name, rows)
+
+    def once(self, compute: Callable[[], Value], name: str, rows: Rows) -> Value:
+        """What is computed of these rows by this name, once in a search."""
+        return self.kept.of(compute, self.source, name, rows.tobytes())
 
     def labels_of(self, rows: Rows) -> NDArray[Any]:
         """0 and 1 (binary), the classes (multiclass) or numbers, as datasets have them."""
         return self.table.labels[rows] if self.task == "multiclass" else self.labels[rows]
 
-    def measured(self, rows: Rows, answers: NDArray[np.float64]) -> tuple[Any, ...]:
-        """What the functions of `ml.automl.metrics` take."""
-        return self.task, self.labels[rows], answers, len(self.classes), self.spread
+    def metrics(self, rows: Rows, answers: NDArray[np.float64]) -> metrics.Defined:
+        """Azure ML's metrics of answers to these rows."""
+        labels, classes = self.labels[rows], len(self.classes)
+        return metrics.defined(self.task, labels, answers, classes, self.spread)
 
     def score(self, rows: Rows, answers: NDArray[np.float64]) -> dict[str, float]:
-        """Azure ML's metrics of answers to these rows, then those of the template."""
-        of = metrics.values(*self.measured(rows, answers))
+        """Azure ML's metrics of answers to these rows, besides those of the template."""
         measured = Measured([str(row) for row in rows], self.labels_of(rows), answers)
         own = metric_values(self.task, measured, self.classes)
-        return {**{name: value for name, value in own.items() if name not in of}, **of}
+        of = self.metrics(rows, answers)
+        return own | {name: float(compute()) for name, compute in of.items()}
 
     def value(self, answers: Answers) -> float:
-        """The mean of the search's metric over the folds, higher for better answers."""
-        folds = zip(answers.rows, answers.values, strict=True)
-        metric = self.job.metric
-        of_folds = [metrics.value(metric, *self.measured(*fold)) for fold in folds]
-        return (-1.0 if metric.startswith("normalized_") else 1.0) * float(np.mean(of_folds))
+        """The mean of the search's metric over the folds, higher for better answers; NaN where it
+        is not defined on one of them.
+        """
+        name, folds = self.job.metric, zip(answers.rows, answers.values, strict=True)
+        computed = [self.metrics(*fold).get(name, lambda: math.nan)() for fold in folds]
+        return float(np.mean(computed)) * (-1 if name.startswith("normalized_") else 1)
 
 
-def prepare(job: Job, training: Path, validated: Path | None, tested: Path | None) -> Problem:
+def prepare(
+    job: Job,
+    training: Path,
+    validated: Path | None,
+    tested: Path | None,
+    kept: Kept = NOWHERE,
+) -> Problem:
     """The rows of the search, in the order training, validation, test."""
-    settings, choices, is_class = job.settings, job.choices, not job.is_regression
-    target = str(settings["target"])
+    given = (training, validated, tested)
+    files = sorted(file for of in given if of for file in of.rglob("*"))
+    states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    source = json.dumps([job.settings, list(map(str, given)), states])
+    problem = kept.of(lambda: _prepare(job, *given), source)
+    return replace(problem, source=source, kept=kept)
+
+
+def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | None) -> Problem:
+    settings, choices, is_class = job.settings, job.choices, job.task != "regression"
     tables.give_back()
     parts = [
-        tables.read(of, target, is_class=is_class) for of in (training, validated, tested) if of
+        tables.read(of, job.target, is_class=is_class) for of in (training, validated, tested) if of
     ]
     for part in parts[1:]:
         if {*part.columns} != {*parts[0].columns}:
             other = sorted(map(str, {*part.columns} ^ {*parts[0].columns}))[0]
             stop("other-columns", f"`{other}` is not in all tables", "the same columns in each")
-    lengths = [int(part[target].notna().sum()) if target in part else len(part) for part in parts]
+    lengths = [int(of[job.target].notna().sum()) if job.target in of else len(of) for of in parts]
     table = tables.as_table(
         tables.together([{str(name): of for name, of in part.items()} for part in parts]),
         choices,
-        target=target,
-        regression=job.is_regression,
+        target=job.target,
+        regression=not is_class,
     )
     del parts
-    if not job.featurizes and (
-        texts := [of.name for of in table.columns if of.kind == "text" and of.used]
-    ):
+    texts = [column.name for column in table.columns if column.kind == "text" and column.used]
+    if texts and not job.featurizes:
         stop("not-numbers", f"`{texts[0]}` is a text, and featurization is off", "numbers alone")
     classes = _classes(table, settings.get("positive_label")) if is_class else []
     labels = table.labels
@@ -194,9 +196,9 @@ def prepare(job: Job, training: Path, validated: Path | None, tested: Path | Non
         number = {name: at for at, name in enumerate(classes)}
         labels = np.fromiter((number[of] for of in table.labels), np.int16, len(table))
     task: Task = "regression" if not is_class else "binary" if len(classes) == 2 else "multiclass"
-    starts = np.cumsum([0, *lengths])
-    if len(classes) <= 2:  # the texts are needed of several classes alone
+    if task != "multiclass":  # the texts are needed of several classes alone
         table = replace(table, labels=labels)
+    starts = np.cumsum([0, *lengths])
     ranges = [np.arange(low, high, dtype=np.int32) for low, high in pairwise(starts)]
     fitted = ranges.pop(0)
     judged = ranges.pop(0) if validated else None
@@ -209,9 +211,8 @@ def prepare(job: Job, training: Path, validated: Path | None, tested: Path | Non
         sentence = f"{len(judged)} rows of validation_data"
     else:
         folds, sentence = validation.folds(divided, table.splits, fitted, settings)
-    for train, _ in folds:
-        if classes and len(np.unique(labels[train])) < 2:
-            stop("one-class", "a fold is fitted on rows of one class", "two in each")
+    if classes and any(len(np.unique(labels[train])) < 2 for train, _ in folds):
+        stop("one-class", "a fold is fitted on rows of one class", "two in each")
     shuffled = judged is None and not table.splits and not choices.time
     tables.give_back()
     return Problem(

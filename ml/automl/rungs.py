@@ -9,7 +9,6 @@ one that was not.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,48 +20,34 @@ MANY_ROWS, SHARE, FEWEST_ROWS, TRIALS = 50_000, 0.1, 5_000, 4
 FILE = "rung.json"
 
 
-@dataclass(frozen=True)
-class Rung:
-    """What a trial was worth on the sample, higher for better, and the median of those before it
-    where they were enough.
-    """
-
-    rows: int
-    value: float
-    median: float | None
-    before: int
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the trial ends here."""
-        return self.median is not None and self.value < self.median
-
-    @property
-    def sentence(self) -> str:
-        """Why it ended."""
-        return f"below the median of {self.before} trials on {self.rows} rows"
-
-
 def size(train: Rows) -> int:
     """The rows of the sample of these; 0 where all are fitted at once."""
     return 0 if len(train) < MANY_ROWS else max(FEWEST_ROWS, int(SHARE * len(train)))
 
 
-def rung(rows: int, value: float, predictions: Path) -> Rung:
-    """The rung of the trial with this output, which it keeps for those after it."""
+def why_last(rows: int, value: float, predictions: Path) -> str:
+    """Why the trial with this output ends here, "" where it goes on; `value` is what it was worth
+    on the sample, higher for better, and is kept for the trials after it.
+    """
     own = int(predictions.parts[_at(predictions)])
     before = [_value(of_trial(predictions, number)) for number in range(own)]
     values = [of for of in before if of is not None]
     predictions.mkdir(parents=True, exist_ok=True)
     (predictions / FILE).write_text(json.dumps({"rows": rows, "value": value}), encoding="utf-8")
-    median = float(np.median(values)) if len(values) >= TRIALS else None
-    return Rung(rows, value, median, len(values))
+    if len(values) < TRIALS or value >= np.median(values):
+        return ""
+    return f"below the median of {len(values)} trials on {rows} rows"
 
 
 def of_trial(path: Path, number: int) -> Path:
     """The same output of another trial of this search."""
     at = _at(path)
     return Path(*path.parts[:at], str(number), *path.parts[at + 1 :])
+
+
+def of_search(path: Path) -> Path:
+    """The folder of the search that has the trial of this output."""
+    return Path(*path.parts[: _at(path) - 1])
 
 
 def _at(path: Path) -> int:

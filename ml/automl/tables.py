@@ -128,11 +128,9 @@ def _delimited(
 ) -> dict[str, Any]:
     import pandas as pd
 
-    known = {"delimiter", "encoding", "header", "empty_as_string", "infer_column_types"}
-    if unknown := sorted({*options} - known - {"support_multi_line"}):
-        stop("bad-mltable", f"{file}: `{unknown[0]}`", ", ".join(sorted(known)))
-    header = str(options.get("header") or "all_files_same_headers")
-    if header == "no_header":
+    if options.get("include_path_column"):
+        stop("bad-mltable", f"{file}: `include_path_column`", "the columns of the file alone")
+    if options.get("header") == "no_header":
         stop("bad-mltable", f"{file}: `header: no_header`", "a header: requests name the columns")
     encoding = str(options.get("encoding") or "utf8")
     shared: dict[str, Any] = {
@@ -145,13 +143,10 @@ def _delimited(
     types: Any = {target: str} if is_class else None
     try:
         names = pd.read_csv(file, header=None, nrows=1, dtype=str, **shared).iloc[0]
-        if names.isna().any() or names.duplicated().any():
-            twice = (
-                "an empty name"
-                if names.isna().any()
-                else f"`{names[names.duplicated()].iloc[0]}` twice"
-            )
-            stop("column-names", f"{file} has {twice} in its header", "each column by its own name")
+        wrong = names[names.isna() | names.duplicated()]
+        if len(wrong):
+            what = "an empty name" if wrong.isna().any() else f"`{wrong.iloc[0]}` twice"
+            stop("column-names", f"{file} has {what} in its header", "each column by its own name")
         with pd.read_csv(file, dtype=types, chunksize=PART, low_memory=False, **shared) as parts:
             tables = [_compact(part, target) for part in parts]
         # Of a column that is not numbers in every part the digits are texts too.
@@ -198,11 +193,11 @@ def _compact(rows: pd.DataFrame, target: str) -> dict[str, Any]:
         of: Any = values.reset_index(drop=True)
         if types.is_object_dtype(of.dtype) or types.is_string_dtype(of.dtype):
             of = of.astype("category")
-        elif name == target or not types.is_numeric_dtype(of.dtype):
+        elif name == target or not types.is_numeric_dtype(of.dtype) or of.dtype.kind == "b":
             pass
         elif isinstance(of.dtype, np.dtype) and of.dtype.kind in "iu":
             of = pd.to_numeric(of, downcast="integer")
-        elif of.dtype != bool and of.dtype.kind != "b":
+        else:
             with np.errstate(over="ignore"):
                 of = pd.Series(of.to_numpy(np.float64, na_value=np.nan).astype(np.float32))
         columns[str(name)] = of
@@ -276,11 +271,9 @@ def as_table(
         if name in (target, choices.weight, *choices.splits):
             continue
         column, data[name] = _column(name, rows[name], choices, classes)
-        if name == choices.group:
-            column = replace(
-                column, choice="rows of one value are not divided: left out", feature=""
-            )
-        columns.append(column)
+        whole = "rows of one value are not divided: left out"
+        is_group = name == choices.group
+        columns.append(replace(column, choice=whole, feature="") if is_group else column)
     if not any(column.used for column in columns):
         reasons = "; ".join(f"{column.name}: {column.choice}" for column in columns[:5])
         stop("no-feature", f"no column can be learnt from: {reasons}", "a number or a category")
@@ -319,6 +312,7 @@ def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[An
 def _column(
     name: str, values: pd.Series[Any], choices: Choices, classes: int
 ) -> tuple[Column, pd.Series[Any]]:
+    import pandas as pd
     from pandas.api import types
 
     purpose = str(choices.purposes.get(name, ""))
@@ -328,7 +322,8 @@ def _column(
         stop("column-purpose", f"`{name}` is to be {purpose}", f"one of {known}")
     is_number = types.is_numeric_dtype(values) and not types.is_bool_dtype(values)
     if meaning == "numeric" and not is_number:
-        values, is_number = _as_numbers(values), True
+        values = pd.to_numeric(values.astype(object), errors="coerce").astype(np.float32)
+        is_number = True
     if is_number and meaning not in ("categorical", "words", "date"):
         return _number(name, values, meaning, choices)
     return _text(name, _as_texts(values), meaning, choices, classes)
@@ -346,16 +341,21 @@ def _number(
         note += f", {infinite} infinite taken as missing"
     if fill := choices.fills.get(name):
         note += f", {fill.get('strategy', 'mean')} in place of a missing one"
-    feature: Feature = "" if meaning == "aside" else "number"
-    choice = "left out, as the spec says" if meaning == "aside" else f"a number{note}"
-    low, high = values.min(), values.max()
-    if values.isna().all():
-        feature, choice = "", "no value in any row: left out"
-    elif low == high and not missing:
-        feature, choice = "", "one value in all rows: left out"
-    elif whole and meaning != "numeric" and _counts(values.to_numpy()):
-        feature, choice = "", "a running number: left out"
-    return Column(name, "integer" if whole else "float", choice, feature, missing), values
+    is_constant = bool(values.min() == values.max()) and not missing
+    out = _out(meaning, bool(values.isna().all()), is_constant)
+    if not out and whole and meaning != "numeric" and _counts(values.to_numpy()):
+        out = "a running number: left out"
+    kind: Kind = "integer" if whole else "float"
+    return Column(name, kind, out or f"a number{note}", "" if out else "number", missing), values
+
+
+def _out(meaning: str, is_empty: bool, is_constant: bool) -> str:
+    """Why a column is left out whatever it holds, or ""."""
+    if is_empty:
+        return "no value in any row: left out"
+    if is_constant:
+        return "one value in all rows: left out"
+    return "left out, as the spec says" if meaning == "aside" else ""
 
 
 def _text(
@@ -374,12 +374,8 @@ def _text(
     def column(choice: str, feature: Feature = "") -> tuple[Column, pd.Series[Any]]:
         return Column(name, "text", choice, feature, missing, order), texts
 
-    if not known:
-        return column("no value in any row: left out")
-    if different == 1 and not missing:
-        return column("one value in all rows: left out")
-    if meaning == "aside":
-        return column("left out, as the spec says")
+    if out := _out(meaning, not known, different == 1 and not missing):
+        return column(out)
     if meaning == "date" and not order:
         stop("not-a-time", f"`{name}` is to be a DateTime and is {sample[0]!r}", "2026-01-31")
     if order and meaning in ("", "date"):
@@ -414,13 +410,6 @@ def _as_texts(values: pd.Series[Any]) -> pd.Series[Any]:
     number = {text: at for at, text in enumerate(texts)}
     codes: Any = np.array([*(number.get(of, -1) for of in names), -1])[coded.cat.codes.to_numpy()]
     return pd.Series(pd.Categorical.from_codes(codes, categories=pd.Index(texts)))
-
-
-def _as_numbers(values: pd.Series[Any]) -> pd.Series[Any]:
-    import pandas as pd
-
-    numbers = pd.to_numeric(values.astype(object), errors="coerce")
-    return pd.Series(numbers.to_numpy(np.float32))
 
 
 def _order_of_dates(sample: Sequence[str]) -> str:

@@ -19,9 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl import ensembles, families, folders, guardrails, rungs, sampling, trees
-from ml.automl.ensembles import Answers, calibrate
-from ml.automl.families import Family, Fitted, Numbers
+from ml.automl import ensembles, folders, guardrails, rungs
+from ml.automl.calibration import calibrate
+from ml.automl.ensembles import Answers
+from ml.automl.kept import Kept
+from ml.automl.models import families, sampling, trees
+from ml.automl.models.families import Family
+from ml.automl.models.numbers import Fitted, Numbers
 from ml.automl.problem import Job, Problem, prepare
 from ml.automl.tables import stop
 from ml.automl.validation import Rows
@@ -46,13 +50,11 @@ COMPARED, TIMED = 2_000, 50
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial is worth: the metrics of each fold (or seed), and the answers to rows that were
-    not fitted. `fitted` are the rows of the model that is in the folder, `notes` what a reader of
-    the leaderboard should know of it.
+    """What a trial answered to rows that were not fitted, of each fold or by each seed. `fitted`
+    are the rows of the model that is in the folder, `notes` what a reader of the leaderboard should
+    know of it.
     """
 
-    folds: Sequence[Mapping[str, float]]
-    over: str
     answers: Answers
     fitted: Rows
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -66,80 +68,80 @@ def main() -> None:
     options = parser.parse_args()
     job = Job(json.loads(os.environ["AUTOML_JOB"]))
     sampled: dict[str, Any] = json.loads(os.environ[SAMPLED])
-    name = sampled.pop("family")
-    data = (options.training_data, options.validation_data, options.test_data)
-    problem = prepare(job, *data)
+    name, members = sampled.pop("family"), sampled.pop("members", [])
+    given = options.training_data, options.validation_data, options.test_data
+    problem = prepare(job, *given, Kept(rungs.of_search(options.predictions) / "kept"))
     with tracking() as tracker:
-        tracker.parameters({"family": name, **{k: v for k, v in sampled.items() if k != "members"}})
+        tracker.parameters({"family": name, **sampled})
         began = time.perf_counter()
         outputs = options.model, options.predictions
-        if name == ensembles.VOTING:
-            trial: Trial = _vote(problem, sampled["members"], *outputs)
-        elif name == ensembles.STACK:
-            trial = _stack(problem, sampled["members"], *outputs)
+        if name in ensembles.NAMES:
+            combine = _vote if name == ensembles.VOTING else _stack
+            trial = combine(problem, _members(problem, members, *outputs), options.model)
         else:
-            trial = _fit(problem, name, sampled, *outputs)
+            trial = _fit(problem, families.of_task(job.task)[name], sampled, *outputs)
         seconds = time.perf_counter() - began
-        means = {of: float(np.mean([fold[of] for fold in trial.folds])) for of in trial.folds[0]}
-        primary = job.metric
-        if primary not in means:
+        answers = trial.answers
+        folds = [problem.score(*of) for of in zip(answers.rows, answers.values, strict=True)]
+        everywhere = [of for of in folds[0] if all(of in fold for fold in folds)]
+        means = {of: float(np.mean([fold[of] for fold in folds])) for of in everywhere}
+        if (primary := job.metric) not in means:
             stop("no-metric", f"`{primary}` is not defined on the rows that judge", "rows of both")
-        scores = [fold[primary] for fold in trial.folds]
+        scores = [fold[primary] for fold in folds]
         # Of equal scores NumPy's is 1e-16: their mean is rounded.
         spread = {f"{primary}_std": float(np.ptp(scores) and np.std(scores, ddof=1))}
         spread = spread if len(scores) > 1 else {}
         options.predictions.mkdir(parents=True, exist_ok=True)
-        trial.answers.save(options.predictions)
-        members = Members(options.model)
-        rows = problem.matrix(folders.encoding(options.model), problem.fitted[:TIMED])
-        timed = latency(members.predict, [row.reshape(1, -1).astype(np.float64) for row in rows])
-        facts = _facts(problem, name, sampled, trial, members, options.model)
+        answers.save(options.predictions)
+        served = Members(options.model)
+        document = json.loads((options.model / COLUMNS).read_text(encoding="utf-8"))
+        rows = problem.matrix(document, problem.fitted[:TIMED])
+        timed = latency(served.predict, [row.reshape(1, -1).astype(np.float64) for row in rows])
+        facts = {
+            **{"seed": job.seed, "seconds": seconds},
+            **{"hyperparameters": {"family": name, **sampled}},
+            FACT: _facts(problem, trial, folds, served, document),
+        }
         tracker.metrics({**means, **spread, "training_seconds": seconds, **timed.as_metrics()})
-        digest = seal(options.model, {**facts, "seconds": seconds})
+        digest = seal(options.model, facts)
     shown = "".join(f" ± {of:.2g}" for of in spread.values())
     print(f"model {options.model} {digest}: {name} {primary} {means[primary]:.5g}{shown}")
 
 
 def _fit(
-    problem: Problem, name: str, sampled: Mapping[str, Any], folder: Path, predictions: Path
+    problem: Problem, family: Family, sampled: Mapping[str, Any], folder: Path, predictions: Path
 ) -> Trial:
     """Fit one family on each fold, then once on all rows; of a large table first on a sample."""
-    family = families.of_task(problem.job.settings["task"])[name]
     settings = {of: value for of, value in sampled.items() if of != "balance"}
-    balance, seed = str(sampled.get("balance", "none")), problem.job.seed
-
-    fitting = _Fitting(problem, family, settings, balance)
+    fitting = _Fitting(problem, family, settings, str(sampled.get("balance", "none")))
     train, judged = problem.folds[0]
     if size := rungs.size(train):
         sample = problem.sample(train, size)
-        document = problem.encoding(sample)
-        model = fitting.fit(document, sample, seed)
-        answer = model.predict(problem.matrix(document, judged))
-        answers = Answers([judged], [answer], problem.labels)
-        rung = rungs.rung(size, problem.value(answers), predictions)
-        if rung.is_last:
-            notes = {"stopped": rung.sentence}
-            trial = Trial([], "folds", answers, sample, notes)
-            return _saved(problem, folder, family, document, model, trial)
-    values, counted, first = fitting.judged()
-    # The rows of validation_data are for judging alone: the model that they judged is the model.
-    if first is not None and len(problem.folds) == 1 and len(train) == len(problem.fitted):
-        document, model = first
-    else:
-        first = None
+        model = fitting.fit(problem.encoding(sample), sample, problem.job.seed)
+        answers = Answers([judged], [model.predict(judged)], problem.labels)
+        if why := rungs.why_last(size, problem.value(answers), predictions):
+            return _saved(model, family, folder, Trial(answers, sample, {"stopped": why}))
+    values, counted, last = fitting.judged()
+    if last is None:
         document = problem.encoding(problem.fitted)
-        final = replace(fitting, settings={**settings, **counted})
-        model = final.fit(document, problem.fitted, seed)
-    is_one = len(problem.folds) == 1
+        last = fitting.fit(document, problem.fitted, problem.job.seed, **counted)
     rows = [judged for _, judged in problem.folds] * (len(values) // len(problem.folds))
-    answers = Answers(rows, values, problem.labels)
     notes = {"trees": f"{of} boosted trees"} if (of := counted.get("n_estimators")) else {}
-    trial = Trial([], "seeds" if is_one else "folds", answers, problem.fitted, notes)
-    return _saved(problem, folder, family, document, model, trial)
+    trial = Trial(Answers(rows, values, problem.labels), problem.fitted, notes)
+    return _saved(last, family, folder, trial)
 
 
-# A model, and the document of the numbers that it takes.
-_Model = tuple[dict[str, Any], Fitted]
+@dataclass(frozen=True)
+class _Model:
+    """A fit, and the document of the numbers that it takes."""
+
+    problem: Problem
+    document: dict[str, Any]
+    fitted: Fitted
+
+    def predict(self, rows: Rows) -> NDArray[np.float64]:
+        """The answers to these rows."""
+        return self.fitted.predict(self.problem.matrix(self.document, rows))
 
 
 @dataclass(frozen=True)
@@ -155,49 +157,40 @@ class _Fitting:
         """The rows that are fitted; nothing else refers to them, so that a family may free them."""
         return sampling.balanced(self.problem.numbers(document, rows), self.balance, seed)
 
-    def fit(self, document: Mapping[str, Any], rows: Rows, seed: int) -> Fitted:
-        """Fit all of these."""
-        return self.family.fit(self.numbers(document, rows, seed), self.settings, seed)
+    def fit(self, document: dict[str, Any], rows: Rows, seed: int, **counted: int) -> _Model:
+        """Fit all of these, with so many trees as were `counted`."""
+        settings = {**self.settings, **counted}
+        fitted = self.family.fit(self.numbers(document, rows, seed), settings, seed)
+        return _Model(self.problem, document, fitted)
 
-    def judged(self) -> tuple[list[NDArray[np.float64]], Mapping[str, Any], _Model | None]:
+    def judged(self) -> tuple[list[NDArray[np.float64]], dict[str, int], _Model | None]:
         """The answers to the rows that judge, of each fold, or of one set of rows by each seed;
-        what the folds decide for the fit of all rows; and the first model where it may be the last.
+        what the folds decide for the fit of all rows; and the model of these where it is there:
+        the rows of validation_data are for judging alone.
         """
-        problem, seed = self.problem, self.problem.job.seed
-        train, _ = problem.folds[0]
-        if len(problem.folds) > 1:
-            if self.family.grow is None:
-                return *self._plain([seed], {}), None
-            return *self._grown([(*fold, fold[1]) for fold in problem.folds]), None
-        seeds = [seed + more for more in range(SEEDS_OF_MANY if rungs.size(train) else SEEDS)]
-        left, aside = problem.aside(train)
-        counted: Mapping[str, int] = {}
-        if self.family.grow is not None and len(aside):
-            _, counted = self._grown([(left, aside, aside)], 1 + len(seeds))
-        models: list[_Model] = []
-        return *self._plain(seeds, counted, models), models[0]
-
-    def _plain(
-        self,
-        seeds: Sequence[int],
-        counted: Mapping[str, int],
-        first: list[_Model] | None = None,
-    ) -> tuple[list[NDArray[np.float64]], Mapping[str, int]]:
-        problem, values = self.problem, list[NDArray[np.float64]]()
-        fitting = replace(self, settings={**self.settings, **counted})
+        problem, seeds, counted = self.problem, [self.problem.job.seed], dict[str, int]()
         is_drawn = self.family.seeded or self.balance in sampling.DRAWN
+        if len(problem.folds) > 1 and self.family.grow is not None:
+            return *self._grown([(*fold, fold[1]) for fold in problem.folds]), None
+        if len(problem.folds) == 1:
+            train, _ = problem.folds[0]
+            more = range(SEEDS_OF_MANY if rungs.size(train) else SEEDS)
+            seeds = [problem.job.seed + of for of in more]
+            left, aside = problem.divided.aside(train)
+            if self.family.grow is not None and len(aside):
+                _, counted = self._grown([(left, aside, aside)], 1 + len(seeds))
+        values, last = [], None
         for train, judged in problem.folds:
             document = problem.encoding(train)
             for seed in seeds if is_drawn else seeds[:1]:
-                model = fitting.fit(document, train, seed)
-                values.append(model.predict(problem.matrix(document, judged)))
-                if first is not None and not first:
-                    first.append((document, model))
-        return (values if is_drawn else values * len(seeds)), counted
+                model = self.fit(document, train, seed, **counted)
+                last = last or (model if len(train) == len(problem.fitted) else None)
+                values.append(model.predict(judged))
+        return (values if is_drawn else values * len(seeds)), counted, last
 
     def _grown(
         self, folds: Sequence[tuple[Rows, Rows, Rows]], parts: int = 1
-    ) -> tuple[list[NDArray[np.float64]], Mapping[str, int]]:
+    ) -> tuple[list[NDArray[np.float64]], dict[str, int]]:
         """Trees of rows that are fitted, rows that watch, and rows that are answered, in so many
         parts of the time of a trial.
         """
@@ -219,42 +212,33 @@ class _Fitting:
         patience = trees.patience(min(len(train) for train, _, _ in folds))
         seconds = MOST_OF_TIME * problem.job.seconds / parts
         counts, of_all = trees.grow(growing, most, patience, seconds, fewest)
-        values = []
-        for of, count, document, fold in zip(growing, counts, documents, folds, strict=True):
-            values.append(of.cut(count).predict(problem.matrix(document, fold[2])))
+        of_folds = zip(growing, counts, documents, folds, strict=True)
+        values = [
+            _Model(problem, document, of.cut(count)).predict(answered)
+            for of, count, document, (_, _, answered) in of_folds
+        ]
         return values, {"n_estimators": of_all}
 
 
-def _saved(
-    problem: Problem,
-    folder: Path,
-    family: Family,
-    document: dict[str, Any],
-    model: Fitted,
-    trial: Trial,
-) -> Trial:
-    """Write the folder of a single model, compare it, and judge what it answers."""
+def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
+    """Write the folder of a single model, compare it, and calibrate what it answers."""
+    problem = model.problem
     folder.mkdir(parents=True, exist_ok=True)
-    file = model.save(folder)
-    folders.write_json(folder / COLUMNS, document)
-    member: dict[str, Any] = {"file": file, "weight": 1.0}
-    folders.write(problem, folder, [member])
-    rows = problem.matrix(document, problem.folds[0][1][:COMPARED])
-    original, served = model.predict(rows), Members(folder).predict(rows.astype(np.float64))
-    folders.compare(original, served, problem.spread, in_steps=family.in_steps)
-    if problem.task == "binary":
-        seed = problem.job.seed
-        calibration, answers, sentence = calibrate(trial.answers, problem.value, seed)
-        if calibration is not None:
-            folders.write(problem, folder, [{**member, "calibration": dict(calibration)}])
-            notes = {**trial.notes, "calibration": sentence}
-            trial = replace(trial, answers=answers, notes=notes)
-    return _judged(problem, trial)
-
-
-def _judged(problem: Problem, trial: Trial) -> Trial:
-    folds = zip(trial.answers.rows, trial.answers.values, strict=True)
-    return replace(trial, folds=[problem.score(*fold) for fold in folds])
+    member: dict[str, Any] = {"file": model.fitted.save(folder), "weight": 1.0}
+    folders.write_json(folder / COLUMNS, model.document)
+    folders.write(folder, problem.task, problem.positive, [member])
+    rows = problem.folds[0][1][:COMPARED]
+    numbers = problem.matrix(model.document, rows).astype(np.float64)
+    served = Members(folder).predict(numbers)
+    folders.compare(model.predict(rows), served, problem.spread, in_steps=family.in_steps)
+    if problem.task == "regression":
+        return trial
+    calibration, answers, sentence = calibrate(trial.answers, problem.value, problem.job.seed)
+    if calibration is None:
+        return trial
+    member["calibration"] = dict(calibration)
+    folders.write(folder, problem.task, problem.positive, [member])
+    return replace(trial, answers=answers, notes={**trial.notes, "calibration": sentence})
 
 
 @dataclass(frozen=True)
@@ -282,31 +266,29 @@ def _members(
     return members
 
 
-def _vote(problem: Problem, numbers: Sequence[int], folder: Path, predictions: Path) -> Trial:
+def _vote(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     """The trials that answer best together, by what they answered to rows they did not fit."""
-    members = _members(problem, numbers, folder, predictions)
     weights = ensembles.choose([of.answers for of in members], problem.value)
     of_folders = {members[at].folder: weight for at, weight in weights.items()}
-    folders.write(problem, folder, ensembles.gather(of_folders, folder))
+    entries = ensembles.gather(of_folders, folder)
+    folders.write(folder, problem.task, problem.positive, entries)
     chosen = [members[at].answers for at in weights]
-    together = ensembles.mean(chosen, list(weights.values()))
-    over = "seeds" if len(problem.folds) == 1 else "folds"
-    return _judged(problem, Trial([], over, together, problem.fitted))
+    return Trial(ensembles.mean(chosen, list(weights.values())), problem.fitted)
 
 
-def _stack(problem: Problem, numbers: Sequence[int], folder: Path, predictions: Path) -> Trial:
+def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     """A model of what the best of each family answer, judged by those that it was not fitted to."""
-    members = _members(problem, numbers, folder, predictions)
     members = [members[at] for at in ensembles.stacked([of.family for of in members])]
-    settings = problem.job.settings.get("stack") or {}
-    kind = str(settings.get("stack_meta_learner_type", "none"))
+    known = families.META_LEARNERS[problem.job.task]
+    kind = (problem.job.settings.get("stack") or {}).get("stack_meta_learner_type", "none")
+    fit_meta = known.get(kind) or next(iter(known.values()))
 
     def fit(table: Any, labels: Any) -> Fitted:
-        numbers = Numbers(
-            table.astype(np.float32), labels, None, problem.task, len(problem.classes), (), False
-        )
+        classes = len(problem.classes)
+        table = table.astype(np.float32)
+        numbers = Numbers(table, labels, None, problem.task, classes, featurized=False)
         try:
-            return families.fit_meta(kind, numbers, problem.job.seed)
+            return fit_meta(numbers, {}, problem.job.seed)
         except ValueError as error:
             stop("meta-model", str(error).splitlines()[0], "more rows of each class")
 
@@ -317,50 +299,49 @@ def _stack(problem: Problem, numbers: Sequence[int], folder: Path, predictions: 
     beside = ensembles.beside([of.answers for of in members])
     crossed = ensembles.crossed(beside, predictor, problem.job.seed)
     meta = fit(*beside.all)
-    of_folders = {of.folder: 1 / len(members) for of in members}
-    entries = ensembles.gather(of_folders, folder)
-    file = meta.save(folder)
-    file = str((folder / file).rename(folder / f"meta{Path(file).suffix}").name)
-    folders.write(problem, folder, entries, file)
-    document = folders.encoding(folder)
+    entries = ensembles.gather({of.folder: 1 / len(members) for of in members}, folder)
+    file = folder / meta.save(folder)
+    file = file.rename(file.with_stem("meta"))
+    folders.write(folder, problem.task, problem.positive, entries, file.name)
+    document = json.loads((folder / COLUMNS).read_text(encoding="utf-8"))
     rows = problem.matrix(document, problem.folds[0][1][:COMPARED]).astype(np.float64)
     served = Members(folder)
     of_members = np.column_stack(served.answers(rows)).astype(np.float32)
-    folders.compare(meta.predict(of_members), served.predict(rows), problem.spread)
-    over = "seeds" if len(problem.folds) == 1 else "folds"
-    return _judged(problem, Trial([], over, crossed, problem.fitted))
+    original = meta.predict(of_members)
+    folders.compare(original, served.predict(rows), problem.spread, in_steps=False)
+    return Trial(crossed, problem.fitted)
 
 
 def _facts(
     problem: Problem,
-    name: str,
-    sampled: Mapping[str, Any],
     trial: Trial,
-    members: Members,
-    folder: Path,
+    folds: Sequence[Mapping[str, float]],
+    served: Members,
+    document: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the folder says about the training, beside the seconds."""
-    tested, document = {}, folders.encoding(folder)
+    """What the folder says about the search."""
+    tested = {}
     if len(problem.test):
         rows = problem.matrix(document, problem.test)
-        tested = problem.score(problem.test, members.predict(rows.astype(np.float64)))
-    plain = {of: value for of, value in sampled.items() if of != "members"}
+        tested = problem.score(problem.test, served.predict(rows.astype(np.float64)))
     values = {column.name: problem.table.frame[column.name] for column in problem.table.columns}
     return {
-        "seed": problem.job.seed,
-        "hyperparameters": {"family": name, **plain},
-        FACT: {
-            "metric": problem.job.metric,
-            "validation": problem.sentence,
-            "over": trial.over,
-            "folds": [dict(fold) for fold in trial.folds],
-            "rows": {"fitted": len(trial.fitted), "test": len(problem.test)},
-            "test": tested,
-            "trained_on": content(values, problem.labels_of(trial.fitted), trial.fitted),
-            "columns": [{**vars(column), "used": column.used} for column in problem.table.columns],
-            "guardrails": guardrails.report(problem, document),
-            "notes": dict(trial.notes),
-        },
+        "metric": problem.job.metric,
+        "validation": problem.sentence,
+        "over": "seeds" if len(folds) > 1 and len(problem.folds) == 1 else "folds",
+        "folds": folds,
+        "rows": {"fitted": len(trial.fitted), "test": len(problem.test)},
+        "test": tested,
+        "trained_on": problem.once(
+            lambda: content(values, problem.labels_of(trial.fitted), trial.fitted),
+            "content",
+            trial.fitted,
+        ),
+        "columns": [{**vars(column), "used": column.used} for column in problem.table.columns],
+        "guardrails": problem.once(
+            lambda: guardrails.report(problem, document), "guardrails", trial.fitted
+        ),
+        "notes": dict(trial.notes),
     }
 
 

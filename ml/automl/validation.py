@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml.automl.tables import Choices, Table, stop
 from ml.serving.scoring.columns import days, read_date
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Four bytes a row: a search has several of them.
 Rows = NDArray[Any]
@@ -86,19 +83,16 @@ class Divided:
 
         from sklearn import model_selection as of
 
-        labels = np.zeros(len(rows)) if self.labels is None else self.labels[rows]
-        shuffled: dict[str, Any] = {"n_splits": count, "shuffle": True, "random_state": self.seed}
         if self.times is not None:
             return [*self._rolling(rows, count)]
-        groups = None
+        labels = np.zeros(len(rows)) if self.labels is None else self.labels[rows]
+        groups, splitters = None, (of.KFold, of.StratifiedKFold)
         if self.groups is not None:
             self._demand_groups(rows, count)
-            groups = self.groups[rows]
-            splitter = of.GroupKFold(**shuffled)
-            if self.labels is not None:
-                splitter = of.StratifiedGroupKFold(**shuffled)
-        else:
-            splitter = (of.KFold if self.labels is None else of.StratifiedKFold)(**shuffled)
+            groups, splitters = self.groups[rows], (of.GroupKFold, of.StratifiedGroupKFold)
+        splitter = splitters[self.labels is not None](
+            n_splits=count, shuffle=True, random_state=self.seed
+        )
         with warnings.catch_warnings():
             # Of many classes one may have fewer rows than there are folds.
             warnings.simplefilter("ignore", UserWarning)
@@ -156,20 +150,15 @@ def times(table: Table, name: str) -> NDArray[np.float64]:
     """A number for each row that is larger for a later one. Ends the program where one has none."""
     values = table.frame[name]
     order = next(column.order for column in table.columns if column.name == name)
-    if str(values.dtype) != "category":
-        numbers = values.to_numpy(np.float64)
+    if str(values.dtype) == "category":
+        read = [read_date(str(text), order or "iso") for text in values.cat.categories]
+        of_texts = np.array([np.nan if time is None else days(time) for time in read] + [np.nan])
+        numbers: NDArray[np.float64] = of_texts[values.cat.codes.to_numpy()]
     else:
-        numbers = _of_texts(values, order or "iso")
+        numbers = values.to_numpy(np.float64)
     if not np.isfinite(numbers).all():
         at = int(np.argmin(np.isfinite(numbers)))
         stop("not-a-time", f"`{name}` is {values.iloc[at]!r} in a row", "a date, time or number")
-    return numbers
-
-
-def _of_texts(values: pd.Series[Any], order: str) -> NDArray[np.float64]:
-    read = [read_date(str(text), order) for text in values.cat.categories]
-    of_texts = np.array([np.nan if time is None else days(time) for time in read] + [np.nan])
-    numbers: NDArray[np.float64] = of_texts[values.cat.codes.to_numpy()]
     return numbers
 
 
@@ -192,17 +181,19 @@ def folds(
         return marked, f"{len(marked)} folds by the columns of `cv_split_column_names`"
     share = settings.get("validation_data_size")
     number = settings.get("n_cross_validations")
-    chosen = "" if share or isinstance(number, int) else f", by the number of rows ({len(rows)})"
-    how = ""
+    chosen = how = ""
     if divided.by:
-        how = f", each of later rows by {divided.by}" if divided.times is not None else ""
-        how = how or f", none of one {divided.by} divided"
-    if not share and not isinstance(number, int) and len(rows) > MANY_ROWS:
-        share = SHARE
-    if share and not isinstance(number, int):
+        how = f", none of one {divided.by} divided"
+        how = how if divided.times is None else f", each of later rows by {divided.by}"
+    if isinstance(number, int):
+        share, most = None, number
+    else:
+        chosen = "" if share else f", by the number of rows ({len(rows)})"
+        share = share or (SHARE if len(rows) > MANY_ROWS else None)
+        most = FOLDS_OF_FEW if len(rows) < FEW_ROWS else FOLDS
+    if share:
         fold = divided.hold_out(rows, float(share))
         return [fold], f"{len(fold[1])} rows are held out{chosen}{how.replace('each of', 'the')}"
-    most = number if isinstance(number, int) else FOLDS_OF_FEW if len(rows) < FEW_ROWS else FOLDS
     counts = np.array([len(rows)]) if labels is None else np.unique(labels, return_counts=True)[1]
     fewest = int(counts.min())
     count = max(2, min(most, fewest, len(rows) // 2))

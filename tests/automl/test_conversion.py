@@ -106,7 +106,8 @@ def test_a_classifier_is_served_as_it_was(
     conversion.main(words(tmp_path))
     folder = tmp_path / "converted"
     assert verify(folder) and {of.name for of in folder.iterdir()} == {
-        *("columns.json", "manifest.json", "members.json", "model.onnx", "settings.json")
+        *("columns.json", "manifest.json", "members.json", "model.onnx", "settings.json"),
+        "MLmodel",
     }
     assert {*formats(folder).values()} <= {"json", "onnx"}
     columns, members = Columns.load(folder, dict), Members(folder)

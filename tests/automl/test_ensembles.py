@@ -71,10 +71,11 @@ def test_areas_by_ranks_are_those_of_scikit_learn(classes: int) -> None:
     given /= given.sum(axis=1, keepdims=True)
     task: Any = "binary" if classes == 2 else "multiclass"
     of = given[:, 1] if classes == 2 else np.column_stack([given, np.full(400, 1e-9)])
-    value = metrics.value("AUC_weighted", task, labels, of, classes + (classes > 2), 1.0)
+    defined = metrics.defined(task, labels, of, classes + (classes > 2), 1.0)
     given = of / of.sum(axis=1, keepdims=True) if classes > 2 else given
     ones = [roc_auc_score(labels == at, given[:, at]) for at in range(classes)]
-    assert value == pytest.approx(np.average(ones, weights=np.bincount(labels)), abs=1e-12)
+    expected = np.average(ones, weights=np.bincount(labels))
+    assert defined["AUC_weighted"]() == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_members_of_a_stack_are_the_best_of_each_family_first() -> None:

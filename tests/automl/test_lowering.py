@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ml.automl import lowering
-from ml.automl.families import of_task
+from ml.automl.models.families import of_task
 from ml.backends.local.backend import LocalBackend
 from ml.specs.plan.plans import AutoMLPlan, SweepPlan, sweeps
 

@@ -31,14 +31,13 @@ def test_a_trial_ends_that_is_worse_than_the_middle_of_those_before(tmp_path: Pa
     for round_of in range(2):
         ended = []
         for number, value in enumerate(values):
-            rung = rungs.rung(5000, value, tmp_path / "trials" / str(number) / "predictions")
-            ended.append(rung.is_last)
+            predictions = tmp_path / "trials" / str(number) / "predictions"
+            ended.append(bool(rungs.why_last(5000, value, predictions)))
         assert ended == [False, False, False, False, True, False], round_of
-    assert rungs.rung(5000, 0.1, tmp_path / "trials" / "6" / "predictions").sentence == (
-        "below the median of 6 trials on 5000 rows"
-    )
+    sentence = "below the median of 6 trials on 5000 rows"
+    assert rungs.why_last(5000, 0.1, tmp_path / "trials" / "6" / "predictions") == sentence
     (tmp_path / "trials" / "1" / "predictions" / rungs.FILE).write_text("{")
-    assert rungs.rung(5000, 0.1, tmp_path / "trials" / "7" / "predictions").before == 6
+    assert rungs.why_last(5000, 0.1, tmp_path / "trials" / "7" / "predictions") == sentence
 
 
 @pytest.mark.slow

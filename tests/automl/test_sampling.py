@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.automl import ensembles, sampling
+from ml.automl import calibration
 from ml.automl.ensembles import Answers
-from ml.automl.families import Numbers
+from ml.automl.models import sampling
+from ml.automl.models.numbers import Numbers
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.members import Members, calibrated
 from tests.automl.conftest import people, write
@@ -95,6 +96,36 @@ def test_probabilities_are_calibrated_again(
     assert abs(held_out.mean() - share) < 0.04
 
 
+def test_several_classes_are_calibrated_as_they_are_served(tmp_path: Path, fit: Fit) -> None:
+    """Where rare ones were weighted each has its share again, and what serves says the same."""
+    draw = np.random.default_rng(0)
+    rows = [
+        row
+        for row in people(3000, classes=("a", "b", "c"))
+        if row["churn"] != "c" or draw.uniform() < 0.2
+    ]
+    table = write(tmp_path / "table", rows)
+    settings = of_family("logistic_regression", "classification") | {"balance": "classes"}
+    folder, _ = fit(
+        table, "logistic_regression", settings, n_cross_validations=3, metric="accuracy"
+    )
+    document = json.loads((folder / "members.json").read_text())
+    found = document["members"][0]["calibration"]
+    assert found["kind"] == "sigmoid" and len(found["slope"]) == len(found["intercept"]) == 3
+    columns = Columns.load(folder, lambda row: row)
+    stated = [[row[name] or None for name in columns.columns] for row in rows]
+    numbers_of = columns.matrix(columns.read([*columns.columns], stated))
+    answers = Members(folder).predict(numbers_of)
+    np.testing.assert_allclose(answers.sum(axis=1), 1.0, atol=1e-12)
+    shares = [float(np.mean([row["churn"] == of for row in rows])) for of in columns.classes]
+    np.testing.assert_allclose(answers.mean(axis=0), shares, atol=0.02)
+    del document["members"][0]["calibration"]
+    (folder / "members.json").write_text(json.dumps(document))
+    plain = Members(folder).predict(numbers_of)
+    assert abs(plain.mean(axis=0) - shares).max() > 0.05
+    np.testing.assert_array_equal(calibrated(found, plain), answers)
+
+
 def answers_of(power: float, count: int = 3000) -> Answers:
     """Of three folds: true probabilities, their odds raised to a power."""
     draw = np.random.default_rng(0)
@@ -107,14 +138,14 @@ def answers_of(power: float, count: int = 3000) -> Answers:
 
 def test_a_calibration_is_taken_where_it_helps() -> None:
     """Of answers that say too much; not of those that are right, nor of few rows."""
-    found, corrected, sentence = ensembles.calibrate(answers_of(3.0), lambda of: 1.0, 0)
+    found, corrected, sentence = calibration.calibrate(answers_of(3.0), lambda of: 1.0, 0)
     assert found is not None and "before" in sentence
     (scores, labels) = corrected.all
     assert abs(scores[labels == 1].mean() - answers_of(1.0).all[0][labels == 1].mean()) < 0.02
-    assert ensembles.calibrate(answers_of(1.0), lambda of: 1.0, 0)[0] is None
-    assert ensembles.calibrate(answers_of(3.0, 60), lambda of: 1.0, 0)[0] is None
+    assert calibration.calibrate(answers_of(1.0), lambda of: 1.0, 0)[0] is None
+    assert calibration.calibrate(answers_of(3.0, 60), lambda of: 1.0, 0)[0] is None
     values = iter([1.0, 0.9, 0.9])
-    assert ensembles.calibrate(answers_of(3.0), lambda of: next(values), 0)[0] is None
+    assert calibration.calibrate(answers_of(3.0), lambda of: next(values), 0)[0] is None
 
 
 def test_what_is_saved_is_scikit_learns() -> None:
@@ -122,11 +153,11 @@ def test_what_is_saved_is_scikit_learns() -> None:
     from sklearn.isotonic import IsotonicRegression
 
     scores, labels = answers_of(3.0).all
-    ours = calibrated(ensembles.isotonic(scores, labels), np.linspace(0, 1, 500))
+    ours = calibrated(calibration.isotonic(scores, labels), np.linspace(0, 1, 500))
     theirs = IsotonicRegression(y_min=1e-4, y_max=1 - 1e-4, out_of_bounds="clip")
     expected = theirs.fit(scores, labels).predict(np.linspace(0, 1, 500))
     np.testing.assert_allclose(ours, expected, atol=1e-9)
-    found = ensembles.sigmoid(scores, labels)
-    assert found["slope"] == pytest.approx(1 / 3, abs=0.03)
+    found = calibration.sigmoid(scores, labels)
+    assert found["slope"] == [pytest.approx(1 / 3, abs=0.03)]
     with pytest.raises(ValueError, match="kind other"):
         calibrated({"kind": "other"}, scores)

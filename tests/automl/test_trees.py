@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.automl import families, trees
-from ml.automl.families import Numbers
+from ml.automl.models import families, trees
+from ml.automl.models.numbers import Numbers
 from tests.automl.conftest import people, write
 
 Fit = Callable[..., tuple[Path, dict[str, float]]]

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ml.automl import encoding, families, tables
-from ml.automl.families import FAMILIES
+from ml.automl import encoding, kept, tables
+from ml.automl.models import families
+from ml.automl.models.families import FAMILIES
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.manifest import verify
 from ml.serving.scoring.members import Members
@@ -92,7 +93,7 @@ def test_numbers_are_those_of_the_server(tmp_path: Path) -> None:
     given = [[row["age"], row["income"] or None, row["city"] or None, row["spent"]] for row in rows]
     served = columns.matrix(given).astype(np.float32)
     np.testing.assert_array_equal(encoding.matrix(table, document, np.arange(60)), served)
-    assert encoding.categorical(document) == columns.categorical == [2]
+    assert columns.categorical == [2]
 
 
 def test_the_final_score_is_of_rows_that_no_trial_saw(tmp_path: Path, fit: Fit) -> None:
@@ -215,9 +216,24 @@ def test_tables_that_no_model_can_be_made_of(
         fit(write(tmp_path / "table", rows))
 
 
-def test_names_twice_are_refused(tmp_path: Path, fit: Fit) -> None:
-    header = ["age", "income", "age", "spent", "churn"]
-    with pytest.raises(SystemExit, match=r"error\[column-names\].*`age` twice"):
+def test_a_constant_number_is_no_target(tmp_path: Path, fit: Fit) -> None:
+    rows = changed(people(40), spent=lambda at, row: 7.5)
+    job = {"task": "regression", "target": "spent", "metric": "r2_score"}
+    with pytest.raises(SystemExit, match=r"error\[one-value\]: `spent` has one value in all 40"):
+        fit(write(tmp_path / "table", rows), "light_gbm", SMALL_TREES, **job)
+    rows = changed(people(40), spent=lambda at, row: 7.5 + (at == 3))
+    job["metric"] = "normalized_mean_absolute_error"
+    fit(write(tmp_path / "two", rows), "light_gbm", SMALL_TREES, **job)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("age", "`age` twice"), ("", "an empty name")], ids=["twice", "none"]
+)
+def test_columns_without_a_name_of_their_own_are_refused(
+    tmp_path: Path, fit: Fit, name: str, said: str
+) -> None:
+    header = ["age", "income", name, "spent", "churn"]
+    with pytest.raises(SystemExit, match=rf"error\[column-names\].*{said}"):
         fit(write(tmp_path / "table", people(40), header))
 
 
@@ -242,6 +258,41 @@ def test_hostile_tables_are_fitted(tmp_path: Path, fit: Fit, rows: Any, name: st
     )
     assert np.isfinite(metrics["AUC_weighted"])
     verify(folder)
+
+
+def test_what_is_odd_about_a_column_is_said(tmp_path: Path, fit: Fit) -> None:
+    """Infinities, numbers among texts, a column without values."""
+    rows = changed(
+        people(80),
+        income=lambda at, row: "inf" if at % 5 == 0 else at / 7,
+        age=lambda at, row: "old" if at % 7 == 0 else 20 + at % 9,
+        none=lambda at, row: "",
+    )
+    folder, _ = fit(write(tmp_path / "table", rows), n_cross_validations=2)
+    facts = json.loads((folder / "settings.json").read_text())["automl"]
+    chosen = {column["name"]: column["choice"] for column in facts["columns"]}
+    assert chosen["income"] == "a number, 16 infinite taken as missing"
+    assert chosen["age"] == "a category of 10 values"
+    assert chosen["none"] == "no value in any row: left out"
+    found = [of["found"] for of in facts["guardrails"] if of["check"] == "columns"]
+    assert found == ["none: no value in any row: left out"]
+
+
+def test_a_category_of_10000_values(tmp_path: Path, fit: Fit) -> None:
+    """Of two classes it is the mean of the target of each; of many the most frequent are told
+    apart.
+    """
+    job = {"validation_data_size": 0.2}
+    for classes, choice in ((2, "the mean of the target"), (12, "the 1000 most frequent")):
+        rows = [
+            {"town": f"t{at % 10_000}", "age": at % 61, "churn": at % classes}
+            for at in range(20_001)
+        ]
+        table = write(tmp_path / str(classes), rows)
+        folder, metrics = fit(table, "light_gbm", {**SMALL_TREES, "n_estimators": 2}, **job)
+        columns = json.loads((folder / "settings.json").read_text())["automl"]["columns"]
+        assert "10000 values" in columns[0]["choice"] and choice in columns[0]["choice"]
+        assert np.isfinite(metrics["AUC_weighted"])
 
 
 @pytest.mark.slow
@@ -325,3 +376,60 @@ def test_an_mltable_that_is_not_read_here(tmp_path: Path, fit: Fit, text: str, s
     (folder / "MLTable").write_text(text)
     with pytest.raises(SystemExit, match=rf"(?s)error\[bad-mltable\].*{said}"):
         fit(folder)
+
+
+def test_a_second_trial_reads_and_featurizes_nothing(
+    tmp_path: Path, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first one computed is kept beside it; another table, or other featurization, is
+    read. Its scores are those of a trial that nothing was kept for.
+    """
+    table = write(tmp_path / "table", people())
+    settings = of_family("light_gbm", "classification")
+    read: list[str] = []
+    for module, name in ((tables, "read"), (encoding, "fit"), (encoding, "matrix")):
+        plain = getattr(module, name)
+
+        def counted(*of: Any, _plain: Any = plain, _name: str = name, **more: Any) -> Any:
+            read.append(_name)
+            return _plain(*of, **more)
+
+        monkeypatch.setattr(module, name, counted)
+    job = {"n_cross_validations": 2}
+    _, first = fit(table, "light_gbm", settings, **job)
+    assert {"read", "fit", "matrix"} == {*read}
+    read.clear()
+    _, second = fit(table, "light_gbm", settings, **job)
+    assert not read
+    assert second["AUC_weighted"] == first["AUC_weighted"]
+    off = {"mode": "custom", "column_name_and_types": {"city": "Ignore"}}
+    fit(table, "light_gbm", settings, **job, featurization=off)
+    assert "read" in read
+    read.clear()
+    write(tmp_path / "table", people(seed=1))
+    fit(table, "light_gbm", settings, **job)
+    assert "read" in read
+
+
+def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest goes; what is larger than all of it, and a file that was cut off, do no harm."""
+    monkeypatch.setattr(kept, "MOST", 2500)
+    of, computed = kept.Kept(tmp_path / "kept"), []
+
+    def value(name: str, length: int = 1000) -> bytes:
+        def compute() -> bytes:
+            computed.append(name)
+            return bytes(length)
+
+        return of.of(compute, name)
+
+    for name in ("a", "b", "a", "c", "a", "b"):
+        assert value(name) == bytes(1000)
+    assert computed == ["a", "b", "c", "b"]
+    value("large", 5000)
+    assert sum(file.stat().st_size for file in (tmp_path / "kept").iterdir()) <= 2500
+    assert value("large", 5000) == bytes(5000)
+    value("d")
+    (file,) = (tmp_path / "kept").iterdir()
+    file.write_bytes(file.read_bytes()[:100])
+    assert value("d") == bytes(1000) and computed[-2:] == ["d", "d"]

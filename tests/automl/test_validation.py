@@ -233,6 +233,15 @@ def test_a_column_of_the_future_is_found(tmp_path: Path, classes: Sequence[str])
     assert findings(of, "leakage") == set()
 
 
+def test_a_number_of_the_future_is_found(tmp_path: Path) -> None:
+    """Of a regression; another good feature is none."""
+    of = enumerate(people())
+    rows = [dict(row, paid=2 * float(str(row["spent"])) + at % 2) for at, row in of]
+    job = {"task": "regression", "target": "spent", "metric": "r2_score"}
+    assert findings(problem(tmp_path, rows, **job), "leakage") == {"paid"}
+    assert findings(problem(tmp_path / "honest", people(), **job), "leakage") == set()
+
+
 def test_the_spec_says_how_rows_are_divided_by_tags(tmp_path: Path, fit: Fit) -> None:
     """The leaderboard says it."""
     table = write(tmp_path / "table", customers())

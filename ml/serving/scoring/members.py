@@ -8,10 +8,11 @@ A member's file is a text model of LightGBM (.txt), ONNX (.onnx) or a JSON model
 All take the numbers of the folder's `columns.json`, in single precision. The answer is the mean of
 theirs, by weight; with `"meta": "meta.onnx"` it is that model's, which takes theirs side by side.
 
-Of two classes a member may have a `calibration`, by which its probabilities p become others:
+A classifier's member may have a `calibration`, by which its probabilities p become others:
 
-- `{"kind": "sigmoid", "slope": a, "intercept": b}`: those of the log odds a · log(p / (1 - p)) + b
-- `{"kind": "isotonic", "scores": [...], "shares": [...]}`: between these points on a line
+- `{"kind": "sigmoid", "slope": a, "intercept": b}`: those of the log odds a · log(p / (1 - p)) + b;
+  of several classes a list of each, and then all sum to 1
+- `{"kind": "isotonic", "scores": [...], "shares": [...]}`: of two, between these points on a line
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Members:
         if self.task == "regression":
             return answer
         # In single precision a sum of shares may be a little more than 1.
-        answer = np.clip(answer, 0.0, 1.0)
+        answer = np.minimum(np.maximum(answer, 0.0), 1.0)  # np.clip takes five times as long
         return answer[:, 1] if self.task == "binary" and answer.ndim == 2 else answer
 
 
@@ -91,16 +92,28 @@ def calibrated(
     if calibration is None:
         return answer
     if calibration["kind"] == "sigmoid":
-        inside = np.clip(answer, _CERTAIN, 1 - _CERTAIN)
-        odds = calibration["slope"] * np.log(inside / (1 - inside)) + calibration["intercept"]
-        return np.asarray(1 / (1 + np.exp(-odds)), dtype=np.float64)
+        slope, intercept = (np.asarray(calibration[of]) for of in ("slope", "intercept"))
+        shares = 1 / (1 + np.exp(-(slope * log_odds(answer) + intercept)))
+        return normalized(shares) if shares.ndim == 2 else np.asarray(shares)
     if calibration["kind"] == "isotonic":
         curve = np.interp(answer, calibration["scores"], calibration["shares"])
         return np.asarray(curve, dtype=np.float64)
     raise ValueError(f"a calibration of the kind {calibration['kind']}")
 
 
-# Log odds of 0 and 1 are infinite.
+def normalized(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Those of each row, so that they sum to 1."""
+    parts: NDArray[np.float64] = shares / shares.sum(axis=1, keepdims=True)
+    return parts
+
+
+def log_odds(answer: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Those of probabilities, of which 0 and 1 would be infinite."""
+    inside = np.clip(answer, _CERTAIN, 1 - _CERTAIN)
+    odds: NDArray[np.float64] = np.log(inside / (1 - inside))
+    return odds
+
+
 _CERTAIN = 1e-7
 
 

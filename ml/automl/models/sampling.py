@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.automl.families import Numbers
+from ml.automl.models.numbers import Numbers
 
 # What `balance` may be.
 BALANCES = ("none", "classes", "under", "smote")
@@ -59,47 +59,29 @@ def _under(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers
 def _smote(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers:
     """Neighbours are those of rows without missing values, which stand for medians there."""
     from imblearn.over_sampling import SMOTE, SMOTENC
+    from sklearn.impute import SimpleImputer
 
     least = int(counts.max() * MADE)
     wanted = {of: least for of, count in enumerate(counts) if NEIGHBOURS < count < least}
     if not wanted or numbers.weights is not None:
         return numbers
+    if len(numbers.categorical) == numbers.table.shape[1]:  # nothing says who is near
+        return numbers
     # Rows of other classes are no neighbours: they are not looked at.
     rows = np.flatnonzero(np.isin(numbers.labels, [*wanted]))
     one = np.flatnonzero(~np.isin(numbers.labels, [*wanted]))[:1]
     table, labels = numbers.table[[*rows, *one]], numbers.labels[[*rows, *one]]
-    with np.errstate(all="ignore"):
-        medians = np.nan_to_num(_medians(table))
+    filled = SimpleImputer(strategy="median", keep_empty_features=True).fit_transform(table)
     # A missing category is one of its own; none has this code.
-    medians[[*numbers.categorical]] = -1.0
-    filled = np.where(np.isnan(table), medians, table)
-    usual: dict[str, Any] = {
-        "sampling_strategy": wanted,
-        "random_state": seed,
-        "k_neighbors": NEIGHBOURS,
-    }
-    width = table.shape[1]
-    if not numbers.categorical:
-        sampler: Any = SMOTE(**usual)
-    elif len(numbers.categorical) < width:
-        sampler = SMOTENC([*numbers.categorical], **usual)
-    else:
-        return numbers
+    codes = [*numbers.categorical]
+    filled[:, codes] = np.nan_to_num(table[:, codes], nan=-1.0)
+    usual = {"sampling_strategy": wanted, "random_state": seed, "k_neighbors": NEIGHBOURS}
+    sampler: Any = SMOTENC(codes, **usual) if codes else SMOTE(**usual)
     made, of_made = sampler.fit_resample(filled, labels)
     new = made[len(filled) :].astype(np.float32)
-    for at in numbers.categorical:
-        new[new[:, at] < 0, at] = np.nan
+    new[:, codes] = np.where(new[:, codes] < 0, np.nan, new[:, codes])
     return replace(
         numbers,
         table=np.concatenate([numbers.table, new]),
         labels=np.concatenate([numbers.labels, of_made[len(labels) :]]),
     )
-
-
-def _medians(table: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of a column without values
-        medians: np.ndarray[Any, Any] = np.nanmedian(table, axis=0)
-    return medians

@@ -1,0 +1,1 @@
+"""The models that a search fits: rows as numbers, families and their fits, rare classes."""

@@ -1,0 +1,97 @@
+"""Estimators of scikit-learn, saved as ONNX.
+
+What they need besides numbers (imputation, scaling, a column for each category) is a part of the
+estimator, so that it is fitted inside each fold and travels with the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.automl.models.numbers import Fit, Fitted, Numbers, Settings
+from ml.measures.tasks import Task
+from ml.toolkit.training.boosting import threads
+
+OPSETS = {"": 18, "ai.onnx.ml": 3}
+
+
+def fit_of(
+    module: str, classifier: str, regressor: str = "", *, linear: bool = False, **always: Any
+) -> Fit:
+    """The fit of an estimator by its name, whose settings are its arguments; one that is `linear`
+    adds up its inputs.
+    """
+
+    def fit(data: Numbers, settings: Settings, seed: int) -> Fitted:
+        from sklearn.pipeline import make_pipeline
+
+        name = regressor if data.task == "regression" else classifier
+        kind = getattr(import_module(f"sklearn.{module}"), name)
+        own = {"random_state": seed} if "random_state" in kind().get_params() else {}
+        own |= {"n_jobs": threads()} if module == "ensemble" else {}
+        # A whole number is sampled as 50.0; 1.0 is a share.
+        whole = {
+            argument: int(value)
+            for argument, value in settings.items()
+            if isinstance(value, float) and value > 1 and value.is_integer()
+        }
+        last = kind(**{**always, **settings, **whole, **own})
+        estimator = make_pipeline(_prepared(data, linear), last) if data.featurized else last
+        where = f"{estimator.steps[-1][0]}__sample_weight" if data.featurized else "sample_weight"
+        given = {} if data.weights is None else {where: data.weights}
+        labels = data.labels if data.task == "regression" else data.labels.astype(np.int64)
+        return _Estimator(estimator.fit(data.table, labels, **given), data.task, data.classes)
+
+    return fit
+
+
+def _prepared(data: Numbers, linear: bool) -> Any:
+    """Missing numbers become the median; for what adds up its inputs numbers are scaled, and each
+    category has a column.
+    """
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    categorical = list(data.categorical)
+    numeric = [at for at in range(data.table.shape[1]) if at not in {*categorical}]
+    numbers: Any = SimpleImputer(strategy="median", keep_empty_features=True)
+    # No code is negative.
+    codes: Any = SimpleImputer(strategy="constant", fill_value=-1.0, keep_empty_features=True)
+    if linear:
+        numbers = make_pipeline(numbers, StandardScaler())
+        codes = make_pipeline(codes, OneHotEncoder(handle_unknown="ignore", dtype=np.float32))
+    parts = [("numbers", numbers, numeric), ("categories", codes, categorical)]
+    return ColumnTransformer([part for part in parts if part[2]])
+
+
+@dataclass(frozen=True)
+class _Estimator:
+    estimator: Any
+    task: Task
+    classes: int
+
+    def predict(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
+        if self.task == "regression":
+            return np.asarray(self.estimator.predict(table), dtype=np.float64)
+        # A fold may lack a class.
+        probabilities = np.zeros((len(table), self.classes))
+        probabilities[:, self.estimator.classes_] = self.estimator.predict_proba(table)
+        return probabilities[:, 1] if self.task == "binary" else probabilities
+
+    def save(self, folder: Path) -> str:
+        from skl2onnx import to_onnx
+        from skl2onnx.common.data_types import FloatTensorType
+
+        types = [("table", FloatTensorType([None, self.estimator.n_features_in_]))]
+        options = None if self.task == "regression" else {id(self.estimator): {"zipmap": False}}
+        model = to_onnx(self.estimator, initial_types=types, options=options, target_opset=OPSETS)
+        (folder / "model.onnx").write_bytes(model.SerializeToString())
+        return "model.onnx"

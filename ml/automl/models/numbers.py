@@ -1,0 +1,59 @@
+"""The rows that a family fits, as numbers, and what comes of a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.tasks import Task
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """(rows, columns) in single precision, a category as its code, NaN for what is missing (the
+    encoding `codes` of `ml.serving.scoring.columns`); `labels` are numbers, of classes too.
+
+    `categorical` are the columns that are codes; `featurized` is false where the table is taken as
+    it stands.
+    """
+
+    table: NDArray[np.float32]
+    labels: NDArray[Any]
+    weights: NDArray[np.float64] | None
+    task: Task
+    classes: int
+    categorical: Sequence[int] = ()
+    featurized: bool = True
+
+    def weights_like(self, other: Numbers) -> NDArray[np.float64] | None:
+        """Weights with which each class counts as much among these rows as among the others, where
+        rare ones may have been weighted, left out or made.
+        """
+        if self.task == "regression":
+            return self.weights
+        here, there = (np.bincount(of.labels, of.weights, of.classes) for of in (self, other))
+        share = np.divide(there, here, out=np.zeros(self.classes), where=here > 0)
+        weights: NDArray[np.float64] = share[self.labels]
+        return weights if self.weights is None else weights * self.weights
+
+
+class Fitted(Protocol):
+    """A model that was fitted."""
+
+    def predict(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
+        """For each row the probability of 1 (binary), one a class (multiclass), or a number."""
+        ...
+
+    def save(self, folder: Path) -> str:
+        """Write the model's file in a format that runs no code; its name."""
+        ...
+
+
+Fit = Callable[[Numbers, Settings, int], Fitted]

@@ -1,0 +1,257 @@
+"""Boosted trees of LightGBM and XGBoost, as many as the answers to rows that they were not fitted
+to call for.
+
+Folds grow side by side, a tree at a time. The trees of a fold are counted by the rows that judge
+the other folds, never by its own, so that its score is that of a number of trees which was chosen
+without it; the model of all rows has the number that all folds call for. Libraries stop each fold
+by its own rows (`lightgbm.cv` by all of them), and the score of it is too good.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.automl.models.numbers import Fitted, Numbers, Settings
+from ml.toolkit.training.boosting import lightgbm, threads
+
+# Trees at most, and where no rows count them (LightGBM's and XGBoost's own default).
+MOST, USUAL = 1_500, 100
+# Trees without a better answer that are enough, of few rows and of many: the answers to few rows go
+# up and down (AutoGluon 1.x has 300 below 10,000 rows, and as many fewer as there are more).
+PATIENCE, IMPATIENCE, MANY_ROWS = 300, 20, 10_000
+# The least number of trees times their learning rate: about e to the minus this of the fit is left
+# then. An area under a curve may be best after one tree, whose scores are still the class's share.
+LEAST = 2.0
+# LightGBM's own learning rate, where the settings name none.
+RATE = 0.1
+# Rows that LightGBM's bins are made of (its own default is 200,000, in double precision).
+BINNED = 50_000
+# The metric of a search by LightGBM's and XGBoost's name. Others are steps, or are not there: the
+# loss that is fitted stands for them.
+_METRICS = {
+    "AUC_weighted": ("auc", "auc"),
+    "average_precision_score_weighted": ("average_precision", "aucpr"),
+    "normalized_mean_absolute_error": ("l1", "mae"),
+}
+
+
+class Growing(Protocol):
+    """Boosted trees of one fold, and rows that watch them."""
+
+    def add(self) -> float:
+        """Add a tree a class; how good the answers to the rows that watch are, higher is better."""
+        ...
+
+    def cut(self, trees: int) -> Fitted:
+        """The model of the first trees."""
+        ...
+
+
+# Of rows that are fitted, rows that watch, the metric of the search, settings and a seed.
+Grow = Callable[[Numbers, Numbers, str, Settings, int], Growing]
+
+
+def patience(rows: int) -> int:
+    """Trees without a better answer that are enough for so many rows of training."""
+    return max(IMPATIENCE, PATIENCE * MANY_ROWS // max(MANY_ROWS, rows))
+
+
+def fewest(rate: float) -> int:
+    """Trees at the least with this learning rate."""
+    return math.ceil(LEAST / rate)
+
+
+def grow(
+    folds: Sequence[Growing],
+    most: int,
+    patience: int,
+    seconds: float = math.inf,
+    fewest: int = 1,
+) -> tuple[Sequence[int], int]:
+    """Add trees; for each fold the number that the others call for (of a single one its own rows
+    do), and the number that all do, neither below the fewest. No tree is added after so many
+    seconds.
+    """
+    until, count = time.monotonic() + seconds, len(folds)
+    # One for each fold, and last for all.
+    best, at = np.full(count + 1, -np.inf), np.full(count + 1, fewest)
+    is_open = np.ones(count + 1, dtype=bool)
+    for number in range(1, most + 1):
+        # A metric may not be defined on the rows of a fold.
+        values = np.nan_to_num([of.add() for of in folds])
+        others = (values.sum() - values) / (count - 1) if count > 1 else values
+        of_this = np.append(others, values.mean())
+        is_better = is_open & (of_this > best) & (number >= fewest)
+        best, at = np.where(is_better, of_this, best), np.where(is_better, number, at)
+        # One that has closed stays so, though others go on: its own rows have no say in that.
+        is_open &= number - at < patience
+        if not is_open.any() or time.monotonic() > until:
+            break
+    at = np.minimum(at, number)
+    return at[:-1].tolist(), int(at[-1])
+
+
+def _parameters(
+    data: Numbers, settings: Settings, metric: str, library: int, **own: Any
+) -> dict[str, Any]:
+    """The settings besides the number of trees, and the metric by the library's name."""
+    names = None if data.task == "multiclass" else _METRICS.get(metric)
+    named = {("metric", "eval_metric")[library]: names[library]} if names else {}
+    classes = {"num_class": data.classes} if data.task == "multiclass" else {}
+    sampled = {name: of for name, of in settings.items() if name != "n_estimators"}
+    return {**classes, **own, **named, **sampled}
+
+
+def _lightgbm_rows(
+    data: Numbers, settings: Settings, seed: int, metric: str
+) -> tuple[dict[str, Any], Any]:
+    """LightGBM's parameters, and the rows as bins."""
+    own: dict[str, Any] = {
+        **{"objective": data.task, "num_threads": threads(), "verbosity": -1, "bagging_freq": 1},
+        **{"seed": seed, "deterministic": True, "force_row_wise": True},
+        # Of few rows most columns would be left out by the usual minimum of a bin.
+        "min_data_in_bin": 1 if len(data.labels) < 200 else 3,
+        "bin_construct_sample_cnt": BINNED,
+    }
+    parameters = _parameters(data, settings, metric, 0, **own)
+    rows = lightgbm().Dataset(
+        data.table,
+        data.labels,
+        weight=data.weights,
+        categorical_feature=list(data.categorical),
+        params=parameters,
+    )
+    return parameters, rows.construct()
+
+
+def fit_lightgbm(data: Numbers, settings: Settings, seed: int) -> Fitted:
+    """So many trees as the settings say."""
+    parameters, rows = _lightgbm_rows(data, settings, seed, "")
+    del data  # LightGBM has bins now: the numbers are freed where the caller keeps none
+    rounds = int(settings.get("n_estimators", USUAL))
+    return _Booster(lightgbm().train(parameters, rows, rounds))
+
+
+def grow_lightgbm(
+    data: Numbers, watching: Numbers, metric: str, settings: Settings, seed: int
+) -> Growing:
+    """See `Grow`."""
+    parameters, rows = _lightgbm_rows(data, settings, seed, metric)
+    weights = watching.weights_like(data)
+    del data
+    judged = rows.create_valid(watching.table, watching.labels, weights, params=parameters)
+    return _Booster(lightgbm().Booster(parameters, rows).add_valid(judged, "judged"))
+
+
+@dataclass(frozen=True)
+class _Booster:
+    """Trees of LightGBM."""
+
+    booster: Any
+
+    def add(self) -> float:
+        self.booster.update()
+        ((_, _, value, is_higher),) = self.booster.eval_valid()
+        return float(value if is_higher else -value)
+
+    def cut(self, trees: int) -> Fitted:
+        self.booster.best_iteration = trees  # what it predicts and writes
+        return _Booster(self.booster.free_dataset())
+
+    def predict(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
+        return np.asarray(self.booster.predict(table), dtype=np.float64)
+
+    def save(self, folder: Path) -> str:
+        (folder / "model.txt").write_text(self.booster.model_to_string(), encoding="utf-8")
+        return "model.txt"
+
+
+_OBJECTIVES = {
+    "binary": "binary:logistic",
+    "multiclass": "multi:softprob",
+    "regression": "reg:squarederror",
+}
+
+
+def _xgboost_parameters(
+    data: Numbers, settings: Settings, seed: int, metric: str
+) -> dict[str, Any]:
+    own = {"seed": seed, "nthread": threads(), "tree_method": "hist", "verbosity": 0}
+    return _parameters(data, settings, metric, 1, objective=_OBJECTIVES[data.task], **own)
+
+
+def _xgboost_rows(
+    table: NDArray[np.float32], categorical: Sequence[int], labels: Any = None, weights: Any = None
+) -> Any:
+    import xgboost
+
+    # A letter a column: a code, or a number.
+    kinds = ["c" if at in {*categorical} else "q" for at in range(table.shape[1])]
+    return xgboost.DMatrix(
+        table, labels, weight=weights, feature_types=kinds, enable_categorical=True
+    )
+
+
+def fit_xgboost(data: Numbers, settings: Settings, seed: int) -> Fitted:
+    """So many trees as the settings say."""
+    import xgboost
+
+    rows = _xgboost_rows(data.table, data.categorical, data.labels, data.weights)
+    rounds = int(settings.get("n_estimators", USUAL))
+    booster = xgboost.train(_xgboost_parameters(data, settings, seed, ""), rows, rounds)
+    return _Xgboost(booster, data.categorical)
+
+
+def grow_xgboost(
+    data: Numbers, watching: Numbers, metric: str, settings: Settings, seed: int
+) -> Growing:
+    """See `Grow`."""
+    import xgboost
+
+    parameters = _xgboost_parameters(data, settings, seed, metric)
+    rows, judged = (
+        _xgboost_rows(of.table, data.categorical, of.labels, weights)
+        for of, weights in ((data, data.weights), (watching, watching.weights_like(data)))
+    )
+    booster = xgboost.Booster(parameters, [rows, judged])
+    sign = 1.0 if str(parameters.get("eval_metric", "")).startswith("auc") else -1.0
+    return _GrowingXgboost(booster, data.categorical, rows, judged, sign)
+
+
+@dataclass(frozen=True)
+class _Xgboost:
+    """Trees of XGBoost."""
+
+    booster: Any
+    categorical: Sequence[int]
+
+    def predict(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
+        rows = _xgboost_rows(table, self.categorical)
+        return np.asarray(self.booster.predict(rows), dtype=np.float64)
+
+    def save(self, folder: Path) -> str:
+        self.booster.save_model(folder / "model.json")
+        return "model.json"
+
+
+@dataclass(frozen=True)
+class _GrowingXgboost(_Xgboost):
+    rows: Any
+    judged: Any
+    sign: float
+
+    def add(self) -> float:
+        self.booster.update(self.rows, self.booster.num_boosted_rounds())
+        # "[0]\teval-auc:0.83712"
+        return self.sign * float(self.booster.eval(self.judged).rpartition(":")[2])
+
+    def cut(self, trees: int) -> Fitted:
+        return _Xgboost(self.booster[:trees], self.categorical)
