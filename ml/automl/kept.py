@@ -6,7 +6,9 @@ import hashlib
 import os
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +21,8 @@ MOST = 256 * 2**20
 class Kept:
     """Values by what they were computed of, in a folder of the search; without one, none is kept.
 
-    They are pickles that the search wrote itself, and no part of any model.
+    They are pickles that the search wrote itself, and no part of any model. A search that is
+    resumed after its code has changed reads none of them.
     """
 
     folder: Path | None = None
@@ -29,26 +32,42 @@ class Kept:
         if self.folder is None:
             return compute()
         parts = (key.encode() if isinstance(key, str) else key for key in keys)
-        digests = b"".join(hashlib.sha256(part).digest() for part in parts)
+        digests = b"".join(hashlib.sha256(part).digest() for part in (_code(), *parts))
         file = self.folder / hashlib.sha256(digests).hexdigest()
-        try:
-            with file.open("rb") as stream:
-                value: Value = pickle.load(stream)
+        content = b"."
+        with suppress(Exception):  # pickle raises nearly anything for a file that was damaged
+            content = file.read_bytes()
+            value: Value = pickle.loads(content)
             file.touch()
-        except (OSError, EOFError, ImportError, AttributeError, pickle.UnpicklingError):
-            value = compute()
-            self._keep(file, value)
+            return value
+        value = compute()
+        # An empty file says that the value is too large. A disk that is full keeps nothing.
+        if content:
+            with suppress(OSError):
+                self._keep(file, value)
         return value
 
     def _keep(self, file: Path, value: object) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        whole = file.with_suffix(f".{os.getpid()}")
-        with whole.open("wb") as stream:
-            pickle.dump(value, stream, protocol=5)
-        whole.replace(file)
+        new = file.with_suffix(f".{os.getpid()}")
+        try:
+            with new.open("wb") as stream:
+                pickle.dump(value, stream, protocol=5)
+                if stream.tell() > MOST:
+                    stream.truncate(0)
+            new.replace(file)
+        finally:
+            new.unlink(missing_ok=True)
         total = 0
         states = {of: of.stat() for of in file.parent.iterdir() if not of.suffix}
         for of, state in sorted(states.items(), key=lambda each: -each[1].st_mtime_ns):
             total += state.st_size
             if total > MOST:
                 of.unlink(missing_ok=True)
+
+
+@cache
+def _code() -> bytes:
+    """The content of this room's modules."""
+    modules = sorted(Path(__file__).parent.rglob("*.py"))
+    return b"\0".join(module.read_bytes() for module in modules)

@@ -426,10 +426,34 @@ def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("a", "b", "a", "c", "a", "b"):
         assert value(name) == bytes(1000)
     assert computed == ["a", "b", "c", "b"]
-    value("large", 5000)
+    before = sorted((tmp_path / "kept").iterdir())
+    for _ in range(2):
+        assert value("large", 5000) == bytes(5000)
+    assert {*before} < {*(tmp_path / "kept").iterdir()}
     assert sum(file.stat().st_size for file in (tmp_path / "kept").iterdir()) <= 2500
-    assert value("large", 5000) == bytes(5000)
+    computed.clear()
     value("d")
-    (file,) = (tmp_path / "kept").iterdir()
-    file.write_bytes(file.read_bytes()[:100])
-    assert value("d") == bytes(1000) and computed[-2:] == ["d", "d"]
+    newest = max((tmp_path / "kept").iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    whole = newest.read_bytes()
+    for damaged in (whole[:100], b"\x80\x05K" + whole[3:], b"cos\nno\n."):
+        newest.write_bytes(damaged)
+        assert value("d") == bytes(1000)
+    assert computed == ["d"] * 4
+
+
+def test_nothing_is_kept_of_other_code_or_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that is resumed with changed code computes anew; a full disk ends no trial."""
+    of, computed = kept.Kept(tmp_path / "kept"), []
+    for code in (b"one", b"one", b"other"):
+        monkeypatch.setattr(kept, "_code", lambda code=code: code)
+        assert of.of(lambda: computed.append("of code"), "key") is None
+    assert len(computed) == 2
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pickle.dump", full)
+    assert of.of(lambda: 5, "new") == 5
+    assert not [file for file in (tmp_path / "kept").iterdir() if file.suffix]
