@@ -117,7 +117,7 @@ def counted_words(corpus: Corpus) -> Metrics:
         binary=True,
         min_df=SEEN_IN,
     )
-    model = make_pipeline(counter, LogisticRegression(C=FREEDOM, max_iter=200))
+    model = make_pipeline(counter, LogisticRegression(C=FREEDOM, max_iter=1000))
     model.fit(corpus.parts[TRAIN].documents, corpus.parts[TRAIN].labels)
     classes, answered = model.classes_.tolist(), []
     for name in (VALIDATION, TEST):
