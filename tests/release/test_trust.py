@@ -408,13 +408,12 @@ def test_the_real_place_takes_attested_evidence_alone(
     root.mkdir()
     monkeypatch.chdir(root)
     folder, authority = tiny.make(root).folder, Authority()
+    git("init", "-q")
+    rehearse(folder, tmp_path / "osv")
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv"))
     backend = MemoryBackend(tmp_path / "memory", authority.verifier)
     spec = load(folder / "jobs" / "train.yml", {"inputs.skill": "0.8"})
     run = backend.run(planning.plan(spec)).name
-    # Its code is not committed, and there are no advisories: other tests refuse it for that.
-    monkeypatch.setattr(
-        "ml.release.promotion.propose.check_before_evaluation", lambda *_, **__: None
-    )
 
     def gate(attestor: Workflow | None) -> Result:
         decision = propose(backend, "tiny", run, "dev", attestor=attestor).decision

@@ -39,6 +39,7 @@ from ml.backends.runs import (
     latest,
     unwatched,
 )
+from ml.core import trees
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import resolve_command
 from ml.specs.plan.plans import CommandPlan, PipelinePlan, Plan, SweepPlan, Value
@@ -359,14 +360,16 @@ class MemoryBackend:
             if isinstance(plan, SweepPlan)
             else {}
         )
+        commit = trees.commit(command.code) if command.code else None
+        copy = snapshot.copy(command.code) if command.code else None
         return {
             "spec": str(plan.place),
             "display_name": plan.display_name,
             "tags": dict(plan.tags),
             "code": {
-                "commit": _commit(command.code),
-                "dirty": True,
-                "digest": f"sha256:{snapshot.copy(command.code).name if command.code else ''}",
+                "commit": commit.id if commit else "",
+                "dirty": not (commit and copy and commit.has_folder(copy)),
+                "digest": f"sha256:{copy.name if copy else ''}",
             },
             "data": {
                 name: {
@@ -381,8 +384,3 @@ class MemoryBackend:
             "parent": None,
             **objective,
         }
-
-
-def _commit(code: Path | None) -> str:
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=code, capture_output=True, text=True)
-    return done.stdout.strip()
