@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.automl import encoding, metrics, tables, validation
+from ml.automl.cache import Cache
 from ml.automl.ensembles import Answers
-from ml.automl.kept import Kept
 from ml.automl.models.numbers import Numbers
 from ml.automl.tables import Choices, Table, stop
 from ml.automl.validation import Rows
@@ -24,7 +24,7 @@ from ml.measures.measurement import metric_values
 from ml.measures.tasks import Task
 
 Value = TypeVar("Value")
-NOWHERE = Kept()
+NO_CACHE = Cache()
 # Tags of a job that name the column by which its rows are divided: Azure ML's schema has no field.
 GROUP, TIME = "group_column_name", "time_column_name"
 
@@ -77,7 +77,7 @@ class Problem:
     shuffled: bool
     divided: validation.Divided
     source: str = ""
-    kept: Kept = NOWHERE
+    cache: Cache = NO_CACHE
 
     @property
     def positive(self) -> str:
@@ -126,7 +126,7 @@ class Problem:
 
     def once(self, compute: Callable[[], Value], name: str, rows: Rows) -> Value:
         """What is computed of these rows by this name, once in a search."""
-        return self.kept.of(compute, self.source, name, rows.tobytes())
+        return self.cache.of(compute, self.source, name, rows.tobytes())
 
     def labels_of(self, rows: Rows) -> NDArray[Any]:
         """0 and 1 (binary), the classes (multiclass) or numbers, as datasets have them."""
@@ -158,15 +158,15 @@ def prepare(
     training: Path,
     validated: Path | None,
     tested: Path | None,
-    kept: Kept = NOWHERE,
+    cache: Cache = NO_CACHE,
 ) -> Problem:
     """The rows of the search, in the order training, validation, test."""
     given = (training, validated, tested)
     files = sorted(file for of in given if of for file in of.rglob("*"))
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     source = json.dumps([job.settings, list(map(str, given)), states])
-    problem = kept.of(lambda: _prepare(job, *given), source)
-    return replace(problem, source=source, kept=kept)
+    problem = cache.of(lambda: _prepare(job, *given), source)
+    return replace(problem, source=source, cache=cache)
 
 
 def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | None) -> Problem:

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.automl import ensembles, folders, guardrails, rungs
+from ml.automl.cache import Cache
 from ml.automl.calibration import calibrate
 from ml.automl.ensembles import Answers
-from ml.automl.kept import Kept
 from ml.automl.models import families, sampling, trees
 from ml.automl.models.families import Family
 from ml.automl.models.numbers import Fitted, Numbers
@@ -70,7 +70,7 @@ def main() -> None:
     sampled: dict[str, Any] = json.loads(os.environ[SAMPLED])
     name, members = sampled.pop("family"), sampled.pop("members", [])
     given = options.training_data, options.validation_data, options.test_data
-    problem = prepare(job, *given, Kept(rungs.of_search(options.predictions) / "kept"))
+    problem = prepare(job, *given, Cache(rungs.of_search(options.predictions) / "cache"))
     with tracking() as tracker:
         tracker.parameters({"family": name, **sampled})
         began = time.perf_counter()

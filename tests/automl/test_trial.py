@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ml.automl import encoding, kept, tables
+from ml.automl import cache, encoding, tables
 from ml.automl.models import families
 from ml.automl.models.families import FAMILIES
 from ml.serving.scoring.columns import Columns
@@ -381,8 +381,8 @@ def test_an_mltable_that_is_not_read_here(tmp_path: Path, fit: Fit, text: str, s
 def test_a_second_trial_reads_and_featurizes_nothing(
     tmp_path: Path, fit: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the first one computed is kept beside it; another table, or other featurization, is
-    read. Its scores are those of a trial that nothing was kept for.
+    """The cache has what the first one computed; another table, or other featurization, is read.
+    Its scores are those of a trial without one.
     """
     table = write(tmp_path / "table", people())
     settings = of_family("light_gbm", "classification")
@@ -411,10 +411,10 @@ def test_a_second_trial_reads_and_featurizes_nothing(
     assert "read" in read
 
 
-def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest goes; what is larger than all of it, and a file that was cut off, do no harm."""
-    monkeypatch.setattr(kept, "MOST", 2500)
-    of, computed = kept.Kept(tmp_path / "kept"), []
+    monkeypatch.setattr(cache, "MOST", 2500)
+    of, computed = cache.Cache(tmp_path / "cache"), []
 
     def value(name: str, length: int = 1000) -> bytes:
         def compute() -> bytes:
@@ -426,14 +426,14 @@ def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("a", "b", "a", "c", "a", "b"):
         assert value(name) == bytes(1000)
     assert computed == ["a", "b", "c", "b"]
-    before = sorted((tmp_path / "kept").iterdir())
+    before = sorted((tmp_path / "cache").iterdir())
     for _ in range(2):
         assert value("large", 5000) == bytes(5000)
-    assert {*before} < {*(tmp_path / "kept").iterdir()}
-    assert sum(file.stat().st_size for file in (tmp_path / "kept").iterdir()) <= 2500
+    assert {*before} < {*(tmp_path / "cache").iterdir()}
+    assert sum(file.stat().st_size for file in (tmp_path / "cache").iterdir()) <= 2500
     computed.clear()
     value("d")
-    newest = max((tmp_path / "kept").iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    newest = max((tmp_path / "cache").iterdir(), key=lambda file: file.stat().st_mtime_ns)
     whole = newest.read_bytes()
     for damaged in (whole[:100], b"\x80\x05K" + whole[3:], b"cos\nno\n."):
         newest.write_bytes(damaged)
@@ -441,13 +441,13 @@ def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert computed == ["d"] * 4
 
 
-def test_nothing_is_kept_of_other_code_or_on_a_full_disk(
+def test_the_cache_has_nothing_of_other_code_or_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search that is resumed with changed code computes anew; a full disk ends no trial."""
-    of, computed = kept.Kept(tmp_path / "kept"), []
+    of, computed = cache.Cache(tmp_path / "cache"), []
     for code in (b"one", b"one", b"other"):
-        monkeypatch.setattr(kept, "_code", lambda code=code: code)
+        monkeypatch.setattr(cache, "_code", lambda code=code: code)
         assert of.of(lambda: computed.append("of code"), "key") is None
     assert len(computed) == 2
 
@@ -456,4 +456,4 @@ def test_nothing_is_kept_of_other_code_or_on_a_full_disk(
 
     monkeypatch.setattr("pickle.dump", full)
     assert of.of(lambda: 5, "new") == 5
-    assert not [file for file in (tmp_path / "kept").iterdir() if file.suffix]
+    assert not [file for file in (tmp_path / "cache").iterdir() if file.suffix]

@@ -1,25 +1,25 @@
-"""What the trials of a search compute alike is kept beside them: each is a process of its own."""
+"""A cache of what the trials of a search compute alike: each is a process of its own."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 Value = TypeVar("Value")
-# Bytes that are kept of a search; what was not read for the longest time goes first.
+# Bytes of a search; what was not read for the longest time goes first.
 MOST = 256 * 2**20
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Values by what they were computed of, in a folder of the search; without one, none is kept.
+class Cache:
+    """Values by what they were computed of, in a folder of the search; without one, nowhere.
 
     They are pickles that the search wrote itself, and no part of any model. A search that is
     resumed after its code has changed reads none of them.
@@ -28,7 +28,7 @@ class Kept:
     folder: Path | None = None
 
     def of(self, compute: Callable[[], Value], *keys: str | bytes) -> Value:
-        """The value that was kept for these keys, else what is computed now."""
+        """The value for these keys, computed where the cache has none."""
         if self.folder is None:
             return compute()
         parts = (key.encode() if isinstance(key, str) else key for key in keys)
@@ -66,7 +66,7 @@ class Kept:
                 of.unlink(missing_ok=True)
 
 
-@cache
+@functools.cache
 def _code() -> bytes:
     """The content of this room's modules."""
     modules = sorted(Path(__file__).parent.rglob("*.py"))
