@@ -38,6 +38,7 @@ def command(
     gates.yml for you to correct.
     """
     from ml.core import repository
+    from ml.core.terminal import printable
     from ml.repository.scaffold.new import new, next_commands
     from ml.repository.scaffold.profile import Choices
 
@@ -52,7 +53,7 @@ def command(
         f"slices by {', '.join(map(str, about.head['slices']))}",  # type: ignore[call-overload]
         err=True,
     )
-    if aside := [f"{column.name} ({column.type})" for column in about.aside]:
+    if aside := [f"{printable(column.name)} ({column.type})" for column in about.aside]:
         typer.echo(f"not features: {', '.join(aside)}", err=True)
     for doubt in about.doubts:
         typer.echo(f"look at: {doubt}", err=True)

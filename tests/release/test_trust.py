@@ -350,8 +350,9 @@ def test_an_uncommitted_evaluation(
     if hidden:
         git("update-index", "--skip-worktree", "ml/projects/tiny/evaluate.py")
     script.write_text(script.read_text() + "# Another line.\n")
-    with pytest.raises(Refused, match="lineage: evaluated by commit"):
+    with pytest.raises(Refused, match="lineage: evaluated by commit") as raised:
         propose(BACKEND, "tiny", world.run(0.8), "prod")
+    assert "commit it" in str(raised.value) and "train again" not in str(raised.value)
     made = propose(BACKEND, "tiny", world.run(0.8))
     assert made.decision.allowed and made.evidence.lineage.evaluation_dirty is True
 

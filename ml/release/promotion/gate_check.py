@@ -156,8 +156,22 @@ def check_before_evaluation(
     }
     decision = decide(gates, known, None, request(backend, version, environment), rules)
     if refused := [result for result in decision.results if result.blocks]:
+        numbers = [of.version for of in backend.registry.versions(version.model)]
+        following = 1 + max((int(of) for of in numbers if of.isdecimal()), default=0)
+        is_dirty = known.lineage.dirty is not False
+        ways = {
+            "lineage": f"commit it{' and train again, a run has the code of its start' * is_dirty}",
+            "format": "save the model in an allowed format, or, for this version alone, write into "
+            f"gates.yml: waivers: [{{gate: format, item: FILE, version: {following}, owner: NAME, "
+            "expires: DATE, reason: WHY}]",
+        }
         problems = [
-            Problem("gate-refuses", f"{each.gate}: {each.found}", each.required, each.why)
+            Problem(
+                "gate-refuses",
+                f"{each.gate}: {each.found}",
+                each.required,
+                "; ".join(filter(None, (each.why, ways.get(each.gate, "")))),
+            )
             for each in refused
         ]
         raise Refused(*problems, exit_code=Exit.GATE_SAID_NO)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml.core import repository
 from ml.core.errors import Problem, Refused, nearest
+from ml.core.terminal import printable
 from ml.measures.measurement import Rows, constant_answer, metric_values
 from ml.measures.metrics import Metric
 from ml.measures.tasks import KINDS, TargetColumn, Task
@@ -36,8 +38,9 @@ FOLDS = 5
 MOST_CLASSES = 20
 # A text with more values, or one that differs in half of the rows, is a name or free text.
 MOST_CATEGORIES = 200
-# Of a number's values the words are typing errors and codes for "unknown".
-MOSTLY_NUMBERS = 0.8
+# Of a number's values the words are typing errors and codes for "unknown". Of few different numbers
+# more have to be numbers: floors are 1, 2, 3 and G.
+MOSTLY_NUMBERS, MOSTLY_FEW_NUMBERS = 0.5, 0.8
 # Values of a slice that are compared.
 MOST_SLICES = 10
 FEWEST_IN_SLICE, FEWEST_IN_SLICE_OF_FOLDS = 100, 40
@@ -48,6 +51,7 @@ _SNIFFED = 1 << 16
 _ID = ("id", "key", "uuid", "guid", "number", "index")
 # 003 is a branch or an article, not three.
 _PADDED = re.compile(r"[+-]?0\d", re.ASCII)
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _POSITIVE = frozenset({"1", "yes", "true", "y", "t"})
 
 
@@ -280,26 +284,41 @@ def _doubts(column: Column, cells: pd.Series[str]) -> Iterator[str]:
     if column.type not in ("category", "text"):
         return
     counts = cells[~cells.isin(MISSING)].value_counts()
-    is_numeric = counts.index.map(is_number).to_numpy(bool)
-    words, numbers = counts[~is_numeric], int(counts[is_numeric].sum())
-    if len(words) and numbers >= MOSTLY_NUMBERS * counts.sum():
-        listed = ", ".join(f"`{value}` {count:,} times" for value, count in words[:3].items())
+    total, name = int(counts.sum()), _quoted(column.name)
+    commas = counts[[bool(_DECIMAL_COMMA.fullmatch(value)) for value in counts.index]]
+    if len(commas) and commas.sum() >= MOSTLY_NUMBERS * total:
         yield (
-            f"`{column.name}` is a {column.type} since {words.sum():,} of {counts.sum():,} values "
+            f"{name} is a {column.type} since its numbers have a decimal comma "
+            f"({_quoted(commas.index[0])}): write a point into the table if they are to be numbers"
+        )
+        return
+    numbers = counts[[is_number(value) for value in counts.index]]
+    words = counts.drop(numbers.index)
+    share = MOSTLY_NUMBERS if len(numbers) > MOST_CLASSES else MOSTLY_FEW_NUMBERS
+    if len(words) and numbers.sum() >= share * total:
+        listed = ", ".join(f"{_quoted(of)} {count:,} times" for of, count in words[:3].items())
+        yield (
+            f"{name} is a {column.type} since {words.sum():,} of {total:,} values "
             f"are no numbers ({listed}{', …' if len(words) > 3 else ''}): empty those cells if it "
             "is to be a number"
         )
     spellings: dict[str, list[str]] = {}
     for value in words.index:
-        spellings.setdefault(value.casefold(), []).append(value)
+        alike = unicodedata.normalize("NFKC", value).casefold()
+        spellings.setdefault(alike, []).append(value)
     doubled = [values for values in spellings.values() if len(values) > 1]
     if column.type == "category" and doubled:
-        listed = "; ".join(" and ".join(f"`{value}`" for value in same) for same in doubled[:3])
+        listed = "; ".join(" and ".join(map(_quoted, values)) for values in doubled[:3])
         yield (
-            f"`{column.name}` has values that differ in case alone ({listed}"
+            f"{name} has values that differ in case or Unicode form alone ({listed}"
             f"{'; …' if len(doubled) > 3 else ''}): each is a category of its own, unless the "
             "table or columns.py spells them alike"
         )
+
+
+def _quoted(value: object) -> str:
+    """A name or a cell in a sentence, whatever is in it."""
+    return f"`{printable(str(value))[:40]}`"
 
 
 def _is_time(value: str) -> bool:

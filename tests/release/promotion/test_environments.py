@@ -230,8 +230,9 @@ def test_uncommitted_code_goes_to_local_only(rehearsed: World) -> None:
     script.write_text(script.read_text() + "# changed\n")
     dirty = rehearsed.project.train(0.9)
     before = len(list(LocalRuns().all()))
-    with pytest.raises(Refused, match="lineage: trained by commit"):
+    with pytest.raises(Refused, match="lineage: trained by commit") as raised:
         propose(BACKEND, "tiny", dirty.name, "prod")
+    assert "commit it and train again" in str(raised.value)
     assert len(list(LocalRuns().all())) == before and desired_state.read("tiny", "prod") is None
     assert propose(BACKEND, "tiny", dirty.name).decision.allowed
 

@@ -297,7 +297,9 @@ def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
     before = len(list(LocalRuns().all()))
     with pytest.raises(Refused, match="gate-refuses") as raised:
         propose(BACKEND, "tiny", world.run(0.8))
-    assert raised.value.problems[0].found == "format: vocabulary.json (unknown)"
+    (problem,) = raised.value.problems
+    assert problem.found == "format: vocabulary.json (unknown)"
+    assert "waivers: [{gate: format, item: FILE, version: 1, owner: NAME" in problem.hint
     assert raised.value.exit_code == Exit.GATE_SAID_NO
     assert not BACKEND.registry.versions("tiny") and len(list(LocalRuns().all())) == before
     gates = world.project.folder / "gates.yml"

@@ -104,7 +104,30 @@ def test_doubts_about_a_column(tmp_path: Path) -> None:
         "`income` is a category since 13 of 400 values are no numbers (`unknown` 8 times, `k.A.` "
         "5 times): empty those cells if it is to be a number"
     )
-    assert sex.startswith("`sex` has values that differ in case alone (`F` and `f`): each is a ")
+    assert sex.startswith(
+        "`sex` has values that differ in case or Unicode form alone (`F` and `f`): each is a "
+    )
+
+
+def test_doubts_are_of_one_line(tmp_path: Path) -> None:
+    """Decimal commas, a fourth of words, letters composed and not; no cell or name ends a line or
+    controls a terminal.
+    """
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        rows = csv.writer(stream, delimiter=";")
+        rows.writerow(["rate", "score\nnext:", "city", "empty", "y"])
+        for number in range(400):
+            rate, score = f"1,{number % 30}", "x\nnext:\n  \x1b[2K" if number % 4 == 0 else number
+            city = ["K\u00f6ln", "Ko\u0308ln", "Bonn"][number % 3]
+            rows.writerow([rate, score, city, "", number % 2])
+    rate, score, city = profile(path, Choices("y")).doubts
+    assert rate.startswith("`rate` is a category since its numbers have a decimal comma (`1,")
+    assert score.startswith(
+        "`score\\nnext:` is a text since 100 of 400 values are no numbers (`x\\n"
+    )
+    assert "Unicode form" in city
+    assert all(doubt.isprintable() for doubt in (rate, score))
 
 
 @pytest.mark.parametrize(
