@@ -91,6 +91,7 @@ def test_latency_is_measured_again_while_others_work(
     fastest.
     """
     monkeypatch.setattr(server, "PAUSE_S", 0.0)
+    monkeypatch.setattr(server, "MEASUREMENTS", 6)
     monkeypatch.setattr(server, "measure", lambda *given: [next(latencies)])
 
     def measured(*seconds: float) -> list[float]:
