@@ -28,6 +28,8 @@ class Caller:
         if self._socket is None:
             self._socket = socket.create_connection((HOST, self._port), timeout=30)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._spins:
+                self._socket.setblocking(False)  # with a timeout Python sleeps in poll() first
         try:
             self._socket.sendall(self._request)
             got = self._more()
@@ -56,7 +58,7 @@ class Caller:
     def _spin(stream: socket.socket) -> bytes:
         while True:
             try:
-                return stream.recv(65536, socket.MSG_DONTWAIT)
+                return stream.recv(65536)
             except BlockingIOError:
                 continue
 

@@ -103,9 +103,13 @@ def reply(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, obje
 
     Raises ValueError for NaN and infinite numbers, which JSON does not have.
     """
-    result = {**answer, "model_digest": model.digest}
-    _STRICT.encode(result)
-    return result
+    _STRICT.encode(answer)
+    return signed(model, answer)
+
+
+def signed(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, object]:
+    """`reply` of an answer whose numbers are known to be finite."""
+    return {**answer, "model_digest": model.digest}
 
 
 # Made once: to make one takes longer than to write a small answer.

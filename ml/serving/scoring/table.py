@@ -13,6 +13,7 @@ number, or of several classes the label, with "classes" and their "probabilities
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from ml.serving.scoring.columns import Columns, Derive
 from ml.serving.scoring.members import Members, is_of_members
-from ml.serving.scoring.messages import BadRequest, refusal, reply
+from ml.serving.scoring.messages import BadRequest, refusal, signed
 from ml.serving.scoring.model import ServedModel, open_model
 
 MOST_ROWS = 10_000
@@ -98,15 +99,16 @@ class Table:
             predictions = self.predict(body)
         except BadRequest as error:
             return refusal(error)
-        if not self._columns.classes:
-            return reply(self._served, {"predictions": predictions})
-        classes = self._columns.classes
-        labels = [classes[of.index(max(of))] for of in predictions]
-        answer = {"predictions": labels, "classes": classes, "probabilities": predictions}
-        return reply(self._served, answer)
+        answer: dict[str, object] = {"predictions": predictions}
+        if classes := self._columns.classes:
+            answer["predictions"] = [classes[of.index(max(of))] for of in predictions]
+            answer |= {"classes": classes, "probabilities": predictions}
+        return signed(self._served, answer)
 
     def predict(self, body: str | bytes) -> list[Any]:
-        """The number of each row, or one a class; raises BadRequest for a body of another form."""
+        """The number of each row, or one a class; raises BadRequest for a body of another form, and
+        ValueError for an answer that is NaN or infinite, which JSON does not have.
+        """
         import orjson
 
         try:
@@ -136,8 +138,9 @@ class Table:
         except Exception:  # each library has its own
             self._refuse_too_large(numbers)
             raise
-        if not np.isfinite(answer).all():
+        if not _is_finite(answer):
             self._refuse_too_large(numbers)
+            raise ValueError("the model's answer is NaN or infinite, which JSON does not have")
         return answer
 
     def _refuse_too_large(self, numbers: NDArray[np.float64]) -> None:
@@ -152,6 +155,12 @@ class Table:
         if np.isfinite(others).all():
             name = self._columns.names[int(sizes.max(axis=0).argmax())]
             raise BadRequest(name[:80], "a number too large for the model", "one that it can take")
+
+
+def _is_finite(answer: NDArray[Any]) -> bool:
+    if answer.shape == (1,):  # numpy takes longer to look at a number than many a model to give it
+        return math.isfinite(answer[0])
+    return bool(np.isfinite(answer).all())
 
 
 def endpoint(

@@ -10,8 +10,9 @@ import re
 import shlex
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -118,44 +119,95 @@ class _Scan:
             return
         self._seen.add(path)
         try:
-            tree = ast.parse(path.read_bytes())
+            source = _read(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             return
-        first, stubs = len(self.modules), False
-        for node in _nodes(tree):
-            for name in self._names(node, path):
+        first = len(self.modules)
+        for step in source.order:
+            if isinstance(step, int):
+                where = f"{path.relative_to(self._root)}:{step}"
+                why = "changes the environment, which packages read when they are imported"
+                raise Unfit(f"{where} {why}")
+            for name in step.names(path.parent.relative_to(self._base).parts):
                 self.follow(name)
                 top = self._base / _top(name)
                 if _top(name) in sys.stdlib_module_names:
                     continue
                 if not top.is_dir() and not top.with_suffix(".py").is_file():
                     self.modules.append(name)
-            if _changes(node, "environ") or _calls(node, {"putenv", "unsetenv", "load_dotenv"}):
-                where = f"{path.relative_to(self._root)}:{getattr(node, 'lineno', 1)}"
-                why = "changes the environment, which packages read when they are imported"
-                raise Unfit(f"{where} {why}")
-            stubs = stubs or _changes(node, "modules")
-            self.extends_path |= _is(node, "path") and ast.unparse(node) == "sys.path"
-        if stubs:
+        self.extends_path |= source.extends_path
+        if source.stubs:
             self.stubbed |= {_top(name) for name in self.modules[first:]}
 
-    def _names(self, node: ast.AST, path: Path) -> Iterator[str]:
+
+@dataclass(frozen=True)
+class _Import:
+    """`import module`, or `from ..module import of` with a `level` of 2."""
+
+    module: str
+    of: tuple[str, ...] = ()
+    level: int = 0
+
+    def names(self, package: tuple[str, ...]) -> Iterator[str]:
+        """What it may mean in a module of that package."""
+        above = package[: len(package) - self.level + 1] if self.level else ()
+        name = ".".join(filter(None, [*above, self.module]))
+        yield from filter(None, [name])
+        yield from (f"{name}.{each}".lstrip(".") for each in self.of)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Of a file, in its order: what it imports, and the lines that change the environment."""
+
+    order: tuple[_Import | int, ...]
+    stubs: bool
+    extends_path: bool
+
+
+# A sweep's trials start the same files.
+@lru_cache(maxsize=1024)
+def _read(source: bytes) -> _Source:
+    """Raises SyntaxError and ValueError for what is not Python."""
+    tree = ast.parse(source)
+    order: list[_Import | int] = []
+    stubs = extends_path = False
+    # Imports are statements; a file's expressions, most of its nodes, matter to few.
+    for node in _nodes(tree) if _STEERS.search(source) else _statements(tree.body):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            order += [_Import(alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            package = path.parent.relative_to(self._base).parts if node.level else ()
-            above = package[: len(package) - node.level + 1]
-            name = ".".join([*above, *([node.module] if node.module else [])])
-            yield from filter(None, [name])
-            yield from (f"{name}.{alias.name}".lstrip(".") for alias in node.names)
+            names = tuple(alias.name for alias in node.names)
+            order.append(_Import(node.module or "", names, node.level))
+        elif _changes(node, "environ") or _calls(node, {"putenv", "unsetenv", "load_dotenv"}):
+            order.append(getattr(node, "lineno", 1))
+        stubs = stubs or _changes(node, "modules")
+        extends_path |= _is(node, "path") and ast.unparse(node) == "sys.path"
+    return _Source(tuple(order), stubs, extends_path)
+
+
+_STEERS = re.compile(rb"environ|putenv|unsetenv|load_dotenv|modules|sys\s*\.\s*path")
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        if _is_for_types(node):
             continue
         yield node
         yield from _nodes(node)
+
+
+def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    for node in body:
+        if _is_for_types(node):
+            continue
+        yield node
+        for part in ("body", "handlers", "cases", "orelse", "finalbody"):
+            yield from _statements(getattr(node, part, ()))
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
 
 def _offered(folder: Path) -> Iterator[str]:
