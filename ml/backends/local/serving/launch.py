@@ -6,6 +6,9 @@ Here its gunicorn serves a socket that it inherits, LISTENER, as from systemd (s
 MODULE of the deployment's own code is the server of its container (`ml.serving.fast`).
 
     python -P launch.py SLOT_FOLDER LISTENER SCORING_SCRIPT [MODULE]
+
+Half of that server's start is the import of Application Insights' exporters, which are for a
+deployment with a key: they are imported when one is made.
 """
 
 from __future__ import annotations
@@ -14,8 +17,15 @@ import os
 import runpy
 import socket
 import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+from typing import Any
 
 FIRST = 3  # the descriptor of the first socket, by that protocol
+_CLIENT = "azureml_inference_server_http.server.appinsights_client"
+_EXPORTERS = "azure.monitor.opentelemetry.exporter"
 
 
 def main() -> None:
@@ -31,10 +41,45 @@ def main() -> None:
     with socket.socket(fileno=os.dup(FIRST)) as served:
         port = served.getsockname()[1]
     os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+    sys.meta_path.insert(0, _ClientFinder())
     from azureml_inference_server_http import amlserver  # type: ignore[import-untyped]
 
     sys.argv = ["azmlinfsrv", "--entry_script", script, "--port", str(port)]
     amlserver.run()
+
+
+class _ClientFinder:
+    """Finds the server's module that imports the exporters, and no other."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        spec = PathFinder.find_spec(name, path, target) if name == _CLIENT else None
+        if spec is not None and spec.origin is not None:
+            spec.loader = _ClientLoader(name, spec.origin)
+        return spec
+
+
+class _ClientLoader(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute it with exporters that are imported when they are called."""
+        later: Any = ModuleType(_EXPORTERS)
+        later.AzureMonitorLogExporter = _Later("AzureMonitorLogExporter")
+        later.AzureMonitorTraceExporter = _Later("AzureMonitorTraceExporter")
+        sys.modules[_EXPORTERS] = later
+        try:
+            super().exec_module(module)
+        finally:
+            del sys.modules[_EXPORTERS]
+
+
+class _Later:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, **options: object) -> Any:
+        return getattr(import_module(_EXPORTERS), self._name)(**options)
 
 
 if __name__ == "__main__":
