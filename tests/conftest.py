@@ -50,8 +50,10 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where the example project was deleted, what is about it is skipped; nowhere else. Cases that
-    only `make torture` runs are left out of others.
+    only `make torture` runs are left out of others. Slow ones come first, so that no worker waits
+    for another's last one.
     """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if not config.getoption("torture"):
         rare = {
             item

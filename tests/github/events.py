@@ -10,9 +10,11 @@ names, `train` or `train:PROJECT`.
 
 from __future__ import annotations
 
+import compileall
 import io
 import json
 import os
+import py_compile
 import re
 import shutil
 import subprocess
@@ -38,9 +40,11 @@ from tests.test_fork import GIT, tracked
 PULL, RUN = 12, 1000
 # A merge of which no workflow is run.
 NONE = ""
+PACKAGES = ("ml", "policies", "infra")
 # The GitHub environment that holds the key of the team's app.
 BOT_ENVIRONMENT = "bot"
 TOKEN = re.compile(r"\s*('(?:[^']|'')*'|\d+|[A-Za-z_][\w.-]*(?:\(\))?|==|!=|&&|\|\||[!(),])")
+_ONE_TARGET = re.compile(r"make -f Makefile [^;&|\n]*")
 STATUS = re.compile(r"\b(always|cancelled|success|failure)\(\)")
 RECORDER = """#!/usr/bin/env bash
 name="$(basename "$0")"
@@ -75,6 +79,7 @@ class Repository:
     folder: Path
     origin: Path
     state: State
+    template: Path
     branch: str = "change"
     owner: str = "stranger"
     title: str = "a change"
@@ -97,6 +102,8 @@ class Repository:
     reviewed: list[str] = field(default_factory=list)
     # What happens just before a job of that name begins, once.
     meanwhile: dict[str, Callable[[], object]] = field(default_factory=dict)
+    # The commit and the depth of each job's checkout that nothing has read yet.
+    checkouts: dict[Path, tuple[str, str]] = field(default_factory=dict)
     # The GitHub environment of each job that signed in to Azure.
     signed_in: list[str] = field(default_factory=list)
 
@@ -381,8 +388,8 @@ class Repository:
         if action == "actions/checkout":
             # A `ref` that is empty is none.
             wanted = str(_filled(options.get("ref", ""), context)) or context["github"]["sha"]
-            depth = str(options.get("fetch-depth", 1))
-            checkout(self.origin, home / "work", wanted, depth)
+            commit = git(self.origin, "rev-parse", f"{wanted}^{{commit}}")
+            self.checkouts[home] = (commit, str(options.get("fetch-depth", 1)))
         elif action == "actions/upload-artifact":
             content = io.BytesIO()
             with zipfile.ZipFile(content, "w") as packed:
@@ -398,10 +405,10 @@ class Repository:
         elif action.startswith("github/codeql-action/"):
             self.reviewed.append(f"{action.rpartition('/')[2]} {context['matrix']['language']}")
         elif action == "actions/attest-build-provenance":
-            self.reviewed += [path.name for path in (home / "work").glob(options["subject-path"])]
+            self.reviewed += [path.name for path in self._work(home).glob(options["subject-path"])]
         elif action == "actions/attest-sbom":
-            assert any((home / "work").glob(options["subject-path"]))
-            bill = json.loads((home / "work" / options["sbom-path"]).read_text())
+            assert any(self._work(home).glob(options["subject-path"]))
+            bill = json.loads((self._work(home) / options["sbom-path"]).read_text())
             self.reviewed.append(f"a bill of {len(bill['components'])} packages")
         elif action == "azure/login":
             names = ("client-id", "tenant-id", "subscription-id")
@@ -411,10 +418,17 @@ class Repository:
         elif action == "actions/attest":
             self._attest(step["id"], options, home, context)
         elif action == "pulumi/actions":
-            lock = (home / "work/requirements/infra.lock").read_text()
+            lock = (self._work(home) / "requirements/infra.lock").read_text()
             assert f"pulumi=={options['pulumi-version']} " in lock
         else:
             raise AssertionError(f"this runner does not know {action}")
+
+    def _work(self, home: Path) -> Path:
+        """The checkout of a job, made once something reads it; a fake target does not."""
+        if home in self.checkouts:
+            commit, depth = self.checkouts.pop(home)
+            checkout(self.template, self.origin, home / "work", commit, depth)
+        return home / "work"
 
     def _app_token(self, step: str, options: Mapping[str, Any], context: dict[str, Any]) -> None:
         """A token of the app, with the permissions that the step asks for and no others."""
@@ -435,9 +449,9 @@ class Repository:
     ) -> None:
         """A bundle by the tests' own authority, which `gh` of this runner believes."""
         assert self.authority is not None and options["predicate-type"] == PREDICATE_TYPE
-        text = (home / "work" / options["subject-checksums"]).read_text()
+        text = (self._work(home) / options["subject-checksums"]).read_text()
         digests = {name: digest for digest, name in map(str.split, text.splitlines())}
-        said = json.loads((home / "work" / options["predicate-path"]).read_text())
+        said = json.loads((self._work(home) / options["predicate-path"]).read_text())
         statement = Statement(
             digests["evidence.json"],
             f"sha256:{digests['model']}",
@@ -460,9 +474,14 @@ class Repository:
             for name in ("az", "gh", "make", "pulumi"):
                 (programs / name).write_text(RECORDER)
                 (programs / name).chmod(0o755)
+            # The interpreter itself, where the one on the path is a script that looks for it.
+            real = Path(sys.base_prefix) / "bin" / "python3.11"
+            (programs / "python3.11").symlink_to(real)
             if self.authority is not None:
                 self.authority.program(programs)
-        work = home / "work"
+        target = str(step["run"]).removeprefix("make -f Makefile ").split()[0]
+        is_fake = target in {*self.fake} - {*self.writes} and _ONE_TARGET.fullmatch(step["run"])
+        work = home / "work" if is_fake else self._work(home)
         outputs = home / "outputs"
         outputs.write_text("")
         variables = {
@@ -495,7 +514,6 @@ class Repository:
             text=True,
         )
         print(f"{step['run']}: {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-        target = str(step["run"]).removeprefix("make -f Makefile ").split()[0]
         stack = str(context.get("matrix", {}).get("stack", ""))
         for name, content in self.writes.get(target, {}).items():
             (work / name).parent.mkdir(parents=True, exist_ok=True)
@@ -546,17 +564,17 @@ def _write(work: Path, changes: Mapping[str, str | None]) -> None:
     git(work, "add", "-A")
 
 
-def checkout(origin: Path, work: Path, ref: str, depth: str) -> None:
+def checkout(template: Path, origin: Path, work: Path, commit: str, depth: str) -> None:
     """As actions/checkout leaves it, with this environment's packages.
 
     It is `depth` commits deep; 0 is all of them.
     """
-    commit = git(origin, "rev-parse", f"{ref}^{{commit}}")
     ends = [commit] if depth == "1" else git(origin, "rev-parse", f"{commit}^@").splitlines()
     git(work.parent, "clone", "-q", "--shared", "--no-checkout", str(origin), work.name)
     if depth != "0":
         (work / ".git/shallow").write_text("".join(f"{end}\n" for end in ends))
     git(work, "checkout", "-q", "--detach", commit)
+    _link_compiled(template, work)
     _link_environment(work)
     (work / ".git/info/exclude").write_text(".venv\n")
     # What is installed is not installed again.
@@ -577,6 +595,18 @@ def _link_environment(work: Path) -> None:
     subprocess.run([programs / "python", "-P", "-c", write], cwd=work, check=True)
 
 
+def _link_compiled(template: Path, work: Path) -> None:
+    """What Python compiled of the template, so that no job compiles it again; it looks whether the
+    source is the same.
+    """
+    for package in PACKAGES:
+        for file in template.glob(f"{package}/**/__pycache__/*.pyc"):
+            linked = work / file.relative_to(template)
+            if linked.parent.parent.is_dir():
+                linked.parent.mkdir(exist_ok=True)
+                linked.symlink_to(file)
+
+
 def origin_in(folder: Path) -> Path:
     """A repository whose main is this tree."""
     folder.mkdir()
@@ -586,6 +616,9 @@ def origin_in(folder: Path) -> Path:
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "the template")
+    for package in PACKAGES:
+        checked = py_compile.PycInvalidationMode.CHECKED_HASH
+        compileall.compile_dir(folder / package, quiet=2, invalidation_mode=checked)
     return folder
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import resource
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,12 +31,19 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "team", lambda folder: origin_in(folder / "origin")) / "origin"
 
 
+# Where files are in memory, if it has a few gigabytes: every job has a checkout, and a disk takes
+# longer for its files than the job for its work.
+MEMORY, ENOUGH = Path("/dev/shm"), 4 * 2**30
+
+
 @pytest.fixture
 def team(template: Path, tmp_path: Path) -> Iterator[Repository]:
-    origin = tmp_path / "origin"
-    git(tmp_path, "clone", "-q", "--bare", str(template), "origin")
-    with serving(State(folder=origin)) as state:
-        yield Repository(tmp_path, origin, state)
+    is_there = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH
+    with tempfile.TemporaryDirectory(dir=MEMORY if is_there else tmp_path) as name:
+        folder = Path(name)
+        git(folder, "clone", "-q", "--bare", str(template), "origin")
+        with serving(State(folder=folder / "origin")) as state:
+            yield Repository(folder, folder / "origin", state, template)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +68,7 @@ def team(template: Path, tmp_path: Path) -> Iterator[Repository]:
 def test_a_pull_request_runs_what_it_touches(
     changed: list[str], commands: list[str], team: Repository
 ) -> None:
-    """And the comment follows; a second time it changes nothing."""
+    """And the comment follows; a second time it changes nothing, which one case shows."""
     if not EXAMPLE.is_dir():
         commands = [command for command in commands if command != "make smoke"]
     team.pull_request({name: f"{text(name)}\n# edited\n" for name in changed})
@@ -73,7 +82,8 @@ def test_a_pull_request_runs_what_it_touches(
     verdict = "### ✅ Every check passed\n" if is_document else "### ⚠️ Every check passed, but this"
     assert verdict in body and ("Only documents changed." in body) is is_document
     assert ("changes how it is judged: " in body) is not is_document
-    team.follow()
+    if is_document:
+        team.follow()
     assert team.state.changes == [("POST", f"issues/{PULL}/comments")]
 
 
