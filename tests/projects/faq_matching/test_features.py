@@ -13,9 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml.projects.faq_matching.features import NAMES, OWN_TEXT, Memory, Spaces, pair_features
+from ml.projects.faq_matching.features import (
+    NAMES,
+    OWN_TEXT,
+    SMOOTHING,
+    Memory,
+    Spaces,
+    naive_bayes,
+    pair_features,
+)
 from ml.projects.faq_matching.fitting import entries_of, texts_of
-from ml.projects.faq_matching.likelihood import SMOOTHING, naive_bayes
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel, answer_text, catalogue_of
 from ml.projects.faq_matching.pairs import FOLDS, sample_pairs, training_features
