@@ -95,6 +95,16 @@ def test_any_document(repo: Path, document: dict[str, Any]) -> None:
     survives(yaml.dump(document), repo)
 
 
+def test_an_expression_is_no_distribution(repo: Path) -> None:
+    """It ends in a problem with its line."""
+    document = yaml.safe_load(SAMPLES["pipeline"][2])
+    document["jobs"]["tune"]["search_space"]["rate"] = "${{inputs.x}}"
+    spec = from_document(parse(yaml.dump(document), "spec.yml"), repo / "spec.yml", {})
+    with pytest.raises(Refused, match=r"spec.yml:\d+") as refused:
+        plan(spec)
+    assert refused.value.problems[0].code == "wrong-value"
+
+
 @pytest.mark.parametrize("name", CHANGED)
 @ENOUGH
 @given(data=st.data())

@@ -299,7 +299,13 @@ class MemoryBackend:
                 process = self._going[name] = subprocess.Popen(
                     ["bash", "-c", command],
                     cwd=snapshot.copy(plan.code) if plan.code else run.folder,
-                    env={**os.environ, "PATH": search, **plan.environment_variables, **tracking},
+                    env={
+                        **os.environ,
+                        "PATH": search,
+                        "PYTHONDONTWRITEBYTECODE": "1",  # it would change the copy of the code
+                        **plan.environment_variables,
+                        **tracking,
+                    },
                     stdout=stream,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,

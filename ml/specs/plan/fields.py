@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ml.core.documents import Key
-from ml.core.errors import Place
+from ml.core.errors import Place, Problem, Refused
 from ml.specs.parts import Fields
 from ml.specs.plan.plans import (
     CommandPlan,
@@ -56,8 +56,14 @@ def sweep(owner: Fields, trial: CommandPlan) -> SweepPlan:
 
 
 def dimension(owner: Fields, *keys: Key) -> Dimension:
-    """The distribution at `keys`; a `choice` may contain nested spaces."""
+    """The distribution at `keys`; a `choice` may contain nested spaces.
+
+    Raises Refused for an expression, which Azure ML does not take there.
+    """
     setting = owner.get(*keys)
+    if not isinstance(setting, dict):
+        expected = "a distribution with its `type`, such as `type: uniform`"
+        raise Refused(Problem("wrong-value", f"`{setting}`", expected, place=owner.place(*keys)))
     kind, name = str(setting["type"]).lower(), str(keys[-1])
     if kind == "choice":
         values = [
