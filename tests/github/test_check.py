@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import shutil
@@ -31,15 +32,21 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "team", lambda folder: origin_in(folder / "origin")) / "origin"
 
 
-# Where files are in memory, if it has a few gigabytes: every job has a checkout, and a disk takes
-# longer for its files than the job for its work.
+# Where files are in memory: every job has a checkout, and a disk takes longer for its files than the
+# job for its work.
 MEMORY, ENOUGH = Path("/dev/shm"), 4 * 2**30
+
+
+def memory_serves() -> bool:
+    """Whether it has a few gigabytes, and programs may run there (Docker forbids it)."""
+    if not MEMORY.is_dir() or os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
+        return False
+    return shutil.disk_usage(MEMORY).free > ENOUGH
 
 
 @pytest.fixture
 def team(template: Path, tmp_path: Path) -> Iterator[Repository]:
-    is_there = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH
-    with tempfile.TemporaryDirectory(dir=MEMORY if is_there else tmp_path) as name:
+    with tempfile.TemporaryDirectory(dir=MEMORY if memory_serves() else tmp_path) as name:
         folder = Path(name)
         git(folder, "clone", "-q", "--bare", str(template), "origin")
         with serving(State(folder=folder / "origin")) as state:
