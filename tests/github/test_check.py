@@ -32,8 +32,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "team", lambda folder: origin_in(folder / "origin")) / "origin"
 
 
-# Where files are in memory: every job has a checkout, and a disk takes longer for its files than the
-# job for its work.
+# Where files are in memory: every job has a checkout, and a disk takes longer for its files than
+# the job for its work.
 MEMORY, ENOUGH = Path("/dev/shm"), 4 * 2**30
 
 
