@@ -104,10 +104,10 @@ def reply(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, obje
     Raises ValueError for NaN and infinite numbers, which JSON does not have.
     """
     _STRICT.encode(answer)
-    return signed(model, answer)
+    return with_digest(model, answer)
 
 
-def signed(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, object]:
+def with_digest(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, object]:
     """`reply` of an answer whose numbers are known to be finite."""
     return {**answer, "model_digest": model.digest}
 

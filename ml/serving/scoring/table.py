@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ml.serving.scoring.columns import Columns, Derive
 from ml.serving.scoring.members import Members, is_of_members
-from ml.serving.scoring.messages import BadRequest, refusal, signed
+from ml.serving.scoring.messages import BadRequest, refusal, with_digest
 from ml.serving.scoring.model import ServedModel, open_model
 
 MOST_ROWS = 10_000
@@ -103,7 +103,7 @@ class Table:
         if classes := self._columns.classes:
             answer["predictions"] = [classes[of.index(max(of))] for of in predictions]
             answer |= {"classes": classes, "probabilities": predictions}
-        return signed(self._served, answer)
+        return with_digest(self._served, answer)
 
     def predict(self, body: str | bytes) -> list[Any]:
         """The number of each row, or one a class; raises BadRequest for a body of another form, and
