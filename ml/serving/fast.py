@@ -26,7 +26,6 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from time import perf_counter
@@ -222,8 +221,11 @@ class Connection(asyncio.Protocol):
             lines.append(body)
         data = b"".join(lines)
         if not self._transport.get_write_buffer_size():
-            with suppress(OSError):  # full, or the caller is gone: the transport finds out
-                data = data[os.write(self._file, data) :]
+            try:
+                written = os.write(self._file, data)
+            except OSError:  # full, or the caller is gone: the transport finds out
+                written = 0
+            data = data[written:]
         if data:
             self._transport.write(data)
         self._touched = perf_counter()

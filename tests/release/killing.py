@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import traceback
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from policies.promotion import floor as floors
+from tests import forks
 
 _CODE = """
 import os, signal
@@ -25,12 +25,9 @@ def _killed(*given, **named):
 {work}
 """
 # Its children start with what takes seconds to import.
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(
-    [
-        *("mlflow.tracking", "ml.release.promotion.propose", "ml.release.rollout.apply"),
-        *("ml.release.rollout.rollback", "scipy.stats"),
-    ]
+forks.preload(
+    *("mlflow.tracking", "ml.release.promotion.propose", "ml.release.rollout.apply"),
+    *("ml.release.rollout.rollback", "scipy.stats"),
 )
 
 
@@ -51,10 +48,7 @@ def killed(code: str) -> None:
     """
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        process = _PROCESSES.Process(
-            target=_run, args=(code, Path.cwd(), {**os.environ}, log, floors.CANARY)
-        )
-        process.start()
+        process = forks.start(_run, code, Path.cwd(), {**os.environ}, log, floors.CANARY)
         process.join()
         assert process.exitcode == -9, log.read_text() if log.exists() else process.exitcode
 

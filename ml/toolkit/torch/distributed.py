@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,7 +63,12 @@ class World:
         if self.size == 1:
             return model
         ids = [self.device.index] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=ids, **options)
+        wrapped = DistributedDataParallel(model, device_ids=ids, **options)
+        # gloo's threads need the interpreter's lock to let go of a tensor. A group's own object
+        # waits for them without that lock; a Reducer that dies as the last one to know the group
+        # waits with it, for ever (pytorch/pytorch#56297).
+        weakref.finalize(wrapped.reducer, _let_go, wrapped.process_group).atexit = False
+        return wrapped
 
     def gather(self, value: Any) -> list[Any]:
         """The value of every process, by rank, in every process."""
@@ -172,6 +178,10 @@ def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[
         raise
     finally:
         dist.destroy_process_group()
+
+
+def _let_go(group: dist.ProcessGroup) -> None:
+    """Called once a Reducer is gone: only then the group's object may go, too."""
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:

@@ -8,7 +8,6 @@ the job's folder says how far it is.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import re
 import uuid
@@ -45,6 +44,7 @@ from ml.specs.plan.plans import (
     SweepPlan,
 )
 from ml.specs.sdk import load
+from tests import forks
 from tests.stand_ins.azure import automl
 from tests.stand_ins.azure.storage import Storage
 
@@ -54,8 +54,7 @@ BUILD_LOG = "20_image_build_log.txt"
 BATCH = "batch"
 # The names of MLflow runs on the local tracking server are cached in one connection.
 READING = RLock()
-_FORK = multiprocessing.get_context("forkserver")
-_FORK.set_forkserver_preload(["tests.stand_ins.azure.jobs"])
+forks.preload("tests.stand_ins.azure.jobs")
 # docs reference-yaml-job-command, `mode`; on the wire: spec CommandJob/createOrUpdate.
 _MODES = {
     "ReadOnlyMount": "ro_mount",
@@ -100,8 +99,7 @@ class Job:
         """Begin to run it; returns at once."""
         self.folder.mkdir(parents=True)
         work = (self.name, self.properties, self.folder, self.files, storage)
-        self.process = _FORK.Process(target=_carry_out, args=work)
-        self.process.start()
+        self.process = forks.start(_carry_out, *work)
 
     @property
     def state(self) -> dict[str, Any]:

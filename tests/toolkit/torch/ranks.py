@@ -5,7 +5,6 @@ A process costs what its function does, and not the two seconds of its imports.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -18,8 +17,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.toolkit.torch.training"])
+from tests import forks
+
+forks.preload("tests.toolkit.torch.training")
 TIMEOUT_S = 120.0
 
 
@@ -61,14 +61,12 @@ def start(function: Callable[..., Any], size: int, logs: Path, *arguments: Any) 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    processes = [
-        _CONTEXT.Process(target=_rank, args=(function, rank, size, port, logs, arguments))
-        for rank in range(size)
-    ]
-    for rank, process in enumerate(processes):
+    for rank in range(size):
         (logs / f"{rank}.txt").touch()
-        process.start()
-    return Ranks(processes, logs)
+    return Ranks(
+        [forks.start(_rank, function, rank, size, port, logs, arguments) for rank in range(size)],
+        logs,
+    )
 
 
 def run(function: Callable[..., Any], size: int, logs: Path, *arguments: Any) -> Ranks:

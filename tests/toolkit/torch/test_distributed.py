@@ -63,6 +63,20 @@ def by_mpi() -> None:
     assert not torch.distributed.is_initialized()
 
 
+def test_a_model_that_outlives_its_group_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """A thread of gloo may still want the interpreter's lock while the model dies."""
+    for number in range(8):  # without the reference that `wrap` keeps every third does not end
+        ranks.run(outlived, 2, tmp_path / f"logs-{number}")
+
+
+def outlived() -> None:
+    sys.setswitchinterval(60)  # what this thread does not release no other takes from it
+    with distributed(timeout_s=20) as world:
+        model = world.wrap(nn.Linear(3, 1))
+        model(torch.ones(2, 3)).sum().backward()
+        world.barrier()
+
+
 def test_seeds_are_shared_and_then_each_process_its_own(tmp_path: Path) -> None:
     done = ranks.run(seeds, 2, tmp_path / "logs")
     first, second = (done.text(rank).splitlines() for rank in range(2))
