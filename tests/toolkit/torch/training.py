@@ -60,7 +60,8 @@ def train(folder: Path, data: Path, settings: Settings = Settings()) -> None:
     """The loop, as a project has it; prints each step and leaves the weights in FINAL."""
     if settings.dies_at:
         _die_at(folder, settings.dies_at)
-    with distributed(seed=5, timeout_s=60) as world:
+    # So long a process waits for one that was killed before they met.
+    with distributed(seed=5, timeout_s=20) as world:
         model = world.wrap(network(settings.width), settings.strategy)
         world.seed(5)
         optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
