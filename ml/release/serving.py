@@ -175,6 +175,22 @@ def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[
     )
 
 
+def code_problems(deployment: Path) -> Sequence[Problem]:
+    """What a proposal would refuse of the code of a deployment.yml.
+
+    Of a file that is wrong in another way nothing: another check says that.
+    """
+    try:
+        configuration = documents.read(deployment).get("code_configuration")
+        code = (deployment.parent / configuration["code"]).resolve()
+        script = str(configuration["scoring_script"])
+        gates = deployment.parents[1] / "gates.yml"
+        is_there = (code / script).is_file()
+        return code_from_data(code, script, gates if gates.is_file() else None) if is_there else ()
+    except (Refused, KeyError, TypeError):
+        return ()
+
+
 def keep(
     registry: Registry, serving: Serving, samples: Sequence[Mapping[str, object]] = ()
 ) -> None:

@@ -33,9 +33,10 @@ def check(
     A job is also compared with the cluster that it names in infra/Pulumi.*.yaml.
 
     That is a project's gates.yml, select.yml, watch.yml and release.yml, the metrics in its gates,
-    sweeps, evaluate.py and the schema of its table, and the floors in policies/promotion. Ends with
-    exit code 2 when there is an error, 0 when there is none or only warnings. Of the repository the
-    names of its files are checked too: at its root and of git's own.
+    sweeps, evaluate.py and the schema of its table, the code that its endpoint would load, and the
+    floors in policies/promotion. Ends with exit code 2 when there is an error, 0 when there is none
+    or only warnings. Of the repository the names of its files are checked too: at its root and of
+    git's own.
     """
     from ml.cli import clusters
     from ml.repository.forks import layout
@@ -60,6 +61,7 @@ def check(
 
 def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
     """What releases read: pattern → the check of such a file, besides that of a spec."""
+    from ml.release import serving
     from ml.release.declaration import release_file
     from ml.release.declaration.projects import Project
     from ml.release.promotion import gate_check
@@ -91,6 +93,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         ],
         "ml/projects/*/jobs/*.yml": lambda path: [*project_metrics.sweep_problems(path)],
         "ml/projects/*/data/*.schema.yml": project_metrics.schema_problems,
+        "ml/projects/*/endpoint/deployment.yml": serving.code_problems,
         "ml/projects/*/select.yml": problems_of(lambda path: weights.read(path.parent)),
         "ml/projects/*/watch.yml": problems_of(lambda path: limits.read(path.parent)),
         "policies/promotion/gates.yml": problems_of(lambda path: gate_settings.load(floor=path)),

@@ -52,6 +52,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ml" / "projects").mkdir(parents=True)
     for room in ("environments", "measures", "serving", "toolkit"):
         shutil.copytree(ROOT / "ml" / room, tmp_path / "ml" / room)
+    shutil.copy(ROOT / ".amlignore", tmp_path)
     (tmp_path / "requirements").mkdir()
     shutil.copy(ROOT / "requirements" / "main.lock", tmp_path / "requirements")
     monkeypatch.chdir(tmp_path)
@@ -529,6 +530,25 @@ def test_a_wrong_primary_metric_is_refused_with_its_line(
     assert problem.code in ("wrong-schema", "wrong-primary-metric")
     assert problem.place and problem.place.line == line and message in str(problem)
     assert str(problem.place.path).endswith(file)
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "refused"),
+    [
+        ("model.py", "import pickle", True),
+        ("columns.py", "import joblib", True),
+        ("train.py", "import pickle", False),
+    ],
+)
+def test_code_that_a_proposal_would_refuse_is_known(
+    repository: Path, file: str, code: str, refused: bool
+) -> None:
+    """To `ml check`: of what the endpoint imports, and not of what training alone does."""
+    made = project("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    path = made.folder / file
+    path.write_text(path.read_text() + f"\n{code}\n")
+    errors = survey([made.folder], release_files()).errors
+    assert [problem.code for problem in errors] == ["code-from-data"] * refused
 
 
 OWN = '''"""Own."""
