@@ -1,9 +1,11 @@
 """Steps by two gloo processes of one thread each, beside one process with one thread and with two.
 
 All take the same steps of the same rows in micro-batches: with accumulation the processes meet once
-a step. Then what 64 GPUs would reach by this model of a ring: a step takes its computation, plus
-what of the sum of gradients, 2 (n - 1) / n of their bytes over the slowest link, does not fit into
-the last micro-batch's backward pass. The computation is by a card's sheet, not measured.
+a step. What they exchange, 25 MB of gradients, is the same for steps of few rows and of many; 512
+rows in a process's micro-batch are the tokens of one input of BERT. Then what 64 GPUs would reach
+by this model of a ring: a step takes its computation, plus what of the sum of gradients,
+2 (n - 1) / n of their bytes over the slowest link, does not fit into the last micro-batch's
+backward pass. The computation is by a card's sheet, not measured.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import subprocess
 import sys
 import time
 
-WIDTH, LAYERS, ROWS, MICRO = 1024, 6, 1024, 4
+WIDTH, LAYERS, MICRO = 1024, 6, 4
+# Rows of a step; the ratio is that of the last.
+ROWS = (1024, 4096)
 # What a step of Azure's cards would take: dense bfloat16 TFLOP/s by NVIDIA's data sheets at a
 # utilisation of 40 % (MosaicML's and Meta's published trainings report 35 to 50 %), and Gbit/s of a
 # node's network by Azure's pages of the sizes (ND H100 v5: 8 × 400, ND A100 v4: 8 × 200,
@@ -30,7 +34,7 @@ UTILISATION, LINK_EFFICIENCY = 0.4, 0.8
 WEIGHTS, TOKENS = 110e6, 32 * 512
 
 
-def train(steps: int) -> float:
+def train(rows_a_step: int, steps: int) -> float:
     """Seconds of so many steps, in this process of a world."""
     import torch
     from torch import nn
@@ -44,7 +48,7 @@ def train(steps: int) -> float:
             layers += [nn.Linear(WIDTH, WIDTH), nn.ReLU()]
         model = world.wrap(nn.Sequential(*layers))
         updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=1e-4))
-        rows = torch.randn(ROWS, WIDTH)[world.rank :: world.size]
+        rows = torch.randn(rows_a_step, WIDTH)[world.rank :: world.size]
         parts = rows.split(len(rows) // MICRO)
 
         def step() -> None:
@@ -63,7 +67,7 @@ def train(steps: int) -> float:
         return time.perf_counter() - began
 
 
-def _run(processes: int, threads: int, steps: int) -> float:
+def _run(processes: int, threads: int, rows: int, steps: int) -> float:
     """Seconds by so many processes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -73,7 +77,7 @@ def _run(processes: int, threads: int, steps: int) -> float:
         variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_PORT": port}
         environment = os.environ | {name: str(of) for name, of in variables.items()}
         environment |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": str(threads)}
-        command = [sys.executable, "-m", "benchmarks.two_processes", str(steps)]
+        command = [sys.executable, "-m", "benchmarks.two_processes", str(rows), str(steps)]
         started.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         )
@@ -100,28 +104,25 @@ def main(quick: bool) -> float:
         "one process, two threads": (1, 2),
         "two processes, one thread each": (2, 1),
     }
-    seconds: dict[str, list[float]] = {}
-    for _ in range(rounds):
-        for name, (processes, threads) in ways.items():
-            seconds.setdefault(name, []).append(_run(processes, threads, steps) / steps)
-    alone = statistics.median(seconds["one process, one thread"])
-    print(
-        f"{LAYERS} layers of {WIDTH}, {ROWS} rows a step in {MICRO} micro-batches, {rounds} rounds"
-    )
-    for name, of in seconds.items():
-        median = statistics.median(of)
-        print(f"{name:32} {median * 1e3:8.1f} ms a step {alone / median:6.2f} ×")
+    ratio = 0.0
+    for rows in ROWS:
+        seconds: dict[str, list[float]] = {}
+        for _ in range(rounds):
+            for name, (processes, threads) in ways.items():
+                seconds.setdefault(name, []).append(_run(processes, threads, rows, steps) / steps)
+        alone, _, both = seconds.values()
+        print(f"{LAYERS} layers of {WIDTH}, {rows} rows a step in {MICRO} micro-batches")
+        for name, of in seconds.items():
+            median = statistics.median(of)
+            times = statistics.median(alone) / median
+            print(f"{name:32} {median * 1e3:8.1f} ms a step {times:6.2f} ×")
+        ratio = statistics.median(one / two for one, two in zip(alone, both, strict=True))
     print("64 GPUs by the model, not measured (share of linear, 1 and 4 micro-batches a step):")
     for name, cluster in CLUSTERS.items():
         shares = [f"{efficiency(*cluster, gpus=64, micro=micro):6.1%}" for micro in (1, 4)]
         print(f"{name:32} {'  '.join(shares)}")
-    ratios = zip(
-        seconds["one process, one thread"],
-        seconds["two processes, one thread each"],
-        strict=True,
-    )
-    return statistics.median(one / two for one, two in ratios)
+    return ratio
 
 
 if __name__ == "__main__":
-    print(train(int(sys.argv[1])))
+    print(train(*map(int, sys.argv[1:])))
