@@ -5,7 +5,6 @@ Every step is a command that a person can type; it is printed before it runs.
 
 from __future__ import annotations
 
-import getpass
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ml.backends.choice import open_backend
+from ml.core import home
 from ml.core.errors import Exit, Refused
 from ml.core.repository import shown
 
@@ -104,7 +104,7 @@ class Steps:
         proposal = self._propose(run, "its evidence, and the gates: nothing serves yet")
         self._show_decision(proposal)
         if proposal.decision.allowed:
-            who = getpass.getuser()
+            who = home.user()
             self._step(f"ml release apply {name} --approved-by {who}")
             self._apply(who)
 
@@ -140,7 +140,7 @@ class Steps:
     def promote(self, proposal: Proposal) -> bool:
         """Apply a proposal that the gates allow; whether another version serves now."""
         if proposal.decision.allowed:
-            who = getpass.getuser()
+            who = home.user()
             self._step(
                 f"ml release apply {self.project.name} --approved-by {who}",
                 "green beside blue, 10 → 50 → 100 % of the requests, judged at every step",

@@ -31,6 +31,17 @@ def _of(moved: str, user: str, working_folder: str) -> Path:
     return path
 
 
+@cache
+def user() -> str:
+    """Who works here, for records; `unknown` in a container that names nobody."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
 def database() -> Path:
     """MLflow's SQLite file: experiments, runs, metrics and the model registry."""
     return _database(home())

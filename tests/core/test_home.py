@@ -38,3 +38,16 @@ def test_a_folder_that_somebody_chose_keeps_its_mode(
     assert mode(home.home()) == 0o755
     monkeypatch.setenv("MLOPS_HOME", "/proc/none")
     assert home.home() == Path("/proc/none")
+
+
+def test_a_user_without_a_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs with a number that no file names."""
+    home.user.cache_clear()
+    monkeypatch.setenv("LOGNAME", "ada")
+    assert home.user() == "ada"
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    home.user.cache_clear()
+    assert home.user() == "unknown"
+    home.user.cache_clear()

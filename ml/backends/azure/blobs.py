@@ -19,6 +19,7 @@ from typing_extensions import TypedDict
 
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import RELEASES, Workspace
+from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 
 # For how long an endpoint stays with a machine that is gone. A lease has 15 to 60 seconds.
@@ -229,4 +230,4 @@ def _identity() -> str:
     """Of whoever releases, for people: the workflow's run, or the user and the machine."""
     if run := os.environ.get("GITHUB_RUN_ID"):
         return f"https://github.com/{os.environ.get('GITHUB_REPOSITORY')}/actions/runs/{run}"
-    return f"{os.environ.get('USER') or 'somebody'} on {socket.gethostname()}"
+    return f"{home.user()} on {socket.gethostname()}"

@@ -200,6 +200,6 @@ def next_commands(project: NewProject) -> Sequence[str]:
     return (
         f"ml run {folder}/jobs/sweep.yml",
         f"ml release propose {project.folder.name}",
-        f'ml release apply {project.folder.name} --approved-by "$USER"',
+        f'ml release apply {project.folder.name} --approved-by "$(whoami)"',
         f'ml invoke {project.endpoint} "$(head -1 {folder}/endpoint/requests.jsonl)"',
     )

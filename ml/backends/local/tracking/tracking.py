@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import gc
-import getpass
 import logging
 import os
 import sqlite3
@@ -17,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,7 +109,7 @@ class Tracking:
         """The id of a new run that is RUNNING under `name` in the job folder `folder`."""
         from mlflow.entities import RunTag
 
-        user = _user()
+        user = home.user()
         tags = {
             "mlflow.user": user,
             "mlflow.source.type": "JOB",
@@ -244,11 +243,3 @@ def _configure(connection: sqlite3.Connection, _record: object) -> None:
 
 def _now() -> int:
     return int(time.time() * 1000)
-
-
-@cache
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
