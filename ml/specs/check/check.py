@@ -87,7 +87,7 @@ def _printable(problem: Problem) -> Problem:
 def _targets(
     rule: Rule, subject: Subject, pieces: list[Node], clusters: Sequence[Cluster]
 ) -> Iterator[Subject | Node | Placed]:
-    if rule.scope == "spec":
+    if rule.scope in ("spec", subject.spec.kind.family):
         yield subject
     elif rule.scope == "node":
         yield from pieces

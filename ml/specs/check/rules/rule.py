@@ -18,7 +18,7 @@ from ml.specs.check.clusters import Placed
 from ml.specs.check.nodes import Node
 from ml.specs.sdk.load import Spec
 
-Scope = Literal["spec", "node", "sweep", "pipeline", "automl", "cluster"]
+Scope = Literal["spec", "schedule", "node", "sweep", "pipeline", "automl", "cluster"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a rule of scope "spec": the whole spec."""
+    """The subject of a rule of scope "spec", or "schedule": the whole spec."""
 
     spec: Spec
     links: Links

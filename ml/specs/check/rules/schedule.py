@@ -47,48 +47,38 @@ def cron_fault(expression: str) -> tuple[str, str] | None:
     return None
 
 
-@rule("bad-cron", scope="spec", source=f"{_YAML}: cron expression")
+@rule("bad-cron", scope="schedule", source=f"{_YAML}: cron expression")
 def bad_cron(subject: Subject) -> Iterator[Finding]:
     """A cron expression has five fields, each in its range."""
-    for at in (("trigger",), ("schedule",)):
-        trigger = subject.spec.get(*at)
-        expression = trigger.get("expression") if isinstance(trigger, dict) else None
-        wrong = cron_fault(expression) if isinstance(expression, str) else None
-        if wrong:
-            keys = (*at, "expression")
-            hint = "`15 16 * * 1` is 16:15 on Mondays"
-            yield Finding(keys, f"`{expression}`: {wrong[0]}", wrong[1], hint)
+    keys = ("trigger", "expression")
+    expression = subject.spec.get(*keys)
+    wrong = cron_fault(expression) if isinstance(expression, str) else None
+    if wrong:
+        hint = "`15 16 * * 1` is 16:15 on Mondays"
+        yield Finding(keys, f"`{expression}`: {wrong[0]}", wrong[1], hint)
 
 
-@rule("bad-recurrence", scope="spec", source=f"{_YAML}: recurrence pattern")
+@rule("bad-recurrence", scope="schedule", source=f"{_YAML}: recurrence pattern")
 def bad_recurrence(subject: Subject) -> Iterator[Finding]:
     """A recurrence names hours, minutes and days that clocks and calendars have."""
-    ranges = {"hours": (0, 23), "minutes": (0, 59), "month_days": (1, 31)}
-    for at in (("trigger",), ("schedule",)):
-        trigger = subject.spec.get(*at)
-        if not isinstance(trigger, dict):
-            continue
-        interval = trigger.get("interval")
-        if isinstance(interval, int) and not isinstance(interval, bool) and interval < 1:
-            yield Finding((*at, "interval"), f"`interval` is {interval}", "at least 1")
-        pattern = trigger.get("schedule")
-        for key, (low, high) in ranges.items():
-            values = pattern.get(key) if isinstance(pattern, dict) else None
-            for value in values if isinstance(values, list) else [values]:
-                if isinstance(value, int) and not low <= value <= high:
-                    message = f"`{key}` holds {value}"
-                    yield Finding((*at, "schedule", key), message, f"{low} to {high}")
+    interval = subject.spec.get("trigger", "interval")
+    if isinstance(interval, int) and not isinstance(interval, bool) and interval < 1:
+        yield Finding(("trigger", "interval"), f"`interval` is {interval}", "at least 1")
+    for key, (low, high) in {"hours": (0, 23), "minutes": (0, 59), "month_days": (1, 31)}.items():
+        keys = ("trigger", "schedule", key)
+        values = subject.spec.get(*keys)
+        for value in values if isinstance(values, list) else [values]:
+            if isinstance(value, int) and not low <= value <= high:
+                yield Finding(keys, f"`{key}` holds {value}", f"{low} to {high}")
 
 
 @rule(
     "schedule-job",
-    scope="spec",
+    scope="schedule",
     source="azure-ai-ml 1.35 JobSchedule._to_rest_object: `Unsupported job type`",
 )
 def schedule_job(subject: Subject) -> Iterator[Finding]:
     """The job that a schedule creates is a pipeline."""
-    if subject.spec.kind.family != "schedule":
-        return
     written = subject.spec.get("create_job")
     inside = written.get("job") if isinstance(written, dict) else written
     document = written
