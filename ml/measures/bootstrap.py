@@ -32,15 +32,6 @@ def enough_groups(groups: Sequence[str]) -> bool:
     return not any(groups) or len(set(groups)) >= FEWEST_GROUPS
 
 
-def time_blocks(times: NDArray[Any], length: float) -> NDArray[np.int64]:
-    """The block of every time, for `groups`: blocks of `length` that do not overlap, from the first
-    time on (Carlstein 1986). A block is longer than what one time says of a later one.
-    """
-    if not length > 0:
-        raise ValueError(f"a block of length {length}")
-    return np.asarray(np.floor((times - times.min()) / length), dtype=np.int64)
-
-
 def resampled_means(
     values: Values, seed: int = 0, samples: int = SAMPLES, groups: Groups | None = None
 ) -> Values:

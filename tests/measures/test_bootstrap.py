@@ -82,12 +82,3 @@ def test_too_few_groups_are_refused():
     with pytest.raises(ValueError, match="9 groups"):
         bootstrap.mean_estimate(values, groups=np.arange(40) % 9)
     assert bootstrap.mean_estimate(values, groups=np.arange(40) % 10).count == 40
-
-
-def test_time_blocks():
-    """Blocks of a week from the first day on; a length of nothing is refused."""
-    days = np.array([3.0, 4.0, 9.9, 10.0, 17.0, 24.5])
-    assert bootstrap.time_blocks(days, 7).tolist() == [0, 0, 0, 1, 2, 3]
-    for length in (0, -1, float("nan")):
-        with pytest.raises(ValueError, match="length"):
-            bootstrap.time_blocks(days, length)
