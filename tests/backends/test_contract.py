@@ -86,7 +86,7 @@ class TestAzure(BackendContract):
         backend = _FromPlans(Options(again=True))
         backend.folder = tmp_path
         register_environment(backend.workspace.client, "ml-cpu", "1")
-        monkeypatch.setattr(endpoints, "_stack_of", lambda endpoint: "dev")
+        monkeypatch.setattr(endpoints, "stack_of", lambda endpoint: "dev")
         return backend
 
     def post(

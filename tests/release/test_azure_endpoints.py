@@ -15,10 +15,11 @@ from azure.ai.ml.entities import ManagedOnlineDeployment
 
 from infra.settings import loader
 from infra.settings.model import Settings
+from ml.backends.azure import endpoint_record
 from ml.backends.azure import endpoints as module
 from ml.backends.azure.backend import AzureBackend
-from ml.backends.azure.blobs import Written
-from ml.backends.azure.endpoints import CANARY, LIVE, AzureEndpoints
+from ml.backends.azure.endpoint_record import CANARY, LIVE, Written
+from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.workspace import Workspace
 from ml.backends.deployments import Canary, Live, Server
@@ -68,7 +69,7 @@ def test_a_release_names_the_endpoint_as_infra_does(environment: str, stacks: Pa
     assert name == settings.names.regional(declared.name)
     assert 3 <= len(name) <= 32 and name[0].isalpha()
     (stacks / "Pulumi.another.yaml").write_text("config: {\n")
-    assert module._stack_of(name) == environment
+    assert module.stack_of(name) == environment
     assert endpoint.name_of("words", environment) == f"words-{environment}"
     assert endpoint.name_of("words", "local") == "words"
 
@@ -118,11 +119,11 @@ def test_what_a_deployment_is_does_not_change_by_itself() -> None:
             name: ManagedOnlineDeployment(name=name, endpoint_name="words", **{**known, **fields})
         }
 
-    routes, blue = module._NOTHING, module._content(deployed()["blue"])
+    routes, blue = endpoint_record.NOTHING, endpoint_record.content_of(deployed()["blue"])
     record: Written = {"created": "", "routes": [routes], "deployments": {"blue": blue}}
 
     def changes(*deployments: dict[str, ManagedOnlineDeployment]) -> list[str]:
-        return [*module._changes(record, routes, ChainMap(*deployments))]
+        return [*endpoint_record.changes_of(record, routes, ChainMap(*deployments))]
 
     assert changes(deployed()) == changes(deployed(instance_count=5)) == []
     assert changes(deployed(), deployed("theirs")) == []
@@ -140,7 +141,9 @@ def test_what_a_deployment_is_does_not_change_by_itself() -> None:
         {"model": "words"},
         "azureml:/subscriptions/S/resourceGroups/G/models/words/versions/",
     )
-    record["deployments"]["blue"] = module._content(deployed(model=f"{arm}1", tags=tags)["blue"])
+    record["deployments"]["blue"] = endpoint_record.content_of(
+        deployed(model=f"{arm}1", tags=tags)["blue"]
+    )
     assert changes(deployed(model=f"{arm.lower()}1", tags=tags | {"CostCenter": "ml"})) == []
     assert changes(deployed(model=f"{arm}2", tags={})) == [
         f'model of blue is "{arm}2", and was "{arm}1"',
@@ -149,7 +152,9 @@ def test_what_a_deployment_is_does_not_change_by_itself() -> None:
     # A variable is a text, whatever is in it.
     signed = {"FEED": "https://a.example/subscriptions/s?sig=Ab"}
     other = {"FEED": "https://a.example/subscriptions/s?sig=aB"}
-    record["deployments"]["blue"] = module._content(deployed(environment_variables=signed)["blue"])
+    record["deployments"]["blue"] = endpoint_record.content_of(
+        deployed(environment_variables=signed)["blue"]
+    )
     assert changes(deployed(environment_variables=signed)) == []
     assert changes(deployed(environment_variables=other)) == [
         "environment_variables.FEED of blue is (hidden), and was (hidden)"
@@ -162,7 +167,9 @@ def test_status_and_drift_say_what_somebody_changed(
     """The daily look at an environment names it, and goes on with the other projects."""
 
     def live(name: str) -> Live | None:
-        raise module._changed(name, ["the tag live is nothing, and was blue"], module._NOTHING)
+        raise endpoint_record.refusal_of(
+            name, ["the tag live is nothing, and was blue"], endpoint_record.NOTHING
+        )
 
     monkeypatch.setattr(endpoint, "live", live)
     (now,) = status(BACKEND, "tiny", "local")
@@ -194,7 +201,7 @@ class Portal:
     def seen(self) -> tuple[dict[str, Any], set[str]]:
         """The endpoint as it is, and its deployments."""
         deployments = self.client.online_deployments.list("words")
-        return module._routes(self.client.online_endpoints.get("words")), {
+        return endpoint_record.routes_of(self.client.online_endpoints.get("words")), {
             each.name for each in deployments
         }
 
@@ -216,7 +223,7 @@ def portal(
 ) -> Portal:
     azure.enter(monkeypatch)
     monkeypatch.setattr(module, "BUSY_POLL_S", 0.05)
-    monkeypatch.setattr(module, "_stack_of", lambda name: "dev")
+    monkeypatch.setattr(module, "stack_of", lambda name: "dev")
     return Portal(AzureBackend(), tmp_path)
 
 
@@ -402,7 +409,7 @@ def test_a_busy_service_is_waited_for(
     """With a sentence each time, for a bounded time, whatever words it has."""
     azure.enter(monkeypatch)
     monkeypatch.setattr(module, "BUSY_POLL_S", 0.05)
-    monkeypatch.setattr(module, "_stack_of", lambda name: "dev")
+    monkeypatch.setattr(module, "stack_of", lambda name: "dev")
     backend = AzureBackend()
     register_environment(backend.workspace.client, "ml-cpu", "1")
     launch, lines, endpoints = released(backend, "words", tmp_path), list[str](), backend.endpoints

@@ -87,13 +87,13 @@ def test_one_machine_at_a_time_releases_to_an_endpoint(
     """
     monkeypatch.setattr(blobs, "LEASE_S", 15)  # the shortest that there is
     azure.enter(monkeypatch)
-    monkeypatch.setattr(endpoints, "_stack_of", lambda endpoint: "dev")
+    monkeypatch.setattr(endpoints, "stack_of", lambda endpoint: "dev")
     for name in ("words", "gone", "others"):
         provision(AzureBackend().workspace.client, name)
     killed(
         "import os, signal\nfrom ml.backends.azure import blobs, endpoints\n"
         "from ml.backends.azure.backend import AzureBackend\nblobs.LEASE_S = 15\n"
-        "endpoints._stack_of = lambda endpoint: 'dev'\n"
+        "endpoints.stack_of = lambda endpoint: 'dev'\n"
         "with AzureBackend().endpoints.reserve('gone', print):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

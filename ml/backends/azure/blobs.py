@@ -1,5 +1,5 @@
-"""What releases keep in the workspace's blob storage, for every machine: the audit log, and of each
-endpoint a lease and what a release wrote last.
+"""What releases keep in the workspace's blob storage, for every machine: the audit log, and a lease
+of each endpoint. `endpoint_record` is there too.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from threading import Event, Thread
-from typing import Annotated, Any, NotRequired
-
-from pydantic import Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from typing import Any
 
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import RELEASES, Workspace
@@ -73,69 +70,6 @@ class AzureAuditLog:
     @property
     def _blob(self) -> Any:
         return self._workspace.release_blob("audit.jsonl")
-
-
-class Routes(TypedDict):
-    """Who gets which requests, in percent, and the tags of a release."""
-
-    traffic: dict[str, int]
-    mirror: dict[str, int]
-    live: str
-    canary: str
-    experiment: NotRequired[str]
-
-
-class Written(TypedDict):
-    """What releases wrote last of the endpoint that was `created` then.
-
-    Its `routes` are the last of them; while they change, one of two. Each of the `deployments` has
-    its fields; it is None while it is made or deleted.
-    """
-
-    created: str
-    routes: Annotated[list[Routes], Field(min_length=1)]
-    deployments: dict[str, dict[str, str] | None]
-
-
-_WRITTEN = TypeAdapter(Written)
-
-
-class Record:
-    """What releases wrote last of an endpoint: somebody else may change the endpoint."""
-
-    def __init__(self, workspace: Workspace, endpoint: str) -> None:
-        self._workspace, self._endpoint = workspace, endpoint
-
-    def read(self) -> Written | None:
-        """None before the first release. Raises Refused for what no release wrote."""
-        from azure.core.exceptions import ResourceNotFoundError
-
-        with as_refusals():
-            try:
-                content = self._blob.download_blob().readall()
-            except ResourceNotFoundError:
-                return None
-        try:
-            return _WRITTEN.validate_json(content)
-        except ValidationError as error:
-            raise Refused(
-                Problem(
-                    "endpoint-record",
-                    f"{RELEASES}/{self._workspace.name}/{self._endpoint}.json cannot be read: "
-                    f"{error.errors(include_url=False)[0]['msg']}",
-                    "what a release wrote",
-                    "find out who changed it, and restore the version of the blob before",
-                ),
-                exit_code=Exit.RUN_FAILED,
-            ) from None
-
-    def write(self, content: Written) -> None:
-        with as_refusals():
-            self._blob.upload_blob(json.dumps(content), overwrite=True)
-
-    @property
-    def _blob(self) -> Any:
-        return self._workspace.release_blob(f"{self._endpoint}.json")
 
 
 class Lease:

@@ -16,13 +16,34 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from infra.settings import loader
-from ml.backends.azure.blobs import Lease, Record, Routes, Written
+from ml.backends.azure.blobs import Lease
 from ml.backends.azure.collected import collected
+from ml.backends.azure.endpoint_record import (
+    CANARY,
+    COLLECT,
+    DIGEST,
+    EXPERIMENT,
+    LIVE,
+    MODEL,
+    NOTHING,
+    SERVING,
+    TAGS,
+    VERSION,
+    Record,
+    Routes,
+    Written,
+    changes_of,
+    content_of,
+    refusal_of,
+    routes_of,
+    stack_of,
+    tags_of,
+)
 from ml.backends.azure.errors import UNKNOWN, as_refusals, explain
 from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.traffic import AzureRouter
@@ -38,7 +59,6 @@ from ml.backends.deployments import (
     check_launch,
     idle_slot,
 )
-from ml.backends.endpoints import CHANGED
 from ml.backends.model_registry import model_folder
 from ml.backends.traffic import TIMEOUT_MS
 from ml.core import documents, files
@@ -46,14 +66,6 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.serving.scoring.model import MODEL_DIGEST
 from ml.specs.sdk import load
 
-# Tags of an endpoint: the names of two deployments, and the experiment that the canary belongs to.
-LIVE: Final = "live"
-CANARY: Final = "canary"
-EXPERIMENT: Final = "experiment"
-_TAGS = (LIVE, CANARY, EXPERIMENT)
-# Tags of a deployment.
-MODEL, VERSION, DIGEST, SERVING, COLLECT = "model", "version", "digest", "serving", "collect"
-_OWN = frozenset(f"tags.{tag}" for tag in (MODEL, VERSION, DIGEST, SERVING, COLLECT))
 # The error of a deployment whose container does not start: learn.microsoft.com/azure/
 # machine-learning/how-to-troubleshoot-online-endpoints#error-resourcenotready
 _NOT_READY = "ResourceNotReady"
@@ -73,10 +85,6 @@ _ENDED = frozenset({"Succeeded", "Failed", "Canceled"})
 # operation is begun again that failed by the service's own fault, or by a conflict that no state
 # shows.
 BUSY_S, BUSY_POLL_S, _FAULTS = 1800.0, 15.0, 3
-# Of a deployment, what changes by itself or says nothing of what it is.
-_VOLATILE = frozenset(
-    {"provisioning_state", "creation_context", "properties", "instance_count", "scale_settings"}
-)
 # Of a deployment: learn.microsoft.com/azure/azure-monitor/reference/supported-metrics/
 # microsoft-machinelearningservices-workspaces-onlineendpoints-deployments-metrics
 _MEMORY, _LATENCY = "CpuMemoryUtilizationPercentage", "RequestLatency_P95"
@@ -114,12 +122,12 @@ class AzureEndpoints:
         return self._state(endpoint, resource, self._deployments(endpoint))
 
     def _state(self, endpoint: str, resource: Any, deployments: Mapping[str, Any]) -> Live | None:
-        routes = _routes(resource)
+        routes = routes_of(resource)
         traffic, name = routes["traffic"], routes[LIVE]
         if not name:
             return None
         if name not in deployments:
-            raise _changed(endpoint, [f"the deployment {name} is gone"], routes)
+            raise refusal_of(endpoint, [f"the deployment {name} is gone"], routes)
         state = Live(_server(endpoint, name), _launch(endpoint, deployments[name]))
         if (green := deployments.get(routes[CANARY])) is None:
             return state
@@ -135,7 +143,7 @@ class AzureEndpoints:
 
     def url(self, endpoint: str) -> str | None:
         resource = self._endpoint(endpoint)
-        serves = resource is not None and _routes(resource)["traffic"]
+        serves = resource is not None and routes_of(resource)["traffic"]
         return str(resource.scoring_uri) if serves else None
 
     @contextmanager
@@ -155,7 +163,7 @@ class AzureEndpoints:
         Refused where no stack declares the endpoint, where Azure has none, and where somebody
         changed it.
         """
-        if _stack_of(endpoint) is None:
+        if stack_of(endpoint) is None:
             raise self._no_endpoint(endpoint)
         with Lease(self._workspace, endpoint).hold(waiting) as lease:
             self._leases[endpoint], self._say = lease, waiting
@@ -217,7 +225,7 @@ class AzureEndpoints:
         mirror traffic to only one deployment".
         """
         self._check_lease(endpoint)
-        before = _routes(self._check(endpoint)[0])
+        before = routes_of(self._check(endpoint)[0])
         after: Routes = {"traffic": {}, "mirror": {}, LIVE: "", CANARY: ""}
         if to is not None:
             after["traffic"] = {name: of for name, of in to.traffic.items() if of}
@@ -231,8 +239,8 @@ class AzureEndpoints:
         def put() -> Any:
             resource, _ = self._check(endpoint)
             resource.traffic, resource.mirror_traffic = after["traffic"], after["mirror"]
-            others = {key: of for key, of in (resource.tags or {}).items() if key not in _TAGS}
-            resource.tags = others | _tags(after)
+            others = {key: of for key, of in (resource.tags or {}).items() if key not in TAGS}
+            resource.tags = others | tags_of(after)
             return self._client.online_endpoints.begin_create_or_update(resource)
 
         if after != before:
@@ -415,11 +423,11 @@ class AzureEndpoints:
         while True:
             resource, record = self._recorded(endpoint)
             deployments = self._deployments(endpoint)
-            changes = list(_changes(record, _routes(resource), deployments))
+            changes = list(changes_of(record, routes_of(resource), deployments))
             if not changes:
                 return resource, deployments
             if self._recorded(endpoint)[1] == record:  # else another machine releases meanwhile
-                raise _changed(endpoint, changes, record["routes"][-1])
+                raise refusal_of(endpoint, changes, record["routes"][-1])
 
     def _recorded(self, endpoint: str) -> tuple[Any, Written]:
         """The endpoint, and what releases wrote last of it: of this one, and not of one of that
@@ -431,7 +439,7 @@ class AzureEndpoints:
             raise self._no_endpoint(endpoint)
         created = str((resource.properties or {}).get("createdAt"))
         if record is None or record["created"] != created:
-            record = {"created": created, "routes": [_NOTHING], "deployments": {}}
+            record = {"created": created, "routes": [NOTHING], "deployments": {}}
         return resource, record
 
     def _note(
@@ -506,15 +514,15 @@ class AzureEndpoints:
     def _await_routes(self, endpoint: str, before: Routes, after: Routes) -> None:
         """Until the service tells what it was given: Azure/azure-dev#3881."""
         deadline = time.monotonic() + BUSY_S
-        while (now := _routes(self._recorded(endpoint)[0])) != after:
+        while (now := routes_of(self._recorded(endpoint)[0])) != after:
             if now != before or time.monotonic() > deadline:
                 wanted: Written = {"created": "", "routes": [after], "deployments": {}}
-                changes = list(_changes(wanted, now, {}))
-                raise _changed(endpoint, changes, after)
+                changes = list(changes_of(wanted, now, {}))
+                raise refusal_of(endpoint, changes, after)
             time.sleep(BUSY_POLL_S)
 
     def _no_endpoint(self, name: str) -> Refused:
-        stack = _stack_of(name)
+        stack = stack_of(name)
         declare = "" if stack else "name it under `platform:endpoints` in infra/Pulumi.ENV.yaml; "
         return Refused(
             Problem(
@@ -580,130 +588,13 @@ class AzureEndpoints:
         made = self._deployments(endpoint).get(slot.name)
         if made is None:
             gone = [f"the deployment {slot.name} is gone"]
-            raise _changed(endpoint, gone, self._recorded(endpoint)[1]["routes"][-1])
-        self._note(endpoint, {slot.name: _content(made)})
+            raise refusal_of(endpoint, gone, self._recorded(endpoint)[1]["routes"][-1])
+        self._note(endpoint, {slot.name: content_of(made)})
         return Server(slot, 0, 0)
 
 
 def _server(endpoint: str, name: str) -> Server:
     return Server(Path(endpoint) / name, 0, 0)
-
-
-# An endpoint before its first release.
-_NOTHING: Routes = {"traffic": {}, "mirror": {}, "live": "", "canary": ""}
-
-
-def _routes(resource: Any) -> Routes:
-    """What a release sets of an endpoint: who gets which requests, and its own two tags."""
-    shares = (resource.traffic, resource.mirror_traffic)
-    traffic, mirror = ({name: of for name, of in (each or {}).items() if of} for each in shares)
-    tags = resource.tags or {}
-    names = (tags.get(LIVE) or "", tags.get(CANARY) or "")
-    routes: Routes = {"traffic": traffic, "mirror": mirror, LIVE: names[0], CANARY: names[1]}
-    if tags.get(EXPERIMENT):
-        routes[EXPERIMENT] = tags[EXPERIMENT]
-    return routes
-
-
-def _tags(routes: Routes) -> dict[str, str]:
-    """The tags of an endpoint with these routes."""
-    return {tag: str(of) for tag, of in routes.items() if tag in _TAGS and of}
-
-
-def _content(deployment: Any) -> dict[str, str]:
-    """What a deployment is, by the names of its fields: `environment_variables.X`."""
-    fields = json.loads(json.dumps(deployment._to_dict(), default=str))
-    return dict(_flat({key: of for key, of in fields.items() if key not in _VOLATILE}))
-
-
-def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in fields.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", json.dumps(value)
-
-
-def _changes(record: Written, routes: Routes, deployments: Mapping[str, Any]) -> Iterator[str]:
-    """What differs from what releases wrote, a phrase each. Deployments of other names are not
-    ours, as long as they get no traffic.
-    """
-    if routes not in record["routes"]:
-        wrote = record["routes"][-1]
-        for part in dict.fromkeys([*wrote, *routes]):
-            if routes.get(part) != wrote.get(part):
-                kind = "the tag " if part in _TAGS else ""
-                is_now, was = _shown(routes.get(part)), _shown(wrote.get(part))
-                yield f"{kind}{part} is {is_now}, and was {was}"
-    for name, fields in record["deployments"].items():
-        if fields is None:
-            continue
-        if name not in deployments:
-            yield f"the deployment {name} is gone"
-            continue
-        now = _content(deployments[name])
-        for key in sorted(fields.keys() | now.keys()):
-            if key.startswith("tags.") and key not in _OWN:
-                continue  # a policy's, or a person's
-            if _comparable(key, fields.get(key)) != _comparable(key, now.get(key)):
-                is_now, was = (_told(key, of.get(key)) for of in (now, fields))
-                yield f"{key} of {name} is {is_now}, and was {was}"
-    for name in sorted(deployments.keys() & {*SLOTS, BASELINE} - record["deployments"].keys()):
-        yield f"the deployment {name} is of no release"
-
-
-def _comparable(key: str, value: str | None) -> str | None:
-    """An ARM id has upper case in one answer and lower case in another: "resource names are case
-    insensitive", learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules.
-    Tags and variables are texts, whatever is in them.
-    """
-    is_text = key.startswith(("tags.", "environment_variables."))
-    return value.lower() if value and "/subscriptions/" in value and not is_text else value
-
-
-def _told(key: str, value: str | None) -> str:
-    """A value of a deployment's field; not of a variable, where somebody may put a secret."""
-    if value is None:
-        return "nothing"
-    return "(hidden)" if key.startswith("environment_variables.") else value
-
-
-def _changed(endpoint: str, changes: Iterable[str], routes: Routes) -> Refused:
-    """The error for an endpoint that somebody else changed; `routes` are those of the release."""
-    update = f"az ml online-endpoint update --name {endpoint}"
-    back = f'{update} --traffic "{_shares(routes["traffic"])}"'
-    back += f' --mirror-traffic "{_shares(routes["mirror"])}"' if routes["mirror"] else ""
-    back += "".join(f" --set tags.{tag}={name}" for tag, name in _tags(routes).items())
-    return Refused(
-        Problem(
-            CHANGED,
-            f"somebody changed `{endpoint}` since a release wrote it: {'; '.join(changes)}",
-            "what the release left there; nothing was overwritten",
-            f"find out who and why; set it back ({back}; a deployment: az ml online-deployment "
-            f"update --endpoint-name {endpoint} --name NAME --set FIELD=VALUE) and apply again, or "
-            f"begin anew: az ml online-endpoint delete --name {endpoint}, then "
-            f"make deploy ENV={_stack_of(endpoint) or 'ENV'}",
-        ),
-        exit_code=Exit.RUN_FAILED,
-    )
-
-
-def _shares(shares: Mapping[str, int]) -> str:
-    return " ".join(f"{name}={share}" for name, share in shares.items())
-
-
-def _shown(value: object) -> str:
-    return (_shares(value) if isinstance(value, dict) else str(value or "")) or "nothing"
-
-
-def _stack_of(endpoint: str) -> str | None:
-    """The stack that declares the endpoint, by its name on Azure."""
-    for stack in loader.environments(loader.FOLDER):
-        with suppress(Refused):  # a stack that cannot be read is not the one
-            settings = loader.declared(stack, loader.FOLDER)
-            if endpoint in [settings.names.regional(each.name) for each in settings.endpoints]:
-                return stack
-    return None
 
 
 def _timeout_ms(deployment: Any) -> float:

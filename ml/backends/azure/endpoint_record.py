@@ -1,0 +1,216 @@
+"""What a release wrote last of an endpoint, and what somebody else has changed since.
+
+The record lies in the workspace's storage. It has the traffic, the tags and the fields of each
+deployment: before a release changes the endpoint, it compares them with what is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Annotated, Any, Final, NotRequired
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from infra.settings import loader
+from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.workspace import RELEASES, Workspace
+from ml.backends.deployments import BASELINE, SLOTS
+from ml.backends.endpoints import CHANGED
+from ml.core.errors import Exit, Problem, Refused
+
+# Tags of an endpoint: the names of two deployments, and the experiment that the canary belongs to.
+LIVE: Final = "live"
+CANARY: Final = "canary"
+EXPERIMENT: Final = "experiment"
+TAGS = (LIVE, CANARY, EXPERIMENT)
+# Tags of a deployment.
+MODEL, VERSION, DIGEST, SERVING, COLLECT = "model", "version", "digest", "serving", "collect"
+_OWN = frozenset(f"tags.{tag}" for tag in (MODEL, VERSION, DIGEST, SERVING, COLLECT))
+# Of a deployment, what changes by itself or says nothing of what it is.
+_VOLATILE = frozenset(
+    {"provisioning_state", "creation_context", "properties", "instance_count", "scale_settings"}
+)
+
+
+class Routes(TypedDict):
+    """Who gets which requests, in percent, and the tags of a release."""
+
+    traffic: dict[str, int]
+    mirror: dict[str, int]
+    live: str
+    canary: str
+    experiment: NotRequired[str]
+
+
+class Written(TypedDict):
+    """What releases wrote last of the endpoint that was `created` then.
+
+    Its `routes` are the last of them; while they change, one of two. Each of the `deployments` has
+    its fields; it is None while it is made or deleted.
+    """
+
+    created: str
+    routes: Annotated[list[Routes], Field(min_length=1)]
+    deployments: dict[str, dict[str, str] | None]
+
+
+_WRITTEN = TypeAdapter(Written)
+
+
+class Record:
+    """What releases wrote last of an endpoint: somebody else may change the endpoint."""
+
+    def __init__(self, workspace: Workspace, endpoint: str) -> None:
+        self._workspace, self._endpoint = workspace, endpoint
+
+    def read(self) -> Written | None:
+        """None before the first release. Raises Refused for what no release wrote."""
+        from azure.core.exceptions import ResourceNotFoundError
+
+        with as_refusals():
+            try:
+                content = self._blob.download_blob().readall()
+            except ResourceNotFoundError:
+                return None
+        try:
+            return _WRITTEN.validate_json(content)
+        except ValidationError as error:
+            raise Refused(
+                Problem(
+                    "endpoint-record",
+                    f"{RELEASES}/{self._workspace.name}/{self._endpoint}.json cannot be read: "
+                    f"{error.errors(include_url=False)[0]['msg']}",
+                    "what a release wrote",
+                    "find out who changed it, and restore the version of the blob before",
+                ),
+                exit_code=Exit.RUN_FAILED,
+            ) from None
+
+    def write(self, content: Written) -> None:
+        """Overwrite the record."""
+        with as_refusals():
+            self._blob.upload_blob(json.dumps(content), overwrite=True)
+
+    @property
+    def _blob(self) -> Any:
+        return self._workspace.release_blob(f"{self._endpoint}.json")
+
+
+# An endpoint before its first release.
+NOTHING: Routes = {"traffic": {}, "mirror": {}, "live": "", "canary": ""}
+
+
+def routes_of(resource: Any) -> Routes:
+    """What a release sets of an endpoint: who gets which requests, and its own two tags."""
+    shares = (resource.traffic, resource.mirror_traffic)
+    traffic, mirror = ({name: of for name, of in (each or {}).items() if of} for each in shares)
+    tags = resource.tags or {}
+    names = (tags.get(LIVE) or "", tags.get(CANARY) or "")
+    routes: Routes = {"traffic": traffic, "mirror": mirror, LIVE: names[0], CANARY: names[1]}
+    if tags.get(EXPERIMENT):
+        routes[EXPERIMENT] = tags[EXPERIMENT]
+    return routes
+
+
+def tags_of(routes: Routes) -> dict[str, str]:
+    """The tags of an endpoint with these routes."""
+    return {tag: str(of) for tag, of in routes.items() if tag in TAGS and of}
+
+
+def content_of(deployment: Any) -> dict[str, str]:
+    """What a deployment is, by the names of its fields: `environment_variables.X`."""
+    fields = json.loads(json.dumps(deployment._to_dict(), default=str))
+    return dict(_flat({key: of for key, of in fields.items() if key not in _VOLATILE}))
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in fields.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value)
+
+
+def changes_of(record: Written, routes: Routes, deployments: Mapping[str, Any]) -> Iterator[str]:
+    """What differs from what releases wrote, a phrase each. Deployments of other names are not
+    ours, as long as they get no traffic.
+    """
+    if routes not in record["routes"]:
+        wrote = record["routes"][-1]
+        for part in dict.fromkeys([*wrote, *routes]):
+            if routes.get(part) != wrote.get(part):
+                kind = "the tag " if part in TAGS else ""
+                is_now, was = _shown(routes.get(part)), _shown(wrote.get(part))
+                yield f"{kind}{part} is {is_now}, and was {was}"
+    for name, fields in record["deployments"].items():
+        if fields is None:
+            continue
+        if name not in deployments:
+            yield f"the deployment {name} is gone"
+            continue
+        now = content_of(deployments[name])
+        for key in sorted(fields.keys() | now.keys()):
+            if key.startswith("tags.") and key not in _OWN:
+                continue  # a policy's, or a person's
+            if _comparable(key, fields.get(key)) != _comparable(key, now.get(key)):
+                is_now, was = (_told(key, of.get(key)) for of in (now, fields))
+                yield f"{key} of {name} is {is_now}, and was {was}"
+    for name in sorted(deployments.keys() & {*SLOTS, BASELINE} - record["deployments"].keys()):
+        yield f"the deployment {name} is of no release"
+
+
+def _comparable(key: str, value: str | None) -> str | None:
+    """An ARM id has upper case in one answer and lower case in another: "resource names are case
+    insensitive", learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules.
+    Tags and variables are texts, whatever is in them.
+    """
+    is_text = key.startswith(("tags.", "environment_variables."))
+    return value.lower() if value and "/subscriptions/" in value and not is_text else value
+
+
+def _told(key: str, value: str | None) -> str:
+    """A value of a deployment's field; not of a variable, where somebody may put a secret."""
+    if value is None:
+        return "nothing"
+    return "(hidden)" if key.startswith("environment_variables.") else value
+
+
+def refusal_of(endpoint: str, changes: Iterable[str], routes: Routes) -> Refused:
+    """The error for an endpoint that somebody else changed; `routes` are those of the release."""
+    update = f"az ml online-endpoint update --name {endpoint}"
+    back = f'{update} --traffic "{_shares(routes["traffic"])}"'
+    back += f' --mirror-traffic "{_shares(routes["mirror"])}"' if routes["mirror"] else ""
+    back += "".join(f" --set tags.{tag}={name}" for tag, name in tags_of(routes).items())
+    return Refused(
+        Problem(
+            CHANGED,
+            f"somebody changed `{endpoint}` since a release wrote it: {'; '.join(changes)}",
+            "what the release left there; nothing was overwritten",
+            f"find out who and why; set it back ({back}; a deployment: az ml online-deployment "
+            f"update --endpoint-name {endpoint} --name NAME --set FIELD=VALUE) and apply again, or "
+            f"begin anew: az ml online-endpoint delete --name {endpoint}, then "
+            f"make deploy ENV={stack_of(endpoint) or 'ENV'}",
+        ),
+        exit_code=Exit.RUN_FAILED,
+    )
+
+
+def _shares(shares: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={share}" for name, share in shares.items())
+
+
+def _shown(value: object) -> str:
+    return (_shares(value) if isinstance(value, dict) else str(value or "")) or "nothing"
+
+
+def stack_of(endpoint: str) -> str | None:
+    """The stack that declares the endpoint, by its name on Azure."""
+    for stack in loader.environments(loader.FOLDER):
+        with suppress(Refused):  # a stack that cannot be read is not the one
+            settings = loader.declared(stack, loader.FOLDER)
+            if endpoint in [settings.names.regional(each.name) for each in settings.endpoints]:
+                return stack
+    return None
