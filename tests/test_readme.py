@@ -43,7 +43,7 @@ def about(text: str) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize("text", [pytest.param(README, marks=about(README), id="README.md")])
 def test_every_command_of_the_readme_runs(text: str, own_home: object) -> None:
     """In order, as a person types them, in one home of their own."""
-    environment = {**os.environ, "USER": os.environ.get("USER", "somebody"), "MAKEFLAGS": ""}
+    environment = {**os.environ, "MAKEFLAGS": ""}
     try:
         for command in commands(text):
             if command in SKIPPED:
