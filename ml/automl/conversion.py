@@ -183,10 +183,10 @@ def _graph(estimator: Any, kinds: Mapping[str, Kind]) -> Any:
             target_opset=OPSETS,
         )
     except Exception as error:  # each converter raises its own
-        said = str(error).strip().partition("\n")[0][:300]
+        message = str(error).strip().partition("\n")[0][:300]
         stop(
             "not-convertible",
-            f"{type(_last(estimator)).__name__}: {type(error).__name__}: {said}",
+            f"{type(_last(estimator)).__name__}: {type(error).__name__}: {message}",
             "steps that skl2onnx or onnxmltools convert to ONNX",
             "block what it names (`blocked_training_algorithms`, `blocked_transformers`) and set "
             "`enable_onnx_compatible_models: true`, or waive the gate `format` for the original",

@@ -379,8 +379,8 @@ def _text(
     if meaning == "date" and not order:
         stop("not-a-time", f"`{name}` is to be a DateTime and is {sample[0]!r}", "2026-01-31")
     if order and meaning in ("", "date"):
-        said = "" if order == "iso" else f", {order}"
-        return column(f"{A_TIME}{said}: parts of the calendar and days{note}", "date")
+        form = "" if order == "iso" else f", {order}"
+        return column(f"{A_TIME}{form}: parts of the calendar and days{note}", "date")
     if meaning == "words" or (not meaning and is_prose and varies):
         if choices.blocked & {"tf_idf"}:
             return column("prose, and TfIdf is blocked: left out")

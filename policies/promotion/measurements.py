@@ -112,8 +112,8 @@ def leakage(case: Case, gate: Gate) -> Finding:
     bounds = [f"{name} ≤ {limit:g}" for name, limit in limits.items()]
     required = ", ".join([*bounds, f"no row of {VALIDATION}"])
     checks = case.evaluation.leakage
-    made = {check.check for check in checks}
-    absent = [name for name in gate.names("checks") if name not in made]
+    measured = {check.check for check in checks}
+    absent = [name for name in gate.names("checks") if name not in measured]
     if not checks or absent:
         hint = "the evaluation writes what `ml.measures.leakage` finds under `leakage`"
         return Finding("fail", f"not measured: {', '.join(absent) or 'nothing'}", required, hint)

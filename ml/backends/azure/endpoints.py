@@ -585,11 +585,11 @@ class AzureEndpoints:
             with suppress(Refused):
                 self._delete(endpoint, slot.name)
             raise
-        made = self._deployments(endpoint).get(slot.name)
-        if made is None:
+        deployment = self._deployments(endpoint).get(slot.name)
+        if deployment is None:
             gone = [f"the deployment {slot.name} is gone"]
             raise refusal_of(endpoint, gone, self._recorded(endpoint)[1]["routes"][-1])
-        self._note(endpoint, {slot.name: content_of(made)})
+        self._note(endpoint, {slot.name: content_of(deployment)})
         return Server(slot, 0, 0)
 
 

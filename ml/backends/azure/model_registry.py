@@ -119,12 +119,12 @@ class AzureRegistry:
             )
             with as_refusals(), self._workspace.quiet():
                 try:
-                    made = self._models.create_or_update(asset)
+                    model = self._models.create_or_update(asset)
                 except Exception:
-                    if (made := self._get(name, str(number))) is None:
+                    if (model := self._get(name, str(number))) is None:
                         raise
-            if own.items() <= (made.tags or {}).items():
-                return made
+            if own.items() <= (model.tags or {}).items():
+                return model
 
     def _tagged(self, name: str, digest: str) -> list[str]:
         listed = self._versions_of(name)

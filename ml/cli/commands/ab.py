@@ -145,8 +145,8 @@ def assign(
     headers = {} if splits else routing.headers(backend, ab_test, arms)
     records.assign(backend, ab_test, keys)
     if as_json:
-        told = {key: {"version": arms[key], "headers": of} for key, of in headers.items()}
-        write_json(told or arms)
+        requests = {key: {"version": arms[key], "headers": of} for key, of in headers.items()}
+        write_json(requests or arms)
         return
     for key, arm in arms.items():
         sent = (f"{header}: {value}" for header, value in headers.get(key, {}).items())
@@ -212,7 +212,7 @@ def report(
     for what, lines in _lines(outcomes).items():
         if lines:
             _say(f"excluded: {lines} {what}")
-    typer.echo(result.said)
+    typer.echo(result.sentence)
     if not is_served and not result.stop:
         _say(f"no key is sent to B now: ml ab serve {name} --approved-by NAME")
     if out is not None:
@@ -230,7 +230,7 @@ def list_() -> None:
     for name in experiment.every():
         ab_test = experiment.find(name)
         outcomes = records.read(open_backend(ab_test.place), ab_test)
-        sentence = verdict(ab_test, outcomes).said
+        sentence = verdict(ab_test, outcomes).sentence
         typer.echo(
             f"{name}: {ab_test.model} {ab_test.a.version} against {ab_test.b.version}: {sentence}"
         )

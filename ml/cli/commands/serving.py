@@ -248,10 +248,10 @@ def watch(
     else:
         for finding in report.findings:
             if finding.is_breach:
-                typer.echo(printable(f"{finding.column}: {finding.said}"))
+                typer.echo(printable(f"{finding.column}: {finding.sentence}"))
         for note in report.notes:
             typer.echo(f"note: {note}", err=True)
-        typer.echo(f"{model} {report.version} in {env}: {report.said}")
+        typer.echo(f"{model} {report.version} in {env}: {report.sentence}")
         typer.echo(f"written to {place}, and beside it as JSON", err=True)
     if report.outcome == "breach":
         raise typer.Exit(Exit.GATE_SAID_NO)

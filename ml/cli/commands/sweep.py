@@ -284,7 +284,7 @@ def _selection_json(selected: Selected) -> dict[str, Any]:
         "first_by_metric": selection.by_metric.candidate.name,
         "left_out": selection.left_out,
         "compared": selection.compared,
-        "said": list(explanation.sentences(selection)),
+        "sentences": list(explanation.sentences(selection)),
         "notes": selected.notes,
         "ranked": [
             {

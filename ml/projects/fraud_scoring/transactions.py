@@ -132,18 +132,18 @@ def windowed(card: NDArray[Any], seconds: NDArray[Any], amount: Floats) -> dict[
     sums = np.concatenate([[0], np.cumsum(np.rint(amount[order] * 100).astype(np.int64))])
     here = np.searchsorted(place, place)
     first = np.searchsorted(place, of * apart)
-    made: dict[str, NDArray[Any]] = {}
+    columns: dict[str, NDArray[Any]] = {}
     for name, width in (("1h", HOUR), ("24h", DAY)):
         begin = np.maximum(np.searchsorted(place, place - width), first)
-        made[f"count_{name}"] = here - begin
-        made[f"sum_{name}"] = (sums[here] - sums[begin]) / 100
+        columns[f"count_{name}"] = here - begin
+        columns[f"sum_{name}"] = (sums[here] - sums[begin]) / 100
     earlier = here - first
     since = np.where(earlier > 0, at - at[np.maximum(here - 1, 0)], np.nan)
     mean = (sums[here] - sums[first]) / 100 / np.maximum(earlier, 1)
-    made["since_last"] = since
-    made["usual_amount"] = np.round(np.where(earlier > 0, mean, amount[order]), 2)
+    columns["since_last"] = since
+    columns["usual_amount"] = np.round(np.where(earlier > 0, mean, amount[order]), 2)
     back = np.argsort(order)
-    return {name: values[back] for name, values in made.items()}
+    return {name: values[back] for name, values in columns.items()}
 
 
 def best_auc(probability: Floats) -> float:
@@ -175,9 +175,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, usual in (("seed", 0), ("cards", CARDS), ("days", DAYS)):
         parser.add_argument(f"--{name}", type=int, default=usual)
     options = parser.parse_args(arguments)
-    made = generate(options.seed, options.cards, options.days)
+    transactions = generate(options.seed, options.cards, options.days)
     # Of the last days only frauds have labels that are known: taken alone they make fraud common.
-    table = made.at(made.seconds + FINAL_AFTER * DAY <= options.days * DAY)
+    table = transactions.at(transactions.seconds + FINAL_AFTER * DAY <= options.days * DAY)
     write(table, options.out / PROJECT / "table.csv")
     best = best_auc(table.probability)
     print(f"{len(table.seconds)} transactions: the best model has an AUC of {best:.4f}")

@@ -41,7 +41,7 @@ class Verdict:
 
     kind: Kind
     stop: bool
-    said: str
+    sentence: str
     a: Count
     b: Count
     difference: float | None
@@ -82,7 +82,7 @@ def verdict(experiment: Experiment, records: Records, points: int = 200) -> Verd
     return Verdict(
         kind=kind,
         stop=stop,
-        said=_said(experiment, kind, difference, low, high, more, mismatch),
+        sentence=_sentence(experiment, kind, difference, low, high, more, mismatch),
         a=counts["A"],
         b=counts["B"],
         difference=difference,
@@ -158,7 +158,7 @@ def _thinned(
     )
 
 
-def _said(
+def _sentence(
     experiment: Experiment,
     kind: Kind,
     difference: float | None,

@@ -63,7 +63,7 @@ class Outcome:
             signal.name: {
                 "evidence": round(signal.evidence, 3) if math.isfinite(signal.evidence) else None,
                 "limit": round(signal.limit, 3),
-                "said": signal.said,
+                "sentence": signal.sentence,
             }
             for signal in self.signals
         }

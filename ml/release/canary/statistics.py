@@ -98,7 +98,7 @@ class Signal:
     name: str
     evidence: float
     limit: float
-    said: str
+    sentence: str
 
     @property
     def alarmed(self) -> bool:
@@ -230,7 +230,7 @@ def _alarm(
         and not _is_lasting(green, baseline, intervals, strategy)
     ):
         return Verdict("hold", "slower, in one interval so far", signals), signals
-    return Verdict("roll-back", "; ".join(signal.said for signal in alarms), signals), signals
+    return Verdict("roll-back", "; ".join(signal.sentence for signal in alarms), signals), signals
 
 
 def _is_lasting(

@@ -42,7 +42,7 @@ class Shift:
     size: float
     limit: float
     p: float
-    said: str
+    sentence: str
     alpha: float
 
     @property
@@ -80,7 +80,9 @@ def compare(
         sample = reference["measures"][measure]
         finding = _numeric(f"{name}: {measure}", sample, list(seen), limits, side)
         if is_unknown:
-            finding = replace(finding, said=finding.said + _unknown_words(texts, vocabulary))
+            finding = replace(
+                finding, sentence=finding.sentence + _unknown_words(texts, vocabulary)
+            )
         findings.append(finding)
     return findings
 

@@ -74,12 +74,12 @@ def _model(backend: Backend, state: Status, since: float | None) -> Drift:
         {
             "what": finding.column,
             "expected": f"{finding.test} below {finding.limit:.3g}",
-            "found": finding.said,
+            "found": finding.sentence,
         }
         for finding in report.findings
         if finding.is_breach
     ]
     is_unknown = report.outcome == "too-few"
     return Drift(
-        "model", state.project, state.environment, report.said, rows, is_unknown, state.model
+        "model", state.project, state.environment, report.sentence, rows, is_unknown, state.model
     )

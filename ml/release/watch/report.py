@@ -29,7 +29,7 @@ class Report:
     """The outcome in a sentence, every comparison (breaches first), and what was not judged."""
 
     outcome: Outcome
-    said: str
+    sentence: str
     model: str
     version: str
     digest: str
@@ -130,7 +130,7 @@ def look(
         summary = f"no breach in {len(findings)} comparisons"
     return Report(
         outcome=outcome,
-        said=f"{summary} ({len(seen.rows):,} rows)" if findings else summary,
+        sentence=f"{summary} ({len(seen.rows):,} rows)" if findings else summary,
         model=model,
         version=version,
         digest=str(reference["digest"]),

@@ -96,22 +96,22 @@ def dependence(rows: ExplainedRows, place: int) -> Markup:
     values, added = rows.values[shown, place], rows.added[shown, place]
     low, high = _range(added)
     y = alt.Y("y:Q", title="added to the score", **axis(low, high))
-    told = [_shown(rows, place, value) for value in values]
-    words = [f"{name} {of}: {signed(float(more))}" for of, more in zip(told, added, strict=True)]
+    labels = [_shown(rows, place, value) for value in values]
+    words = [f"{name} {of}: {signed(float(more))}" for of, more in zip(labels, added, strict=True)]
     caption = ""
     if name in rows.categories:
         # The most frequent, in the order of what they add.
-        every, counts = np.unique(told, return_counts=True)
+        every, counts = np.unique(labels, return_counts=True)
         common = [str(of) for of in every[np.argsort(-counts, kind="stable")][:CATEGORIES]]
-        means = {of: float(added[np.array(told) == of].mean()) for of in common}
+        means = {of: float(added[np.array(labels) == of].mean()) for of in common}
         order = sorted(common, key=means.__getitem__)
         short = dict(zip(order, short_names(order, 12), strict=True))
         x = alt.X(
             "x:N", title=shorten(name, 40), sort=[*short.values()], axis=alt.Axis(labelAngle=-35)
         )
         dots = [
-            {"x": short[of], "y": float(more), "words": said}
-            for of, more, said in zip(told, added, words, strict=True)
+            {"x": short[of], "y": float(more), "words": text}
+            for of, more, text in zip(labels, added, words, strict=True)
             if of in short
         ]
         if len(every) > len(common):
@@ -121,8 +121,8 @@ def dependence(rows: ExplainedRows, place: int) -> Markup:
         first, last = _range(values[there], has_zero=False)
         x = alt.X("x:Q", title=shorten(name, 40), **axis(first, last))
         dots = [
-            {"x": float(of), "y": float(more), "words": said}
-            for of, more, said in zip(
+            {"x": float(of), "y": float(more), "words": text}
+            for of, more, text in zip(
                 values[there], added[there], np.array(words)[there], strict=True
             )
         ]

@@ -22,7 +22,7 @@ def leaderboard_chart(board: Leaderboard) -> Markup:
     rows = []
     for place, entry in enumerate(entries):
         spread = entry.spread or 0.0
-        said = "" if entry.spread is None else f" ± {number(entry.spread)}"
+        spread_text = "" if entry.spread is None else f" ± {number(entry.spread)}"
         rows.append(
             {
                 "place": place,
@@ -30,10 +30,10 @@ def leaderboard_chart(board: Leaderboard) -> Markup:
                 "x": entry.value,
                 "low": entry.value - spread,
                 "high": entry.value + spread,
-                "text": f"{number(entry.value)}{said}",
+                "text": f"{number(entry.value)}{spread_text}",
                 "colour": f"var(--{colours[entry.family]})",
                 "words": f"trial {entry.trial.number}: {entry.family}, {entry.origin}, "
-                f"{number(entry.value)}{said}",
+                f"{number(entry.value)}{spread_text}",
             }
         )
     low, high = bounds([end for row in rows for end in (row["low"], row["high"])])  # type: ignore[misc]

@@ -45,7 +45,7 @@ def _section(result: Mapping[str, Any]) -> str:
 def _figures(canary: Mapping[str, Any]) -> str:
     """The requests of each version, and what each test of the canary saw."""
     signals = [
-        [code(name), text(signal["said"]), text(signal["evidence"]), text(signal["limit"])]
+        [code(name), text(signal["sentence"]), text(signal["evidence"]), text(signal["limit"])]
         for name, signal in canary["signals"].items()
     ]
     requests = [

@@ -60,7 +60,7 @@ def libraries(module: str, code: Path, wanted: frozenset[str]) -> Iterator[Impor
     """
     own = module.rpartition(".")[0]
     queue, seen, later = [module], {module}, list[Imported]()
-    told: set[str] = set()
+    reported: set[str] = set()
     for name in queue:
         file = file_of(name, code)
         if file is None:
@@ -68,8 +68,8 @@ def libraries(module: str, code: Path, wanted: frozenset[str]) -> Iterator[Impor
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
         for imported in _absolute(source(file).imports, package):
             top = imported.partition(".")[0]
-            if top in wanted and file_of(top, code) is None and top not in told:
-                told.add(top)
+            if top in wanted and file_of(top, code) is None and top not in reported:
+                reported.add(top)
                 yield Imported(top, name)
             holder, _, taken = imported.rpartition(".")
             if f"{name}.".startswith(f"{own}.") and (held := file_of(holder, code)):
@@ -82,8 +82,8 @@ def libraries(module: str, code: Path, wanted: frozenset[str]) -> Iterator[Impor
                     seen.add(parent)
                     queue.append(parent)
     for each in later:
-        if each.library not in told:
-            told.add(each.library)
+        if each.library not in reported:
+            reported.add(each.library)
             yield each
 
 

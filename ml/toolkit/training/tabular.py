@@ -304,12 +304,12 @@ def _metrics(dataset: Dataset, scores: NDArray[np.float64]) -> dict[str, float]:
         raise SystemExit(f"error[no-metric]: {error}") from error
 
 
-def _check_maker(made: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _check_maker(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """End the program where folds would measure another model, or rows of the test are those that
     the model of other folds was trained on.
     """
-    folds = [of.get("split", {}).get("folds", 0) for of in (made, now)]
-    differing = [name for name, of in now.items() if made.get(name) != of]
+    folds = [of.get("split", {}).get("folds", 0) for of in (before, now)]
+    differing = [name for name, of in now.items() if before.get(name) != of]
     if folds == [0, 0] or not differing:
         return
     raise SystemExit(

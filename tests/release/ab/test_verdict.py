@@ -48,10 +48,10 @@ def test_the_verdict_in_words(
     """Better, worse, alike, or how many more it takes."""
     made = begun(goal=goal)
     found = verdict(made, drawn(made, count, a, b))
-    assert found.kind == kind and re.search(words, found.said), found.said
+    assert found.kind == kind and re.search(words, found.sentence), found.sentence
     assert found.stop == (kind != "undecided")
     assert found.more == 0 if found.stop else (found.more or 0) > 0
-    assert found.said in unescape(experiment_page(made, drawn(made, count, a, b), found))
+    assert found.sentence in unescape(experiment_page(made, drawn(made, count, a, b), found))
 
 
 def test_a_small_rate_is_said_with_the_digits_it_takes(begun: Begun) -> None:
@@ -65,8 +65,8 @@ def test_a_small_rate_is_said_with_the_digits_it_takes(begun: Begun) -> None:
         made, Records({f"{n:016x}": arm for n, arm in enumerate(arms)}, outcomes, 0, 0, 0)
     )
     assert found.kind == "better" and found.low and found.low > 0
-    low, high = re.search(r"([\d.]+) to ([\d.]+)\)", found.said).groups()  # type: ignore[union-attr]
-    assert float(low) == pytest.approx(found.low * 100, abs=0.001), found.said
+    low, high = re.search(r"([\d.]+) to ([\d.]+)\)", found.sentence).groups()  # type: ignore[union-attr]
+    assert float(low) == pytest.approx(found.low * 100, abs=0.001), found.sentence
     assert float(high) == pytest.approx(found.high * 100, abs=0.001)  # type: ignore[operator]
 
 
@@ -83,7 +83,7 @@ def test_a_lopsided_assignment_is_not_read(begun: Begun) -> None:
     made = begun()
     found = verdict(made, drawn(made, 3000, 0.4, 0.6, lost=0.5))
     assert found.kind == "not-to-be-trusted" and not found.stop
-    assert "not 50%" in found.said and "outcomes are B's" in found.mismatch
+    assert "not 50%" in found.sentence and "outcomes are B's" in found.mismatch
 
 
 def test_a_fair_assignment_is_hardly_ever_called_lopsided() -> None:

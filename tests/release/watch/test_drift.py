@@ -106,7 +106,7 @@ def test_unseen_categories_are_named() -> None:
         "text": summary("text", ["how to run a job"] * 200),
     }
     seen = {"kind": ["a"] * 60 + ["z"] * 40, "text": ["bonjour"] * 100}
-    said = {one.column: one.said for one in findings(reference, seen, Limits())}
+    said = {one.column: one.sentence for one in findings(reference, seen, Limits())}
     assert said["kind"].startswith("categories: 2 then, 2 now; never")
     assert "in 40 rows: `z`" in said["kind"] and "bonjour" in said["text: unknown words"]
 
@@ -118,11 +118,11 @@ def test_a_value_that_is_new_is_told_from_those_that_are_known() -> None:
     new = [start + "where", start + "so that it goes on " + "x" * 80 + " and ends"]
     reference = {"kind": summary("categorical", known * 100)}
     (finding,) = findings(reference, {"kind": [*known, *new] * 25}, Limits())[1:]
-    shown = re.findall("`(.*?)`", finding.said)
+    shown = re.findall("`(.*?)`", finding.sentence)
     assert shown[0] == new[0] and shown[1].startswith("…") and shown[1].endswith("x and ends")
     assert not any(text.strip("…") in seen for text in shown for seen in known)
     endless = findings(reference, {"kind": ["z" * 9000] * 100}, Limits())[1]
-    (text,) = re.findall("`(.*?)`", endless.said)
+    (text,) = re.findall("`(.*?)`", endless.sentence)
     assert len(text) < 100 and text.endswith("…")
 
 
@@ -130,7 +130,7 @@ def test_missing_values_are_counted_in_rows() -> None:
     """A share of one in ten thousand is no 0.0%."""
     reference = {"x": summary("numeric", [1.0] * 9999 + [None])}
     (missing, _) = findings(reference, {"x": [1.0] * 97 + [None] * 3}, Limits())
-    assert missing.said == "1 of 10,000 rows had no value that can be read, 3 of 100 now"
+    assert missing.sentence == "1 of 10,000 rows had no value that can be read, 3 of 100 now"
 
 
 def test_a_category_that_is_a_whole_number_is_no_other_in_a_request() -> None:
@@ -190,7 +190,7 @@ def test_sizes_and_chances_are_those_of_the_books() -> None:
     levels = (np.arange(60_000) + 0.5) / 60_000  # Wasserstein's: between the quantiles
     quantiles = [np.quantile(of, levels, method="inverted_cdf") for of in (then, now)]
     moved = np.abs(quantiles[0] - quantiles[1]).mean()
-    assert f"moved by {moved:.3g} on average" in one.said
+    assert f"moved by {moved:.3g} on average" in one.sentence
 
     reference = summary("categorical", ["a"] * 100 + ["b"] * 100 + ["c"] * 200)
     (none, two) = drift.compare("x", reference, ["a"] * 90 + ["b"] * 50 + ["c"] * 60, Limits())

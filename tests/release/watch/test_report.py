@@ -191,7 +191,7 @@ def test_the_quality_of_classes_and_of_numbers(tmp_path: Path) -> None:
     labelled = dict.fromkeys(map(str, range(200)), "0")
     found = look(kept, requests.Seen(rows), Limits(), **NAMED, labelled=labelled)
     (loss,) = [one for one in found.findings if one.test == "loss"]
-    assert loss.is_breach and loss.size == pytest.approx(100) and "over 100 labels" in loss.said
+    assert loss.is_breach and loss.size == pytest.approx(100) and "over 100 labels" in loss.sentence
     assert "100 labels of `p` were left out" in found.notes[-1]
     few = look(kept, requests.Seen(rows[:80]), Limits(), **NAMED, labelled=labelled)
     assert "40 answers" in few.notes[-1] and "quality is not judged" in few.notes[-1]
