@@ -77,11 +77,11 @@ def _smote(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers
     filled[:, codes] = np.nan_to_num(table[:, codes], nan=-1.0)
     usual = {"sampling_strategy": wanted, "random_state": seed, "k_neighbors": NEIGHBOURS}
     sampler: Any = SMOTENC(codes, **usual) if codes else SMOTE(**usual)
-    table, of_table = sampler.fit_resample(filled, labels)
-    new = table[len(filled) :].astype(np.float32)
+    resampled, classes = sampler.fit_resample(filled, labels)
+    new = resampled[len(filled) :].astype(np.float32)
     new[:, codes] = np.where(new[:, codes] < 0, np.nan, new[:, codes])
     return replace(
         numbers,
         table=np.concatenate([numbers.table, new]),
-        labels=np.concatenate([numbers.labels, of_table[len(labels) :]]),
+        labels=np.concatenate([numbers.labels, classes[len(labels) :]]),
     )
