@@ -130,7 +130,8 @@ class LocalBackend:
         problems = list(building.refusals(steps)) if self._isolated else []
         for command in commands(steps):
             problems += _launching(command, self._isolated)
-            problems += parallel.refusals(command)
+            if command.parallel is not None:
+                problems += parallel.refusals(command, command.parallel)
         problems += [
             Problem(
                 DATA_NOT_HERE,
@@ -153,7 +154,8 @@ class LocalBackend:
                 f"local: compute `{command.compute or 'none'}` → this machine, {_cores(cores())}"
             )
             lines += distribution.differences(command)
-            lines += parallel.differences(command)
+            if command.parallel is not None:
+                lines += parallel.differences(command)
         lines += [self._where(each) for each in building.environments(plan)]
         for sweep in sweeps(plan):
             if concurrency(sweep) < sweep.max_concurrent_trials:

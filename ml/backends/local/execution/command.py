@@ -253,13 +253,12 @@ class Execution:
         changed = outcome.written_inputs(self.plan, self._mounted, now)
         if status != "Completed":
             return changed
-        return (
-            *changed,
-            *warnings,
-            *outcome.empty_outputs(self.plan, self.run),
-            *spot.warnings(self.run, self.session.evictions),
-            *parallel.warnings(self.plan, self.folder),
-        )
+        every = [*changed, *warnings, *outcome.empty_outputs(self.plan, self.run)]
+        if self.session.evictions.after_s:
+            every += spot.warnings(self.run, self.session.evictions)
+        if self.plan.parallel is not None:
+            every += parallel.warnings(self.plan.parallel, self.folder)
+        return tuple(every)
 
     def _verdict(self) -> tuple[Status, Problem | None]:
         if self._fault is not None:

@@ -14,7 +14,7 @@ from ml.backends.local.parallel import mini_batches
 from ml.backends.local.processes.process import cores
 from ml.core.errors import Problem
 from ml.core.imports import BIND
-from ml.specs.plan.plans import CommandPlan
+from ml.specs.plan.plans import CommandPlan, Parallel
 from ml.toolkit.data import mltables
 
 # reference-yaml-job-parallel, predefined arguments. The overhead is 30 there and 600 in
@@ -73,17 +73,17 @@ def processes(plan: CommandPlan) -> int:
 
 def differences(plan: CommandPlan) -> Iterator[str]:
     """How many processes this machine has for those of the nodes."""
-    if plan.parallel is not None and processes(plan) > cores():
+    if processes(plan) > cores():
         yield f"local: {processes(plan)} processes of a parallel step → {cores()}, one a core"
 
 
-def refusals(plan: CommandPlan) -> Iterator[Problem]:
+def refusals(plan: CommandPlan, step: Parallel) -> Iterator[Problem]:
     """A table on this machine that asks for what is not built here."""
-    data = plan.inputs.get(plan.parallel.input) if plan.parallel else None
-    if plan.parallel is None or data is None or data.path is None or not data.path.exists():
+    data = plan.inputs.get(step.input)
+    if data is None or data.path is None or not data.path.exists():
         return
     try:
-        mini_batches.describe(data.path, plan.parallel.partition_keys)
+        mini_batches.describe(data.path, step.partition_keys)
     except mltables.Unreadable as error:
         yield Problem(
             "mltable",
@@ -94,10 +94,8 @@ def refusals(plan: CommandPlan) -> Iterator[Problem]:
         )
 
 
-def warnings(plan: CommandPlan, folder: Path) -> tuple[Problem, ...]:
+def warnings(step: Parallel, folder: Path) -> tuple[Problem, ...]:
     """What the thresholds let pass."""
-    if plan.parallel is None:
-        return ()
     try:
         counts = json.loads((folder / "mini_batches" / "counts.json").read_text())
     except (OSError, ValueError):
@@ -110,7 +108,7 @@ def warnings(plan: CommandPlan, folder: Path) -> tuple[Problem, ...]:
             f"{counts['failed']} of {counts['total']} mini-batches failed "
             f"({counts['failed_items']} of {counts['items']} items)",
             hint=f"each with its error: {folder / 'logs' / 'mini_batches.csv'}",
-            place=plan.parallel.place,
+            place=step.place,
             severity="warning",
         ),
     )
