@@ -144,10 +144,5 @@ class _Boosted:
         self._booster = xgboost.Booster({"nthread": 1}, model_file=file)
 
     def predict(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        import xgboost
-
-        kinds = self._booster.feature_types
-        rows = xgboost.DMatrix(
-            table.astype(np.float32), feature_types=kinds, enable_categorical=True, nthread=1
-        )
-        return np.asarray(self._booster.predict(rows), dtype=np.float64)
+        answer = self._booster.inplace_predict(table.astype(np.float32))  # no DMatrix to be made
+        return np.asarray(answer, dtype=np.float64)
