@@ -100,6 +100,7 @@ def fit(
     """
     with distributed(seed=seed) as world, ExitStack() as stack_:
         began = time.perf_counter()
+        folder = Path(world.gather(str(folder))[0])  # a temporary one is the first process's
         part, classes = corpus.parts[TRAIN], corpus.classes
         vocabulary = Vocabulary.learn(part.documents)
         documents = [vocabulary.encode(document) for document in part.documents]

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -39,6 +40,7 @@ from ml.toolkit.torch.loading import Batches
 
 PREFIX = "step-"
 _UNFINISHED, _ASIDE = ".unfinished", ".set-aside"
+_REPLACED = f".replaced{_UNFINISHED}"
 
 
 class CheckpointError(TrainingError):
@@ -79,7 +81,7 @@ class Checkpoints:
         self._state = {name: _bare(part) for name, part in state.items()}
         self._evictions = Evictions(events)
         # Threads of one process must not meet others' in one group: each needs its own.
-        self._writing = dist.new_group(backend="gloo")
+        self._writing = dist.new_group(backend="gloo", timeout=timedelta(seconds=world.timeout_s))
         self._stager = snapshot.Stager()
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._staging: Future[None] | None = None
@@ -194,6 +196,7 @@ class Checkpoints:
 
     def _begin(self, step: int, metric: float | None) -> None:
         self.finish()
+        metric = None if metric is None else float(metric)  # numpy's own numbers are no JSON
         facts, tensors, volatile = self._tensors()
         texts = {stored.rank_file(self._world.rank): json.dumps(snapshot.random_state())}
         if self._world.first:
@@ -212,6 +215,8 @@ class Checkpoints:
             self._finish, unfinished, step, metric, texts, response.upload_completion
         )
         self._saved_step, self._saved_at = step, time.monotonic()
+        if not any(isinstance(of, torch.optim.Optimizer) for of in self._state.values()):
+            self.join()  # no hook sees that the copy is there before weights change
         if any(isinstance(of, DTensor) for of in tensors.values()):
             # With torch 2.13 on CPUs a backward pass of fully_shard fails where another thread
             # saves at the same time ("setStorage: … out of bounds"), in 9 of 12 trainings.
@@ -271,13 +276,17 @@ class Checkpoints:
         return parts
 
     def _sweep(self) -> None:
-        """Remove what was never finished."""
+        """Remove what was never finished; what was to be replaced, and was not, is there again."""
         for stale in self.folder.glob(f"{PREFIX}*{_UNFINISHED}"):
-            shutil.rmtree(stale, ignore_errors=True)
+            final = stale.with_name(stale.name.removesuffix(_REPLACED))
+            if stale.name.endswith(_REPLACED) and not final.exists():
+                stale.rename(final)
+            else:
+                shutil.rmtree(stale, ignore_errors=True)
 
     def _publish(self, unfinished: Path, final: Path) -> None:
         stored.sync_folder(unfinished)
-        replaced = final.with_name(f"{final.name}.replaced{_UNFINISHED}")
+        replaced = final.with_name(f"{final.name}{_REPLACED}")
         if final.exists():  # of the same step: saved again with its metric, or of another format
             final.rename(replaced)
         unfinished.rename(final)
@@ -301,7 +310,7 @@ class Checkpoints:
             # Under a name that counts for nothing: a kill in the middle leaves no half of one.
             gone = self._place(step).with_suffix(_UNFINISHED)
             self._place(step).rename(gone)
-            shutil.rmtree(gone)
+            shutil.rmtree(gone, ignore_errors=True)  # `_sweep` removes what is left of it
 
     def _tensors(self) -> tuple[dict[str, Any], dict[str, torch.Tensor], set[str]]:
         """What is kept: facts as JSON, this process's tensors, and which to copy at once."""

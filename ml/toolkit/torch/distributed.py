@@ -35,6 +35,7 @@ class World:
     rank: int
     size: int
     device: torch.device
+    timeout_s: float = 600
 
     @property
     def first(self) -> bool:
@@ -67,7 +68,8 @@ class World:
         # gloo's threads need the interpreter's lock to let go of a tensor. A group's own object
         # waits for them without that lock; a Reducer that dies as the last one to know the group
         # waits with it, for ever (pytorch/pytorch#56297).
-        weakref.finalize(wrapped.reducer, _let_go, wrapped.process_group).atexit = False
+        for part in (wrapped.reducer, wrapped.logger):  # which knows the Reducer
+            weakref.finalize(part, _let_go, wrapped.process_group).atexit = False
         return wrapped
 
     def gather(self, value: Any) -> list[Any]:
@@ -161,11 +163,13 @@ def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[
         timeout=timedelta(seconds=timeout_s),
         store=dist.HashStore() if size == 1 else None,
     )
-    world = World(rank, size, device)
+    world = World(rank, size, device, timeout_s)
     if seed is not None:
         world.seed(seed, shared=True)
+    is_over = False
     try:
         yield world
+        is_over = True
     except RuntimeError as error:
         cause = str(error).partition("\n")[0]
         if size > 1 and any(word in cause for word in _LOST):
@@ -177,7 +181,10 @@ def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[
             ) from error
         raise
     finally:
-        dist.destroy_process_group()
+        # After an error NCCL would wait here for processes that wait for this one, and nobody
+        # would read what the error was (pytorch/torchtitan#1342).
+        if is_over or device.type == "cpu":
+            dist.destroy_process_group()
 
 
 def _let_go(group: dist.ProcessGroup) -> None:

@@ -17,10 +17,13 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,6 +31,8 @@ import torch.distributed as dist
 from ml.toolkit.torch.checkpoints import Checkpoints
 from ml.toolkit.torch.distributed import TrainingError, World
 from ml.toolkit.torch.updates import Update
+
+T = TypeVar("T")
 
 # Dense TFLOP/s by the makers' data sheets, of the precision in which a matrix product of float32
 # runs by torch's default ("highest"): plain float32. (NVIDIA: T4, V100 SXM2, A100, H100 SXM.)
@@ -111,8 +116,18 @@ def check_machines(world: World, folder: Path, *, free_gigabytes: float = 1.0) -
 
 
 def _product_tflops(world: World) -> float:
-    """The best of five products of square matrices."""
-    width = 4096 if world.device.type == "cuda" else 512
+    """The best of five products of square matrices; by one thread of a CPU, whose cores the
+    processes of a machine share.
+    """
+    width, threads = 4096 if world.device.type == "cuda" else 512, torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _product_speed(world, width)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _product_speed(world: World, width: int) -> float:
     left = torch.ones(width, width, device=world.device)
     seconds = []
     for _ in range(5):
@@ -162,13 +177,23 @@ def _ecc_errors(index: int) -> int | None:
         return None
 
 
+# Within which the store of process 0 answers.
+_STORE_S = 10.0
+
+
+class _Silent(RuntimeError):
+    """Process 0 does not answer."""
+
+
 class Watchdog:
     """Says which process stands still and where, and ends them all, so that the job fails at once.
 
     `beat` at each step. A process that has not for `timeout_s` (longer than the longest step and
     evaluation together) writes the stacks of its threads to its log, tells the others where it
     stands, and ends with exit code 70 after a sentence that names who holds the others up: who
-    gives no sign of life, else has the fewest beats, else does not wait in a collective.
+    gives no sign of life, else has the fewest beats, else does not wait in a collective. Where code
+    in C keeps the interpreter's lock no thread of Python runs: then the process writes the stacks
+    after twice that time, and ends with exit code 1.
     """
 
     EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
@@ -179,7 +204,7 @@ class Watchdog:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         # A store of its own: a process that waits in a collective may hold the group's.
-        wait = timedelta(seconds=10)
+        wait = timedelta(seconds=_STORE_S)
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
         if world.first:
             self._store = dist.TCPStore(
@@ -201,6 +226,7 @@ class Watchdog:
             self._world.barrier()  # the first process has the store of all
         self._stop.set()
         self._thread.join()
+        faulthandler.cancel_dump_traceback_later()
 
     def beat(self) -> None:
         """The training moves."""
@@ -210,16 +236,26 @@ class Watchdog:
     def _watch(self) -> None:
         period = self._timeout_s / 10
         while not self._stop.wait(period):
-            stalled = time.monotonic() - self._last > self._timeout_s
+            stalled = self._is_stalled()
             try:
-                self._tell(stalled)
+                # Of C's own clock and thread: nothing of Python's has to run for it.
+                with suppress(OSError, ValueError, AttributeError):  # stderr that is no file
+                    faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True)
+                self._in_time(partial(self._tell, stalled))
                 if not stalled:
                     continue
-                faulthandler.dump_traceback(sys.stderr)
-                before = self._others()
+                with suppress(OSError, ValueError, AttributeError):
+                    faulthandler.dump_traceback(sys.stderr)
+                before = self._in_time(self._others)
                 if self._stop.wait(3 * period):  # until the others have told of themselves too
                     return
-                sentence = self._sentence(before, self._others())
+                if not self._is_stalled():
+                    continue
+                sentence = self._sentence(before, self._in_time(self._others))
+            except _Silent:
+                if not stalled:
+                    continue
+                sentence = "process 0: no sign of life"
             except RuntimeError as error:
                 if not stalled:
                     continue  # a process that ended says why itself
@@ -232,6 +268,31 @@ class Watchdog:
                 flush=True,
             )
             os._exit(self.EXIT_CODE)
+
+    def _is_stalled(self) -> bool:
+        return time.monotonic() - self._last > self._timeout_s
+
+    def _in_time(self, ask: Callable[[], T]) -> T:
+        """What the store of process 0 answers. TCPStore's own time limit ends with a question to
+        that process, for whose answer it waits for ever: _Silent where it does not come.
+        """
+        answers: list[T] = []
+        errors: list[RuntimeError] = []
+
+        def wait() -> None:
+            try:
+                answers.append(ask())
+            except RuntimeError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=wait, name="watchdog asks", daemon=True)
+        thread.start()
+        thread.join(min(self._timeout_s, _STORE_S))
+        if errors:
+            raise errors[0]
+        if not answers:
+            raise _Silent
+        return answers[0]
 
     def _tell(self, stalled: bool) -> None:
         where, waits = _where()
@@ -279,9 +340,10 @@ class Guard:
 
     `patience` steps in a row that were not taken (a loss or gradient that is not finite), or whose
     loss is more than `factor` times the usual one, take everything back to the newest checkpoint
-    from before the first of them, except the position in the data, so that the same rows do not do
-    it again. Later checkpoints are set aside. After `returns` such ways back, or where there is no
-    checkpoint, it raises Diverged, in every process.
+    from before the first of them (where that has led to nothing else, to one before it), except the
+    position in the data, so that the same rows do not do it again. Later checkpoints are set aside.
+    After `returns` such ways back, or where there is no checkpoint, it raises Diverged, in every
+    process.
     """
 
     def __init__(
@@ -296,6 +358,9 @@ class Guard:
         self._losses: deque[float] = deque(maxlen=100)
         self._bad: list[tuple[int, Update]] = []
         self._left = returns
+        # The step that was gone back to, until `patience` good steps have followed it.
+        self._returned: int | None = None
+        self._good = 0
 
     def check(self, step: int, update: Update) -> bool:
         """Whether it went back; call it after each step, before `Checkpoints.after`."""
@@ -303,6 +368,9 @@ class Guard:
         if update.taken and not abs(update.loss) > self._factor * abs(usual):
             self._losses.append(update.loss)
             self._bad.clear()
+            self._good += 1
+            if self._good >= self._patience:
+                self._returned = None
             return False
         self._bad.append((step, update))
         if len(self._bad) < self._patience:
@@ -312,11 +380,14 @@ class Guard:
         of_ranks = f", not finite in process {', '.join(map(str, sources))}" if sources else ""
         found = f"the loss is {update.loss:g} since step {first}{of_ranks}"
         self._left -= 1
-        if self._left < 0 or not self._checkpoints.restore(before=first):
+        # One that is bad again at once was saved with the weights that made it so.
+        before = first if self._returned is None else min(first, self._returned)
+        if self._left < 0 or not (returned := self._checkpoints.restore(before=before)):
             raise Diverged(
                 "diverged",
                 f"{found}; there is no good checkpoint left to go back to",
                 "try a lower learning rate, or `clip` of Updates, and look at these steps' rows",
             )
         self._bad.clear()
+        self._returned, self._good = returned, 0
         return True

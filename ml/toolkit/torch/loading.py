@@ -8,6 +8,7 @@ nor on how many threads load, so that a training may go on with others.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -63,18 +65,20 @@ class Shards:
     missing or cut short.
 
     cache: a folder on the node's own disk, into which a thread copies shard after shard while the
-    first ones are read where they are; the processes of a node share it.
+    first ones are read where they are; the processes of a node share it. What `write_shards` has
+    written anew, or elsewhere, lies in a folder of its own there.
     """
 
     def __init__(self, folder: Path, cache: Path | None = None) -> None:
         try:
-            index = json.loads((folder / INDEX).read_text())
+            written = (folder / INDEX).read_bytes()
         except FileNotFoundError:
             raise FileNotFoundError(f"{folder} has no {INDEX}: it was never finished") from None
+        index = json.loads(written)
         self.columns: list[str] = index["columns"]
         # Of each shard the first row, and behind the last one the number of all.
         self._begins = np.cumsum([0, *index["rows"]])
-        self._folder, self._cache = folder, cache
+        self._folder, self._cache = folder, None
         self._files: dict[str, int] = index["files"]
         for name, size in self._files.items():
             path = folder / name
@@ -84,11 +88,13 @@ class Shards:
                     f"{path} has {there:,} bytes, expected {size:,}: bring the data there again"
                 )
         self._maps: dict[tuple[str, int], NDArray[Any]] = {}
-        self._copying = ThreadPoolExecutor(1, thread_name_prefix="shards")
         if cache is not None:
-            cache.mkdir(parents=True, exist_ok=True)
-            for name in self._files:
-                self._copying.submit(self._copy, cache, name)
+            at = f"{folder.resolve()} {(folder / INDEX).stat().st_mtime_ns} ".encode()
+            self._cache = cache / hashlib.sha256(at + written).hexdigest()[:16]
+            self._cache.mkdir(parents=True, exist_ok=True)
+            # A process that ends does not wait for the rest.
+            self._copying = Thread(target=self._copy, args=(self._cache,), daemon=True)
+            self._copying.start()
 
     def __len__(self) -> int:
         return int(self._begins[-1])
@@ -130,17 +136,18 @@ class Shards:
         path = self._cache / name
         return path if path.exists() and path.stat().st_size == self._files[name] else None
 
-    def _copy(self, cache: Path, name: str) -> None:
-        """Copy a file as a whole or not at all; another process of the node may do the same."""
-        if self._cached(name):
-            return
-        part = cache / f"{name}.{os.getpid()}"
-        try:
-            shutil.copyfile(self._folder / name, part)
-            part.replace(cache / name)
-        except OSError:  # a full disk: the shard is read where it is
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
+    def _copy(self, cache: Path) -> None:
+        """Copy each file as a whole or not at all; another process of the node may do the same."""
+        for name in self._files:
+            if self._cached(name):
+                continue
+            part = cache / f"{name}.{os.getpid()}"
+            try:
+                shutil.copyfile(self._folder / name, part)
+                part.replace(cache / name)
+            except OSError:  # a full disk: the shard is read where it is
+                with suppress(OSError):
+                    part.unlink(missing_ok=True)
 
 
 def _file(column: str, number: int) -> str:
@@ -150,9 +157,9 @@ def _file(column: str, number: int) -> str:
 class Batches:
     """The steps of a training: each a list of micro-batches, those of this process.
 
-    batch: rows of a step, of all processes and micro-batches together. The last step of an epoch
-    has what is left, and every row is used once an epoch; where fewer rows are left than there are
-    processes, they join the step before.
+    batch: the most rows of a step, of all processes and micro-batches together. An epoch has as
+    many steps as that takes, and its rows are shared evenly among them: each is used once, and no
+    step has a process without rows.
     micro_batches: into how many a process splits its part.
     block, blocks: rows are shuffled by blocks of `block` neighbours, and then within `blocks` of
     them at a time, so that a disk reads neighbours; `block=1` shuffles fully, 0 not at all.
@@ -177,31 +184,33 @@ class Batches:
         threads: int = 1,
         ahead: int = 4,
     ) -> None:
-        if not (world.size * micro_batches <= batch <= len(source)):
+        if not 0 < batch <= len(source):
+            raise ValueError(f"a step of {batch} rows: at most the {len(source)} that there are")
+        self._steps = -(-len(source) // batch)
+        least = world.size * micro_batches
+        if len(source) // self._steps < least:
             raise ValueError(
-                f"a step of {batch} rows: at least {world.size * micro_batches}, one for each "
-                f"micro-batch of each process, and at most the {len(source)} that there are"
+                f"{self._steps} steps of {len(source) // self._steps} rows: at least {least} each, "
+                "one for each micro-batch of each process"
             )
         self.epoch = self.step = 0
         self.waited_s = self.taken_s = 0.0
         self.samples = 0
-        self._idle: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._idle: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque(maxlen=1000)
         self._source, self._world = source, world
         self._batch, self._micro_batches, self._seed = batch, micro_batches, seed
-        self._block, self._blocks = block, blocks
+        self._block, self._blocks, self._balanced = block, blocks, balanced
         self._transform, self._threads, self._ahead = transform, threads, max(1, ahead)
         self._classes = (
             None if balanced is None else np.unique(source.column(balanced), return_inverse=True)[1]
         )
-        steps, rest = divmod(len(source), batch)
-        self._steps = steps + (rest >= world.size)
 
     def __len__(self) -> int:
         return self._steps
 
     def __iter__(self) -> Iterator[list[Batch]]:
         """The rest of this epoch; the next call begins the next one. `step` counts those given."""
-        if self.step == self._steps:
+        if self.step >= self._steps:
             self.epoch, self.step = self.epoch + 1, 0
         steps = iter(self._rows(self.epoch, self.step))
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="loading")
@@ -230,14 +239,19 @@ class Batches:
 
     def state_dict(self) -> dict[str, Any]:
         """The position: the step after the last that was given."""
-        return {"epoch": self.epoch, "step": self.step, "seed": self._seed, "batch": self._batch}
+        rows: dict[str, Any] = {
+            "rows": len(self._source),
+            "block": self._block,
+            "blocks": self._blocks,
+        }
+        rows |= {"batch": self._batch, "seed": self._seed, "balanced": self._balanced}
+        return {"epoch": self.epoch, "step": self.step, **rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a position; ValueError where its steps are made of other rows."""
-        mine = self.state_dict()
-        for name in ("seed", "batch"):
-            if state[name] != mine[name]:
-                raise ValueError(f"the position is of {name} {state[name]}, now it is {mine[name]}")
+        for name, mine in self.state_dict().items():
+            if name not in ("epoch", "step") and state[name] != mine:
+                raise ValueError(f"the position is of {name} {state[name]}, now it is {mine}")
         self.epoch, self.step = int(state["epoch"]), int(state["step"])
 
     def rates(self) -> dict[str, float]:
@@ -258,8 +272,8 @@ class Batches:
         """The rows of each step from `first` on, of all processes."""
         order = self._order(epoch)
         for step in range(first, self._steps):
-            last = step == self._steps - 1
-            yield order[step * self._batch : None if last else (step + 1) * self._batch]
+            begin, end = (of * len(order) // self._steps for of in (step, step + 1))
+            yield order[begin:end]
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         generator = np.random.default_rng([self._seed, epoch])
@@ -281,8 +295,6 @@ class Batches:
         mine = np.array_split(rows, self._world.size)[self._world.rank]
         batches = []
         for number, part in enumerate(np.array_split(mine, self._micro_batches)):
-            if not len(part):
-                continue
             values = self._source.take(part)
             if self._transform is not None:
                 place = [self._seed, epoch, step, self._world.rank, number]

@@ -68,6 +68,9 @@ class Updates:
         self._scaler = torch.amp.GradScaler(
             world.device.type, init_scale=SCALE, enabled=precision == "float16"
         )
+        # What a forward pass changes, as BatchNorm's, and a step that is not taken gives back.
+        self._buffers = [of for of in model.buffers() if of.is_floating_point()]
+        self._before: list[torch.Tensor] = []
         self._sums = torch.zeros(2, dtype=torch.float64, device=world.device)
 
     @contextmanager
@@ -75,6 +78,8 @@ class Updates:
         """Forward and backward of one micro-batch; the processes meet in the `last` one alone."""
         if isinstance(self._model, FSDPModule):
             self._model.set_requires_gradient_sync(last)
+        if not self._before:
+            self._before = [of.clone() for of in self._buffers]
         alone = isinstance(self._model, DistributedDataParallel) and not last
         with self._model.no_sync() if alone else nullcontext(), self.autocast():
             yield
@@ -122,6 +127,10 @@ class Updates:
             self._scaler.step(self._optimiser)
             if self._schedule is not None:
                 self._schedule.step()
+        else:
+            for of, before in zip(self._buffers, self._before, strict=True):
+                of.copy_(before)
+        self._before = []
         self._scaler.update()
         self._optimiser.zero_grad(set_to_none=True)
         return update

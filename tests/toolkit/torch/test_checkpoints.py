@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -278,6 +279,35 @@ class Slow(snapshot.Stager):
     def _rest(self, *arguments: Any) -> Any:
         threading.Event().wait(0.1)
         return super()._rest(*arguments)
+
+
+def test_a_snapshot_without_an_optimiser_is_of_its_moment_too(tmp_path: Path) -> None:
+    """No hook knows when weights change: it is copied before `after` returns."""
+    with distributed(seed=1) as world:
+        model = nn.Linear(300, 300)
+        with Checkpoints(tmp_path, world, {"model": model}, every_steps=1, events=None) as kept:
+            kept._stager = Slow()
+            then = model.weight.detach().clone()
+            kept.after(1)
+            with torch.no_grad():
+                model.weight.fill_(9.0)
+            assert kept.restore() == 1
+            assert torch.equal(model.weight, then)
+
+
+def test_a_kill_between_two_names_loses_no_checkpoint(tmp_path: Path) -> None:
+    """A step that is saved again with its metric has another name for a moment."""
+    with distributed(seed=1, timeout_s=7) as world:
+        state = {"model": nn.Linear(2, 2)}
+        with Checkpoints(tmp_path, world, state, events=None, keep_last=1) as kept:
+            kept.save(3, np.float32(0.5))
+            backend = kept._writing._get_backend(torch.device("cpu"))
+            assert backend.options._timeout.total_seconds() == 7
+        (tmp_path / "step-00000003").rename(tmp_path / "step-00000003.replaced.unfinished")
+        (tmp_path / "step-00000004.unfinished").mkdir()
+        with Checkpoints(tmp_path, world, state, events=None) as kept:
+            assert kept.restore() == 3
+        assert [of.name for of in tmp_path.iterdir()] == ["step-00000003"]
 
 
 def test_what_cannot_be_kept_is_named(tmp_path: Path) -> None:

@@ -73,8 +73,11 @@ def outlived() -> None:
     sys.setswitchinterval(60)  # what this thread does not release no other takes from it
     with distributed(timeout_s=20) as world:
         model = world.wrap(nn.Linear(3, 1))
+        logger = model.logger  # it knows the Reducer, and may live longer than the model
         model(torch.ones(2, 3)).sum().backward()
         world.barrier()
+    del model
+    assert logger is not None
 
 
 def test_seeds_are_shared_and_then_each_process_its_own(tmp_path: Path) -> None:
@@ -191,6 +194,28 @@ def test_the_scaler_goes_down_where_float16_overflows_and_is_kept() -> None:
         other = Updates(world, model, optimiser, precision="float16")
         other.load_state_dict(updates.state_dict())
         assert other.state_dict()["scale"] == scale
+
+
+def test_a_step_that_is_not_taken_leaves_the_running_means_as_they_were() -> None:
+    """Of BatchNorm: one NaN would stay in them for ever, and in each checkpoint."""
+    with distributed(seed=2) as world:
+        model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+        updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+        def step(*parts: torch.Tensor) -> bool:
+            for part in parts:
+                with updates.micro_batch(last=part is parts[-1]):
+                    updates.backward(model(part).square().sum(), len(part))
+            return updates.step().taken
+
+        rows = torch.randn(8, 2)
+        assert step(rows, rows)
+        before = {name: of.clone() for name, of in model.named_buffers()}
+        assert not step(rows, rows * float("nan"))
+        after = dict(model.named_buffers())
+        assert torch.equal(after["0.running_mean"], before["0.running_mean"])
+        assert step(rows) and after["0.running_mean"].isfinite().all()
+        assert not torch.equal(after["0.running_mean"], before["0.running_mean"])
 
 
 def test_a_step_of_nothing_is_refused() -> None:

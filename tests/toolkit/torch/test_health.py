@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -85,6 +86,38 @@ def hang(kind: str) -> None:
 
 def load() -> None:
     time.sleep(600)
+
+
+def test_a_first_process_that_is_stopped_is_named_by_the_others(tmp_path: Path) -> None:
+    """It has the store in which all tell where they are, and no longer answers."""
+    training = ranks.start(first_stops, 2, tmp_path / "logs")
+    training.processes[1].join(60)
+    assert training.processes[1].exitcode == Watchdog.EXIT_CODE, training.text()
+    training.signal(signal.SIGCONT)
+    training.wait()
+    assert "process 0: no sign of life" in training.text(1)
+
+
+def first_stops() -> None:
+    with distributed(timeout_s=60) as world, Watchdog(world, 2.0) as watchdog:
+        for step in range(1000):
+            if world.first and step == 3:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            world.barrier()
+            watchdog.beat()
+
+
+def test_code_that_keeps_the_lock_of_the_interpreter_is_ended(tmp_path: Path) -> None:
+    """No thread of Python runs then, and no handler of a signal."""
+    training = ranks.start(keeps_the_lock, 1, tmp_path / "logs")
+    assert training.wait(60) == [1]
+    assert "Timeout (0:00:02)!" in training.text() and "in keeps_the_lock" in training.text()
+
+
+def keeps_the_lock() -> None:
+    with distributed() as world, Watchdog(world, 1.0):
+        time.sleep(0.5)
+        ctypes.PyDLL(None).sleep(600)
 
 
 def test_a_watchdog_lets_a_training_that_moves_end(tmp_path: Path) -> None:
@@ -185,3 +218,19 @@ def test_an_explosion_goes_back_and_in_the_end_is_an_error(tmp_path: Path) -> No
             guard.check(9, huge)
             with pytest.raises(Diverged, match=r"error\[diverged\]: the loss is 50 since step 9"):
                 guard.check(10, huge)
+
+
+def test_a_checkpoint_that_leads_to_the_same_is_not_gone_back_to_twice(tmp_path: Path) -> None:
+    """It was saved after the step that spoilt the weights, whose own loss was a usual one."""
+    with distributed() as world:
+        model = nn.Linear(1, 1)
+        with Checkpoints(tmp_path, world, {"model": model}, events=None) as kept:
+            guard = Guard(kept, patience=2)
+            usual, huge = (Update(loss, 1.0, 1.0, True) for loss in (1.0, 50.0))
+            assert not any(guard.check(step, usual) for step in range(1, 5))
+            for step in (3, 5):
+                kept.save(step)
+            assert [guard.check(step, huge) for step in (6, 7)] == [False, True]
+            assert not (tmp_path / "step-00000005.set-aside-1").exists()
+            assert [guard.check(step, huge) for step in (8, 9)] == [False, True]
+            assert (tmp_path / "step-00000005.set-aside-1").exists()

@@ -72,11 +72,51 @@ def test_every_row_comes_once_an_epoch(folder: Path, block: int, size: int, micr
     assert (steps[0] != steps[1]) is (block > 0)
 
 
-def test_rows_left_for_too_few_processes_join_the_step_before(folder: Path) -> None:
-    """Three rows are left and there are four processes: none is without a row, none is lost."""
-    parts = [rows_of(Batches(Shards(folder), world(rank, 4), batch=100)) for rank in range(4)]
-    assert [len(part) for part in parts] == [10] * 4
-    assert sorted(row for part in parts for step in part for row in step) == [*range(COUNT)]
+def test_rows_are_shared_evenly_among_steps(folder: Path) -> None:
+    """Whatever the number of processes: none is without a row, and a step of few there is not."""
+    for size in (1, 4):
+        parts = [rows_of(Batches(Shards(folder), world(of, size), batch=100)) for of in range(size)]
+        sizes = [sum(map(len, step)) for step in zip(*parts, strict=True)]
+        assert len(sizes) == 11 and {*sizes} == {91, 92}
+        assert sorted(row for part in parts for step in part for row in step) == [*range(COUNT)]
+    with pytest.raises(ValueError, match="4 steps of 250 rows: at least 258 each"):
+        Batches(Shards(folder), world(0, 129), batch=260, micro_batches=2)
+
+
+@pytest.mark.parametrize(("before", "now"), [(4, 1), (1, 4), (3, 2)])
+@pytest.mark.parametrize("at", [1, 10, 11])
+def test_it_goes_on_with_another_number_of_processes(
+    folder: Path, before: int, now: int, at: int
+) -> None:
+    """No row comes twice and none is left out, and the next epoch begins."""
+
+    def parts(size: int) -> list[Batches]:
+        return [Batches(Shards(folder), world(of, size), batch=100) for of in range(size)]
+
+    def rows(parts: list[Batches], steps: int) -> list[int]:
+        return [row for part in parts for step in rows_of(islice(part, steps)) for row in step]
+
+    begun, others = parts(before), parts(now)
+    given = rows(begun, at)
+    for part in others:
+        part.load_state_dict(begun[0].state_dict())
+    if at < 11:
+        given += rows(others, 11 - at)
+    assert sorted(given) == [*range(COUNT)]
+    assert sorted(rows(others, 11)) == [*range(COUNT)] and others[0].epoch == 1
+
+
+@pytest.mark.parametrize("name", ["block", "blocks", "balanced", "rows"])
+def test_a_position_among_other_rows_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
+    state = Batches(Shards(folder), world(), batch=64).state_dict()
+    source = folder
+    if name == "rows":
+        source = tmp_path / "fewer"
+        write_shards(source, [{"row": np.arange(500)}])
+    options: dict[str, Any] = {"block": 7, "blocks": 3, "balanced": "label"}
+    other = {of: options[of] for of in [name] if of in options}
+    with pytest.raises(ValueError, match=f"the position is of {name} "):
+        Batches(Shards(source), world(), batch=64, **other).load_state_dict(state)
 
 
 def test_a_step_has_the_same_rows_for_any_number_of_processes_and_threads(folder: Path) -> None:
@@ -166,16 +206,26 @@ def test_balancing_finds_more_of_a_rare_class(tmp_path: Path) -> None:
 
 
 def test_the_cache_is_read_and_a_half_copied_file_is_not(folder: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    cache.mkdir()
+    source = Shards(folder, tmp_path / "cache")
+    source._copying.join()
+    (cache,) = (tmp_path / "cache").iterdir()
     (cache / "row-00001.npy").write_bytes(b"half")  # as a killed copy by another program leaves
-    source = Shards(folder, cache)
-    source._copying.shutdown()
+    source = Shards(folder, tmp_path / "cache")
+    source._copying.join()
     for path in folder.glob("*.npy"):
         assert (cache / path.name).read_bytes() == path.read_bytes()
         path.unlink()
     assert source.column("row").tolist() == [*range(COUNT)]
     assert not [path for path in cache.iterdir() if path.suffix != ".npy"]
+
+
+def test_other_data_are_not_read_from_the_cache_of_the_first(tmp_path: Path) -> None:
+    """Neither of a folder that was written anew, nor of another one with the same names."""
+    for number, name in enumerate(("train", "train", "validation")):
+        write_shards(tmp_path / name, [{"row": np.arange(5) + number}])
+        source = Shards(tmp_path / name, tmp_path / "cache")
+        source._copying.join()
+        assert source.column("row").tolist() == [*range(number, number + 5)]
 
 
 def test_a_full_disk_leaves_the_shards_where_they_are(
@@ -187,9 +237,9 @@ def test_a_full_disk_leaves_the_shards_where_they_are(
 
     monkeypatch.setattr("shutil.copyfile", full)
     source = Shards(folder, tmp_path / "cache")
-    source._copying.shutdown()
+    source._copying.join()
     assert source.column("row").tolist() == [*range(COUNT)]
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"short")])
