@@ -24,9 +24,17 @@ def preload(*modules: str) -> None:
 
 def start(function: Callable[..., Any], *arguments: Any) -> ForkServerProcess:
     """Start `function(*arguments)`, a function of a module, in a process of its own."""
-    # The server has its own sys.path, and says nothing of a module that it does not find.
-    with mock.patch.dict(os.environ, {"PYTHONPATH": str(ROOT)}):
+    # The server has its own sys.path, and says nothing of a module that it does not find. The
+    # folder that it begins in may be a test's, with an `ml` that is not ours.
+    with mock.patch.dict(os.environ, {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}):
         forkserver.ensure_running()
-    process = _CONTEXT.Process(target=function, args=arguments)
+    process = _CONTEXT.Process(target=_begin, args=(function, arguments))
     process.start()
     return process
+
+
+def _begin(function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """The server's variables are not for what the process starts."""
+    for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+        os.environ.pop(name, None)
+    function(*arguments)
