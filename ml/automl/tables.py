@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +43,23 @@ PURPOSES: Mapping[str, str] = {
     **{"numeric": "numeric", "categorical": "categorical", "categoricalhash": "categorical"},
     **{"text": "words", "datetime": "date", "ignore": "aside"},
 }
+# Options of an MLTable, their values that are read here, the usual one first, and what to write. A
+# quoted field may have several lines, whatever `support_multi_line` says.
+_OPTIONS: Sequence[tuple[str, Sequence[Any], str]] = (
+    ("include_path_column", (False, None), "the columns of the files alone"),
+    (
+        "header",
+        ("all_files_same_headers", "all_files_different_headers", "from_first_file", None),
+        "a header in each file or in the first: requests name the columns",
+    ),
+    (
+        "infer_column_types",
+        (True, None),
+        "types as the values have them; `column_name_and_types: {NAME: Categorical}` in the "
+        "featurization of a job takes numbers as categories",
+    ),
+    ("empty_as_string", (False, None), "an empty cell as a missing value"),
+)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?/\d\d?/\d{4}([T ]\d\d?:\d\d.*)?")
 
 
@@ -100,17 +118,40 @@ def read(folder: Path, target: str, *, is_class: bool = True) -> pd.DataFrame:
         files = [Path(file) for file in table["files"]]
         if not (folder / mltables.FILE).is_file() or not files or not how:
             raise mltables.Unreadable(f"{folder} has no MLTable that names and reads a file")
+        _refuse_options(folder / mltables.FILE, options)
         if how == "read_delimited":
-            frames = [_delimited(file, options, target, is_class) for file in files]
+            is_first = options.get("header") == "from_first_file"
+            heads = [files[0] if is_first else file for file in files]
+            of = zip(files, heads, strict=True)
+            frames = [_delimited(*each, options, target, is_class) for each in of]
         elif how == "read_parquet":
             frames = [_parquet(file, target) for file in files]
         else:
-            frames = [_compact(mltables.frame({**table, "columns": []}, None), target)]
+            frames = [_json_lines(table, files, target)]
+        _demand_same(files, frames)
         rows = mltables.select(table, together(frames))
     except mltables.Unreadable as error:
         stop("bad-mltable", str(error), "one that reads files here, and keeps or drops columns")
     give_back()
     return rows
+
+
+def _refuse_options(file: Path, options: Mapping[str, Any]) -> None:
+    """End the program for an option by which files would be read otherwise than they are here."""
+    for name, usual, expected in _OPTIONS:
+        if (value := options.get(name, usual[0])) not in usual:
+            written = str(value).lower() if isinstance(value, bool) else value
+            stop("bad-mltable", f"{file}: `{name}: {written}`", expected)
+
+
+def _demand_same(files: Sequence[Path], tables: Sequence[Mapping[str, Any]]) -> None:
+    """End the program where files of one table have different columns."""
+    for file, table in zip(files, tables, strict=False):
+        lacks = [f"lacks `{name}`" for name in tables[0] if name not in table]
+        more = [f"has `{name}` besides" for name in table if name not in tables[0]]
+        if lacks or more:
+            found = f"{file} {', '.join((lacks + more)[:5])}"
+            stop("other-columns", found, f"the columns of {files[0]}, in any order")
 
 
 def give_back() -> None:
@@ -124,49 +165,64 @@ def give_back() -> None:
 
 
 def _delimited(
-    file: Path, options: Mapping[str, Any], target: str, is_class: bool
+    file: Path, of_names: Path, options: Mapping[str, Any], target: str, is_class: bool
 ) -> dict[str, Any]:
+    """The columns of a file, by the header of another one or its own."""
     import pandas as pd
 
-    if options.get("include_path_column"):
-        stop("bad-mltable", f"{file}: `include_path_column`", "the columns of the file alone")
-    if options.get("header") == "no_header":
-        stop("bad-mltable", f"{file}: `header: no_header`", "a header: requests name the columns")
     encoding = str(options.get("encoding") or "utf8")
     shared: dict[str, Any] = {
         "sep": options.get("delimiter") or ",",
         "encoding": mltables.ENCODINGS.get(encoding, encoding),
         "keep_default_na": False,
-        "na_values": sorted(MISSING),
         "skipinitialspace": True,
+        # Else a delimiter at the end of each line makes row names of the first column.
+        "index_col": False,
     }
     types: Any = {target: str} if is_class else None
     try:
-        names = pd.read_csv(file, header=None, nrows=1, dtype=str, **shared).iloc[0]
-        wrong = names[names.isna() | names.duplicated()]
+        first: dict[str, Any] = {"header": None, "nrows": 1, "dtype": str, "na_values": [""]}
+        header = pd.read_csv(of_names, **first, **shared).iloc[0]
+        wrong = header[header.isna() | header.duplicated()]
         if len(wrong):
             what = "an empty name" if wrong.isna().any() else f"`{wrong.iloc[0]}` twice"
             stop("column-names", f"{file} has {what} in its header", "each column by its own name")
-        with pd.read_csv(file, dtype=types, chunksize=PART, low_memory=False, **shared) as parts:
-            tables = [_compact(part, target) for part in parts]
+        names = [str(of) for of in header]
+        shared["header"], shared["names"] = (0 if of_names == file else None), names
+        # Any text is the name of a class, but none at all.
+        empty = {target: [""]} if is_class else {}
+        shared["na_values"] = {name: sorted(MISSING) for name in names} | empty
+        with warnings.catch_warnings():
+            # What pandas says of fields that no column has.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            asked: dict[str, Any] = {"dtype": types, "chunksize": PART, "low_memory": False}
+            with pd.read_csv(file, **asked, **shared) as parts:
+                tables = [_compact(part, target, file) for part in parts]
         # Of a column that is not numbers in every part the digits are texts too.
         texts = [name for name in tables[0] if name != target and _is_mixed(tables, name)]
         if texts:
-            asked: dict[str, Any] = {"usecols": texts, "dtype": str, "chunksize": PART}
+            asked = {"usecols": texts, "dtype": str, "chunksize": PART}
             with pd.read_csv(file, **asked, **shared) as parts:
                 for at, part in enumerate(parts):
-                    tables[at] |= _compact(part, target)
-        rows = {str(name): of for name, of in together(tables).items()}
+                    tables[at] |= _compact(part, target, file)
+        return {str(name): of for name, of in together(tables).items()}
+    except pd.errors.ParserWarning:
+        found = f"{file} has rows of more fields than the header names"
+        stop("unreadable", found, "a field for each column, and a quoted one where it has commas")
     except (OSError, UnicodeDecodeError, LookupError, pd.errors.ParserError) as error:
         stop("unreadable", f"{file}: {error}", "UTF-8 text with the delimiter of the MLTable")
     except pd.errors.EmptyDataError:
         stop("unreadable", f"{file} is empty", "a header and rows")
-    return rows
 
 
 def _is_mixed(tables: Sequence[Mapping[str, Any]], name: str) -> bool:
     kinds = {str(table[name].dtype) for table in tables}
     return "bool" in kinds or ("category" in kinds and len(kinds) > 1)
+
+
+def _json_lines(table: Mapping[str, Any], files: Sequence[Path], target: str) -> dict[str, Any]:
+    """Of all files: a line has the columns that it names."""
+    return _compact(mltables.frame({**table, "columns": []}, None), target, files[0])
 
 
 def _parquet(file: Path, target: str) -> dict[str, Any]:
@@ -177,11 +233,11 @@ def _parquet(file: Path, target: str) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name in read_schema(file).names:
         if not name.startswith("__index_level_"):
-            columns |= _compact(pd.read_parquet(file, columns=[name]), target)
+            columns |= _compact(pd.read_parquet(file, columns=[name]), target, file)
     return columns
 
 
-def _compact(rows: pd.DataFrame, target: str) -> dict[str, Any]:
+def _compact(rows: pd.DataFrame, target: str, file: Path) -> dict[str, Any]:
     """The same values in less memory: numbers in single precision, texts as categories. Those of
     the target keep theirs.
     """
