@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 LARGE, _MMAP_THRESHOLD = 1 << 20, -3
 # Rows of a file that are read at once.
 PART = 50_000
+# Up to here single precision has every whole number.
+WHOLE = 2**24
 # Rarer categories are to the model as if it had never seen them (`ml.serving.scoring.columns`).
 MOST_CATEGORIES = 1000
 # A category of more values is taken as the mean of the target of each; of so many classes none is.
@@ -254,10 +256,16 @@ def _compact(rows: pd.DataFrame, target: str, file: Path) -> dict[str, Any]:
         elif isinstance(of.dtype, np.dtype) and of.dtype.kind in "iu":
             of = pd.to_numeric(of, downcast="integer")
         else:
-            with np.errstate(over="ignore"):
-                of = pd.Series(of.to_numpy(np.float64, na_value=np.nan).astype(np.float32))
+            numbers = of.to_numpy(np.float64, na_value=np.nan)
+            # Larger ones may be names of something: as categories they are told apart.
+            of = pd.Series(numbers if (np.abs(numbers) > WHOLE).any() else _single(numbers))
         columns[str(name)] = of
     return columns
+
+
+def _single(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32)
 
 
 def together(tables: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -388,9 +396,13 @@ def _column(
 def _number(
     name: str, values: pd.Series[Any], meaning: str, choices: Choices
 ) -> tuple[Column, pd.Series[Any]]:
+    import pandas as pd
+
     missing = float(values.isna().mean())
     note = f", {missing:.0%} missing" if missing else ""
     whole = values.dtype.kind in "iu"
+    if values.dtype == np.float64 and name not in (choices.group, choices.time):
+        values = pd.Series(_single(values.to_numpy()))
     infinite = 0 if whole else int(np.isinf(values.to_numpy()).sum())
     if infinite:
         values = values.replace([np.inf, -np.inf], np.nan)
@@ -461,7 +473,9 @@ def _as_texts(values: pd.Series[Any]) -> pd.Series[Any]:
         values = values.astype(str).where(values.notna())
     is_whole = types.is_float_dtype(values) and bool((values.dropna() % 1 == 0).all())
     coded = values.astype("category").cat.remove_unused_categories()
-    names = [str(int(of) if is_whole else of).strip() for of in coded.cat.categories]
+    # NumPy's numbers write themselves in as few digits as tell them apart.
+    different = coded.cat.categories.to_numpy()
+    names = [str(int(of) if is_whole else of).strip() for of in different]
     texts = sorted({*names} - {""})
     number = {text: at for at, text in enumerate(texts)}
     codes: Any = np.array([*(number.get(of, -1) for of in names), -1])[coded.cat.codes.to_numpy()]

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from ml.automl import tables
+from ml.automl import tables, validation
+from ml.automl.tables import Choices
 
 MLTABLE = "paths: [{{pattern: './rows*'}}]\ntransformations: [{{{how}: {{{options}}}}}]\n"
 DELIMITED = "read_delimited"
@@ -126,3 +128,57 @@ def test_any_text_is_the_name_of_a_class(tmp_path: Path, value: str) -> None:
     assert texts(rows, "a") == ["", "Mild", "", "Severe"] * 3
     numbers = tables.read(tmp_path, "y", is_class=False)
     assert texts(numbers, "y") == ["", "Mild", "", "Severe"] * 3
+
+
+def of_numbers(folder: Path, numbers: list[object], how: str = DELIMITED) -> Path:
+    """An MLTable of these as `a`, with a number `b` and a class `y`."""
+    rows = pd.DataFrame({"a": numbers, "b": np.arange(len(numbers)) % 7})
+    rows["y"] = np.where(rows["b"] > 3, "yes", "no")
+    folder.mkdir(exist_ok=True)
+    if how == DELIMITED:
+        rows.to_csv(folder / "rows.csv", index=False)
+    else:
+        rows.to_parquet(folder / "rows.parquet")
+    return folder_of(folder, {}, how)
+
+
+def table_of(folder: Path, choices: Choices | None = None) -> tables.Table:
+    return tables.as_table(tables.read(folder, "y"), choices, target="y", regression=False)
+
+
+@pytest.mark.parametrize("how", [DELIMITED, "read_parquet"])
+@pytest.mark.parametrize("purpose", ["Categorical", "Text"])
+def test_large_numbers_are_told_apart_as_categories(tmp_path: Path, purpose: str, how: str) -> None:
+    """Also where one is missing, for which a column has no whole numbers any more."""
+    numbers: list[object] = [100_000_001 + at % 20 for at in range(59)]
+    folder = of_numbers(tmp_path, [*numbers, None], how)
+    table = table_of(folder, Choices(purposes={"a": purpose}))
+    assert [*table.frame["a"].cat.categories] == [str(100_000_001 + at) for at in range(20)]
+    assert table.frame["a"].isna().sum() == 1
+
+
+def test_categories_of_decimals_are_as_the_file_writes_them(tmp_path: Path) -> None:
+    folder = of_numbers(tmp_path, [(0.1, 0.25, 12.3)[at % 3] for at in range(60)])
+    table = table_of(folder, Choices(purposes={"a": "Categorical"}))
+    assert [*table.frame["a"].cat.categories] == ["0.1", "0.25", "12.3"]
+
+
+def test_large_numbers_of_groups_and_times_are_told_apart(tmp_path: Path) -> None:
+    """Of a group one may be missing; a time may have parts of a second."""
+    numbers: list[object] = [100_000_001 + at % 20 for at in range(59)]
+    choices = Choices(group="a")
+    table = table_of(of_numbers(tmp_path / "group", [*numbers, None]), choices)
+    groups = validation.divided(table, None, choices, 0).groups
+    assert groups is not None and len(np.unique(groups)) == 21
+    choices = Choices(time="a")
+    seconds: list[object] = [1.7e9 + at / 4 for at in range(60)]
+    table = table_of(of_numbers(tmp_path / "time", seconds), choices)
+    assert validation.times(table, "a").tolist() == seconds
+
+
+def test_large_numbers_are_fitted_in_single_precision(tmp_path: Path) -> None:
+    """What none can have in it is infinite."""
+    table = table_of(of_numbers(tmp_path, [1e300, 0.5, -3e9] * 20))
+    assert table.frame["a"].dtype == np.float32
+    assert table.columns[0].choice == "a number, 20 infinite taken as missing"
+    assert table.frame["a"].dropna().unique().tolist() == [0.5, -3e9]
