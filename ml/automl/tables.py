@@ -251,6 +251,8 @@ def _compact(rows: pd.DataFrame, target: str, file: Path) -> dict[str, Any]:
         of: Any = values.reset_index(drop=True)
         if types.is_object_dtype(of.dtype) or types.is_string_dtype(of.dtype):
             of = of.astype("category")
+            if name == target:
+                of = of.cat.remove_categories([text for text in of.cat.categories if _blank(text)])
         elif name == target or not types.is_numeric_dtype(of.dtype) or of.dtype.kind == "b":
             pass
         elif isinstance(of.dtype, np.dtype) and of.dtype.kind in "iu":
@@ -261,6 +263,10 @@ def _compact(rows: pd.DataFrame, target: str, file: Path) -> dict[str, Any]:
             of = pd.Series(numbers if (np.abs(numbers) > WHOLE).any() else _single(numbers))
         columns[str(name)] = of
     return columns
+
+
+def _blank(cell: object) -> bool:
+    return isinstance(cell, str) and not cell.strip()
 
 
 def _single(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -323,6 +329,7 @@ def as_table(
         if name not in rows.columns:
             names = ", ".join(map(str, rows.columns[:12]))
             stop("no-such-column", f"the table has no column `{name}`", f"one of {names}")
+    _refuse_two_uses(target, choices)
     has_label = rows[target].notna()
     notes = []
     if not has_label.all():
@@ -341,12 +348,50 @@ def as_table(
     if not any(column.used for column in columns):
         reasons = "; ".join(f"{column.name}: {column.choice}" for column in columns[:5])
         stop("no-feature", f"no column can be learnt from: {reasons}", "a number or a category")
-    weights = rows[choices.weight].to_numpy(np.float64) if choices.weight else None
-    if weights is not None and not (np.isfinite(weights).all() and (weights >= 0).all()):
-        found = f"`{choices.weight}` is negative or missing in a row"
-        stop("bad-weights", found, "a weight in each row")
-    marks = [rows[name].to_numpy() == 1 for name in choices.splits]
+    weights = _weights(rows[choices.weight], choices.weight) if choices.weight else None
+    marks = [_marks(rows[name], name) for name in choices.splits]
     return Table(pd.DataFrame(data, copy=False), labels, columns, weights, marks, notes)
+
+
+def _refuse_two_uses(target: str, choices: Choices) -> None:
+    """End the program where the spec uses a column for two things, of which none is a feature."""
+    uses = [(target, "the target"), (choices.weight, "the weight of rows")]
+    uses += [(name, "a split of `cv_split_column_names`") for name in choices.splits]
+    uses += [(choices.group, "what rows belong to"), (choices.time, "the time of rows")]
+    first: dict[str, str] = {}
+    for name, use in uses:
+        if name in first:
+            found = f"`{name}` is both {first[name]} and {use}"
+            stop("two-uses", found, "another column for one of them")
+        if name:
+            first.setdefault(name, use)
+
+
+def _weights(values: pd.Series[Any], name: str) -> NDArray[np.float64]:
+    import pandas as pd
+
+    numbers = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(np.float64)
+    wrong = ~(np.isfinite(numbers) & (numbers >= 0))
+    if wrong.any():
+        cell = values.iloc[int(np.argmax(wrong))]
+        found = "missing" if pd.isna(cell) else repr(cell) if isinstance(cell, str) else str(cell)
+        stop("bad-weights", f"`{name}` is {found} in a row", "a number of 0 or more in each row")
+    if not numbers.any():
+        stop("bad-weights", f"`{name}` is 0 in all rows", "a weight of more than 0 in some")
+    return numbers
+
+
+def _marks(values: pd.Series[Any], name: str) -> NDArray[np.bool_]:
+    """The rows that a split fits; true and false stand for 1 and 0."""
+    coded = values.astype("category").cat.remove_unused_categories()
+    texts = [str(of).strip().lower().removesuffix(".0") for of in coded.cat.categories]
+    wrong = [of for of in texts if of not in ("0", "1", "false", "true")]
+    if wrong or values.isna().any():
+        found = f"{wrong[0]!r}" if wrong else "missing"
+        expected = "1 where a row is fitted and 0 where it judges: a column for each fold"
+        stop("bad-splits", f"`{name}` of `cv_split_column_names` is {found} in a row", expected)
+    fitted = np.array([of in ("1", "true") for of in texts], dtype=bool)
+    return fitted[coded.cat.codes.to_numpy()]
 
 
 def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[Any]:
@@ -390,6 +435,9 @@ def _column(
         is_number = True
     if is_number and meaning not in ("categorical", "words", "date"):
         return _number(name, values, meaning, choices)
+    if name in choices.fills and meaning != "aside":
+        expected = "a column of numbers: a missing text is a category of its own"
+        stop("bad-imputer", f"`{name}` of the imputer is no column of numbers", expected)
     return _text(name, _as_texts(values), meaning, choices, classes)
 
 

@@ -182,3 +182,77 @@ def test_large_numbers_are_fitted_in_single_precision(tmp_path: Path) -> None:
     assert table.frame["a"].dtype == np.float32
     assert table.columns[0].choice == "a number, 20 infinite taken as missing"
     assert table.frame["a"].dropna().unique().tolist() == [0.5, -3e9]
+
+
+def used(folder: Path, values: list[object], choices: Choices) -> tables.Table:
+    """The table of a number, a class and a column `use` of these values."""
+    folder.mkdir(exist_ok=True)
+    rows = pd.DataFrame({"a": np.arange(len(values)) % 5, "use": values})
+    rows["y"] = np.where(rows["a"] > 2, "yes", "no")
+    rows.to_csv(folder / "rows.csv", index=False)
+    return table_of(folder_of(folder, {}), choices)
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (["heavy", "light"], "is 'heavy' in a row"),
+        ([0, 0], "is 0 in all rows"),
+        ([1, -1], "is -1 in a row"),
+        ([1.5, None], "is missing in a row"),
+        ([1.5, "inf"], "is inf in a row"),
+    ],
+)
+def test_weights_that_are_none(tmp_path: Path, values: list[object], found: str) -> None:
+    with pytest.raises(SystemExit, match=rf"error\[bad-weights\]: `use` {found}"):
+        used(tmp_path, values * 20, Choices(weight="use"))
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([1, 2, 3, 4, 5], "'2'"),
+        ([0, 1, None], "missing"),
+        (["train", "test"], "'test'"),
+        ([0.5, 1], "'0.5'"),
+    ],
+)
+def test_splits_that_are_none(tmp_path: Path, values: list[object], found: str) -> None:
+    """Numbers of folds would be taken for the rows of the first one."""
+    expected = rf"error\[bad-splits\]: `use` of `cv_split_column_names` is {found} in a row"
+    with pytest.raises(SystemExit, match=expected):
+        used(tmp_path, values * 20, Choices(splits=["use"]))
+
+
+@pytest.mark.parametrize("values", [[1, 0], [1.0, 0.0], [True, False], ["TRUE", "false"]])
+def test_splits_of_1_and_0(tmp_path: Path, values: list[object]) -> None:
+    table = used(tmp_path, values * 20, Choices(splits=["use"]))
+    assert table.splits[0].tolist() == [True, False] * 20
+
+
+@pytest.mark.parametrize(
+    ("choices", "found"),
+    [
+        (Choices(group="y"), "both the target and what rows belong to"),
+        (Choices(time="y"), "both the target and the time of rows"),
+        (Choices(weight="y"), "both the target and the weight of rows"),
+        (Choices(weight="use", group="use"), "both the weight of rows and what rows belong to"),
+        (Choices(splits=["use"], time="use"), "both a split of `cv_split_column_names` and the"),
+    ],
+)
+def test_a_column_of_two_uses_is_refused(tmp_path: Path, choices: Choices, found: str) -> None:
+    with pytest.raises(SystemExit, match=rf"error\[two-uses\]: `\w+` is {found}"):
+        used(tmp_path, [0, 1] * 20, choices)
+
+
+def test_an_imputer_takes_columns_of_numbers(tmp_path: Path) -> None:
+    fills = {"use": {"strategy": "constant", "fill_value": "none"}}
+    with pytest.raises(SystemExit, match=r"error\[bad-imputer\]: `use` of the imputer is no"):
+        used(tmp_path, ["red", "blue"] * 20, Choices(fills=fills))
+
+
+def test_a_class_has_more_than_blanks(tmp_path: Path) -> None:
+    """A cell of blanks is an empty one."""
+    text = "y,a\n" + 'yes,1\nno,2\n" ",3\n' * 20
+    table = table_of(folder_of(tmp_path, {"rows.csv": text}))
+    assert {*table.labels} == {"yes", "no"} and len(table) == 40
