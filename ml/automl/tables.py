@@ -199,14 +199,14 @@ def _delimited(
             warnings.simplefilter("error", pd.errors.ParserWarning)
             asked: dict[str, Any] = {"dtype": types, "chunksize": PART, "low_memory": False}
             with pd.read_csv(file, **asked, **shared) as parts:
-                tables = [_compact(part, target, file) for part in parts]
+                tables = [_compact(part, target) for part in parts]
         # Of a column that is not numbers in every part the digits are texts too.
         texts = [name for name in tables[0] if name != target and _is_mixed(tables, name)]
         if texts:
             asked = {"usecols": texts, "dtype": str, "chunksize": PART}
             with pd.read_csv(file, **asked, **shared) as parts:
                 for at, part in enumerate(parts):
-                    tables[at] |= _compact(part, target, file)
+                    tables[at] |= _compact(part, target)
         return {str(name): of for name, of in together(tables).items()}
     except pd.errors.ParserWarning:
         found = f"{file} has rows of more fields than the header names"
@@ -224,22 +224,49 @@ def _is_mixed(tables: Sequence[Mapping[str, Any]], name: str) -> bool:
 
 def _json_lines(table: Mapping[str, Any], files: Sequence[Path], target: str) -> dict[str, Any]:
     """Of all files: a line has the columns that it names."""
-    return _compact(mltables.frame({**table, "columns": []}, None), target, files[0])
+    import pandas as pd
+
+    frames = []
+    for number, file in enumerate(files):
+        try:
+            rows = mltables.frame({**table, "columns": []}, number)
+        except (mltables.Unreadable, OSError, LookupError) as error:
+            stop("unreadable", str(error), "an object in each line, in the MLTable's encoding")
+        for name, cells in rows.select_dtypes(object).items():
+            if cells.map(type).isin((list, dict)).any():
+                _refuse_nested(file, str(name))
+        frames.append(rows)
+    return _compact(pd.concat(frames, ignore_index=True), target)
+
+
+def _refuse_nested(file: Path, name: str) -> NoReturn:
+    found = f"{file} has a list or an object as `{name}`"
+    stop("unreadable", found, "a number, a text, true or false in each cell")
 
 
 def _parquet(file: Path, target: str) -> dict[str, Any]:
     """A column at a time."""
     import pandas as pd
+    from pyarrow import ArrowException, types
     from pyarrow.parquet import read_schema
 
     columns: dict[str, Any] = {}
-    for name in read_schema(file).names:
-        if not name.startswith("__index_level_"):
-            columns |= _compact(pd.read_parquet(file, columns=[name]), target, file)
+    try:
+        for field in read_schema(file):
+            if field.name.startswith("__index_level_"):
+                continue
+            if types.is_nested(field.type):
+                _refuse_nested(file, field.name)
+            rows = pd.read_parquet(file, columns=[field.name])
+            if types.is_decimal(field.type):
+                rows = rows.astype(np.float64)
+            columns |= _compact(rows, target)
+    except (ArrowException, OSError) as error:
+        stop("unreadable", f"{file}: {error}", "a whole file of Parquet")
     return columns
 
 
-def _compact(rows: pd.DataFrame, target: str, file: Path) -> dict[str, Any]:
+def _compact(rows: pd.DataFrame, target: str) -> dict[str, Any]:
     """The same values in less memory: numbers in single precision, texts as categories. Those of
     the target keep theirs.
     """
@@ -406,7 +433,7 @@ def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[An
             stop("one-value", f"`{target}` has one value in all {len(values)} rows", "two or more")
         return numbers
     coded = values.astype("category").cat.remove_unused_categories()
-    stripped = np.array([str(of).strip() for of in coded.cat.categories], dtype=object)
+    stripped = np.array(_written(coded.cat.categories), dtype=object)
     texts = stripped[coded.cat.codes.to_numpy()] if len(coded) else np.array([], dtype=object)
     names = sorted({*stripped})
     if len(names) < 2:
@@ -519,15 +546,21 @@ def _as_texts(values: pd.Series[Any]) -> pd.Series[Any]:
 
     if types.is_datetime64_any_dtype(values):
         values = values.astype(str).where(values.notna())
-    is_whole = types.is_float_dtype(values) and bool((values.dropna() % 1 == 0).all())
     coded = values.astype("category").cat.remove_unused_categories()
-    # NumPy's numbers write themselves in as few digits as tell them apart.
-    different = coded.cat.categories.to_numpy()
-    names = [str(int(of) if is_whole else of).strip() for of in different]
+    names = _written(coded.cat.categories)
     texts = sorted({*names} - {""})
     number = {text: at for at, text in enumerate(texts)}
     codes: Any = np.array([*(number.get(of, -1) for of in names), -1])[coded.cat.codes.to_numpy()]
     return pd.Series(pd.Categorical.from_codes(codes, categories=pd.Index(texts)))
+
+
+def _written(values: pd.Index[Any]) -> list[str]:
+    """Different values as texts without blanks around them; whole numbers without a point."""
+    # NumPy's numbers write themselves in as few digits as tell them apart.
+    cells: Any = values.to_numpy()
+    if cells.dtype.kind == "f" and np.isfinite(cells).all() and (cells % 1 == 0).all():
+        cells = map(int, cells)
+    return [str(of).strip() for of in cells]
 
 
 def _order_of_dates(sample: Sequence[str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +258,67 @@ def test_a_class_has_more_than_blanks(tmp_path: Path) -> None:
     text = "y,a\n" + 'yes,1\nno,2\n" ",3\n' * 20
     table = table_of(folder_of(tmp_path, {"rows.csv": text}))
     assert {*table.labels} == {"yes", "no"} and len(table) == 40
+
+
+@pytest.mark.parametrize("cell", [[1, 2], {"of": 1}])
+@pytest.mark.parametrize("how", ["read_json_lines", "read_parquet"])
+def test_cells_that_are_lists_or_objects_are_refused(
+    tmp_path: Path, how: str, cell: object
+) -> None:
+    """With the name of the file among several."""
+    for number, a in ((1, 1.5), (2, cell)):
+        rows = [{"y": "yes", "a": a}, {"y": "no", "a": None if number == 2 else a}]
+        if how == "read_parquet":
+            pd.DataFrame(rows).to_parquet(tmp_path / f"rows{number}")
+        else:
+            (tmp_path / f"rows{number}").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SystemExit, match=r"error\[unreadable\]: \S+/rows2 has a .* as `a`"):
+        tables.read(folder_of(tmp_path, {}, how), "y")
+
+
+@pytest.mark.parametrize(
+    ("how", "content"),
+    [
+        ("read_parquet", b"PAR1 and nothing more"),
+        ("read_parquet", b""),
+        ("read_json_lines", '{"y": "é"}'.encode("latin-1")),
+        ("read_json_lines", b'{"y": \n'),
+        ("read_json_lines", b"[1, 2]\n"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path: Path, how: str, content: bytes) -> None:
+    (tmp_path / "rows.part").write_bytes(content)
+    with pytest.raises(SystemExit, match=r"error\[unreadable\]: \S+rows\.part"):
+        tables.read(folder_of(tmp_path, {}, how), "y")
+
+
+def test_a_file_of_parquet_that_breaks_off(tmp_path: Path) -> None:
+    """Behind a schema that can be read."""
+    folder = of_numbers(tmp_path, [at / 3 for at in range(400)], "read_parquet")
+    file = folder / "rows.parquet"
+    content = bytearray(file.read_bytes())
+    content[4:400] = b"\xff" * 396
+    file.write_bytes(content)
+    with pytest.raises(SystemExit, match=r"error\[unreadable\]: \S+rows\.parquet"):
+        tables.read(folder, "y")
+
+
+def test_decimals_are_numbers(tmp_path: Path) -> None:
+    numbers: list[object] = [Decimal(at) / 100 for at in range(59)]
+    table = table_of(of_numbers(tmp_path, [*numbers, None], "read_parquet"))
+    assert table.columns[0].feature == "number" and table.frame["a"].isna().sum() == 1
+    assert table.frame["a"].iloc[25] == np.float32(0.25)
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [([0.0, 1.0], {"0", "1"}), ([0.5, 1.0], {"0.5", "1.0"}), ([True, False], {"True", "False"})],
+)
+def test_classes_that_are_whole_numbers_have_no_point(
+    tmp_path: Path, values: list[object], classes: set[str]
+) -> None:
+    """As a spec names them (`positive_label: 1`)."""
+    rows = pd.DataFrame({"y": values * 20, "a": np.arange(40) % 5})
+    rows.to_parquet(tmp_path / "rows.parquet")
+    table = table_of(folder_of(tmp_path, {}, "read_parquet"))
+    assert {*table.labels} == classes

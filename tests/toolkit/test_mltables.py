@@ -82,6 +82,16 @@ def test_json_lines(tmp_path: Path) -> None:
         mltables.frame(table(tmp_path, text % "error", **lines), None)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"), [("é".encode("latin-1"), "utf-8"), (b"[1, 2]\n", "no object")]
+)
+def test_lines_that_are_no_rows(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    text = "paths: [{file: rows.jsonl}]\ntransformations: [read_json_lines]\n"
+    with pytest.raises(mltables.Unreadable, match=rf"rows\.jsonl: .*{said}"):
+        mltables.frame(table(tmp_path, text), None)
+
+
 def test_parquet(tmp_path: Path) -> None:
     """Columns keep their types."""
     pd.DataFrame({"a": [1, 2], "s": ["x", "y"]}).to_parquet(tmp_path / "f.parquet")

@@ -164,11 +164,22 @@ def _json_lines(path: Path, options: Mapping[str, Any]) -> pd.DataFrame:
     import pandas as pd
 
     encoding = str(options.get("encoding") or "utf8")
+    try:
+        lines = path.read_text(ENCODINGS.get(encoding, encoding)).splitlines()
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"{path}: {error}") from None
     rows = []
-    for line in path.read_text(ENCODINGS.get(encoding, encoding)).splitlines():
+    for line in lines:
         try:
-            rows += [json.loads(line)] if line.strip() else []
+            rows += [_row(line)] if line.strip() else []
         except ValueError as error:
             if options.get("invalid_lines") != "drop":
                 raise Unreadable(f"{path}: {error}: {line[:60]}") from None
     return pd.DataFrame(rows)
+
+
+def _row(line: str) -> dict[str, Any]:
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError("a line that is no object")
+    return row
