@@ -1,7 +1,8 @@
 """The table of a search: read as its MLTable says, and typed, with a choice for each column.
 
 Numbers are kept in single precision, in which models are fitted, and texts as codes of categories:
-a file is read a part at a time, so that it never lies in memory otherwise.
+a file is read a part at a time, so that it never lies in memory otherwise. Large numbers are so
+once they are no categories, groups or times.
 """
 
 from __future__ import annotations
@@ -172,9 +173,11 @@ def _delimited(
     """The columns of a file, by the header of another one or its own."""
     import pandas as pd
 
-    encoding = str(options.get("encoding") or "utf8")
+    encoding, delimiter = str(options.get("encoding") or "utf8"), options.get("delimiter") or ","
+    if len(str(delimiter)) > 1:
+        stop("bad-mltable", f"{file}: `delimiter: {delimiter}`", 'one character, such as "\\t"')
     shared: dict[str, Any] = {
-        "sep": options.get("delimiter") or ",",
+        "sep": str(delimiter),
         "encoding": mltables.ENCODINGS.get(encoding, encoding),
         "keep_default_na": False,
         "skipinitialspace": True,
@@ -196,7 +199,7 @@ def _delimited(
         shared["na_values"] = {name: sorted(MISSING) for name in names} | empty
         with warnings.catch_warnings():
             # What pandas says of fields that no column has.
-            warnings.simplefilter("error", pd.errors.ParserWarning)
+            warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
             asked: dict[str, Any] = {"dtype": types, "chunksize": PART, "low_memory": False}
             with pd.read_csv(file, **asked, **shared) as parts:
                 tables = [_compact(part, target) for part in parts]

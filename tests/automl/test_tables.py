@@ -102,6 +102,7 @@ def test_files_of_other_columns_are_refused(
         "empty_as_string: true",
         "include_path_column: true",
         "header: no_header",
+        "delimiter: ab",
     ],
 )
 def test_options_that_are_not_read_are_refused(tmp_path: Path, option: str) -> None:

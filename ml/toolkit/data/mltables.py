@@ -147,7 +147,7 @@ def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) ->
     }
     with warnings.catch_warnings():
         # What pandas says of fields that no column has.
-        warnings.simplefilter("error", pd.errors.ParserWarning)
+        warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
         try:
             rows: pd.DataFrame = pd.read_csv(files[number], header=0 if own else None, **shared)
         except pd.errors.ParserWarning:
