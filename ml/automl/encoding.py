@@ -7,13 +7,14 @@ means of rows besides it, as scikit-learn's TargetEncoder does it, else a model 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl.tables import MOST_CATEGORIES, Choices, Column, Table
+from ml.automl.tables import MOST_CATEGORIES, Choices, Column, Table, stop
 from ml.automl.validation import Rows
 from ml.serving.scoring.columns import PARTS, Columns, Input, days, read_date, words
 
@@ -33,7 +34,7 @@ def fit(
     for column in table.columns:
         entry: dict[str, Any] = {"name": column.name}
         if column.feature == "number" and (fill := choices.fills.get(column.name)):
-            entry["fill"] = _fill(table.frame[column.name].to_numpy()[rows], fill)
+            entry["fill"] = _fill(column.name, table.frame[column.name].to_numpy()[rows], fill)
         elif column.feature == "category":
             counts = table.frame[column.name].iloc[rows].value_counts()
             common = counts[counts > 0].head(MOST_CATEGORIES).index
@@ -55,13 +56,20 @@ def fit(
     }
 
 
-def _fill(values: NDArray[Any], settings: Mapping[str, Any]) -> float:
+def _fill(name: str, values: NDArray[Any], settings: Mapping[str, Any]) -> float:
     """The number in place of a missing one (`transformer_params`: imputer)."""
     from sklearn.impute import SimpleImputer
 
+    given = settings.get("fill_value") or 0.0
+    try:
+        number = float(given)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        stop("bad-imputer", f"`{name}` has `fill_value: {given}`", "a finite number")
     imputer = SimpleImputer(
         strategy=settings.get("strategy", "mean"),
-        fill_value=float(settings.get("fill_value") or 0.0),
+        fill_value=number,
         keep_empty_features=True,
     )
     return float(imputer.fit(values.reshape(-1, 1).astype(np.float64)).statistics_[0])

@@ -209,6 +209,14 @@ def test_an_imputer_of_the_spec_is_fitted_inside_the_fold(tmp_path: Path) -> Non
     assert encoding.matrix(table, document, np.array([0]))[0, 1] == np.float32(fill)
 
 
+@pytest.mark.parametrize("value", ["abc", [1], "nan", math.inf])
+def test_an_imputer_has_a_number(tmp_path: Path, value: object) -> None:
+    fills = {"income": {"strategy": "constant", "fill_value": value}}
+    table, labels = table_of(tmp_path / "table", people(60))
+    with pytest.raises(SystemExit, match=r"error\[bad-imputer\]: `income` has `fill_value: "):
+        encoding.fit(table, labels, np.arange(30), (), Choices(fills=fills))
+
+
 @pytest.mark.parametrize("name", ["light_gbm", "logistic_regression", "xg_boost_classifier"])
 def test_they_are_learnt_from(tmp_path: Path, fit: Fit, name: str) -> None:
     """Of shops and weekends; the leaderboard names the choices."""

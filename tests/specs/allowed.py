@@ -59,6 +59,12 @@ ALLOWED: dict[str, list[str]] = {
         + "trial_timeout_minutes: 60}\n"
     ],
     "automl-share": [AUTOML + "target_column_name: price\nvalidation_data_size: 0.2\n"],
+    "automl-algorithms": [
+        AUTOML
+        + "target_column_name: price\ntraining: {allowed_training_algorithms: [LightGBM, KNN], "
+        + "blocked_training_algorithms: [KNN]}\n",
+        AUTOML + "target_column_name: price\ntraining: {blocked_training_algorithms: [KNN]}\n",
+    ],
     "automl-time-column": [
         AUTOML.replace("regression", "forecasting")
         + "target_column_name: price\nforecasting: {time_column_name: date}\n"

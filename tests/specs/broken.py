@@ -464,6 +464,9 @@ AUTOML_JOBS = {
     "  trial_timeout_minutes: 60  # error: automl-limits\n",
     "automl-share": AUTOML
     + "target_column_name: price\nvalidation_data_size: 20  # error: automl-share\n",
+    "automl-algorithms": AUTOML
+    + "target_column_name: price\ntraining:\n  allowed_training_algorithms: [LightGBM]\n"
+    + "  blocked_training_algorithms: [light_gbm]  # error: automl-algorithms\n",
     "automl-time-column": AUTOML.replace("regression", "forecasting  # error: automl-time-column")
     + "target_column_name: price\n",
     "automl-no-table": AUTOML.replace("path: data}", "path: src}  # error: bad-mltable")

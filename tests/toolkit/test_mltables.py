@@ -62,6 +62,14 @@ def test_values(tmp_path: Path) -> None:
     assert read(tmp_path, kept).to_dict("list") == {"n": ["01", "02"], "s": ["", "é"]}
 
 
+def test_a_delimiter_at_the_end_of_each_line(tmp_path: Path) -> None:
+    """Moves no column; a field that no column has is refused."""
+    rows = read(tmp_path, "  - read_delimited\n", a_csv="x,y\n1,2,\n3,4,\n")
+    assert rows.to_dict("list") == {"x": [1, 3], "y": [2, 4]}
+    with pytest.raises(mltables.Unreadable, match=r"a\.csv has rows of more fields"):
+        read(tmp_path, "  - read_delimited\n", a_csv="x,y\n1,2,3\n")
+
+
 def test_json_lines(tmp_path: Path) -> None:
     """A line that is no JSON is an error, or dropped when the table says so."""
     text = (
@@ -72,6 +80,16 @@ def test_json_lines(tmp_path: Path) -> None:
     assert list(found["a"]) == [1, 2]
     with pytest.raises(mltables.Unreadable, match="nonsense"):
         mltables.frame(table(tmp_path, text % "error", **lines), None)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("é".encode("latin-1"), "utf-8"), (b"[1, 2]\n", "no object")]
+)
+def test_lines_that_are_no_rows(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    text = "paths: [{file: rows.jsonl}]\ntransformations: [read_json_lines]\n"
+    with pytest.raises(mltables.Unreadable, match=rf"rows\.jsonl: .*{said}"):
+        mltables.frame(table(tmp_path, text), None)
 
 
 def test_parquet(tmp_path: Path) -> None:

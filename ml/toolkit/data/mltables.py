@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,8 +142,17 @@ def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) ->
         "encoding": ENCODINGS.get(encoding, encoding),
         "keep_default_na": not options.get("empty_as_string"),
         "dtype": str if options.get("infer_column_types") is False else None,
+        # Else a delimiter at the end of each line makes row names of the first column.
+        "index_col": False,
     }
-    rows: pd.DataFrame = pd.read_csv(files[number], header=0 if own else None, **shared)
+    with warnings.catch_warnings():
+        # What pandas says of fields that no column has.
+        warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
+        try:
+            rows: pd.DataFrame = pd.read_csv(files[number], header=0 if own else None, **shared)
+        except pd.errors.ParserWarning:
+            text = f"{files[number]} has rows of more fields than the header names"
+            raise Unreadable(text) from None
     if header == "no_header":
         rows.columns = pd.Index([f"Column{place + 1}" for place in range(rows.shape[1])])
     elif not own:
@@ -154,11 +164,22 @@ def _json_lines(path: Path, options: Mapping[str, Any]) -> pd.DataFrame:
     import pandas as pd
 
     encoding = str(options.get("encoding") or "utf8")
+    try:
+        lines = path.read_text(ENCODINGS.get(encoding, encoding)).splitlines()
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"{path}: {error}") from None
     rows = []
-    for line in path.read_text(ENCODINGS.get(encoding, encoding)).splitlines():
+    for line in lines:
         try:
-            rows += [json.loads(line)] if line.strip() else []
+            rows += [_row(line)] if line.strip() else []
         except ValueError as error:
             if options.get("invalid_lines") != "drop":
                 raise Unreadable(f"{path}: {error}: {line[:60]}") from None
     return pd.DataFrame(rows)
+
+
+def _row(line: str) -> dict[str, Any]:
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError("a line that is no object")
+    return row

@@ -121,12 +121,23 @@ def test_a_record_is_answered_and_decided_in_less_than_five_milliseconds(
     missing["input_data"]["data"][0][at] = None
     unknown = score.run(json.dumps(missing))
     assert isinstance(unknown, dict) and unknown["decisions"] == ["review"]
+    for amount in (0, -2.5, -5.0):
+        missing["input_data"]["data"][0][at] = amount
+        refused = score.run(json.dumps(missing))
+        assert getattr(refused, "status_code", 200) == 400
+        sentence = json.loads(getattr(refused, "data", ""))["error"]["message"]
+        assert sentence == f"amount: {amount} in row 1, expected an amount of more than 0"
     took = []
     for body in bodies:
         began = time.perf_counter()
         score.run(body)
         took.append(time.perf_counter() - began)
     assert np.median(took) < 0.005
+
+
+def test_the_threshold_is_a_probability() -> None:
+    """Of any amount."""
+    assert [threshold(of) for of in (-5.0, -2.0, 0.0, REVIEW)] == [1.0, 1.0, 1.0, 0.5]
 
 
 def test_the_sweep_has_every_setting() -> None:

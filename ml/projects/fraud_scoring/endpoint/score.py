@@ -7,6 +7,7 @@ import orjson
 from ml.projects.fraud_scoring.columns import derive
 from ml.projects.fraud_scoring.costs import threshold
 from ml.projects.fraud_scoring.model import load, predict
+from ml.serving.scoring.messages import BadRequest, refusal
 from ml.serving.scoring.table import Table
 
 table: Table
@@ -20,15 +21,20 @@ def init() -> None:
 
 def run(body: str) -> object:
     """The predictions, and for each `review` or `accept`; status 400 with a sentence for a request
-    that is not such a table. An amount that is missing is reviewed.
+    that is not such a table, or has an amount of 0 or less. One that is missing is reviewed.
     """
     answer = table.answer(body)
     if not isinstance(answer, dict):
         return answer
     asked = orjson.loads(body)["input_data"]
     at = asked["columns"].index("amount")
+    amounts = [row[at] for row in asked["data"]]
+    for number, amount in enumerate(amounts, 1):
+        if amount is not None and amount <= 0:
+            error = BadRequest("amount", f"{amount} in row {number}", "an amount of more than 0")
+            return refusal(error)
     decisions = [
-        "accept" if row[at] is not None and score <= threshold(row[at]) else "review"
-        for score, row in zip(answer["predictions"], asked["data"], strict=True)
+        "accept" if amount is not None and score <= threshold(amount) else "review"
+        for score, amount in zip(answer["predictions"], amounts, strict=True)
     ]
     return {**answer, "decisions": decisions}

@@ -12,6 +12,7 @@ from ml.core.errors import Refused
 from ml.specs.assets import assets
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.rule import Finding, rule
+from ml.specs.plan.automl import snake
 
 _DATA = ("training_data", "validation_data", "test_data")
 _TABLE = "MLTable"
@@ -37,6 +38,19 @@ def automl_share(node: Node) -> Iterator[Finding]:
         share = node.get(key)
         if isinstance(share, int | float) and not 0 < share < 1:
             yield Finding((key,), f"`{key}` is {share}", "a number between 0 and 1")
+
+
+@rule("automl-algorithms", scope="automl", source="reference-yaml-job-automl: training")
+def automl_algorithms(node: Node) -> Iterator[Finding]:
+    """Of the algorithms that a job allows it does not block every one."""
+    keys = ("training", "allowed_training_algorithms"), ("training", "blocked_training_algorithms")
+    allowed, blocked = (
+        {snake(str(name)) for name in names} if isinstance(names := node.get(*of), list) else set()
+        for of in keys
+    )
+    if allowed and allowed <= blocked:
+        found = "every algorithm of `allowed_training_algorithms` is blocked"
+        yield Finding(keys[1], found, "one that is tried")
 
 
 @rule("automl-time-column", scope="automl", source="how-to-auto-train-forecast: configure")
