@@ -280,11 +280,12 @@ def test_what_is_odd_about_a_column_is_said(tmp_path: Path, fit: Fit) -> None:
 
 
 def test_a_category_of_10000_values(tmp_path: Path, fit: Fit) -> None:
-    """Of two classes it is the mean of the target of each; of many the most frequent are told
+    """Of few classes it is the mean of the target of each; of many the most frequent are told
     apart.
     """
     job = {"validation_data_size": 0.2}
-    for classes, choice in ((2, "the mean of the target"), (12, "the 1000 most frequent")):
+    means, frequent = "the mean of the target", "the 1000 most frequent"
+    for classes, choice in ((2, means), (3, means), (12, frequent)):
         rows = [
             {"town": f"t{at % 10_000}", "age": at % 61, "churn": at % classes}
             for at in range(20_001)
