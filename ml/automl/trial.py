@@ -233,7 +233,8 @@ def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
     folders.compare(model.predict(rows), served, problem.spread, in_steps=family.in_steps)
     if problem.task == "regression":
         return trial
-    calibration, answers, sentence = calibrate(trial.answers, problem.value, problem.job.seed)
+    of = (trial.answers, problem.value, problem.job.seed, problem.table.weights)
+    calibration, answers, sentence = calibrate(*of)
     if calibration is None:
         return trial
     member["calibration"] = dict(calibration)
@@ -283,22 +284,28 @@ def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     kind = (problem.job.settings.get("stack") or {}).get("stack_meta_learner_type", "none")
     fit_meta = known.get(kind) or next(iter(known.values()))
 
-    def fit(table: Any, labels: Any) -> Fitted:
-        classes = len(problem.classes)
-        table = table.astype(np.float32)
-        numbers = Numbers(table, labels, None, problem.task, classes, featurized=False)
+    def fit(table: Any, rows: Rows) -> Fitted:
+        every = problem.table.weights
+        numbers = Numbers(
+            table.astype(np.float32),
+            problem.labels[rows],
+            None if every is None else every[rows],
+            problem.task,
+            len(problem.classes),
+            featurized=False,
+        )
         try:
             return fit_meta(numbers, {}, problem.job.seed)
         except ValueError as error:
             stop("meta-model", str(error).splitlines()[0], "more rows of each class")
 
-    def predictor(table: Any, labels: Any) -> ensembles.Predict:
-        model = fit(table, labels)
+    def predictor(table: Any, rows: Rows) -> ensembles.Predict:
+        model = fit(table, rows)
         return lambda of: model.predict(of.astype(np.float32))
 
     beside = ensembles.beside([of.answers for of in members])
     crossed = ensembles.crossed(beside, predictor, problem.job.seed)
-    meta = fit(*beside.all)
+    meta = fit(beside.all[0], np.concatenate(beside.rows))
     entries = ensembles.gather({of.folder: 1 / len(members) for of in members}, folder)
     file = folder / meta.save(folder)
     file = file.rename(file.with_stem("meta"))

@@ -45,7 +45,8 @@ def test_each_row_is_answered_by_a_model_that_was_not_fitted_to_it(one_set: bool
     given = Answers(of.rows, [rows.astype(float) for rows in of.rows], of.labels)
     asked: list[bool] = []
 
-    def fit(table: Any, labels: Any) -> Any:
+    def fit(table: Any, rows: Any) -> Any:
+        assert len(rows) == len(table)
         known = {*table.tolist()}
 
         def predict(rows: Any) -> Any:
