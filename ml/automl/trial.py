@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ml.automl import ensembles, folders, guardrails, rungs
 from ml.automl.cache import Cache
-from ml.automl.calibration import calibrate
+from ml.automl.calibration import FEWEST, calibrate, rarest
 from ml.automl.ensembles import Answers
 from ml.automl.models import families, sampling, trees
 from ml.automl.models.families import Family
@@ -113,22 +113,38 @@ def _fit(
 ) -> Trial:
     """Fit one family on each fold, then once on all rows; of a large table first on a sample."""
     settings = {of: value for of, value in sampled.items() if of != "balance"}
-    fitting = _Fitting(problem, family, settings, str(sampled.get("balance", "none")))
+    balance, notes = str(sampled.get("balance", "none")), dict[str, str]()
+    if balance != "none" and (why := _why_not_balanced(problem)):
+        notes["balance"] = f"none in place of `{balance}`: {why}"
+        balance = "none"
+    fitting = _Fitting(problem, family, settings, balance)
     train, judged = problem.folds[0]
     if size := rungs.size(train):
         sample = problem.sample(train, size)
         model = fitting.fit(problem.encoding(sample), sample, problem.job.seed)
         answers = Answers([judged], [model.predict(judged)], problem.labels)
         if why := rungs.why_last(size, problem.value(answers), predictions):
-            return _saved(model, family, folder, Trial(answers, sample, {"stopped": why}))
+            return _saved(model, family, folder, Trial(answers, sample, {**notes, "stopped": why}))
     values, counted, last = fitting.judged()
     if last is None:
         document = problem.encoding(problem.fitted)
         last = fitting.fit(document, problem.fitted, problem.job.seed, **counted)
     rows = [judged for _, judged in problem.folds] * (len(values) // len(problem.folds))
-    notes = {"trees": f"{of} boosted trees"} if (of := counted.get("n_estimators")) else {}
+    if of := counted.get("n_estimators"):
+        notes["trees"] = f"{of} boosted trees"
     trial = Trial(Answers(rows, values, problem.labels), problem.fitted, notes)
     return _saved(last, family, folder, trial)
+
+
+def _why_not_balanced(problem: Problem) -> str:
+    """Why probabilities would stay those of the classes as they are balanced, or ""."""
+    weights = problem.table.weights
+    of_all = np.ones(len(problem.table)) if weights is None else weights
+    judged = [rows for _, rows in problem.folds]
+    count = rarest(problem.labels, judged, of_all, len(problem.classes))
+    if count >= FEWEST:
+        return ""
+    return f"{count} rows of the rarest class judge, and to calibrate takes {FEWEST}"
 
 
 @dataclass(frozen=True)

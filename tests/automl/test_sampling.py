@@ -96,6 +96,32 @@ def test_probabilities_are_calibrated_again(
     assert abs(held_out.mean() - share) < 0.04
 
 
+@pytest.mark.parametrize(("count", "kind"), [(900, "sigmoid"), (300, "")])
+@pytest.mark.parametrize("balance", ["under", "classes"])
+def test_few_rows_have_their_share_of_a_rare_class(
+    tmp_path: Path, fit: Fit, count: int, kind: str, balance: str
+) -> None:
+    """Of a tenth of 900 rows by ten folds; where too few are rare nothing is balanced, and the
+    leaderboard says so.
+    """
+    draw = np.random.default_rng(0)
+    rows = [
+        {"x": round(float(draw.normal(at % 10 == 0)), 3), "churn": "No" if at % 10 else "Yes"}
+        for at in range(count)
+    ]
+    settings = of_family("logistic_regression", "classification") | {"balance": balance}
+    folder, _ = fit(write(tmp_path / "table", rows), "logistic_regression", settings)
+    columns = Columns.load(folder, lambda row: row)
+    values = columns.read(["x"], [[row["x"]] for row in rows])
+    assert abs(Members(folder).predict(columns.matrix(values)).mean() - 0.1) < 0.02
+    document = json.loads((folder / "members.json").read_text())
+    assert document["members"][0].get("calibration", {"kind": ""})["kind"] == kind
+    notes = json.loads((folder / "settings.json").read_text())["automl"]["notes"]
+    expected = f"none in place of `{balance}`: 30 rows of the rarest class judge"
+    assert notes.get("balance", "").startswith("" if kind else expected)
+    assert ("balance" in notes) == (not kind)
+
+
 def test_several_classes_are_calibrated_as_they_are_served(tmp_path: Path, fit: Fit) -> None:
     """Where rare ones were weighted each has its share again, and what serves says the same."""
     draw = np.random.default_rng(0)
