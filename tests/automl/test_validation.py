@@ -111,6 +111,22 @@ def test_columns_that_divide_nothing(tmp_path: Path, tags: dict[str, str], code:
         problem(tmp_path, rows, tags=tags, n_cross_validations=3)
 
 
+@pytest.mark.parametrize("table", ["validation_data", "test_data"])
+def test_a_class_that_training_lacks(tmp_path: Path, table: str) -> None:
+    """It ends the job with its name and its table: of yes and no it would make three classes."""
+    rows, others = people(60), [*people(20, seed=1)]
+    training, known = write(tmp_path / "table", rows), write(tmp_path / "known", others)
+    others[3] = {**others[3], "churn": "Maybe"}
+    other = write(tmp_path / "other", others)
+    given = (other, known) if table == "validation_data" else (known, other)
+    job = Job({**USUAL, "positive_label": "Yes"})
+    for tables in (given, (None, other) if table == "test_data" else (other, None)):
+        with pytest.raises(SystemExit, match=rf"error\[unseen-class\].*`Maybe`.*in {table} "):
+            prepare(job, training, *tables)
+    # A class that only training has is one of its classes.
+    assert prepare(job, other, known, known).classes == ["Maybe", "No", "Yes"]
+
+
 def findings(of: Problem, check: str) -> set[str]:
     """The columns that a guardrail names."""
     from ml.automl import guardrails
