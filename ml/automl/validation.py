@@ -39,6 +39,17 @@ class Divided:
 
     def hold_out(self, rows: Rows, share: float) -> Fold:
         """The rows that are left, and about a share of them: the last ones if they have times."""
+        if self.groups is not None:
+            self._demand_groups(rows, 2)
+        left, held = self._parted(rows, share)
+        if len(left) and len(held):
+            return left, held
+        if self.times is not None:
+            stop("one-time", f"`{self.by}` has too few different times", "rows of several")
+        stop("too-few-rows", f"{share:g} of {len(rows)} rows leaves a part empty", "more rows")
+
+    def _parted(self, rows: Rows, share: float) -> Fold:
+        """The same; one of the parts is empty where a time, a class or all rows are too few."""
         from sklearn.model_selection import GroupShuffleSplit
 
         if self.times is not None:
@@ -46,18 +57,13 @@ class Divided:
             # Rows of one time are not divided.
             first = times[min(len(times) - 1, int(len(times) * (1 - share)))]
             held = self.times[rows] >= first
-            if held.all():
-                stop("one-time", f"`{self.by}` has too few different times", "rows of several")
-            return rows[~held], rows[held]
-        if self.groups is not None:
-            self._demand_groups(rows, 2)
+        elif self.groups is not None:
             splitter = GroupShuffleSplit(n_splits=1, test_size=share, random_state=self.seed)
             left, of = next(splitter.split(rows, groups=self.groups[rows]))
             return rows[left], rows[of]
-        labels = np.zeros(len(rows), np.int64) if self.labels is None else self.labels[rows]
-        held = _drawn(labels, share, self.seed)
-        if not 0 < held.sum() < len(rows):
-            stop("too-few-rows", f"{share:g} of {len(rows)} rows leaves a part empty", "more rows")
+        else:
+            labels = np.zeros(len(rows), np.int64) if self.labels is None else self.labels[rows]
+            held = _drawn(labels, share, self.seed)
         return rows[~held], rows[held]
 
     def aside(self, rows: Rows) -> Fold:
@@ -70,7 +76,9 @@ class Divided:
         for of in (self.groups, self.times):
             if of is not None and len(np.unique(of[rows])) < 2 / ASIDE:
                 return rows, nobody
-        left, held = self.hold_out(rows, ASIDE if len(rows) < MANY_TO_PART else ASIDE_OF_MANY)
+        left, held = self._parted(rows, ASIDE if len(rows) < MANY_TO_PART else ASIDE_OF_MANY)
+        if not (len(left) and len(held)):
+            return rows, nobody
         if self.labels is not None:
             classes = np.unique(self.labels[rows])
             if not np.array_equal(np.unique(self.labels[left]), classes):

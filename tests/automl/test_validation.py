@@ -89,6 +89,23 @@ def test_rows_are_judged_that_are_later(tmp_path: Path, more: dict[str, Any]) ->
     assert "days" not in document["inputs"][0]["parts"]
 
 
+def test_rows_that_cannot_be_kept_aside() -> None:
+    """A first day of nearly all rows, and classes of a few rows each, leave them all to the fit;
+    to hold out so many ends the job.
+    """
+    days = np.concatenate([np.zeros(880), np.repeat(np.arange(1, 21), 6)]).astype(np.float64)
+    many = np.repeat(np.arange(520), 5)
+    for divided, code, share in (
+        (Divided(None, 1000, 0, times=days, by="day"), "one-time", 0.2),
+        (Divided(many, 2600, 0), "too-few-rows", 0.1),
+    ):
+        rows = np.arange(divided.length)
+        left, aside = divided.aside(rows)
+        assert len(left) == len(rows) and not len(aside)
+        with pytest.raises(SystemExit, match=rf"error\[{code}\]"):
+            divided.hold_out(rows, share)
+
+
 def test_each_fold_has_its_share_of_a_rare_class() -> None:
     labels = (np.arange(300) % 15 == 0).astype(np.int64)
     for train, judged in Divided(labels, 300, 0).folds(np.arange(300), 4):
