@@ -128,6 +128,31 @@ def test_columns_that_divide_nothing(tmp_path: Path, tags: dict[str, str], code:
         problem(tmp_path, rows, tags=tags, n_cross_validations=3)
 
 
+@pytest.mark.parametrize("name", ["group_column_name", "time_column_name"])
+def test_fewer_folds_where_groups_or_times_are_few(tmp_path: Path, name: str) -> None:
+    """Of 400 rows there are ten by default: of six values there are six, or five and one before.
+    Those that the spec asks for are not fewer: the sentence names the field.
+    """
+    rows = [dict(row, part=at % 6) for at, row in enumerate(people(400))]
+    tags = {name: "part"}
+    of = problem(tmp_path, rows, tags=tags)
+    assert len(of.folds) == (6 if name.startswith("group") else 5)
+    assert all(len(train) and len(judged) for train, judged in of.folds)
+    assert of.sentence.startswith(f"{len(of.folds)} folds; 10 need more different values of part")
+    with pytest.raises(SystemExit, match=r"error\[few-(?s:.*)\(`n_cross_validations: 8`\)"):
+        problem(tmp_path, rows, tags=tags, n_cross_validations=8)
+    single = [dict(row, part=1) for row in rows]
+    with pytest.raises(SystemExit, match=r"error\[few-(groups|times)\](?s:.*)more") as stopped:
+        problem(tmp_path / "single", single, tags=tags)
+    assert "n_cross_validations" not in str(stopped.value)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_one_fold_is_no_validation(tmp_path: Path, number: int) -> None:
+    with pytest.raises(SystemExit, match=rf"error\[few-folds\].*n_cross_validations: {number}"):
+        problem(tmp_path, people(60), n_cross_validations=number)
+
+
 @pytest.mark.parametrize("table", ["validation_data", "test_data"])
 def test_a_class_that_training_lacks(tmp_path: Path, table: str) -> None:
     """It ends the job with its name and its table: of yes and no it would make three classes."""
