@@ -291,6 +291,55 @@ def test_a_column_of_the_future_is_found(tmp_path: Path, classes: Sequence[str])
     assert findings(of, "leakage") == set()
 
 
+@pytest.mark.attack("a column of the future among the features")
+@pytest.mark.parametrize("classes", [("No", "Yes"), ("a", "b", "c")])
+@pytest.mark.parametrize("tokens", [6, 12])
+def test_a_category_of_the_future_is_found(
+    tmp_path: Path, classes: Sequence[str], tokens: int
+) -> None:
+    """Each of its values is of one class, in whatever order of the alphabet they are."""
+    names = ["k3", "b8", "z1", "m5", "a2", "q7", "d4", "x9", "c6", "w0", "h2", "f5"][:tokens]
+    draw = np.random.default_rng(0)
+    rows = []
+    for row in people(600, classes=classes):
+        at = classes.index(str(row["churn"]))
+        state = names[at :: len(classes)]
+        rows.append(dict(row, state=str(draw.choice(state))))
+    assert findings(problem(tmp_path, rows, n_cross_validations=3), "leakage") == {"state"}
+
+
+@pytest.mark.parametrize("share", [0.5, 0.02])
+@pytest.mark.parametrize("values", [3, 60, 250])
+def test_a_category_that_says_nothing_is_not_reported(
+    tmp_path: Path, values: int, share: float
+) -> None:
+    """Of few values and of many, with rows of a rare class; nor pairs of one row of each class."""
+    draw = np.random.default_rng(0)
+    rows = [
+        {"x": float(draw.normal()), "town": f"t{draw.integers(values)}"}
+        | {"churn": "Yes" if at < share * 600 else "No"}
+        for at in range(600)
+    ]
+    assert findings(problem(tmp_path, rows, n_cross_validations=3), "leakage") == set()
+    pairs = [dict(row, town=f"p{at % 250}") for at, row in enumerate(rows[:500])]
+    for at, row in enumerate(pairs):
+        row["churn"] = "Yes" if at < 250 else "No"
+    of = problem(tmp_path / "pairs", pairs, n_cross_validations=3)
+    assert findings(of, "leakage") == set()
+
+
+def test_a_category_of_the_future_of_a_regression(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    rows = [dict(row, town=f"t{draw.integers(40)}") for row in people(400)]
+    job = {"task": "regression", "target": "spent", "metric": "r2_score"}
+    assert findings(problem(tmp_path, rows, **job), "leakage") == set()
+    tiers = draw.permutation(20)
+    for row in rows:
+        row["spent"] = round(float(str(row["spent"])) / 30)
+        row["tier"] = f"t{tiers[int(str(row['spent']))]}"
+    assert findings(problem(tmp_path / "tiers", rows, **job), "leakage") == {"tier"}
+
+
 def test_a_number_of_the_future_is_found(tmp_path: Path) -> None:
     """Of a regression; another good feature is none."""
     of = enumerate(people())
