@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.automl import ensembles, folders, guardrails, rungs
+from ml.automl.cache import FOLDER as CACHE
 from ml.automl.cache import Cache
 from ml.automl.calibration import FEWEST, calibrate, rarest
 from ml.automl.ensembles import Answers
@@ -70,7 +71,7 @@ def main() -> None:
     sampled: dict[str, Any] = json.loads(os.environ[SAMPLED])
     name, members = sampled.pop("family"), sampled.pop("members", [])
     given = options.training_data, options.validation_data, options.test_data
-    problem = prepare(job, *given, Cache(rungs.of_search(options.predictions) / "cache"))
+    problem = prepare(job, *given, Cache(rungs.of_search(options.predictions) / CACHE))
     with tracking() as tracker:
         tracker.parameters({"family": name, **sampled})
         began = time.perf_counter()
