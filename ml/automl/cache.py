@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 Value = TypeVar("Value")
-# Its name in the folder of a search: no more is left of it once the job is Completed.
+# Its name in the folder of a search, where it is deleted once the job is Completed.
 FOLDER = "cache"
 # Bytes of a search; what was not read for the longest time goes first.
 MOST = 256 * 2**20
