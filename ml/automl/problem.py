@@ -227,8 +227,8 @@ def _demand_seen(labels: NDArray[Any], lengths: Sequence[int], sources: Sequence
     known = {*labels[: lengths[0]]}
     for source, high, length in zip(sources, np.cumsum(lengths), lengths, strict=False):
         if unseen := sorted({*labels[high - length : high]} - known):
-            found = f"`{unseen[0]}` is a class in {source} and of no row of training_data"
-            stop("unseen-class", found, f"one of {', '.join(sorted(known)[:12])}")
+            what = f"`{unseen[0]}` is a class in {source} and of no row of training_data"
+            stop("unseen-class", what, f"one of {', '.join(sorted(known)[:12])}")
 
 
 def _classes(labels: NDArray[Any], label: object) -> list[str]:

@@ -205,8 +205,8 @@ def folds(
     asked = ""
     if isinstance(number, int):
         if number < 2:
-            found = f"`n_cross_validations: {number}`: no row would be fitted or none would judge"
-            stop("few-folds", found, "2 or more, or `validation_data_size` for one set of rows")
+            what = f"`n_cross_validations: {number}`: no row would be fitted or none would judge"
+            stop("few-folds", what, "2 or more, or `validation_data_size` for one set of rows")
         share, most, asked = None, number, f" (`n_cross_validations: {number}`)"
     else:
         chosen = "" if share else f", by the number of rows ({len(rows)})"
