@@ -114,7 +114,7 @@ def _targets(labels: NDArray[Any], classes: int) -> list[NDArray[np.float64]]:
     of these rows has is one too.
     """
     each = [labels == at for at in range(classes)] or [labels]
-    return [of.astype(np.float64) for of in each]
+    return [of.astype(np.float64, copy=False) for of in each]
 
 
 def _crossed(codes: NDArray[np.int64], labels: NDArray[Any], classes: int) -> NDArray[np.float32]:

@@ -130,7 +130,7 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
     if isinstance(number, int) and number < 2:
         yield Problem(
             "few-folds",
-            f"`n_cross_validations: {number}`: one fold leaves no rows to fit",
+            f"`n_cross_validations: {number}`: no row would be fitted, or none would judge",
             "2 or more, or `validation_data_size` for one set of rows that judges",
             "n_cross_validations: 3",
             plan.places.get("n_cross_validations", plan.place),

@@ -205,7 +205,7 @@ def folds(
     asked = ""
     if isinstance(number, int):
         if number < 2:
-            what = f"`n_cross_validations: {number}`: no row would be fitted or none would judge"
+            what = f"`n_cross_validations: {number}`: no row would be fitted, or none would judge"
             stop("few-folds", what, "2 or more, or `validation_data_size` for one set of rows")
         share, most, asked = None, number, f" (`n_cross_validations: {number}`)"
     else:

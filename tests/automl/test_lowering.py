@@ -190,7 +190,7 @@ def test_without_its_packages_it_says_what_to_type(
 def test_one_fold_is_refused_with_its_line(plan: Plans) -> None:
     """It is no field that Azure would run: the sentence says why."""
     (problem,) = LocalBackend().refusals(plan("n_cross_validations: 1"))
-    assert problem.code == "few-folds" and "no rows to fit" in problem.found
+    assert problem.code == "few-folds" and "no row would be fitted" in problem.found
     assert problem.place is not None and problem.place.line == 8
     assert LocalBackend().refusals(plan("n_cross_validations: 2")) == ()
 
