@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 Value = TypeVar("Value")
+# Its name in the folder of a search, where it is deleted once the job is Completed.
+FOLDER = "cache"
 # Bytes of a search; what was not read for the longest time goes first.
 MOST = 256 * 2**20
 
@@ -68,6 +70,9 @@ class Cache:
 
 @functools.cache
 def _code() -> bytes:
-    """The content of this room's modules."""
-    modules = sorted(Path(__file__).parent.rglob("*.py"))
+    """The content of this room's modules, and of the one that computes what they encode."""
+    # The job's own process, which trains nothing, has no need of NumPy.
+    from ml.serving.scoring import columns
+
+    modules = [*sorted(Path(__file__).parent.rglob("*.py")), Path(columns.__file__)]
     return b"\0".join(module.read_bytes() for module in modules)

@@ -1,91 +1,117 @@
 """Probabilities that are as often right as they say, in numbers of `ml.serving.scoring.members`:
 sigmoid (Platt 1999), or of two classes isotonic regression (Zadrozny and Elkan 2002).
-scikit-learn's `CalibratedClassifierCV` fits the same, as an object.
+scikit-learn's `CalibratedClassifierCV` fits the same, as an object. Rows count by their weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml.automl.ensembles import Answers, Predict, crossed
+from ml.automl.validation import Rows
 from ml.serving.scoring.members import calibrated, log_odds, normalized
 
 Values = NDArray[np.float64]
 Calibration = Mapping[str, Any]
-Fit = Callable[[Values, NDArray[Any]], Calibration]
+Fit = Callable[[Values, NDArray[Any], Values], Calibration]
 # "It is not advisable to use isotonic calibration when the number of calibration samples is too low
 # (≪ 1000) since it then tends to overfit" (scikit-learn's user guide, 1.16.3).
 ISOTONIC_ROWS = 1_000
-# Rows of the rarest class for each fold, and the share of the log loss that is to be gained.
-FEWEST, GAIN = 15, 0.002
+# Rows of the rarest class, and the share of the log loss that is to be gained.
+FEWEST, GAIN = 45, 0.002
 
 
-def sigmoid(answers: Values, labels: NDArray[Any]) -> Calibration:
+def sigmoid(answers: Values, labels: NDArray[Any], weights: Values) -> Calibration:
     """Platt's, of the log odds; of several classes one for each against the others."""
     from sklearn.linear_model import LogisticRegression
 
     slopes, intercepts = [], []
     for at, odds in enumerate(log_odds(answers).reshape(len(labels), -1).T):
         is_one = labels == (1 if answers.ndim == 1 else at)
-        model = LogisticRegression(C=1e4, max_iter=500).fit(odds.reshape(-1, 1), is_one)
-        slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
-        # One that turns the order round has learnt noise.
-        slopes.append(slope if slope > 0 else 1.0)
-        intercepts.append(intercept if slope > 0 else 0.0)
+        slope, intercept = 1.0, 0.0
+        if 0 < is_one.sum() < len(is_one):  # of a group or a time all may be of one class
+            model = LogisticRegression(C=1e4, max_iter=500)
+            model.fit(odds.reshape(-1, 1), is_one, sample_weight=weights)
+            # One that turns the order round has learnt noise.
+            if model.coef_[0, 0] > 0:
+                slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
+        slopes.append(slope)
+        intercepts.append(intercept)
     return {"kind": "sigmoid", "slope": slopes, "intercept": intercepts}
 
 
-def isotonic(answers: Values, labels: NDArray[Any]) -> Calibration:
+def isotonic(answers: Values, labels: NDArray[Any], weights: Values) -> Calibration:
     """The best curve that never falls, by its corners."""
     from sklearn.isotonic import IsotonicRegression
 
     model = IsotonicRegression(y_min=1e-4, y_max=1 - 1e-4, out_of_bounds="clip")
-    model.fit(answers, labels)
+    model.fit(answers, labels, sample_weight=weights)
     scores, shares = model.X_thresholds_.tolist(), model.y_thresholds_.tolist()
     return {"kind": "isotonic", "scores": scores, "shares": shares}
 
 
+def rarest(labels: NDArray[Any], rows: Sequence[Rows], weights: Values, classes: int) -> int:
+    """How many different rows the rarest class has among these, which other seeds answer again; a
+    row without weight is none.
+    """
+    different = _different(rows, weights)
+    return int(np.bincount(labels[different].astype(np.int64), minlength=classes).min())
+
+
+def _different(rows: Sequence[Rows], weights: Values) -> Rows:
+    different: Rows = np.unique(np.concatenate(rows))
+    counts: Rows = different[weights[different] > 0]
+    return counts
+
+
 def calibrate(
-    answers: Answers, value: Callable[[Answers], float], seed: int
+    answers: Answers,
+    value: Callable[[Answers], float],
+    seed: int,
+    weights: Values | None = None,
 ) -> tuple[Calibration | None, Answers, str]:
     """The calibration that these answers ask for, the answers as others correct them, a sentence.
 
     One counts where it lowers the log loss of answers that it was not fitted to and does not lower
-    `value`, the metric of the search.
+    `value`, the metric of the search. `weights` are those of all rows of the table.
     """
     from sklearn.metrics import log_loss
 
     scores, labels = answers.all
     classes = 2 if scores.ndim == 1 else scores.shape[1]
-    counts = np.bincount(labels.astype(np.int64), minlength=classes)
-    if counts.min() < FEWEST * len(answers.rows):
+    by_row = np.ones(len(answers.labels)) if weights is None else weights
+    if rarest(answers.labels, answers.rows, by_row, classes) < FEWEST:
         return None, answers, ""
+    everywhere = np.concatenate(answers.rows)
+    # In all as many as there are rows: a fit weighs its penalty against them.
+    by_row = by_row / by_row[everywhere].mean()
 
     def loss(of: Answers) -> float:
         shares = np.clip(of.all[0], 1e-7, 1 - 1e-7)
-        return float(log_loss(labels, shares if classes == 2 else normalized(shares)))
+        shares = shares if classes == 2 else normalized(shares)
+        return float(log_loss(labels, shares, sample_weight=by_row[everywhere]))
+
+    def fit_to(kind: Fit, values: Values, rows: Rows) -> Calibration:
+        counts = by_row[rows] > 0
+        return kind(values[counts], answers.labels[rows[counts]], by_row[rows[counts]])
+
+    def predictor(kind: Fit) -> Callable[[Values, Rows], Predict]:
+        return lambda values, rows: partial(calibrated, fit_to(kind, values, rows))
 
     before, worth = loss(answers), value(answers)
     best: tuple[float, Any, Answers] = (before * (1 - GAIN), None, answers)
-    kinds = (sigmoid, isotonic) if classes == 2 and len(scores) >= ISOTONIC_ROWS else (sigmoid,)
-    for fit in kinds:
-        of_others = crossed(answers, _predict_by(fit), seed)
+    is_many = len(_different(answers.rows, by_row)) >= ISOTONIC_ROWS
+    for kind in (sigmoid, isotonic) if classes == 2 and is_many else (sigmoid,):
+        of_others = crossed(answers, predictor(kind), seed)
         if loss(of_others) < best[0] and value(of_others) >= worth - 1e-9:
-            best = loss(of_others), fit, of_others
-    after, fit_of_best, corrected = best
-    if fit_of_best is None:
+            best = loss(of_others), kind, of_others
+    after, best_kind, corrected = best
+    if best_kind is None:
         return None, answers, ""
-    sentence = f"{fit_of_best.__name__}: log loss {before:.4g} before, {after:.4g} after"
-    return fit_of_best(scores, labels), corrected, sentence
-
-
-def _predict_by(fit: Fit) -> Callable[[Values, NDArray[Any]], Predict]:
-    def predict(answers: Values, labels: NDArray[Any]) -> Predict:
-        calibration = fit(answers, labels)
-        return lambda of: calibrated(calibration, of)
-
-    return predict
+    sentence = f"{best_kind.__name__}: log loss {before:.4g} before, {after:.4g} after"
+    return fit_to(best_kind, scores, everywhere), corrected, sentence

@@ -110,13 +110,37 @@ def _codes(table: Table, column: str, rows: Rows) -> NDArray[np.int64]:
     return codes
 
 
-def _encoder(regression: bool, classes: int) -> Any:
-    from sklearn.model_selection import KFold, StratifiedKFold
+def _encoder(others: Any = 5) -> Any:
+    """Of numbers: of classes they are 0 and 1."""
     from sklearn.preprocessing import TargetEncoder
 
-    kind = "continuous" if regression else "multiclass" if classes else "binary"
-    others = (KFold if regression else StratifiedKFold)(5, shuffle=True, random_state=0)
-    return TargetEncoder(target_type=kind, smooth="auto", cv=others)
+    return TargetEncoder(target_type="continuous", smooth="auto", cv=others)
+
+
+def _targets(labels: NDArray[Any], classes: int) -> list[NDArray[np.float64]]:
+    """What has a mean: the labels, or of several classes whether it is this one. A class that none
+    of these rows has is one too.
+    """
+    each = [labels == at for at in range(classes)] or [labels]
+    return [of.astype(np.float64, copy=False) for of in each]
+
+
+def _crossed(codes: NDArray[np.int64], labels: NDArray[Any], classes: int) -> NDArray[np.float32]:
+    """For each row the means of others: these are the same ones for every class."""
+    from sklearn.model_selection import KFold, PredefinedSplit, StratifiedKFold
+
+    kind = KFold if labels.dtype.kind == "f" else StratifiedKFold
+    others: Any = kind(5, shuffle=True, random_state=0)
+    table = codes.reshape(-1, 1)
+    if classes:
+        part = np.empty(len(labels), np.int8)
+        for number, (_, rows) in enumerate(others.split(table, labels)):
+            part[rows] = number
+        others = PredefinedSplit(part)
+    numbers = np.empty((len(labels), max(1, classes)), np.float32)
+    for at, target in enumerate(_targets(labels, classes)):
+        numbers[:, at] = _encoder(others).fit_transform(table, target)[:, 0]
+    return numbers
 
 
 def _means(
@@ -124,13 +148,12 @@ def _means(
 ) -> dict[str, Any]:
     """Smoothed by the values' own variance ("auto": empirical Bayes, Micci-Barreca 2001)."""
     codes = _codes(table, column.name, rows)
-    encoder = _encoder(labels.dtype.kind == "f", len(classes))
-    encoder.fit(codes.reshape(-1, 1), labels[rows])
-    width = max(1, len(classes))
-    of_codes = np.column_stack(encoder.encodings_)
-    overall = np.atleast_1d(encoder.target_mean_)[-width:].tolist()
+    targets = _targets(labels[rows], len(classes))
+    encoders = [_encoder().fit(codes.reshape(-1, 1), target) for target in targets]
+    of_codes = np.column_stack([encoder.encodings_[0] for encoder in encoders])
+    overall = [float(encoder.target_mean_) for encoder in encoders]
     texts = table.frame[column.name].cat.categories
-    known = zip(encoder.categories_[0].tolist(), of_codes.tolist(), strict=True)
+    known = zip(encoders[0].categories_[0].tolist(), of_codes.tolist(), strict=True)
     by_code = {int(code): means for code, means in known}
     missing = by_code.pop(_MISSING, overall)
     means = {str(texts[code]): of for code, of in by_code.items()}
@@ -151,9 +174,7 @@ def matrix(
     starts = np.cumsum([0, *(len(of.names) for of in inputs)])
     # First, since scikit-learn needs room for it.
     crossed = {
-        at: _encoder(fitted.dtype.kind == "f", len(document["classes"]))
-        .fit_transform(_codes(table, of.name, rows).reshape(-1, 1), fitted[rows])
-        .astype(np.float32)
+        at: _crossed(_codes(table, of.name, rows), fitted[rows], len(document["classes"]))
         for at, of in enumerate(inputs)
         if fitted is not None and "means" in document["inputs"][at]
     }

@@ -65,7 +65,8 @@ def crossed(
     answers: Answers, fit: Callable[[NDArray[np.float64], NDArray[Any]], Predict], seed: int
 ) -> Answers:
     """What a model of answers says of them, each by one that was fitted to others: those of the
-    other folds, or where one set of rows judges, to the other parts of it.
+    other folds, or where one set of rows judges, to the other parts of it. `fit` takes answers and
+    the numbers of their rows.
     """
     first = answers.rows[0]
     is_one_set = all(np.array_equal(first, of) for of in answers.rows)
@@ -74,15 +75,15 @@ def crossed(
         if is_one_set:
             part = np.random.default_rng(seed).permutation(len(rows)) % min(PARTS, len(rows))
             of_parts = [
-                fit(of[part != number], answers.labels[rows[part != number]])(of[part == number])
+                fit(of[part != number], rows[part != number])(of[part == number])
                 for number in range(part.max() + 1)
             ]
             back = np.argsort(np.argsort(part, kind="stable"))
             values.append(np.concatenate(of_parts)[back])
         else:
             others = [number for number in range(len(answers.rows)) if number != at]
-            labels = answers.labels[np.concatenate([answers.rows[number] for number in others])]
-            predict = fit(np.concatenate([answers.values[number] for number in others]), labels)
+            of_others = np.concatenate([answers.values[number] for number in others])
+            predict = fit(of_others, np.concatenate([answers.rows[number] for number in others]))
             values.append(predict(of))
     return Answers(answers.rows, values, answers.labels)
 

@@ -23,8 +23,9 @@ FEW_ROWS = 200
 # A class of a smaller share is rare: accuracy hardly sees it.
 RARE = 0.1
 MOSTLY_MISSING = 0.4
-# Rows that are looked at for columns which give the target away.
-PROBED = 10_000
+# Rows that are looked at for columns which give the target away, and their parts: a category is
+# ranked by what the target is in the others.
+PROBED, PARTS = 10_000, 5
 # A column of so many values, each of so few rows, may be what rows belong to.
 GROUPS, ROWS_OF_GROUP = 20, (2.0, 50.0)
 # Judged rows that share their value with fitted ones, or are not later, from which it counts.
@@ -85,7 +86,10 @@ def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Findi
     labels: Any = problem.labels_of(probed)
     if problem.task == "multiclass":
         labels = labels.astype(str)
-    names = encoding.columns(document).names
+    columns = encoding.columns(document)
+    names = columns.names
+    for at in columns.categorical:
+        numbers[:, at] = _of_category(problem, names[at], probed)
     if len(np.unique(labels)) > 1:  # of a sample a rare value may be missing
         checks = leaking_features(numbers.astype(np.float64), labels, names)
         yield from (("leakage", check.found or "") for check in checks if leaks(check))
@@ -102,6 +106,30 @@ def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Findi
                 f"{column.name}: the mean of the target by some category, of the rows that judge "
                 "too; give the category itself: its means are fitted inside each fold",
             )
+
+
+def _of_category(problem: Problem, name: str, rows: NDArray[Any]) -> Values:
+    """The means of the target by category, each of the other parts of these rows, of the class that
+    they follow best; zeros where they follow none. Codes would be ranked by the alphabet.
+    """
+    codes = problem.table.frame[name].cat.codes.to_numpy()[rows].astype(np.int64) + 1
+    part = np.random.default_rng(problem.job.seed).permutation(len(rows)) % PARTS
+    best, highest = np.zeros(len(rows)), 0.0
+    for target in _targets(problem, rows):
+        means = np.zeros(len(rows))
+        for held in (part == number for number in range(PARTS)):
+            known, of_others = codes[~held], target[~held]
+            sizes = np.bincount(known, minlength=codes.max() + 1)
+            sums = np.bincount(known, of_others, len(sizes))
+            overall = np.full(len(sizes), of_others.mean())
+            by_category = np.divide(sums, sizes, out=overall, where=sizes > 0)
+            means[held] = by_category[codes[held]]
+        # Of categories that say nothing the other parts say the opposite, if anything.
+        if np.ptp(means) > 0 and np.ptp(target) > 0:
+            follows = float(np.corrcoef(means, target)[0, 1])
+            if follows > highest:
+                best, highest = means, follows
+    return best
 
 
 def _targets(problem: Problem, rows: NDArray[Any]) -> Iterator[Values]:

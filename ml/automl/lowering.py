@@ -126,6 +126,15 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
         if len(given) > 1:
             together = f"`{given[1]}` beside `{given[0]}`"
             yield _refused(plan, given[1], together, f"one of {', '.join(group)}")
+    number = plan.settings.get("n_cross_validations")
+    if isinstance(number, int) and number < 2:
+        yield Problem(
+            "few-folds",
+            f"`n_cross_validations: {number}`: no row would be fitted, or none would judge",
+            "2 or more, or `validation_data_size` for one set of rows that judges",
+            "n_cross_validations: 3",
+            plan.places.get("n_cross_validations", plan.place),
+        )
     unknown = sorted({*plan.algorithms} - known.keys())
     for name in unknown:
         field = "training.allowed_training_algorithms"

@@ -190,9 +190,11 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     texts = [column.name for column in table.columns if column.kind == "text" and column.used]
     if texts and not job.featurizes:
         stop("not-numbers", f"`{texts[0]}` is a text, and featurization is off", "numbers alone")
-    classes = _classes(table, settings.get("positive_label")) if is_class else []
-    labels = table.labels
-    if classes:
+    classes, labels = list[str](), table.labels
+    if is_class:
+        sources = ["training_data", *(["validation_data"] if validated else []), "test_data"]
+        _demand_seen(labels, lengths, sources)
+        classes = _classes(labels[: lengths[0]], settings.get("positive_label"))
         number = {name: at for at, name in enumerate(classes)}
         labels = np.fromiter((number[of] for of in table.labels), np.int16, len(table))
     task: Task = "regression" if not is_class else "binary" if len(classes) == 2 else "multiclass"
@@ -220,8 +222,18 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     )
 
 
-def _classes(table: Table, label: object) -> list[str]:
-    names, positive = sorted({*table.labels}), str(label)
+def _demand_seen(labels: NDArray[Any], lengths: Sequence[int], sources: Sequence[str]) -> None:
+    """Ends the program for a class that no row of training has: nothing can be learnt of it."""
+    known = {*labels[: lengths[0]]}
+    for source, high, length in zip(sources, np.cumsum(lengths), lengths, strict=False):
+        if unseen := sorted({*labels[high - length : high]} - known):
+            what = f"`{unseen[0]}` is a class in {source} and of no row of training_data"
+            stop("unseen-class", what, f"one of {', '.join(sorted(known)[:12])}")
+
+
+def _classes(labels: NDArray[Any], label: object) -> list[str]:
+    """Those of training, in the order of the scores."""
+    names, positive = sorted({*labels}), str(label)
     if label is None:
         return names
     if positive not in names:

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.automl import ensembles, folders, guardrails, rungs
+from ml.automl.cache import FOLDER as CACHE
 from ml.automl.cache import Cache
-from ml.automl.calibration import calibrate
+from ml.automl.calibration import FEWEST, calibrate, rarest
 from ml.automl.ensembles import Answers
 from ml.automl.models import families, sampling, trees
 from ml.automl.models.families import Family
@@ -70,7 +71,7 @@ def main() -> None:
     sampled: dict[str, Any] = json.loads(os.environ[SAMPLED])
     name, members = sampled.pop("family"), sampled.pop("members", [])
     given = options.training_data, options.validation_data, options.test_data
-    problem = prepare(job, *given, Cache(rungs.of_search(options.predictions) / "cache"))
+    problem = prepare(job, *given, Cache(rungs.of_search(options.predictions) / CACHE))
     with tracking() as tracker:
         tracker.parameters({"family": name, **sampled})
         began = time.perf_counter()
@@ -113,22 +114,38 @@ def _fit(
 ) -> Trial:
     """Fit one family on each fold, then once on all rows; of a large table first on a sample."""
     settings = {of: value for of, value in sampled.items() if of != "balance"}
-    fitting = _Fitting(problem, family, settings, str(sampled.get("balance", "none")))
+    balance, notes = str(sampled.get("balance", "none")), dict[str, str]()
+    if balance != "none" and (why := _why_not_balanced(problem)):
+        notes["balance"] = f"none in place of `{balance}`: {why}"
+        balance = "none"
+    fitting = _Fitting(problem, family, settings, balance)
     train, judged = problem.folds[0]
     if size := rungs.size(train):
         sample = problem.sample(train, size)
         model = fitting.fit(problem.encoding(sample), sample, problem.job.seed)
         answers = Answers([judged], [model.predict(judged)], problem.labels)
         if why := rungs.why_last(size, problem.value(answers), predictions):
-            return _saved(model, family, folder, Trial(answers, sample, {"stopped": why}))
+            return _saved(model, family, folder, Trial(answers, sample, {**notes, "stopped": why}))
     values, counted, last = fitting.judged()
     if last is None:
         document = problem.encoding(problem.fitted)
         last = fitting.fit(document, problem.fitted, problem.job.seed, **counted)
     rows = [judged for _, judged in problem.folds] * (len(values) // len(problem.folds))
-    notes = {"trees": f"{of} boosted trees"} if (of := counted.get("n_estimators")) else {}
+    if of := counted.get("n_estimators"):
+        notes["trees"] = f"{of} boosted trees"
     trial = Trial(Answers(rows, values, problem.labels), problem.fitted, notes)
     return _saved(last, family, folder, trial)
+
+
+def _why_not_balanced(problem: Problem) -> str:
+    """Why probabilities would stay those of the classes as they are balanced, or ""."""
+    weights = problem.table.weights
+    of_all = np.ones(len(problem.table)) if weights is None else weights
+    judged = [rows for _, rows in problem.folds]
+    count = rarest(problem.labels, judged, of_all, len(problem.classes))
+    if count >= FEWEST:
+        return ""
+    return f"{count} rows of the rarest class judge, and to calibrate takes {FEWEST}"
 
 
 @dataclass(frozen=True)
@@ -233,7 +250,8 @@ def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
     folders.compare(model.predict(rows), served, problem.spread, in_steps=family.in_steps)
     if problem.task == "regression":
         return trial
-    calibration, answers, sentence = calibrate(trial.answers, problem.value, problem.job.seed)
+    of = (trial.answers, problem.value, problem.job.seed, problem.table.weights)
+    calibration, answers, sentence = calibrate(*of)
     if calibration is None:
         return trial
     member["calibration"] = dict(calibration)
@@ -283,22 +301,28 @@ def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     kind = (problem.job.settings.get("stack") or {}).get("stack_meta_learner_type", "none")
     fit_meta = known.get(kind) or next(iter(known.values()))
 
-    def fit(table: Any, labels: Any) -> Fitted:
-        classes = len(problem.classes)
-        table = table.astype(np.float32)
-        numbers = Numbers(table, labels, None, problem.task, classes, featurized=False)
+    def fit(table: Any, rows: Rows) -> Fitted:
+        every = problem.table.weights
+        numbers = Numbers(
+            table.astype(np.float32),
+            problem.labels[rows],
+            None if every is None else every[rows],
+            problem.task,
+            len(problem.classes),
+            featurized=False,
+        )
         try:
             return fit_meta(numbers, {}, problem.job.seed)
         except ValueError as error:
             stop("meta-model", str(error).splitlines()[0], "more rows of each class")
 
-    def predictor(table: Any, labels: Any) -> ensembles.Predict:
-        model = fit(table, labels)
+    def predictor(table: Any, rows: Rows) -> ensembles.Predict:
+        model = fit(table, rows)
         return lambda of: model.predict(of.astype(np.float32))
 
     beside = ensembles.beside([of.answers for of in members])
     crossed = ensembles.crossed(beside, predictor, problem.job.seed)
-    meta = fit(*beside.all)
+    meta = fit(beside.all[0], np.concatenate(beside.rows))
     entries = ensembles.gather({of.folder: 1 / len(members) for of in members}, folder)
     file = folder / meta.save(folder)
     file = file.rename(file.with_stem("meta"))

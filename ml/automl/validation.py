@@ -39,6 +39,17 @@ class Divided:
 
     def hold_out(self, rows: Rows, share: float) -> Fold:
         """The rows that are left, and about a share of them: the last ones if they have times."""
+        if self.groups is not None:
+            self._demand_groups(rows, 2)
+        left, held = self._parted(rows, share)
+        if len(left) and len(held):
+            return left, held
+        if self.times is not None:
+            stop("one-time", f"`{self.by}` has too few different times", "rows of several")
+        stop("too-few-rows", f"{share:g} of {len(rows)} rows leaves a part empty", "more rows")
+
+    def _parted(self, rows: Rows, share: float) -> Fold:
+        """The same; one of the parts is empty where a time, a class or all rows are too few."""
         from sklearn.model_selection import GroupShuffleSplit
 
         if self.times is not None:
@@ -46,18 +57,13 @@ class Divided:
             # Rows of one time are not divided.
             first = times[min(len(times) - 1, int(len(times) * (1 - share)))]
             held = self.times[rows] >= first
-            if held.all():
-                stop("one-time", f"`{self.by}` has too few different times", "rows of several")
-            return rows[~held], rows[held]
-        if self.groups is not None:
-            self._demand_groups(rows, 2)
+        elif self.groups is not None:
             splitter = GroupShuffleSplit(n_splits=1, test_size=share, random_state=self.seed)
             left, of = next(splitter.split(rows, groups=self.groups[rows]))
             return rows[left], rows[of]
-        labels = np.zeros(len(rows), np.int64) if self.labels is None else self.labels[rows]
-        held = _drawn(labels, share, self.seed)
-        if not 0 < held.sum() < len(rows):
-            stop("too-few-rows", f"{share:g} of {len(rows)} rows leaves a part empty", "more rows")
+        else:
+            labels = np.zeros(len(rows), np.int64) if self.labels is None else self.labels[rows]
+            held = _drawn(labels, share, self.seed)
         return rows[~held], rows[held]
 
     def aside(self, rows: Rows) -> Fold:
@@ -70,25 +76,35 @@ class Divided:
         for of in (self.groups, self.times):
             if of is not None and len(np.unique(of[rows])) < 2 / ASIDE:
                 return rows, nobody
-        left, held = self.hold_out(rows, ASIDE if len(rows) < MANY_TO_PART else ASIDE_OF_MANY)
+        left, held = self._parted(rows, ASIDE if len(rows) < MANY_TO_PART else ASIDE_OF_MANY)
+        if not (len(left) and len(held)):
+            return rows, nobody
         if self.labels is not None:
             classes = np.unique(self.labels[rows])
             if not np.array_equal(np.unique(self.labels[left]), classes):
                 return rows, nobody
         return left, held
 
-    def folds(self, rows: Rows, count: int) -> Sequence[Fold]:
-        """So many folds. By time each is judged by rows later than all that it fits."""
+    def most(self, rows: Rows) -> int:
+        """Folds that these rows have at most: a group or a time for each, and one time before."""
+        if self.times is not None:
+            return len(np.unique(self.times[rows])) - 1
+        return len(rows) // 2 if self.groups is None else len(np.unique(self.groups[rows]))
+
+    def folds(self, rows: Rows, count: int, asked: str = "") -> Sequence[Fold]:
+        """So many folds. By time each is judged by rows later than all that it fits. `asked` says
+        what of the spec wants so many.
+        """
         import warnings
 
         from sklearn import model_selection as of
 
         if self.times is not None:
-            return [*self._rolling(rows, count)]
+            return [*self._rolling(rows, count, asked)]
         labels = np.zeros(len(rows)) if self.labels is None else self.labels[rows]
         groups, splitters = None, (of.KFold, of.StratifiedKFold)
         if self.groups is not None:
-            self._demand_groups(rows, count)
+            self._demand_groups(rows, count, asked)
             groups, splitters = self.groups[rows], (of.GroupKFold, of.StratifiedGroupKFold)
         splitter = splitters[self.labels is not None](
             n_splits=count, shuffle=True, random_state=self.seed
@@ -99,23 +115,23 @@ class Divided:
             parts = splitter.split(rows, labels, groups)
             return [(rows[train], rows[judged]) for train, judged in parts]
 
-    def _rolling(self, rows: Rows, count: int) -> Iterator[Fold]:
+    def _rolling(self, rows: Rows, count: int, asked: str) -> Iterator[Fold]:
         from sklearn.model_selection import TimeSeriesSplit
 
         assert self.times is not None
         different, at = np.unique(self.times[rows], return_inverse=True)
         if len(different) <= count:
             found = f"`{self.by}` has {len(different)} different times"
-            stop("few-times", found, f"more than {count}, one for each fold and one before")
+            stop("few-times", found, f"more than {count}, one for each fold and one before{asked}")
         for train, judged in TimeSeriesSplit(n_splits=count).split(different):
             yield rows[at <= train[-1]], rows[(at >= judged[0]) & (at <= judged[-1])]
 
-    def _demand_groups(self, rows: Rows, count: int) -> None:
+    def _demand_groups(self, rows: Rows, count: int, asked: str = "") -> None:
         assert self.groups is not None
         different = len(np.unique(self.groups[rows]))
         if different < count:
             found = f"`{self.by}` has {different} different values"
-            stop("few-groups", found, f"{count} or more, one for each fold")
+            stop("few-groups", found, f"{count} or more, one for each fold{asked}")
 
 
 def _drawn(labels: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
@@ -171,7 +187,8 @@ def folds(
     """The folds of these rows, and a sentence about them.
 
     By columns of the table, by a share, or by the number of folds; else as Azure ML chooses by the
-    number of rows. Of a classification each fold has its share of each class.
+    number of rows, or fewer where the groups or times are. Of a classification each fold has its
+    share of each class.
     """
     labels = None if divided.labels is None else divided.labels[rows]
     if marks:
@@ -185,8 +202,12 @@ def folds(
     if divided.by:
         how = f", none of one {divided.by} divided"
         how = how if divided.times is None else f", each of later rows by {divided.by}"
+    asked = ""
     if isinstance(number, int):
-        share, most = None, number
+        if number < 2:
+            what = f"`n_cross_validations: {number}`: no row would be fitted, or none would judge"
+            stop("few-folds", what, "2 or more, or `validation_data_size` for one set of rows")
+        share, most, asked = None, number, f" (`n_cross_validations: {number}`)"
     else:
         chosen = "" if share else f", by the number of rows ({len(rows)})"
         share = share or (SHARE if len(rows) > MANY_ROWS else None)
@@ -205,4 +226,7 @@ def folds(
         )
     if count != most:
         chosen += f"; {most} would leave folds without the rarest class"
-    return divided.folds(rows, count), f"{count} folds{chosen}{how}"
+    if divided.by and not asked and divided.most(rows) < count:
+        count = max(2, divided.most(rows))
+        chosen = f"; {most} need more different values of {divided.by}"
+    return divided.folds(rows, count, asked), f"{count} folds{chosen}{how}"

@@ -61,6 +61,8 @@ class Leaderboard:
                 yield f"trial {entry.trial.sample_number} ended early: {entry.stopped}"
         if calibration := facts.get("notes", {}).get("calibration"):
             yield f"probabilities calibrated: {calibration}"
+        if balance := facts.get("notes", {}).get("balance"):
+            yield f"balance: {balance}"
         for column in facts["columns"]:
             yield f"column {column['name']}: {column['choice']}"
         for finding in facts["guardrails"]:

@@ -155,6 +155,33 @@ def test_means_are_of_other_rows_where_they_are_fitted(tmp_path: Path) -> None:
     assert of_own > 0.4 and of_crossed < 0.05
 
 
+@pytest.mark.parametrize("kept", [(0, 1, 2, 3), (0, 2, 3), (1, 3)])
+def test_means_of_a_class_that_no_fitted_row_has(tmp_path: Path, kept: Sequence[int]) -> None:
+    """They are 0; those of the others are scikit-learn's, of whatever integers labels are."""
+    from sklearn.model_selection import StratifiedKFold
+    from sklearn.preprocessing import TargetEncoder
+
+    draw = np.random.default_rng(0)
+    rows = [
+        {"shop": f"s{draw.integers(300)}", "churn": f"c{draw.integers(4)}"} for _ in range(2000)
+    ]
+    table, _ = table_of(tmp_path / "table", rows)
+    labels = np.array([int(str(of)[1]) for of in table.labels], np.int16)
+    train, classes = np.flatnonzero(np.isin(labels, kept)), ["c0", "c1", "c2", "c3"]
+    document = encoding.fit(table, labels, train, classes, Choices())
+    means = np.array(list(document["inputs"][0]["means"].values()))
+    crossed = encoding.matrix(table, document, train, labels)
+    absent = [of for of in range(4) if of not in kept]
+    assert crossed.shape == (len(train), 4) and means.shape[1] == 4
+    assert not means[:, absent].any() and not crossed[:, absent].any()
+    if len(kept) > 2:
+        others = StratifiedKFold(5, shuffle=True, random_state=0)
+        theirs = TargetEncoder(target_type="multiclass", smooth="auto", cv=others)
+        codes = table.frame["shop"].cat.codes.to_numpy()[train].reshape(-1, 1)
+        expected = theirs.fit_transform(codes, labels[train].astype(np.int64))
+        np.testing.assert_array_equal(crossed[:, [*kept]], expected.astype(np.float32))
+
+
 @pytest.mark.attack("featurization that looks at the labels of rows that judge")
 def test_labels_that_judge_change_nothing_that_is_fitted(tmp_path: Path) -> None:
     table, labels = table_of(tmp_path / "table", rows_of(900))

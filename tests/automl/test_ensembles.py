@@ -45,7 +45,8 @@ def test_each_row_is_answered_by_a_model_that_was_not_fitted_to_it(one_set: bool
     given = Answers(of.rows, [rows.astype(float) for rows in of.rows], of.labels)
     asked: list[bool] = []
 
-    def fit(table: Any, labels: Any) -> Any:
+    def fit(table: Any, rows: Any) -> Any:
+        assert len(rows) == len(table)
         known = {*table.tolist()}
 
         def predict(rows: Any) -> Any:
@@ -160,3 +161,23 @@ def test_mlflow_loads_no_folder_that_was_changed(tmp_path: Path, fit: Fit) -> No
         file.write(" ")
     with pytest.raises(ManifestError, match="differs"):
         _load_pyfunc(str(folder))
+
+
+def test_a_stack_counts_rows_by_their_weights(tmp_path: Path, fit: Fit) -> None:
+    """Of a table with `weight_column_name` its mean probability is the share by weight."""
+    draw = np.random.default_rng(0)
+    rows = [
+        {"x": round(float(draw.normal(at % 2)), 3), "w": 0.1 if at % 2 else 1.0}
+        | {"churn": "Yes" if at % 2 else "No"}
+        for at in range(600)
+    ]
+    table, job = write(tmp_path / "table", rows), {"weight_column_name": "w"}
+    for name in ("light_gbm", "logistic_regression"):
+        fit(table, name, of_family(name, "classification"), n_cross_validations=2, **job)
+    folder, _ = fit(table, "stack_ensemble", {"members": [0, 1]}, n_cross_validations=2, **job)
+    with np.load(folder.parent / "predictions" / "answers.npz") as saved:
+        at = np.concatenate([saved[of] for of in saved.files if of.startswith("rows")])
+        answers = np.concatenate([saved[of] for of in saved.files if of.startswith("values")])
+    weights = np.array([row["w"] for row in rows])
+    share = float(weights[1::2].sum() / weights.sum())
+    assert abs(np.average(answers, weights=weights[at]) - share) < 0.03

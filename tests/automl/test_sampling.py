@@ -96,6 +96,32 @@ def test_probabilities_are_calibrated_again(
     assert abs(held_out.mean() - share) < 0.04
 
 
+@pytest.mark.parametrize(("count", "kind"), [(900, "sigmoid"), (300, "")])
+@pytest.mark.parametrize("balance", ["under", "classes"])
+def test_few_rows_have_their_share_of_a_rare_class(
+    tmp_path: Path, fit: Fit, count: int, kind: str, balance: str
+) -> None:
+    """Of a tenth of 900 rows by ten folds; where too few are rare nothing is balanced, and the
+    leaderboard says so.
+    """
+    draw = np.random.default_rng(0)
+    rows = [
+        {"x": round(float(draw.normal(at % 10 == 0)), 3), "churn": "No" if at % 10 else "Yes"}
+        for at in range(count)
+    ]
+    settings = of_family("logistic_regression", "classification") | {"balance": balance}
+    folder, _ = fit(write(tmp_path / "table", rows), "logistic_regression", settings)
+    columns = Columns.load(folder, lambda row: row)
+    values = columns.read(["x"], [[row["x"]] for row in rows])
+    assert abs(Members(folder).predict(columns.matrix(values)).mean() - 0.1) < 0.02
+    document = json.loads((folder / "members.json").read_text())
+    assert document["members"][0].get("calibration", {"kind": ""})["kind"] == kind
+    notes = json.loads((folder / "settings.json").read_text())["automl"]["notes"]
+    expected = f"none in place of `{balance}`: 30 rows of the rarest class judge"
+    assert notes.get("balance", "").startswith("" if kind else expected)
+    assert ("balance" in notes) == (not kind)
+
+
 def test_several_classes_are_calibrated_as_they_are_served(tmp_path: Path, fit: Fit) -> None:
     """Where rare ones were weighted each has its share again, and what serves says the same."""
     draw = np.random.default_rng(0)
@@ -148,16 +174,76 @@ def test_a_calibration_is_taken_where_it_helps() -> None:
     assert calibration.calibrate(answers_of(3.0), lambda of: next(values), 0)[0] is None
 
 
+def test_rows_are_calibrated_by_their_weights(tmp_path: Path, fit: Fit) -> None:
+    """Of a table with `weight_column_name` the mean probability is the share by weight."""
+    draw = np.random.default_rng(0)
+    rows = []
+    for at in range(1500):
+        is_yes = at % 2 == 0
+        x = round(float(draw.normal(0.8 * is_yes)), 3)
+        weight = 0.05 if is_yes else 1.0
+        rows.append({"x": x, "w": weight, "churn": "Yes" if is_yes else "No"})
+    weights = np.array([row["w"] for row in rows])
+    share = float(weights[::2].sum() / weights.sum())
+    job = {"weight_column_name": "w", "n_cross_validations": 3}
+    for balance in ("none", "classes"):
+        settings = {**of_family("light_gbm", "classification"), "balance": balance}
+        folder, _ = fit(write(tmp_path / balance, rows), "light_gbm", settings, **job)
+        columns = Columns.load(folder, lambda row: row)
+        values = columns.read([*columns.columns], [[row["x"]] for row in rows])
+        answers = Members(folder).predict(columns.matrix(values))
+        assert abs(np.average(answers, weights=weights) - share) < 0.01
+
+
+@pytest.mark.parametrize("power", [1.0, 3.0])
+def test_a_weight_counts_as_that_many_rows(power: float) -> None:
+    """Rows without weight do not count at all, not even as the rows of a class."""
+    of = answers_of(power, 1200)
+    times = np.arange(1200) % 3
+    weighed = calibration.calibrate(of, lambda _: 1.0, 0, times.astype(np.float64))
+    rows = [np.repeat(rows, times[rows]) for rows in of.rows]
+    values = [np.repeat(at, times[rows]) for at, rows in zip(of.values, of.rows, strict=True)]
+    repeated = calibration.calibrate(Answers(rows, values, of.labels), lambda _: 1.0, 0)
+    assert (weighed[0] is None) == (repeated[0] is None) == (power == 1.0)
+    if weighed[0] and repeated[0]:
+        grid = np.linspace(0.02, 0.98, 50)
+        np.testing.assert_allclose(
+            calibrated(weighed[0], grid), calibrated(repeated[0], grid), atol=1e-3
+        )
+    nothing = np.where(of.labels == 1, 0.0, 1.0)
+    assert calibration.calibrate(of, lambda _: 1.0, 0, nothing)[0] is None
+
+
+def test_answers_by_other_seeds_are_no_more_rows() -> None:
+    """Neither of the rarest class nor of those that a curve needs."""
+
+    def three_times(count: int) -> Answers:
+        of = answers_of(3.0, count)
+        scores, labels = of.all
+        place = np.argsort(np.concatenate(of.rows))
+        return Answers([np.arange(count)] * 3, [scores[place]] * 3, labels[place])
+
+    few = three_times(80)
+    assert 3 * min(np.bincount(few.labels)) > calibration.FEWEST > min(np.bincount(few.labels))
+    assert calibration.calibrate(few, lambda of: 1.0, 0)[0] is None
+    asked = []
+    calibration.calibrate(three_times(500), lambda of: asked.append(of) or 1.0, 0)
+    assert len(asked) == 2  # before, and of the sigmoid alone
+    calibration.calibrate(three_times(1200), lambda of: asked.append(of) or 1.0, 0)
+    assert len(asked) > 3
+
+
 def test_what_is_saved_is_scikit_learns() -> None:
     """The numbers of the two kinds answer as the objects of the library do."""
     from sklearn.isotonic import IsotonicRegression
 
     scores, labels = answers_of(3.0).all
-    ours = calibrated(calibration.isotonic(scores, labels), np.linspace(0, 1, 500))
+    weights = np.ones(len(labels))
+    ours = calibrated(calibration.isotonic(scores, labels, weights), np.linspace(0, 1, 500))
     theirs = IsotonicRegression(y_min=1e-4, y_max=1 - 1e-4, out_of_bounds="clip")
     expected = theirs.fit(scores, labels).predict(np.linspace(0, 1, 500))
     np.testing.assert_allclose(ours, expected, atol=1e-9)
-    found = calibration.sigmoid(scores, labels)
+    found = calibration.sigmoid(scores, labels, weights)
     assert found["slope"] == [pytest.approx(1 / 3, abs=0.03)]
     with pytest.raises(ValueError, match="kind other"):
         calibrated({"kind": "other"}, scores)

@@ -15,6 +15,7 @@ import pytest
 from ml.automl import cache, encoding, tables
 from ml.automl.models import families
 from ml.automl.models.families import FAMILIES
+from ml.serving.scoring import columns as columns_of_requests
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.manifest import verify
 from ml.serving.scoring.members import Members
@@ -118,7 +119,7 @@ def test_a_fit_that_no_seed_changes_has_no_spread(tmp_path: Path, fit: Fit) -> N
     """Zero, not what is left of rounding the mean of equal scores; one that draws rows has some."""
     of = enumerate(people())
     rows = [dict(row, churn=row["churn"] if at % 4 == 0 else "No") for at, row in of]
-    table, judged = write(tmp_path / "a", rows), write(tmp_path / "b", people(60, seed=1))
+    table, judged = write(tmp_path / "a", rows), write(tmp_path / "b", people(200, seed=1))
     job = {"validation": judged}
     _, metrics = fit(table, "logistic_regression", {"C": 0.3}, **job)
     assert metrics["AUC_weighted_std"] == 0.0
@@ -280,11 +281,12 @@ def test_what_is_odd_about_a_column_is_said(tmp_path: Path, fit: Fit) -> None:
 
 
 def test_a_category_of_10000_values(tmp_path: Path, fit: Fit) -> None:
-    """Of two classes it is the mean of the target of each; of many the most frequent are told
+    """Of few classes it is the mean of the target of each; of many the most frequent are told
     apart.
     """
     job = {"validation_data_size": 0.2}
-    for classes, choice in ((2, "the mean of the target"), (12, "the 1000 most frequent")):
+    means, frequent = "the mean of the target", "the 1000 most frequent"
+    for classes, choice in ((2, means), (3, means), (12, frequent)):
         rows = [
             {"town": f"t{at % 10_000}", "age": at % 61, "churn": at % classes}
             for at in range(20_001)
@@ -444,6 +446,13 @@ def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         newest.write_bytes(damaged)
         assert value("d") == bytes(1000)
     assert computed == ["d"] * 4
+
+
+def test_the_code_of_a_cache_is_that_of_all_who_encode() -> None:
+    """A request's columns are computed by a module of another room."""
+    content = cache._code()
+    for module in (cache, encoding, columns_of_requests):
+        assert Path(str(module.__file__)).read_bytes() in content
 
 
 def test_the_cache_has_nothing_of_other_code_or_on_a_full_disk(

@@ -89,6 +89,23 @@ def test_rows_are_judged_that_are_later(tmp_path: Path, more: dict[str, Any]) ->
     assert "days" not in document["inputs"][0]["parts"]
 
 
+def test_rows_that_cannot_be_kept_aside() -> None:
+    """A first day of nearly all rows, and classes of a few rows each, leave them all to the fit;
+    to hold out so many ends the job.
+    """
+    days = np.concatenate([np.zeros(880), np.repeat(np.arange(1, 21), 6)]).astype(np.float64)
+    many = np.repeat(np.arange(520), 5)
+    for divided, code, share in (
+        (Divided(None, 1000, 0, times=days, by="day"), "one-time", 0.2),
+        (Divided(many, 2600, 0), "too-few-rows", 0.1),
+    ):
+        rows = np.arange(divided.length)
+        left, aside = divided.aside(rows)
+        assert len(left) == len(rows) and not len(aside)
+        with pytest.raises(SystemExit, match=rf"error\[{code}\]"):
+            divided.hold_out(rows, share)
+
+
 def test_each_fold_has_its_share_of_a_rare_class() -> None:
     labels = (np.arange(300) % 15 == 0).astype(np.int64)
     for train, judged in Divided(labels, 300, 0).folds(np.arange(300), 4):
@@ -109,6 +126,47 @@ def test_columns_that_divide_nothing(tmp_path: Path, tags: dict[str, str], code:
     rows = [dict(row, one=1) for row in people(60)]
     with pytest.raises(SystemExit, match=rf"error\[{code}\]"):
         problem(tmp_path, rows, tags=tags, n_cross_validations=3)
+
+
+@pytest.mark.parametrize("name", ["group_column_name", "time_column_name"])
+def test_fewer_folds_where_groups_or_times_are_few(tmp_path: Path, name: str) -> None:
+    """Of 400 rows there are ten by default: of six values there are six, or five and one before.
+    Those that the spec asks for are not fewer: the sentence names the field.
+    """
+    rows = [dict(row, part=at % 6) for at, row in enumerate(people(400))]
+    tags = {name: "part"}
+    of = problem(tmp_path, rows, tags=tags)
+    assert len(of.folds) == (6 if name.startswith("group") else 5)
+    assert all(len(train) and len(judged) for train, judged in of.folds)
+    assert of.sentence.startswith(f"{len(of.folds)} folds; 10 need more different values of part")
+    with pytest.raises(SystemExit, match=r"error\[few-(?s:.*)\(`n_cross_validations: 8`\)"):
+        problem(tmp_path, rows, tags=tags, n_cross_validations=8)
+    single = [dict(row, part=1) for row in rows]
+    with pytest.raises(SystemExit, match=r"error\[few-(groups|times)\](?s:.*)more") as stopped:
+        problem(tmp_path / "single", single, tags=tags)
+    assert "n_cross_validations" not in str(stopped.value)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_one_fold_is_no_validation(tmp_path: Path, number: int) -> None:
+    with pytest.raises(SystemExit, match=rf"error\[few-folds\].*n_cross_validations: {number}"):
+        problem(tmp_path, people(60), n_cross_validations=number)
+
+
+@pytest.mark.parametrize("table", ["validation_data", "test_data"])
+def test_a_class_that_training_lacks(tmp_path: Path, table: str) -> None:
+    """It ends the job with its name and its table: of yes and no it would make three classes."""
+    rows, others = people(60), [*people(20, seed=1)]
+    training, known = write(tmp_path / "table", rows), write(tmp_path / "known", others)
+    others[3] = {**others[3], "churn": "Maybe"}
+    other = write(tmp_path / "other", others)
+    given = (other, known) if table == "validation_data" else (known, other)
+    job = Job({**USUAL, "positive_label": "Yes"})
+    for tables in (given, (None, other) if table == "test_data" else (other, None)):
+        with pytest.raises(SystemExit, match=rf"error\[unseen-class\].*`Maybe`.*in {table} "):
+            prepare(job, training, *tables)
+    # A class that only training has is one of its classes.
+    assert prepare(job, other, known, known).classes == ["Maybe", "No", "Yes"]
 
 
 def findings(of: Problem, check: str) -> set[str]:
@@ -231,6 +289,55 @@ def test_a_column_of_the_future_is_found(tmp_path: Path, classes: Sequence[str])
     honest = people(300, classes=classes)
     of = problem(tmp_path / "honest", honest, n_cross_validations=3)
     assert findings(of, "leakage") == set()
+
+
+@pytest.mark.attack("a column of the future among the features")
+@pytest.mark.parametrize("classes", [("No", "Yes"), ("a", "b", "c")])
+@pytest.mark.parametrize("tokens", [6, 12])
+def test_a_category_of_the_future_is_found(
+    tmp_path: Path, classes: Sequence[str], tokens: int
+) -> None:
+    """Each of its values is of one class, in whatever order of the alphabet they are."""
+    names = ["k3", "b8", "z1", "m5", "a2", "q7", "d4", "x9", "c6", "w0", "h2", "f5"][:tokens]
+    draw = np.random.default_rng(0)
+    rows = []
+    for row in people(600, classes=classes):
+        at = classes.index(str(row["churn"]))
+        state = names[at :: len(classes)]
+        rows.append(dict(row, state=str(draw.choice(state))))
+    assert findings(problem(tmp_path, rows, n_cross_validations=3), "leakage") == {"state"}
+
+
+@pytest.mark.parametrize("share", [0.5, 0.02])
+@pytest.mark.parametrize("values", [3, 60, 250])
+def test_a_category_that_says_nothing_is_not_reported(
+    tmp_path: Path, values: int, share: float
+) -> None:
+    """Of few values and of many, with rows of a rare class; nor pairs of one row of each class."""
+    draw = np.random.default_rng(0)
+    rows = [
+        {"x": float(draw.normal()), "town": f"t{draw.integers(values)}"}
+        | {"churn": "Yes" if at < share * 600 else "No"}
+        for at in range(600)
+    ]
+    assert findings(problem(tmp_path, rows, n_cross_validations=3), "leakage") == set()
+    pairs = [dict(row, town=f"p{at % 250}") for at, row in enumerate(rows[:500])]
+    for at, row in enumerate(pairs):
+        row["churn"] = "Yes" if at < 250 else "No"
+    of = problem(tmp_path / "pairs", pairs, n_cross_validations=3)
+    assert findings(of, "leakage") == set()
+
+
+def test_a_category_of_the_future_of_a_regression(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    rows = [dict(row, town=f"t{draw.integers(40)}") for row in people(400)]
+    job = {"task": "regression", "target": "spent", "metric": "r2_score"}
+    assert findings(problem(tmp_path, rows, **job), "leakage") == set()
+    tiers = draw.permutation(20)
+    for row in rows:
+        row["spent"] = round(float(str(row["spent"])) / 30)
+        row["tier"] = f"t{tiers[int(str(row['spent']))]}"
+    assert findings(problem(tmp_path / "tiers", rows, **job), "leakage") == {"tier"}
 
 
 def test_a_number_of_the_future_is_found(tmp_path: Path) -> None:

@@ -73,6 +73,19 @@ def test_ensembles_are_the_last_trials(home: Path, sweep: Sweeps) -> None:
     assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_no_cache_is_left_of_a_search_that_is_complete(
+    home: Path, sweep: Sweeps, ends: bool
+) -> None:
+    """One that failed may be resumed, and then its trials read it."""
+    script = SCRIPT if ends else "import os, sys\n"
+    script += "os.makedirs(os.getcwd().split('/trials/')[0] + '/cache', exist_ok=True)\n"
+    script += "" if ends else "sys.exit('error[one-class]: the target has only No')\n"
+    run = LocalBackend().run(sweep(script, max_total_trials=2, ending=Ending()))
+    assert run.status == ("Completed" if ends else "Failed")
+    assert (run.folder / "cache").exists() is not ends
+
+
 def test_the_time_of_a_search_is_what_it_may_use(home: Path, sweep: Sweeps) -> None:
     """Its best model counts; a sweep that runs out of time is canceled."""
     slow = SCRIPT + "time.sleep(600 if float(sys.argv[1]) > 0.5 else 0)\n"

@@ -23,14 +23,16 @@ def entry(number: int, stopped: str = "") -> Entry:
 
 def test_what_is_said_of_a_search() -> None:
     reason = "below the median of 4 trials on 6000 rows"
-    facts = FACTS | {"notes": {"calibration": "sigmoid: log loss 0.5 before, 0.4 after"}}
+    calibration = "sigmoid: log loss 0.5 before, 0.4 after"
+    facts = FACTS | {"notes": {"calibration": calibration, "balance": "none in place of `under`"}}
     said = [*Leaderboard("AUC_weighted", (entry(2), entry(5, reason)), facts).sentences()]
     assert f"trial 5 ended early: {reason}" in said
     assert "probabilities calibrated: sigmoid: log loss 0.5 before, 0.4 after" in said
+    assert "balance: none in place of `under`" in said
     assert "column day: a time: parts of the calendar and days" in said
 
 
 def test_nothing_is_said_of_what_was_not_done() -> None:
     """Nor of a search of before, whose facts have no notes."""
     said = " ".join(Leaderboard("AUC_weighted", (entry(2),), FACTS).sentences())
-    assert "ended early" not in said and "calibrated" not in said
+    assert "ended early" not in said and "calibrated" not in said and "balance" not in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections import deque
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
+from ml.automl.cache import FOLDER as CACHE
 from ml.backends.local import files, outcome, registration
 from ml.backends.local.execution.command import Execution
 from ml.backends.local.execution.session import Session
@@ -269,6 +271,9 @@ class Sweep:
             tags = {"best_child_run_id": best.id, "best_child": best.name, "score": repr(score)}
             self._session.tracking.tag(self.run.id, tags)
             written = {k: files.promote(self.run.folder, k, v) for k, v in best.outputs.items()}
+        if self._plan.ending and status == "Completed":
+            # Pickles that only its trials had a use for; one that is resumed still has.
+            shutil.rmtree(self.run.folder / CACHE, ignore_errors=True)
         self.run = replace(
             self.run,
             status=status,
