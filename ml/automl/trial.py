@@ -349,6 +349,8 @@ def _facts(
         rows = problem.matrix(document, problem.test)
         tested = problem.score(problem.test, served.predict(rows.astype(np.float64)))
     values = {column.name: problem.table.frame[column.name] for column in problem.table.columns}
+    # Of validation_data, which chooses the trial and calibrates it; others are fitted in the end.
+    judged = np.setdiff1d(np.concatenate([of for _, of in problem.folds]), problem.fitted)
     return {
         "metric": problem.job.metric,
         "validation": problem.sentence,
@@ -361,6 +363,7 @@ def _facts(
             "content",
             trial.fitted,
         ),
+        "judged_on": content(values, problem.labels_of(judged), judged) if len(judged) else "",
         "columns": [{**vars(column), "used": column.used} for column in problem.table.columns],
         "guardrails": problem.once(
             lambda: guardrails.report(problem, document), "guardrails", trial.fitted

@@ -126,7 +126,23 @@ def test_a_model_that_saw_other_rows_is_not_measured(
     model, _ = fit(
         folder / "train", "light_gbm", SMALL, n_cross_validations=2, positive_label="Yes"
     )
-    with pytest.raises(SystemExit, match=r"error\[other-rows\]"):
+    with pytest.raises(SystemExit, match=r"other-rows.*it was fitted on other rows"):
+        measure(of, model)
+
+
+@pytest.mark.attack("an AutoML job is handed the rows of the test as those that judge")
+def test_a_model_that_other_rows_have_judged_is_not_measured(
+    tmp_path: Path, fit: Fit, measure: Callable[[Tabular, Path], Any]
+) -> None:
+    """They choose the trial, calibrate it and weigh an ensemble."""
+    of = project(tmp_path / "people")
+    searched(of, fit)
+    folder = of.schema.parent.parent
+    rows = pd.read_parquet(folder / "validation" / "rows.parquet")
+    rows.iloc[5:].to_parquet(folder / "validation" / "rows.parquet", index=False)
+    given = {"validation": folder / "validation", "positive_label": "Yes"}
+    model, _ = fit(folder / "train", "light_gbm", SMALL, **given)
+    with pytest.raises(SystemExit, match=r"other-rows.*it was chosen and calibrated by"):
         measure(of, model)
 
 

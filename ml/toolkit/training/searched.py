@@ -103,12 +103,15 @@ def as_searched(
     if kinds != expected:
         other = sorted(name for name in kinds | expected if kinds.get(name) != expected.get(name))
         _stop("other-columns", f"`{other[0]}` is another to it", f"columns {', '.join(expected)}")
-    of = content(_values(dataset, dataset.train), dataset.train.labels)
-    if search.get("trained_on") != of:
+    fitted, judged = (
+        content(_values(dataset, part), part.labels) for part in (dataset.train, dataset.validation)
+    )
+    if search.get("trained_on") != fitted or search.get("judged_on", "") not in ("", judged):
+        what = "fitted on" if search.get("trained_on") != fitted else "chosen and calibrated by"
         _stop(
             "other-rows",
-            "it was fitted on other rows than those of training, which may be rows of the test",
-            "a search of the table that `split` wrote",
+            f"it was {what} other rows than those of `split`, which may be rows of the test",
+            "a search of the tables that `split` wrote",
         )
     at = [list(dataset.kinds).index(name) for name in columns.columns]
     features = tuple(dataset.features[number] for number in at)
