@@ -23,7 +23,7 @@ from ml.automl import folders, tables
 from ml.automl.models.estimators import OPSETS
 from ml.automl.tables import stop
 from ml.measures.tasks import Task
-from ml.serving.scoring.columns import Columns, Kind, Value
+from ml.serving.scoring.columns import Columns, Kind, Value, read_json
 from ml.serving.scoring.members import Members
 from ml.toolkit.training.model_folder import seal
 from ml.toolkit.training.searched import FACT, content
@@ -160,7 +160,9 @@ def _values(frame: pd.DataFrame, kinds: Mapping[str, Kind]) -> list[list[Value]]
     columns = []
     for name, kind in kinds.items():
         cells: Any = frame[name].astype(str if kind == "text" else object).astype(object)
-        columns.append(cells.where(frame[name].notna(), None).tolist())
+        values = cells.where(frame[name].notna(), None).tolist()
+        # A server reads a text without the blanks around it, and some as missing.
+        columns.append([read_json(kind, of) for of in values] if kind == "text" else values)
     return [list(row) for row in zip(*columns, strict=True)]
 
 

@@ -159,6 +159,17 @@ def test_a_model_that_answers_something_else_is_refused(
     assert not (tmp_path / "converted" / "manifest.json").exists()
 
 
+def test_categories_with_blanks_around_them_are_another_model(tmp_path: Path) -> None:
+    """A request is read without them, and would be of no category."""
+    rows = [dict(row, city=f"{row['city']} ") for row in people(300)]
+    rows = [dict(row, churn="Yes" if "north" in str(row["city"]) else "No") for row in rows]
+    write(tmp_path / "table", rows)
+    frame = pd.read_csv(tmp_path / "table" / "rows.csv", na_values=[""])
+    saved(pipeline(LogisticRegression()), frame, "churn", tmp_path / "model")
+    with pytest.raises(SystemExit, match=r"error\[not-the-same\]"):
+        conversion.main(words(tmp_path))
+
+
 def test_a_folder_that_is_no_model_and_a_table_without_its_columns(tmp_path: Path) -> None:
     """Each with what it lacks."""
     rows = table(tmp_path / "table")
