@@ -24,6 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -93,7 +94,7 @@ class Checkpoints:
         if self._world.first:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._sweep()
-        self._world.barrier()
+        self._demand_shared()
         self._evictions.__enter__()
         self._hooks = [
             part.register_step_pre_hook(lambda *_: self.join())
@@ -193,6 +194,23 @@ class Checkpoints:
             self._saved_step = step
             return step
         return 0
+
+    def _demand_shared(self) -> None:
+        """Raises CheckpointError where a process does not see what the first one writes."""
+        mark = self.folder / self._world.gather(f".shared-{uuid4().hex}")[0]
+        if self._world.first:
+            mark.touch()
+        self._world.barrier()
+        seen = self._world.gather(mark.exists())
+        if self._world.first:
+            mark.unlink()
+        if not all(seen):
+            others = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
+            raise CheckpointError(
+                "not-shared",
+                f"process {others} does not see {self.folder} of process 0",
+                "give all processes one folder, as a mounted output of the job is",
+            )
 
     def _begin(self, step: int, metric: float | None) -> None:
         self.finish()

@@ -310,6 +310,23 @@ def test_a_kill_between_two_names_loses_no_checkpoint(tmp_path: Path) -> None:
         assert [of.name for of in tmp_path.iterdir()] == ["step-00000003"]
 
 
+def test_a_folder_that_processes_do_not_share_is_refused(tmp_path: Path) -> None:
+    """Each would write a part of a checkpoint that is whole nowhere."""
+    training = ranks.start(apart, 2, tmp_path / "logs", tmp_path)
+    assert training.wait() == [1, 1]
+    for rank in (0, 1):
+        assert "error[not-shared]: process 1 does not see" in training.text(rank)
+    assert not [*(tmp_path / "0").iterdir()]
+
+
+def apart(folder: Path) -> None:
+    with (
+        distributed() as world,
+        Checkpoints(folder / str(world.rank), world, {"model": nn.Linear(1, 1)}, events=None),
+    ):
+        pass
+
+
 def test_what_cannot_be_kept_is_named(tmp_path: Path) -> None:
     class Part:
         def state_dict(self) -> dict[str, object]:
