@@ -112,7 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with opened(options["data"]) as splits:
             checked([of for pictures in splits.values() for of in pictures])
             with distributed(options["seed"]) as world, TemporaryDirectory() as passing:
-                folder = options["checkpoints"] or Path(passing)
+                # Without one a folder of the first process's, for all of them.
+                folder = options["checkpoints"] or Path(world.gather(passing)[0])
                 _train(world, about, schedule, splits, folder, options)
     except DataRefused as error:
         raise SystemExit(str(error)) from None
