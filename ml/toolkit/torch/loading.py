@@ -157,9 +157,9 @@ def _file(column: str, number: int) -> str:
 class Batches:
     """The steps of a training: each a list of micro-batches, those of this process.
 
-    batch: the most rows of a step, of all processes and micro-batches together. An epoch has as
-    many steps as that takes, and its rows are shared evenly among them: each is used once, and no
-    step has a process without rows.
+    batch: rows of a step, of all processes and micro-batches together. The last step of an epoch
+    has what is left, and every row is used once an epoch; where too few are left for a row in each
+    micro-batch of each process, they join the step before.
     micro_batches: into how many a process splits its part.
     block, blocks: rows are shuffled by blocks of `block` neighbours, and then within `blocks` of
     them at a time, so that a disk reads neighbours; `block=1` shuffles fully, 0 not at all.
@@ -184,15 +184,14 @@ class Batches:
         threads: int = 1,
         ahead: int = 4,
     ) -> None:
-        if not 0 < batch <= len(source):
-            raise ValueError(f"a step of {batch} rows: at most the {len(source)} that there are")
-        self._steps = -(-len(source) // batch)
         least = world.size * micro_batches
-        if len(source) // self._steps < least:
+        if not (least <= batch <= len(source)):
             raise ValueError(
-                f"{self._steps} steps of {len(source) // self._steps} rows: at least {least} each, "
-                "one for each micro-batch of each process"
+                f"a step of {batch} rows: at least {least}, one for each "
+                f"micro-batch of each process, and at most the {len(source)} that there are"
             )
+        steps, rest = divmod(len(source), batch)
+        self._steps = steps + (rest >= least)
         self.epoch = self.step = 0
         self.waited_s = self.taken_s = 0.0
         self.samples = 0
@@ -245,14 +244,19 @@ class Batches:
             "blocks": self._blocks,
         }
         rows |= {"batch": self._batch, "seed": self._seed, "balanced": self._balanced}
-        return {"epoch": self.epoch, "step": self.step, **rows}
+        return {"epoch": self.epoch, "step": self.step, "steps": self._steps, **rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a position; ValueError where its steps are made of other rows."""
+        """Go on from a position; ValueError where its steps are made of other rows. Another number
+        of processes may have no step of the few rows that are left: then these are left out where
+        only they were still to come.
+        """
         for name, mine in self.state_dict().items():
-            if name not in ("epoch", "step") and state[name] != mine:
+            if name not in ("epoch", "step", "steps") and state[name] != mine:
                 raise ValueError(f"the position is of {name} {state[name]}, now it is {mine}")
-        self.epoch, self.step = int(state["epoch"]), int(state["step"])
+        self.epoch, self.step = int(state["epoch"]), min(int(state["step"]), self._steps)
+        if state["step"] >= state["steps"]:
+            self.step = self._steps
 
     def rates(self) -> dict[str, float]:
         """Rows a second of this process, and the share of time that the loop waited for them, since
@@ -272,8 +276,8 @@ class Batches:
         """The rows of each step from `first` on, of all processes."""
         order = self._order(epoch)
         for step in range(first, self._steps):
-            begin, end = (of * len(order) // self._steps for of in (step, step + 1))
-            yield order[begin:end]
+            last = step == self._steps - 1
+            yield order[step * self._batch : None if last else (step + 1) * self._batch]
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         generator = np.random.default_rng([self._seed, epoch])
