@@ -106,7 +106,8 @@ def convert(
     columns.save(folder)
     (folder / ONNX).write_bytes(graph.SerializeToString())
     positive = classes[1] if task == "binary" else ""
-    folders.write(folder, task, positive, [{"file": ONNX, "weight": 1.0}])
+    members = [{"file": ONNX, "weight": 1.0}]
+    folders.write(folder, {"task": task, "positive": positive}, members)
     served = Members(folder).predict(columns.matrix(values)).reshape(len(frame), -1)
     answers = np.asarray(estimator.predict_proba(frame) if classes else estimator.predict(frame))
     answers = (answers[:, 1] if task == "binary" else answers).reshape(len(frame), -1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.automl.tables import stop
-from ml.measures.tasks import Task
 from ml.serving.scoring.members import FILE as MEMBERS
 
 # MLflow's flavor of a member's file, and the class of the library that it makes of it.
@@ -28,16 +27,20 @@ ROUNDING = 1e-4
 
 
 def write(
-    folder: Path, task: Task, positive: str, members: Sequence[dict[str, Any]], meta: str = ""
+    folder: Path,
+    answered: Mapping[str, Any],
+    members: Sequence[Mapping[str, Any]],
+    meta: str = "",
 ) -> None:
     """`members.json`, and `MLmodel` with a python_function whose loader is code of this repository
-    and reads safe formats; of a single member the flavor of its library too, which takes the
-    numbers of columns.json. JSON is YAML too, and of a format that gates know.
+    and reads safe formats. A single member whose answer is the model's has the flavor of its
+    library too, which takes the numbers of columns.json. JSON is YAML too, and of a format that
+    gates know.
     """
-    document = {"task": task, "positive": positive, "members": members}
+    document = {**answered, "members": members}
     write_json(folder / MEMBERS, document | ({"meta": meta} if meta else {}))
     flavors: dict[str, Any] = {"python_function": {"loader_module": _LOADER}}
-    if len(members) == 1 and not meta:
+    if len(members) == 1 and not {*document, *members[0]} & {"target", "calibration"}:
         file = str(members[0]["file"])
         flavor, more = _FLAVORS[Path(file).suffix]
         flavors[flavor] = {"data": file, **more}

@@ -23,10 +23,6 @@ FEW_ROWS = 200
 # A class of a smaller share is rare: accuracy hardly sees it.
 RARE = 0.1
 MOSTLY_MISSING = 0.4
-# Below the first spread of a target trees and penalties begin to learn less: their thresholds are
-# absolute. Measured on one table: elastic net from 1e-3 on, XGBoost from 1e-4, LightGBM from 1e-5.
-# Above the second distance from 0, in spreads, single precision loses what is between.
-SMALL_SPREAD, FAR = 2e-3, 1e5
 # Rows that are looked at for columns which give the target away, and their parts: a category is
 # ranked by what the target is in the others.
 PROBED, PARTS = 10_000, 5
@@ -51,7 +47,6 @@ def report(problem: Problem, document: Mapping[str, Any]) -> list[dict[str, str]
     findings = [
         *_of_rows(problem),
         *_of_classes(problem),
-        *_of_scale(problem),
         *_of_leakage(problem, document),
         *_of_validation(problem),
     ]
@@ -81,20 +76,6 @@ def _of_classes(problem: Problem) -> Iterator[Finding]:
         if problem.job.metric == "accuracy":
             found += ": accuracy hardly sees it; take AUC_weighted or norm_macro_recall"
         yield "imbalance", found
-
-
-def _of_scale(problem: Problem) -> Iterator[Finding]:
-    if problem.classes:
-        return
-    labels = problem.labels[problem.fitted].astype(np.float64)
-    spread, middle = float(labels.std()), float(labels.mean())
-    if spread < SMALL_SPREAD:
-        yield "target", f"it spreads by {spread:.2g} alone: models learn less of it; multiply it"
-    elif abs(middle) > FAR * spread:
-        yield (
-            "target",
-            f"{middle:.4g} ± {spread:.2g}: models learn less of it; subtract {middle:.4g}",
-        )
 
 
 def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Finding]:

@@ -89,10 +89,38 @@ class Problem:
         """The distance between the smallest and the largest value of a number."""
         return float(np.ptp(self.labels)) if self.task == "regression" else 1.0
 
+    @property
+    def target(self) -> dict[str, float] | None:
+        """The mean and the standard deviation of a number in the rows of training, by which it is
+        fitted: thresholds and penalties of the libraries are absolute, their numbers of single
+        precision.
+        """
+        if self.task != "regression":
+            return None
+        values = self.labels[self.fitted].astype(np.float64)
+        return {"mean": float(values.mean()), "deviation": float(values.std()) or 1.0}
+
+    def standardized(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Numbers of the target as they are fitted; classes as they are."""
+        target = self.target
+        return values if target is None else (values - target["mean"]) / target["deviation"]
+
+    def in_units(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Answers of what was fitted, as they are served."""
+        target = self.target
+        return answers if target is None else answers * target["deviation"] + target["mean"]
+
+    @property
+    def answered(self) -> dict[str, Any]:
+        """What members.json says of the answer."""
+        target = self.target
+        about: dict[str, Any] = {"task": self.task, "positive": self.positive}
+        return about if target is None else about | {"target": target}
+
     def encoding(self, rows: Rows) -> dict[str, Any]:
         """The document of `columns.json` as these rows fill it."""
         classes = self.classes if self.task == "multiclass" else ()
-        of = (self.table, self.labels, rows, classes, self.job.choices)
+        of = (self.table, self.standardized(self.labels), rows, classes, self.job.choices)
         return self.once(lambda: encoding.fit(*of), "encoding", rows)
 
     def numbers(
@@ -102,7 +130,7 @@ class Problem:
         tables.give_back()
         return Numbers(
             self.matrix(document, rows, are_fitted=are_fitted),
-            self.labels[rows],
+            self.standardized(self.labels[rows]),
             self.table.weights[rows] if self.table.weights is not None else None,
             self.task,
             len(self.classes),
@@ -120,7 +148,8 @@ class Problem:
         self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = False
     ) -> NDArray[np.float32]:
         """The rows as a model answers them, or as the document was fitted to them."""
-        of = (self.table, document, rows, self.labels if are_fitted else None)
+        labels = self.standardized(self.labels) if are_fitted else None
+        of = (self.table, document, rows, labels)
         name = f"{'fitted' if are_fitted else 'answered'} {json.dumps(document)}"
         return self.once(lambda: encoding.matrix(*of), name, rows)
 

@@ -158,7 +158,8 @@ class _Model:
 
     def predict(self, rows: Rows) -> NDArray[np.float64]:
         """The answers to these rows."""
-        return self.fitted.predict(self.problem.matrix(self.document, rows))
+        answers = self.fitted.predict(self.problem.matrix(self.document, rows))
+        return self.problem.in_units(answers)
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
     folder.mkdir(parents=True, exist_ok=True)
     member: dict[str, Any] = {"file": model.fitted.save(folder), "weight": 1.0}
     folders.write_json(folder / COLUMNS, model.document)
-    folders.write(folder, problem.task, problem.positive, [member])
+    folders.write(folder, problem.answered, [member])
     rows = problem.folds[0][1][:COMPARED]
     numbers = problem.matrix(model.document, rows).astype(np.float64)
     served = Members(folder).predict(numbers)
@@ -255,7 +256,7 @@ def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
     if calibration is None:
         return trial
     member["calibration"] = dict(calibration)
-    folders.write(folder, problem.task, problem.positive, [member])
+    folders.write(folder, problem.answered, [member])
     return replace(trial, answers=answers, notes={**trial.notes, "calibration": sentence})
 
 
@@ -289,7 +290,7 @@ def _vote(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     weights = ensembles.choose([of.answers for of in members], problem.value)
     of_folders = {members[at].folder: weight for at, weight in weights.items()}
     entries = ensembles.gather(of_folders, folder)
-    folders.write(folder, problem.task, problem.positive, entries)
+    folders.write(folder, problem.answered, entries)
     chosen = [members[at].answers for at in weights]
     return Trial(ensembles.mean(chosen, list(weights.values())), problem.fitted)
 
@@ -305,7 +306,7 @@ def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
         every = problem.table.weights
         numbers = Numbers(
             table.astype(np.float32),
-            problem.labels[rows],
+            problem.standardized(problem.labels[rows]),
             None if every is None else every[rows],
             problem.task,
             len(problem.classes),
@@ -318,20 +319,21 @@ def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
 
     def predictor(table: Any, rows: Rows) -> ensembles.Predict:
         model = fit(table, rows)
-        return lambda of: model.predict(of.astype(np.float32))
+        return lambda of: problem.in_units(model.predict(of.astype(np.float32)))
 
     beside = ensembles.beside([of.answers for of in members])
+    beside = replace(beside, values=list(map(problem.standardized, beside.values)))
     crossed = ensembles.crossed(beside, predictor, problem.job.seed)
     meta = fit(beside.all[0], np.concatenate(beside.rows))
     entries = ensembles.gather({of.folder: 1 / len(members) for of in members}, folder)
     file = folder / meta.save(folder)
     file = file.rename(file.with_stem("meta"))
-    folders.write(folder, problem.task, problem.positive, entries, file.name)
+    folders.write(folder, problem.answered, entries, file.name)
     document = json.loads((folder / COLUMNS).read_text(encoding="utf-8"))
     rows = problem.matrix(document, problem.folds[0][1][:COMPARED]).astype(np.float64)
     served = Members(folder)
     of_members = np.column_stack(served.answers(rows)).astype(np.float32)
-    original = meta.predict(of_members)
+    original = problem.in_units(meta.predict(of_members))
     folders.compare(original, served.predict(rows), problem.spread, in_steps=False)
     return Trial(crossed, problem.fitted)
 

@@ -116,6 +116,16 @@ def test_a_stack_is_a_folder_that_serves(
     assert of_two.shape == (2,) and of_two[0] != of_two[1]
 
 
+@pytest.mark.parametrize("kind", ["voting_ensemble", "stack_ensemble"])
+def test_an_ensemble_is_the_same_in_other_units(tmp_path: Path, fit: Fit, kind: str) -> None:
+    rows = [dict(row, spent=float(str(row["spent"])) * 1e-7 + 1) for row in people()]
+    table, job = write(tmp_path / "table", rows), {**REGRESSION, "n_cross_validations": 3}
+    for name in ("light_gbm", "elastic_net"):
+        fit(table, name, of_family(name, "regression"), **job)
+    _, metrics = fit(table, kind, {"members": [0, 1]}, **job)
+    assert metrics["r2_score"] > 0.6
+
+
 def test_a_stack_of_several_classes(tmp_path: Path, fit: Fit) -> None:
     table = write(tmp_path / "table", people(400, classes=("a", "b", "c")))
     for name in ("light_gbm", "logistic_regression"):

@@ -73,6 +73,29 @@ def test_every_family_of_regression(tmp_path: Path, fit: Fit, name: str) -> None
     assert Members(folder).task == "regression"
 
 
+@pytest.mark.parametrize("name", ["light_gbm", "xg_boost_regressor", "elastic_net", "knn"])
+@pytest.mark.parametrize(("factor", "offset"), [(1e-7, 0.0), (1e6, 0.0), (1.0, 1e9)])
+def test_a_regression_is_the_same_in_other_units(
+    tmp_path: Path, fit: Fit, name: str, factor: float, offset: float
+) -> None:
+    """Thresholds of the libraries are absolute, and their numbers of single precision."""
+
+    def of_units(folder: str, factor: float, offset: float) -> tuple[Path, float]:
+        rows = [dict(row, spent=float(str(row["spent"])) * factor + offset) for row in people()]
+        table = write(tmp_path / folder, rows)
+        job = {"task": "regression", "target": "spent", "metric": "r2_score"}
+        settings = of_family(name, "regression")
+        model, metrics = fit(table, name, settings, n_cross_validations=2, **job)
+        return model, metrics["r2_score"]
+
+    model, other = of_units("other", factor, offset)
+    _, usual = of_units("usual", 1.0, 0.0)
+    assert other == pytest.approx(usual, abs=0.01) and usual > 0.3
+    columns = Columns.load(model, lambda row: row)
+    answers = Members(model).predict(columns.matrix([[70, None, "north", "Yes"]]))
+    assert 0 < (answers[0] - offset) / factor < 1000
+
+
 @pytest.mark.parametrize("name", ["light_gbm", "xg_boost_classifier", "random_forest"])
 def test_several_classes(tmp_path: Path, fit: Fit, name: str) -> None:
     """A probability a class, in the order of the classes of columns.json."""

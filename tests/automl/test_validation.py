@@ -340,24 +340,6 @@ def test_a_category_of_the_future_of_a_regression(tmp_path: Path) -> None:
     assert findings(problem(tmp_path / "tiers", rows, **job), "leakage") == {"tier"}
 
 
-@pytest.mark.parametrize(
-    ("factor", "offset", "words"),
-    [
-        (1.0, 0.0, set()),
-        (1e6, 0.0, set()),
-        (1e-7, 0.0, {"it"}),
-        (1.0, 1e9, {"1e+09"}),
-    ],
-)
-def test_a_target_of_which_models_learn_less_is_said(
-    tmp_path: Path, factor: float, offset: float, words: set[str]
-) -> None:
-    """Thresholds of the libraries are absolute, and their numbers of single precision."""
-    job = {"task": "regression", "target": "spent", "metric": "r2_score"}
-    rows = [dict(row, spent=float(str(row["spent"])) * factor + offset) for row in people(300)]
-    assert findings(problem(tmp_path, rows, **job), "target") == words
-
-
 def test_a_number_of_the_future_is_found(tmp_path: Path) -> None:
     """Of a regression; another good feature is none."""
     of = enumerate(people())

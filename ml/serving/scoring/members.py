@@ -7,6 +7,8 @@
 A member's file is a text model of LightGBM (.txt), ONNX (.onnx) or a JSON model of XGBoost (.json).
 All take the numbers of the folder's `columns.json`, in single precision. The answer is the mean of
 theirs, by weight; with `"meta": "meta.onnx"` it is that model's, which takes theirs side by side.
+A number that is answered (`regression`) is then y · deviation + mean, where the models were fitted
+to such: `"target": {"mean": 71.5, "deviation": 12.0}`.
 
 A classifier's member may have a `calibration`, by which its probabilities p become others:
 
@@ -18,7 +20,7 @@ A classifier's member may have a `calibration`, by which its probabilities p bec
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,6 +53,7 @@ class Members:
         self._weights = [float(of["weight"]) for of in document["members"]]
         self._calibrations = [of.get("calibration") for of in document["members"]]
         self._members = [_open(folder, name) for name in self.files]
+        self._target = document.get("target")
         meta = document.get("meta")
         self._meta = None if meta is None else _open(folder, str(meta))
 
@@ -58,7 +61,12 @@ class Members:
         """For each row the probability of `positive` (binary), one a class (multiclass), or a
         number.
         """
-        answers = self.answers(table)
+        answer = self._together(self.answers(table))
+        if self._target is None:
+            return answer
+        return answer * float(self._target["deviation"]) + float(self._target["mean"])
+
+    def _together(self, answers: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         if self._meta is not None:
             return self._as_asked(self._meta.predict(np.column_stack(answers)))
         if len(answers) == 1:
@@ -67,7 +75,7 @@ class Members:
         return mean
 
     def answers(self, table: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-        """What each member says of each row."""
+        """What each member says of each row, of a `target` in its deviations."""
         # The precision in which all were fitted: trees may tell two numbers apart that were one.
         with np.errstate(over="ignore"):
             table = table.astype(np.float32).astype(np.float64)
