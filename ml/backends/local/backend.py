@@ -16,10 +16,9 @@ from ml.backends.endpoints import Endpoints, Servers
 from ml.backends.local import distribution, process_environment, registration
 from ml.backends.local.environments import building, requirements
 from ml.backends.local.execution import resumption, reuse
-from ml.backends.local.execution.pipeline import start_task
+from ml.backends.local.execution.pipeline import drive, start_task
 from ml.backends.local.execution.session import Preparation, assets_of
 from ml.backends.local.execution.sweep import concurrency
-from ml.backends.local.execution.task import drive
 from ml.backends.local.files import COPIED
 from ml.backends.local.model_registry import LocalRegistry
 from ml.backends.local.parallel import parallel
@@ -40,9 +39,11 @@ from ml.core import faults, files, home, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.assets import assets
 from ml.specs.plan.plans import (
+    AutoMLPlan,
     CommandPlan,
     Environment,
     InputPlan,
+    PipelinePlan,
     Plan,
     SweepPlan,
     commands,
@@ -119,14 +120,14 @@ class LocalBackend:
                     for difference in requirements.differences(environment)
                 ),
             )
-            for environment in building.environments(lowering.lower(plan))
+            for environment in building.environments(_lowered(plan))
         )
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """What this machine cannot honour: launchers that it lacks, data that is not here."""
         if problems := [of for search in searches(plan) for of in lowering.refusals(search)]:
             return tuple(dict.fromkeys(problems))
-        steps = lowering.lower(plan)
+        steps = _lowered(plan)
         problems = list(building.refusals(steps)) if self._isolated else []
         for command in commands(steps):
             problems += _launching(command, self._isolated)
@@ -148,7 +149,7 @@ class LocalBackend:
     def differences(self, plan: Plan) -> tuple[str, ...]:
         """What a person should know before the run, one line each."""
         lines: list[str] = []
-        plan = lowering.lower(plan)
+        plan = _lowered(plan)
         for command in commands(plan):
             lines.append(
                 f"local: compute `{command.compute or 'none'}` → this machine, {_cores(cores())}"
@@ -198,7 +199,7 @@ class LocalBackend:
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         """Carry the plan out; see the protocol. Raises Refused when the disk or the store fails."""
         _demand_inputs(plan)
-        plan = lowering.lower(plan)
+        plan = _lowered(plan)
         with ExitStack() as stack:
             stack.enter_context(faults.as_refusals())
             reaper = stack.enter_context(closing(Reaper()))
@@ -225,8 +226,14 @@ class LocalBackend:
 
     def cached(self, plan: Plan, output: str) -> Run | None:
         """Trials are never reused: None for a sweep."""
-        job = lowering.lower(plan)
+        job = _lowered(plan)
         return None if isinstance(job, SweepPlan) else reuse.find_job(job, output)
+
+
+def _lowered(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
+    if isinstance(plan, AutoMLPlan) or any(searches(plan)):
+        return lowering.lower(plan)
+    return plan
 
 
 def _launching(command: CommandPlan, is_isolated: bool) -> Iterator[Problem]:

@@ -1,4 +1,10 @@
-"""A pipeline: steps as runs of their own, as many at once as there are cores."""
+"""A job while it runs: one shape for commands, sweeps and pipelines, and the loop that drives it.
+Of a pipeline the steps are runs of their own, as many at once as there are cores.
+
+`drive` polls the job and hands it the signals that `processes.interruption` collected. The job ends
+its processes by `processes.process` (SIGTERM, then SIGKILL after the grace period); what a killed
+executor leaves is ended by `processes.reaper`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from ml.backends.local import files, outcome
 from ml.backends.local.execution import reuse
@@ -14,9 +20,10 @@ from ml.backends.local.execution.binding import bind, used_outputs
 from ml.backends.local.execution.command import Execution
 from ml.backends.local.execution.session import Preparation, Session
 from ml.backends.local.execution.sweep import Sweep, concurrency
-from ml.backends.local.execution.task import Task
 from ml.backends.local.execution.trials import saved_sweep
-from ml.backends.local.runs import lifecycle, lineage, records
+from ml.backends.local.pool.pool import Pool
+from ml.backends.local.processes.interruption import Interruption
+from ml.backends.local.runs import jobs, lifecycle, lineage, records
 from ml.backends.runs import Event, Kind, Run, Status, Watch
 from ml.core.errors import Problem, Refused
 from ml.specs.plan.plans import (
@@ -28,6 +35,42 @@ from ml.specs.plan.plans import (
     StepPlan,
     SweepPlan,
 )
+
+# How often tasks are polled; the end of a process that the pool forked wakes this program.
+POLL_S = 0.02
+
+
+class Task(Protocol):
+    """A command, a sweep or a pipeline that was started: a job, or a step of one."""
+
+    @property
+    def run(self) -> Run:
+        """The run as it stands."""
+        ...
+
+    def turn(self, stop: str, at_once: bool) -> bool:
+        """Poll it and do what is due; True when it has ended. Called until then.
+
+        `stop` is the reason for ending it, "" to continue; with `at_once` there is no grace period.
+        """
+        ...
+
+    def widen(self, cores: int) -> int:
+        """Offer it more cores; how many of them it takes."""
+        ...
+
+    def finish(self) -> Run:
+        """Close its run, once it has ended."""
+        ...
+
+
+def drive(task: Task, pool: Pool, interruption: Interruption, watch: Watch) -> Run:
+    """Poll a job until it has ended, and close it; signals that were collected end it."""
+    watch(Event("started", task.run))
+    while not task.turn(interruption.name, interruption.impatient):
+        jobs.beat(task.run.folder.name)
+        pool.wait(POLL_S)
+    return task.finish()
 
 
 def start_task(

@@ -15,10 +15,9 @@ from typing import Any
 
 from ml.backends.local.environments import building
 from ml.backends.local.execution import saved_plan
-from ml.backends.local.execution.pipeline import start_task
+from ml.backends.local.execution.pipeline import drive, start_task
 from ml.backends.local.execution.saved_plan import SavedPlan
 from ml.backends.local.execution.session import Preparation, assets_of
-from ml.backends.local.execution.task import drive
 from ml.backends.local.outcome import NOT_STARTED, STEP_FAILED
 from ml.backends.local.pool.pool import Pool
 from ml.backends.local.process_environment import Interpreters
