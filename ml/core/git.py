@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -197,7 +198,12 @@ def _output(
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         reason = next((line for line in lines if line.startswith("fatal:")), "".join(lines[-1:]))
         found = f"git {words[0]}: {reason or f'exit {done.returncode}'}"
-        raise Refused(Problem("git-failed", found, "exit 0", "run it in a clone of the repository"))
+        # Of a folder that another user owns, as in a container: git names the folder.
+        unsafe = re.search(r"dubious ownership in repository at '(.*)'", found)
+        hint = "run it in a clone of the repository"
+        if unsafe:
+            hint = f"git config --global --add safe.directory {shlex.quote(unsafe[1])}"
+        raise Refused(Problem("git-failed", found, "exit 0", hint))
     return done.stdout.decode(errors="surrogateescape")
 
 

@@ -266,8 +266,10 @@ def test_the_repository_is_one_that_git_takes(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     git._directory.cache_clear()
-    with pytest.raises(Refused, match="dubious ownership"):
+    with pytest.raises(Refused, match="dubious ownership") as raised:
         git.run(tree, "rev-parse", "HEAD")
+    hint = f"git config --global --add safe.directory {tree}"
+    assert raised.value.problems[0].hint == hint
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".gitconfig").write_text("[safe]\n\tdirectory = *\n")
     assert git.run(tree, "rev-parse", "HEAD") == f"{real(tree, 'rev-parse', 'HEAD')}\n"

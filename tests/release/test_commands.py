@@ -146,6 +146,19 @@ def test_mistakes_are_told_without_a_traceback(
     assert "expected" in err or "hint" in err
 
 
+def test_serve_takes_a_project_as_invoke_does_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that serves nothing becomes no endpoint by being asked for."""
+    project = tiny.make(tmp_path)
+    folder = project.folder.rename(project.folder.with_name("tiny_words"))
+    monkeypatch.chdir(tmp_path)
+    for name in (folder.name, "typo"):
+        code, _, err = ml(capsys, "serve", name)
+        assert code == 2 and "error[nothing-served]" in err and "tiny_words" not in err
+    assert endpoint.names() == []
+
+
 def test_nothing_to_show_or_stop_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     """On a fresh clone `ml serve`, `--stop-all` and `release status` end well."""
     for words in (("serve",), ("serve", "--stop-all"), ("release", "status")):

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from ml.backends.endpoints import Servers
 from ml.cli.options import AsJson, Environment, On, Port, moment
 from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Problem, Refused
@@ -22,7 +23,10 @@ ENTRY = {"rank", "score", "question", "answer"}
 
 
 def serve(
-    endpoint: Annotated[str | None, typer.Argument(help="Start this one; else show all.")] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Argument(help="Start this endpoint, or that of a project; else show all."),
+    ] = None,
     port: Port = None,
     stop: Annotated[bool, typer.Option("--stop", help="Stop it.")] = False,
     stop_all: Annotated[bool, typer.Option("--stop-all", help="Stop every one.")] = False,
@@ -34,6 +38,8 @@ def serve(
     here = open_backend()
     endpoints, processes = here.endpoints, here.servers
     assert processes is not None  # of this machine
+    if endpoint is not None:
+        endpoint = _endpoint_of(endpoint, processes)
     if (stop or port is not None) and endpoint is None:
         expected = f"one of: {', '.join(processes.names()) or 'nothing is served yet'}"
         raise Refused(Problem("no-endpoint", "no endpoint is named", expected))
@@ -85,6 +91,18 @@ def serve(
         typer.echo(f"{name}: {live.launch.model} {live.launch.version}{canary}, {where}")
 
 
+def _endpoint_of(name: str, servers: Servers | None) -> str:
+    """The endpoint of this name, or of the project in this folder."""
+    from ml.release.declaration import projects
+
+    if servers and name in servers.names():
+        return name
+    # No endpoint's name has an underscore.
+    if "_" in name or name in {project.name for project in projects.every()}:
+        return projects.find(name).endpoint()
+    return name
+
+
 def invoke(
     endpoint: Annotated[str, typer.Argument(help="An endpoint, or a folder under ml/projects.")],
     request: Annotated[
@@ -114,13 +132,8 @@ def invoke(
     from ml.release.rollout.invoke import ask, of_text
 
     backend = open_backend(on)
-    endpoints, processes = backend.endpoints, backend.servers
-    names = {project.name for project in projects.every()}
-    # No endpoint's name has an underscore.
-    known = processes.names() if processes else ()
-    if endpoint not in known and ("_" in endpoint or endpoint in names):
-        endpoint = projects.find(endpoint).endpoint()
-    check("endpoint", endpoint)
+    endpoints = backend.endpoints
+    endpoint = check("endpoint", _endpoint_of(endpoint, backend.servers))
     if file is not None:
         request = _content(file)
     if not request.strip():

@@ -16,7 +16,7 @@ from ml.backends import snapshot
 from ml.backends.base import Backend
 from ml.backends.model_registry import Version
 from ml.backends.runs import LOG_FOLLOWS, STARTED_BY, Run, Watch, unwatched
-from ml.core import home, repository, trees
+from ml.core import git, home, repository, trees
 from ml.core.errors import Exit, Problem, Refused
 from ml.release import audit, serving
 from ml.release.declaration import desired_state, projects
@@ -159,8 +159,9 @@ def check_before_evaluation(
         numbers = [of.version for of in backend.registry.versions(version.model)]
         following = 1 + max((int(of) for of in numbers if of.isdecimal()), default=0)
         is_dirty = known.lineage.dirty is not False
+        commit_it = f"commit it{' and train again, a run has the code of its start' * is_dirty}"
         ways = {
-            "lineage": f"commit it{' and train again, a run has the code of its start' * is_dirty}",
+            "lineage": _why_not_git() or commit_it,
             "format": "save the model in an allowed format, or, for this version alone, write into "
             f"gates.yml: waivers: [{{gate: format, item: FILE, version: {following}, owner: NAME, "
             "expires: DATE, reason: WHY}]",
@@ -175,6 +176,15 @@ def check_before_evaluation(
             for each in refused
         ]
         raise Refused(*problems, exit_code=Exit.GATE_SAID_NO)
+
+
+def _why_not_git() -> str:
+    """Why git says nothing of this folder, with what to type, or ""."""
+    try:
+        git.repository_of(repository.root())
+    except Refused as error:
+        return f"{error.problems[0].found}: {error.problems[0].hint}, and train again"
+    return ""
 
 
 def load_gates(project: Project) -> Gates:

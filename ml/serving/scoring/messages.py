@@ -80,7 +80,12 @@ def parse(body: str, schema: Schema) -> Fields:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        raise BadRequest("", "not JSON", f"an object with {_names(schema)}") from None
+        expected = f"an object with {_names(schema)}"
+        if not body.strip():  # what curl -d sends is a form, unless a header says otherwise
+            raise BadRequest(
+                "", "nothing", f"{expected}, as `Content-Type: application/json`"
+            ) from None
+        raise BadRequest("", "not JSON", expected) from None
     if not isinstance(document, dict):
         raise BadRequest("", type(document).__name__, f"an object with {_names(schema)}")
     for name in document:

@@ -448,6 +448,13 @@ def test_a_chunked_body_over_the_limit_is_refused(both: Routed, blue: Backend) -
     assert not blue.asked
 
 
+def test_a_caller_that_sends_a_body_over_the_limit_gets_one_answer(both: Routed) -> None:
+    """The rest of the body is no head of another request: the connection would be reset with it."""
+    head = b"POST /score HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n" % (MAX_BODY + 1)
+    answer = raw(both, head, *[b"x" * 2**16] * 16)
+    assert answer.count(b"HTTP/1.1") == 1 and b" 413 " in answer
+
+
 @pytest.mark.parametrize("body", [b"content-length: 100", b"transfer-encoding: chunked"])
 @pytest.mark.parametrize("resets", [False, True])
 def test_a_caller_who_disconnects_is_not_an_error_of_the_router(

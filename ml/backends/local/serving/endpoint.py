@@ -173,7 +173,9 @@ def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
     `start_router`.
     """
     current = live(endpoint)
-    if current is not None and _runs(endpoint, current, port):
+    if current is None:  # before the lock, which would make its folder
+        raise nothing_served(endpoint)
+    if _runs(endpoint, current, port):
         return current, False
     with locked(endpoint):
         current = live(endpoint)

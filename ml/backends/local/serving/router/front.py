@@ -121,7 +121,7 @@ class Server(web.Server):
                 pass  # the caller is gone
         finally:
             load.end()
-            connection.end()
+            connection.end(closes=answer is not None and answer.keep_alive is False)
         return answer
 
     async def _answer(
@@ -202,10 +202,13 @@ class _Connection(web.RequestHandler):
             with suppress(RuntimeError):  # it is closing
                 self.transport.pause_reading()
 
-    def end(self) -> None:
-        """The request is answered; aiohttp takes those first that it has read already."""
+    def end(self, closes: bool) -> None:
+        """The request is answered; aiohttp takes those first that it has read already. After an
+        answer that closes the connection, what comes is the rest of a body that nobody reads.
+        """
         if self.transport is not None:
-            self._server.idle[self] = None
+            if not closes:
+                self._server.idle[self] = None
             if not self._messages:
                 with suppress(RuntimeError):
                     self.transport.resume_reading()
