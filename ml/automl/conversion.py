@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ml.automl import folders, tables
+from ml.automl import folders, reading
 from ml.automl.models.estimators import OPSETS
 from ml.automl.tables import stop
 from ml.measures.tasks import Task
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--converted", type=Path, required=True, help="the folder to write")
     options = parser.parse_args(arguments)
     estimator, names = load(options.model)
-    rows = tables.read(options.data, options.target).dropna(subset=[options.target])
+    rows = reading.read(options.data, options.target).dropna(subset=[options.target])
     rows = rows.reset_index(drop=True)
     if missing := [name for name in names if name not in rows]:
         stop("other-columns", f"the model takes `{missing[0]}`", f"a table with it: {options.data}")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl import encoding, metrics, tables, validation
+from ml.automl import encoding, metrics, reading, tables, validation
 from ml.automl.cache import Cache
 from ml.automl.ensembles import Answers
 from ml.automl.models.numbers import Numbers
@@ -127,7 +127,7 @@ class Problem:
         self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = True
     ) -> Numbers:
         """The rows as a family takes them; the document was fitted to those that `are_fitted`."""
-        tables.give_back()
+        reading.give_back()
         return Numbers(
             self.matrix(document, rows, are_fitted=are_fitted),
             self.standardized(self.labels[rows]),
@@ -200,9 +200,11 @@ def prepare(
 
 def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | None) -> Problem:
     settings, choices, is_class = job.settings, job.choices, job.task != "regression"
-    tables.give_back()
+    reading.give_back()
     parts = [
-        tables.read(of, job.target, is_class=is_class) for of in (training, validated, tested) if of
+        reading.read(of, job.target, is_class=is_class)
+        for of in (training, validated, tested)
+        if of
     ]
     for part in parts[1:]:
         if {*part.columns} != {*parts[0].columns}:
@@ -210,7 +212,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
             stop("other-columns", f"`{other}` is not in all tables", "the same columns in each")
     lengths = [int(of[job.target].notna().sum()) if job.target in of else len(of) for of in parts]
     table = tables.as_table(
-        tables.together([{str(name): of for name, of in part.items()} for part in parts]),
+        reading.together([{str(name): of for name, of in part.items()} for part in parts]),
         choices,
         target=job.target,
         regression=not is_class,
@@ -245,7 +247,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     if classes and any(len(np.unique(labels[train])) < 2 for train, _ in folds):
         stop("one-class", "a fold is fitted on rows of one class", "two in each")
     shuffled = judged is None and not table.splits and not choices.time
-    tables.give_back()
+    reading.give_back()
     return Problem(
         job, table, task, labels, classes, fitted, folds, test, sentence, shuffled, divided
     )

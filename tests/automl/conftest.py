@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ml.automl import trial
@@ -26,6 +27,9 @@ training_data: {{type: mltable, path: table}}
 {more}
 """
 
+MLTABLE = "paths: [{{pattern: './rows*'}}]\ntransformations: [{{{how}: {{{options}}}}}]\n"
+DELIMITED = "read_delimited"
+
 Rows = Sequence[Mapping[str, object]]
 
 
@@ -39,6 +43,29 @@ def write(folder: Path, rows: Rows, header: Sequence[str] = ()) -> Path:
         "paths: [{file: ./rows.csv}]\ntransformations: [{read_delimited: {delimiter: ','}}]\n"
     )
     return folder
+
+
+def folder_of(
+    folder: Path, files: Mapping[str, str], how: str = DELIMITED, options: str = ""
+) -> Path:
+    """An MLTable of files `rows*` with these texts."""
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    (folder / "MLTable").write_text(MLTABLE.format(how=how, options=options))
+    return folder
+
+
+def of_numbers(folder: Path, numbers: list[object], how: str = DELIMITED) -> Path:
+    """An MLTable of these as `a`, with a number `b` and a class `y`."""
+    rows = pd.DataFrame({"a": numbers, "b": np.arange(len(numbers)) % 7})
+    rows["y"] = np.where(rows["b"] > 3, "yes", "no")
+    folder.mkdir(exist_ok=True)
+    if how == DELIMITED:
+        rows.to_csv(folder / "rows.csv", index=False)
+    else:
+        rows.to_parquet(folder / "rows.parquet")
+    return folder_of(folder, {}, how)
 
 
 def people(count: int = 240, seed: int = 0, classes: Sequence[str] = ("No", "Yes")) -> Rows:

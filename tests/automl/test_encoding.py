@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.automl import encoding, tables
+from ml.automl import encoding, reading, tables
 from ml.automl.tables import Choices
 from ml.serving.scoring.columns import Columns, Input, days, read_date, words
 from tests.automl.conftest import people, write
@@ -55,7 +55,7 @@ def rows_of(count: int = 400, seed: int = 0) -> Sequence[Mapping[str, object]]:
 def table_of(
     folder: Path, rows: Sequence[Mapping[str, object]], choices: Choices | None = None
 ) -> tuple[tables.Table, Any]:
-    frame = tables.read(write(folder, rows), "churn")
+    frame = reading.read(write(folder, rows), "churn")
     table = tables.as_table(frame, choices, target="churn", regression=False)
     return table, (table.labels == "Yes").astype(np.int64)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ml.automl import cache, encoding, tables
+from ml.automl import cache, encoding, reading, tables
 from ml.automl.models import families
 from ml.automl.models.families import FAMILIES
 from ml.serving.scoring import columns as columns_of_requests
@@ -110,7 +110,7 @@ def test_several_classes(tmp_path: Path, fit: Fit, name: str) -> None:
 def test_numbers_are_those_of_the_server(tmp_path: Path) -> None:
     """The encoding of a whole column is that of `ml.serving.scoring.columns`, row by row."""
     rows = [dict(row, city="" if at % 9 == 0 else row["city"]) for at, row in enumerate(people(60))]
-    frame = tables.read(write(tmp_path / "table", rows), "churn")
+    frame = reading.read(write(tmp_path / "table", rows), "churn")
     table = tables.as_table(frame, target="churn", regression=False)
     labels = (table.labels == "Yes").astype(np.int64)
     document = encoding.fit(table, labels, np.arange(40), (), tables.Choices())
@@ -349,9 +349,9 @@ def test_a_file_is_read_a_part_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
         big=lambda at, row: 2**40 + at if at > 30 else at % 3,
     )
     folder = write(tmp_path / "table", rows)
-    whole = tables.read(folder, "churn")
-    monkeypatch.setattr(tables, "PART", 7)
-    parts = tables.read(folder, "churn")
+    whole = reading.read(folder, "churn")
+    monkeypatch.setattr(reading, "PART", 7)
+    parts = reading.read(folder, "churn")
     assert [*parts.columns] == [*whole.columns]
     for name in whole.columns:
         assert str(parts[name].dtype) == str(whole[name].dtype), name
@@ -413,7 +413,7 @@ def test_a_second_trial_reads_and_featurizes_nothing(
     table = write(tmp_path / "table", people())
     settings = of_family("light_gbm", "classification")
     read: list[str] = []
-    for module, name in ((tables, "read"), (encoding, "fit"), (encoding, "matrix")):
+    for module, name in ((reading, "read"), (encoding, "fit"), (encoding, "matrix")):
         plain = getattr(module, name)
 
         def counted(*of: Any, _plain: Any = plain, _name: str = name, **more: Any) -> Any:

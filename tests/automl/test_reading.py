@@ -1,0 +1,159 @@
+"""Files of a table: what is read as it stands, and what is refused with a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from ml.automl import reading
+from tests.automl.conftest import folder_of, of_numbers
+
+
+def texts(rows: pd.DataFrame, name: str) -> list[Any]:
+    """The cells of a column, "" a missing one."""
+    return rows[name].astype(object).where(rows[name].notna(), "").tolist()
+
+
+def test_a_delimiter_at_the_end_of_each_line_moves_no_column(tmp_path: Path) -> None:
+    lines = [f"{'yes' if at % 2 else 'no'},{at},{at * 2},\n" for at in range(6)]
+    text = "y,a,b\n" + "".join(lines)
+    rows = reading.read(folder_of(tmp_path, {"rows.csv": text}), "y")
+    assert texts(rows, "y") == ["no", "yes"] * 3
+    assert texts(rows, "a") == [*range(6)] and texts(rows, "b") == [*range(0, 12, 2)]
+
+
+@pytest.mark.parametrize("part", [3, 50_000])
+@pytest.mark.parametrize(
+    "lines",
+    ["1,2,3,4\n5,6,7,8\n", "1,2,3\n5,6,7\n9,9,9,9\n", "1,2,3,\n5,6,7,\n9,9,9,9\n", "x,2,3,,\n"],
+    ids=["each", "the last", "the last of those with an empty one", "two empty ones"],
+)
+def test_rows_that_are_longer_than_the_header_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, part: int
+) -> None:
+    monkeypatch.setattr(reading, "PART", part)
+    folder = folder_of(tmp_path, {"rows.csv": f"y,a,b\n{lines}"})
+    with pytest.raises(SystemExit, match=r"error\[unreadable\].*rows\.csv"):
+        reading.read(folder, "y")
+
+
+def test_texts_among_numbers_stay_in_their_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which are read once more, as texts."""
+    monkeypatch.setattr(reading, "PART", 2)
+    text = "y,a,b\nyes,1,2,\nno,2,4,\nyes,old,6,\nno,4,8,\n"
+    rows = reading.read(folder_of(tmp_path, {"rows.csv": text}), "y")
+    assert texts(rows, "a") == ["1", "2", "old", "4"] and texts(rows, "b") == [2, 4, 6, 8]
+
+
+def test_files_of_one_table(tmp_path: Path) -> None:
+    """Their columns in any order; by the header of the first one where the others have none."""
+    files = {"rows1.csv": "y,a\nyes,1\n", "rows2.csv": "a,y\n2,no\n"}
+    rows = reading.read(folder_of(tmp_path / "a", files), "y")
+    assert texts(rows, "y") == ["yes", "no"] and texts(rows, "a") == [1, 2]
+    files = {"rows1.csv": "y,a\nyes,1\n", "rows2.csv": "no,2\nyes,3\n"}
+    folder = folder_of(tmp_path / "b", files, options="header: from_first_file")
+    rows = reading.read(folder, "y")
+    assert texts(rows, "y") == ["yes", "no", "yes"] and texts(rows, "a") == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        ("y,a,z\n1,2,3\n", "y,a\n1,2\n", "rows2.csv lacks `z`"),
+        ("y,a\n1,2\n", "y,a,z\n1,2,3\n", "rows2.csv has `z` besides"),
+        ("y,a\n1,2\n", "y,b\n1,2\n", "rows2.csv lacks `a`, has `b` besides"),
+    ],
+)
+def test_files_of_other_columns_are_refused(
+    tmp_path: Path, first: str, second: str, found: str
+) -> None:
+    folder = folder_of(tmp_path, {"rows1.csv": first, "rows2.csv": second})
+    with pytest.raises(SystemExit, match=rf"error\[other-columns\].*{found}"):
+        reading.read(folder, "y")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "infer_column_types: false",
+        "empty_as_string: true",
+        "include_path_column: true",
+        "header: no_header",
+        "delimiter: ab",
+    ],
+)
+def test_options_that_are_not_read_are_refused(tmp_path: Path, option: str) -> None:
+    folder = folder_of(tmp_path, {"rows.csv": "y,a\n1,2\n"}, options=option)
+    with pytest.raises(SystemExit, match=rf"error\[bad-mltable\].*`{option}`"):
+        reading.read(folder, "y")
+
+
+def test_options_that_say_what_is_done_are_read(tmp_path: Path) -> None:
+    """A field in quotes may have several lines."""
+    options = (
+        "infer_column_types: true, empty_as_string: false, include_path_column: false, "
+        "support_multi_line: true, header: all_files_same_headers, encoding: utf8"
+    )
+    text = 'y,a\nyes,"two\nlines"\nno,""\n'
+    rows = reading.read(folder_of(tmp_path, {"rows.csv": text}, options=options), "y")
+    assert texts(rows, "a") == ["two\nlines", ""]
+
+
+@pytest.mark.parametrize("value", ["None", "NA", "null", "nan", "?"])
+def test_any_text_is_the_name_of_a_class(tmp_path: Path, value: str) -> None:
+    """Of a target an empty cell alone is missing; of other columns those texts are."""
+    lines = "".join(f"{of},{of}\n" for of in (value, "Mild", "", "Severe") * 3)
+    rows = reading.read(folder_of(tmp_path, {"rows.csv": f"y,a\n{lines}"}), "y")
+    assert texts(rows, "y") == [value, "Mild", "", "Severe"] * 3
+    assert texts(rows, "a") == ["", "Mild", "", "Severe"] * 3
+    numbers = reading.read(tmp_path, "y", is_class=False)
+    assert texts(numbers, "y") == ["", "Mild", "", "Severe"] * 3
+
+
+@pytest.mark.parametrize("cell", [[1, 2], {"of": 1}])
+@pytest.mark.parametrize("how", ["read_json_lines", "read_parquet"])
+def test_cells_that_are_lists_or_objects_are_refused(
+    tmp_path: Path, how: str, cell: object
+) -> None:
+    """With the name of the file among several."""
+    for number, a in ((1, 1.5), (2, cell)):
+        rows = [{"y": "yes", "a": a}, {"y": "no", "a": None if number == 2 else a}]
+        if how == "read_parquet":
+            pd.DataFrame(rows).to_parquet(tmp_path / f"rows{number}")
+        else:
+            (tmp_path / f"rows{number}").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SystemExit, match=r"error\[unreadable\]: \S+/rows2 has a .* as `a`"):
+        reading.read(folder_of(tmp_path, {}, how), "y")
+
+
+@pytest.mark.parametrize(
+    ("how", "content"),
+    [
+        ("read_parquet", b"PAR1 and nothing more"),
+        ("read_parquet", b""),
+        ("read_json_lines", '{"y": "é"}'.encode("latin-1")),
+        ("read_json_lines", b'{"y": \n'),
+        ("read_json_lines", b"[1, 2]\n"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path: Path, how: str, content: bytes) -> None:
+    (tmp_path / "rows.part").write_bytes(content)
+    with pytest.raises(SystemExit, match=r"error\[unreadable\]: \S+rows\.part"):
+        reading.read(folder_of(tmp_path, {}, how), "y")
+
+
+def test_a_file_of_parquet_that_breaks_off(tmp_path: Path) -> None:
+    """Behind a schema that can be read."""
+    folder = of_numbers(tmp_path, [at / 3 for at in range(400)], "read_parquet")
+    file = folder / "rows.parquet"
+    content = bytearray(file.read_bytes())
+    content[4:400] = b"\xff" * 396
+    file.write_bytes(content)
+    with pytest.raises(SystemExit, match=r"error\[unreadable\]: \S+rows\.parquet"):
+        reading.read(folder, "y")
