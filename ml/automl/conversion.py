@@ -21,7 +21,7 @@ import numpy as np
 
 from ml.automl import folders, reading
 from ml.automl.models.estimators import OPSETS
-from ml.automl.tables import stop
+from ml.automl.tables import stop, written
 from ml.measures.tasks import Task
 from ml.serving.scoring.columns import Columns, Kind, Value, read_json
 from ml.serving.scoring.members import Members
@@ -91,7 +91,9 @@ def convert(
     """Write the folder and return its digest. Ends the program where there is no conversion, or
     where its answers to the rows are others.
     """
-    classes = [str(of) for of in getattr(estimator, "classes_", ())]
+    import pandas as pd
+
+    classes = written(pd.Index(getattr(estimator, "classes_", ())))
     task: Task = ("binary" if len(classes) == 2 else "multiclass") if classes else "regression"
     if task == "binary" and positive not in ("", classes[1]):
         found = f"`--positive {positive}`, where the model gives the probability of `{classes[1]}`"

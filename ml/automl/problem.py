@@ -201,11 +201,8 @@ def prepare(
 def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | None) -> Problem:
     settings, choices, is_class = job.settings, job.choices, job.task != "regression"
     reading.give_back()
-    parts = [
-        reading.read(of, job.target, is_class=is_class)
-        for of in (training, validated, tested)
-        if of
-    ]
+    given = [of for of in (training, validated, tested) if of]
+    parts = reading.read_all(given, job.target, choices.texts, is_class=is_class)
     for part in parts[1:]:
         if {*part.columns} != {*parts[0].columns}:
             other = sorted(map(str, {*part.columns} ^ {*parts[0].columns}))[0]
@@ -267,6 +264,8 @@ def _classes(labels: NDArray[Any], label: object) -> list[str]:
     names, positive = sorted({*labels}), str(label)
     if label is None:
         return names
+    if isinstance(label, bool):  # YAML has no spelling of it either
+        positive = next((of for of in names if of.lower() == positive.lower()), positive)
     if positive not in names:
         stop("no-such-value", f"`positive_label: {positive}`", f"one of {', '.join(names[:12])}")
     return [name for name in names if name != positive] + [positive] if len(names) == 2 else names

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ml.automl.tables import single, stop
+from ml.automl.tables import as_texts, is_number, single, stop
 from ml.serving.scoring.columns import MISSING
 from ml.toolkit.data import mltables
 
@@ -47,12 +48,53 @@ _OPTIONS: Sequence[tuple[str, Sequence[Any], str]] = (
 )
 
 
-def read(folder: Path, target: str, *, is_class: bool = True) -> pd.DataFrame:
-    """The rows of an MLTable as its transformations say. Ends the program for what cannot be read.
+_File = tuple[Path, dict[str, Any]]
 
-    Values that tables write for a missing one are missing; a target that `is_class`, and columns of
-    true and false, are texts.
+
+@dataclass(frozen=True)
+class _Asked:
+    """How columns are read: `texts` as texts whatever they hold, `digits` where files write their
+    digits, since other files have texts there. `label` is a target of classes: any text is one.
     """
+
+    target: str
+    label: str
+    texts: frozenset[str]
+    digits: frozenset[str] = frozenset()
+
+
+def read(folder: Path, target: str, *, is_class: bool = True) -> pd.DataFrame:
+    """The rows of one MLTable, as `read_all` gives them."""
+    return read_all([folder], target, is_class=is_class)[0]
+
+
+def read_all(
+    folders: Sequence[Path],
+    target: str,
+    texts: frozenset[str] = frozenset(),
+    *,
+    is_class: bool = True,
+) -> list[pd.DataFrame]:
+    """The rows of MLTables as their transformations say. Ends the program for what cannot be read.
+
+    A target that `is_class` is of texts. The `texts`, columns that are texts somewhere, and those
+    of true and false are categories, in a delimited file as it writes them.
+    """
+    label = target if is_class else ""
+    asked = _Asked(target, label, texts | {label})
+    tables = [_read(folder, asked) for folder in folders]
+    if mixed := _mixed(of for table in tables for _, of in table):
+        tables.clear()
+        asked = replace(asked, digits=mixed)
+        tables += [_read(folder, asked) for folder in folders]
+        _demand_kinds([of for table in tables for of in table], target)
+    rows = [together([of for _, of in table]) for table in tables]
+    give_back()
+    return rows
+
+
+def _read(folder: Path, asked: _Asked) -> list[_File]:
+    """Each file and its columns; JSON lines are those of all files by the first one's name."""
     try:
         table = mltables.describe(folder)
         how, options = table["read"] or ["", {}]
@@ -64,17 +106,47 @@ def read(folder: Path, target: str, *, is_class: bool = True) -> pd.DataFrame:
             is_first = options.get("header") == "from_first_file"
             heads = [files[0] if is_first else file for file in files]
             of = zip(files, heads, strict=True)
-            frames = [_delimited(*each, options, target, is_class) for each in of]
+            frames = [_delimited(*each, table, asked) for each in of]
         elif how == "read_parquet":
-            frames = [_parquet(file, target) for file in files]
+            frames = [_parquet(file, table, asked) for file in files]
         else:
-            frames = [_json_lines(table, files, target)]
+            frames = [_json_lines(files, table, asked)]
         _demand_same(files, frames)
-        rows = mltables.select(table, together(frames))
     except mltables.Unreadable as error:
         stop("bad-mltable", str(error), "one that reads files here, and keeps or drops columns")
-    give_back()
-    return rows
+    return [*zip(files, frames, strict=False)]
+
+
+def _kept(table: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Of these columns those that the table does not leave out, in its order."""
+    import pandas as pd
+
+    return [*mltables.select(table, pd.DataFrame(columns=pd.Index(names))).columns]
+
+
+def _mixed(tables: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Columns that are texts in one of these and numbers in another; no values are neither."""
+    kinds: dict[str, set[bool]] = {}
+    for table in tables:
+        for name, values in table.items():
+            if values.notna().any():
+                kinds.setdefault(name, set()).add(is_number(values))
+    return frozenset(name for name, of in kinds.items() if len(of) > 1)
+
+
+def _demand_kinds(tables: Sequence[_File], target: str) -> None:
+    """End the program where a column is of texts in one file and of numbers in another, whose
+    digits nobody wrote.
+    """
+    for name in sorted(_mixed(of for _, of in tables)):
+        first: dict[str, Path] = {}
+        for file, table in tables:
+            if name in table and table[name].notna().any():
+                kind = "numbers" if is_number(table[name]) else "texts"
+                first.setdefault(kind, file)
+        found = f"`{name}` is texts in {first['texts']} and numbers in {first['numbers']}"
+        hint = f"column_name_and_types: {{{name}: Categorical}} takes both as texts"
+        stop("other-types", found, "one type in all files", hint if name != target else "")
 
 
 def _refuse_options(file: Path, options: Mapping[str, Any]) -> None:
@@ -106,11 +178,13 @@ def give_back() -> None:
 
 
 def _delimited(
-    file: Path, of_names: Path, options: Mapping[str, Any], target: str, is_class: bool
+    file: Path, of_names: Path, table: Mapping[str, Any], asked: _Asked
 ) -> dict[str, Any]:
     """The columns of a file, by the header of another one or its own."""
     import pandas as pd
+    from pandas.api import types
 
+    options = table["read"][1]
     encoding, delimiter = str(options.get("encoding") or "utf8"), options.get("delimiter") or ","
     if len(str(delimiter)) > 1:
         stop("bad-mltable", f"{file}: `delimiter: {delimiter}`", 'one character, such as "\\t"')
@@ -122,7 +196,6 @@ def _delimited(
         # Else a delimiter at the end of each line makes row names of the first column.
         "index_col": False,
     }
-    types: Any = {target: str} if is_class else None
     try:
         first: dict[str, Any] = {"header": None, "nrows": 1, "dtype": str, "na_values": [""]}
         header = pd.read_csv(of_names, **first, **shared).iloc[0]
@@ -131,24 +204,30 @@ def _delimited(
             what = "an empty name" if wrong.isna().any() else f"`{wrong.iloc[0]}` twice"
             stop("column-names", f"{file} has {what} in its header", "each column by its own name")
         names = [str(of) for of in header]
-        shared["header"], shared["names"] = (0 if of_names == file else None), names
+        kept = _kept(table, names)
+        shared |= {"header": 0 if of_names == file else None, "names": names, "chunksize": PART}
         # Any text is the name of a class, but none at all.
-        empty = {target: [""]} if is_class else {}
-        shared["na_values"] = {name: sorted(MISSING) for name in names} | empty
+        shared["na_values"] = {name: sorted(MISSING) for name in names} | {asked.label: [""]}
+        texts = {name for name in kept if name in asked.texts | asked.digits}
+        columns: list[dict[str, Any]] = []
         with warnings.catch_warnings():
             # What pandas says of fields that no column has.
             warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
-            asked: dict[str, Any] = {"dtype": types, "chunksize": PART, "low_memory": False}
-            with pd.read_csv(file, **asked, **shared) as parts:
-                tables = [_compact(part, target) for part in parts]
+            of: dict[str, Any] = {"dtype": dict.fromkeys(texts, str), "low_memory": False}
+            with pd.read_csv(file, **of, **shared) as parts:
+                for part in parts:
+                    # Of true and false pandas keeps no spelling.
+                    flags = {name for name in kept if types.infer_dtype(part[name]) == "boolean"}
+                    texts |= flags
+                    columns.append(_compact(part[kept], asked))
         # Of a column that is not numbers in every part the digits are texts too.
-        texts = [name for name in tables[0] if name != target and _is_mixed(tables, name)]
-        if texts:
-            asked = {"usecols": texts, "dtype": str, "chunksize": PART}
-            with pd.read_csv(file, **asked, **shared) as parts:
+        again = [name for name in kept if name in _mixed(columns) | texts - of["dtype"].keys()]
+        if again:
+            of = {"usecols": again, "dtype": str}
+            with pd.read_csv(file, **of, **shared) as parts:
                 for at, part in enumerate(parts):
-                    tables[at] |= _compact(part, target)
-        return {str(name): of for name, of in together(tables).items()}
+                    columns[at] |= _compact(part, asked)
+        return {str(name): of for name, of in together(columns).items()}
     except pd.errors.ParserWarning:
         found = f"{file} has rows of more fields than the header names"
         stop("unreadable", found, "a field for each column, and a quoted one where it has commas")
@@ -158,26 +237,26 @@ def _delimited(
         stop("unreadable", f"{file} is empty", "a header and rows")
 
 
-def _is_mixed(tables: Sequence[Mapping[str, Any]], name: str) -> bool:
-    kinds = {str(table[name].dtype) for table in tables}
-    return "bool" in kinds or ("category" in kinds and len(kinds) > 1)
-
-
-def _json_lines(table: Mapping[str, Any], files: Sequence[Path], target: str) -> dict[str, Any]:
+def _json_lines(files: Sequence[Path], table: Mapping[str, Any], asked: _Asked) -> dict[str, Any]:
     """Of all files: a line has the columns that it names."""
     import pandas as pd
 
-    frames = []
-    for number, file in enumerate(files):
+    rows = []
+    for file in files:
         try:
-            rows = mltables.frame({**table, "columns": []}, number)
+            rows.append(mltables.json_lines(file, table["read"][1]))
         except (mltables.Unreadable, OSError, LookupError) as error:
             stop("unreadable", str(error), "an object in each line, in the MLTable's encoding")
-        for name, cells in rows.select_dtypes(object).items():
-            if cells.map(type).isin((list, dict)).any():
-                _refuse_nested(file, str(name))
-        frames.append(rows)
-    return _compact(pd.concat(frames, ignore_index=True), target)
+    columns: dict[str, Any] = {}
+    for name in _kept(table, dict.fromkeys(name for of in rows for row in of for name in row)):
+        for file, of in zip(files, rows, strict=True):
+            if any(isinstance(row.get(name), list | dict) for row in of):
+                _refuse_nested(file, name)
+        cells = [row.get(name) for of in rows for row in of]
+        # As numbers large ones would be rounded where one is missing.
+        kind = object if name in asked.texts else None
+        columns |= _compact(pd.DataFrame({name: pd.Series(cells, dtype=kind)}), asked)
+    return columns
 
 
 def _refuse_nested(file: Path, name: str) -> NoReturn:
@@ -185,29 +264,34 @@ def _refuse_nested(file: Path, name: str) -> NoReturn:
     stop("unreadable", found, "a number, a text, true or false in each cell")
 
 
-def _parquet(file: Path, target: str) -> dict[str, Any]:
+def _parquet(file: Path, table: Mapping[str, Any], asked: _Asked) -> dict[str, Any]:
     """A column at a time."""
-    import pandas as pd
     from pyarrow import ArrowException, types
-    from pyarrow.parquet import read_schema
+    from pyarrow.parquet import read_schema, read_table
 
     columns: dict[str, Any] = {}
     try:
-        for field in read_schema(file):
-            if field.name.startswith("__index_level_"):
-                continue
-            if types.is_nested(field.type):
-                _refuse_nested(file, field.name)
-            rows = pd.read_parquet(file, columns=[field.name])
-            if types.is_decimal(field.type):
+        schema = read_schema(file)
+        names = [name for name in schema.names if not name.startswith("__index_level_")]
+        for name in _kept(table, names):
+            of = schema.field(name).type
+            if types.is_nested(of):
+                _refuse_nested(file, name)
+            # By its metadata pandas would make row names of an index. Large numbers would be
+            # rounded where one is missing.
+            is_text = name in asked.texts
+            rows = read_table(file, columns=[name]).to_pandas(
+                ignore_metadata=True, integer_object_nulls=is_text
+            )
+            if types.is_decimal(of) and not is_text:
                 rows = rows.astype(np.float64)
-            columns |= _compact(rows, target)
+            columns |= _compact(rows, asked)
     except (ArrowException, OSError) as error:
         stop("unreadable", f"{file}: {error}", "a whole file of Parquet")
     return columns
 
 
-def _compact(rows: pd.DataFrame, target: str) -> dict[str, Any]:
+def _compact(rows: pd.DataFrame, asked: _Asked) -> dict[str, Any]:
     """The same values in less memory: numbers in single precision, texts as categories. Those of
     the target keep theirs.
     """
@@ -217,11 +301,13 @@ def _compact(rows: pd.DataFrame, target: str) -> dict[str, Any]:
     columns = {}
     for name, values in rows.items():
         of: Any = values.reset_index(drop=True)
-        if types.is_object_dtype(of.dtype) or types.is_string_dtype(of.dtype):
+        if name == asked.label:
+            of = as_texts(of, missing=frozenset({""}))
+        elif str(of.dtype) == "category":
+            of = of.cat.as_unordered()
+        elif name in asked.texts or types.is_object_dtype(of) or types.is_string_dtype(of):
             of = of.astype("category")
-            if name == target:
-                of = of.cat.remove_categories([text for text in of.cat.categories if _blank(text)])
-        elif name == target or not types.is_numeric_dtype(of.dtype) or of.dtype.kind == "b":
+        elif name == asked.target or not is_number(of):
             pass
         elif isinstance(of.dtype, np.dtype) and of.dtype.kind in "iu":
             of = pd.to_numeric(of, downcast="integer")
@@ -233,10 +319,6 @@ def _compact(rows: pd.DataFrame, target: str) -> dict[str, Any]:
     return columns
 
 
-def _blank(cell: object) -> bool:
-    return isinstance(cell, str) and not cell.strip()
-
-
 def together(tables: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """The rows of tables with the same columns, one below the other, a column at a time."""
     import pandas as pd
@@ -245,13 +327,14 @@ def together(tables: Sequence[dict[str, Any]]) -> pd.DataFrame:
     columns: dict[str, Any] = {}
     for name in [*tables[0]] if len(tables) > 1 else ():
         parts = [table[name] for table in tables]
-        kinds = {str(part.dtype) for part in parts}
-        if kinds == {"category"}:
+        coded = [part for part in parts if str(part.dtype) == "category"]
+        kinds = {part.cat.categories.dtype for part in coded}
+        if len(coded) == len(parts) and len(kinds) == 1:
             columns[name] = pd.Series(union_categoricals(parts))
         else:
             columns[name] = pd.concat(parts, ignore_index=True)
-        if "category" in kinds and len(kinds) > 1:
-            columns[name] = columns[name].astype("category")
+            if coded:
+                columns[name] = columns[name].astype("category")
         for table in tables:
             del table[name]
     return pd.DataFrame(columns or tables[0], copy=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.serving.scoring.columns import Kind, read_date
+from ml.serving.scoring.columns import MISSING, Kind, read_date
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +31,7 @@ PURPOSES: Mapping[str, str] = {
     **{"numeric": "numeric", "categorical": "categorical", "categoricalhash": "categorical"},
     **{"text": "words", "datetime": "date", "ignore": "aside"},
 }
+_OF_TEXTS = ("categorical", "words", "date")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?/\d\d?/\d{4}([T ]\d\d?:\d\d.*)?")
 
 
@@ -97,6 +98,23 @@ class Choices:
     fills: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     group: str = ""
     time: str = ""
+
+    def meaning(self, name: str) -> str:
+        """What the spec takes a column for, "" where it does not say. Ends the program for a
+        purpose that is none.
+        """
+        purpose = str(self.purposes.get(name, ""))
+        meaning = PURPOSES.get(purpose.replace("_", "").lower(), "")
+        if purpose and not meaning:
+            known = "Numeric, Categorical, CategoricalHash, Text, DateTime, Ignore"
+            stop("column-purpose", f"`{name}` is to be {purpose}", f"one of {known}")
+        return meaning
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """Columns whose values are names, whatever digits they have."""
+        purposes = {name for name in self.purposes if self.meaning(name) in _OF_TEXTS}
+        return frozenset(purposes | ({self.group} if self.group else set()))
 
     @property
     def names(self) -> list[str]:
@@ -195,7 +213,7 @@ def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[An
             stop("one-value", f"`{target}` has one value in all {len(values)} rows", "two or more")
         return numbers
     coded = values.astype("category").cat.remove_unused_categories()
-    stripped = np.array(_written(coded.cat.categories), dtype=object)
+    stripped = np.array(written(coded.cat.categories), dtype=object)
     texts = stripped[coded.cat.codes.to_numpy()] if len(coded) else np.array([], dtype=object)
     names = sorted({*stripped})
     if len(names) < 2:
@@ -211,23 +229,23 @@ def _column(
     name: str, values: pd.Series[Any], choices: Choices, classes: int
 ) -> tuple[Column, pd.Series[Any]]:
     import pandas as pd
-    from pandas.api import types
 
-    purpose = str(choices.purposes.get(name, ""))
-    meaning = PURPOSES.get(purpose.replace("_", "").lower(), "") if purpose else ""
-    if purpose and not meaning:
-        known = "Numeric, Categorical, CategoricalHash, Text, DateTime, Ignore"
-        stop("column-purpose", f"`{name}` is to be {purpose}", f"one of {known}")
-    is_number = types.is_numeric_dtype(values) and not types.is_bool_dtype(values)
-    if meaning == "numeric" and not is_number:
+    meaning = choices.meaning(name)
+    if meaning == "numeric" and not is_number(values):
         values = pd.to_numeric(values.astype(object), errors="coerce").astype(np.float32)
-        is_number = True
-    if is_number and meaning not in ("categorical", "words", "date"):
+    if is_number(values) and meaning not in _OF_TEXTS:
         return _number(name, values, meaning, choices)
     if name in choices.fills and meaning != "aside":
         expected = "a column of numbers: a missing text is a category of its own"
         stop("bad-imputer", f"`{name}` of the imputer is no column of numbers", expected)
-    return _text(name, _as_texts(values), meaning, choices, classes)
+    return _text(name, as_texts(values), meaning, choices, classes)
+
+
+def is_number(values: pd.Series[Any]) -> bool:
+    """Whether these are numbers: true and false are none."""
+    from pandas.api import types
+
+    return types.is_numeric_dtype(values) and not types.is_bool_dtype(values)
 
 
 def _number(
@@ -301,28 +319,32 @@ def _text(
     return column(choice, "category")
 
 
-def _as_texts(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Categories without blanks around them; a whole number without a point."""
+def as_texts(values: pd.Series[Any], missing: frozenset[str] = MISSING) -> pd.Series[Any]:
+    """Categories without blanks around them, and none of those that say that one is `missing`; a
+    whole number without a point.
+    """
     import pandas as pd
     from pandas.api import types
 
     if types.is_datetime64_any_dtype(values):
         values = values.astype(str).where(values.notna())
     coded = values.astype("category").cat.remove_unused_categories()
-    names = _written(coded.cat.categories)
-    texts = sorted({*names} - {""})
+    names = written(coded.cat.categories)
+    texts = sorted({*names} - missing)
     number = {text: at for at, text in enumerate(texts)}
     codes: Any = np.array([*(number.get(of, -1) for of in names), -1])[coded.cat.codes.to_numpy()]
     return pd.Series(pd.Categorical.from_codes(codes, categories=pd.Index(texts)))
 
 
-def _written(values: pd.Index[Any]) -> list[str]:
-    """Different values as texts without blanks around them; whole numbers without a point."""
+def written(values: pd.Index[Any]) -> list[str]:
+    """Different values as texts without blanks around them; whole numbers without a point, true
+    and false as JSON has them.
+    """
     # NumPy's numbers write themselves in as few digits as tell them apart.
     cells: Any = values.to_numpy()
     if cells.dtype.kind == "f" and np.isfinite(cells).all() and (cells % 1 == 0).all():
         cells = map(int, cells)
-    return [str(of).strip() for of in cells]
+    return [str(of).lower() if isinstance(of, bool | np.bool_) else str(of).strip() for of in cells]
 
 
 def _order_of_dates(sample: Sequence[str]) -> str:

@@ -56,13 +56,16 @@ def folder_of(
     return folder
 
 
-def of_numbers(folder: Path, numbers: list[object], how: str = DELIMITED) -> Path:
+def of_numbers(folder: Path, numbers: Any, how: str = DELIMITED) -> Path:
     """An MLTable of these as `a`, with a number `b` and a class `y`."""
     rows = pd.DataFrame({"a": numbers, "b": np.arange(len(numbers)) % 7})
     rows["y"] = np.where(rows["b"] > 3, "yes", "no")
     folder.mkdir(exist_ok=True)
     if how == DELIMITED:
         rows.to_csv(folder / "rows.csv", index=False)
+    elif how == "read_json_lines":
+        cells = rows.astype(object).where(rows.notna(), None).to_dict("records")
+        (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, cells)))
     else:
         rows.to_parquet(folder / "rows.parquet")
     return folder_of(folder, {}, how)

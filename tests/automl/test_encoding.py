@@ -130,7 +130,7 @@ def test_any_text_has_the_same_bits_in_a_table_and_in_a_request(
     columns = Columns(document, lambda row: row)
     served = columns.matrix(columns.read(["x"], [[cell] for cell in cells])).astype(np.float32)
     texts = pd.Series([values[0] for values in columns.read(["x"], [[cell] for cell in cells])])
-    frame = pd.DataFrame({"x": tables._as_texts(texts.astype(object))})
+    frame = pd.DataFrame({"x": tables.as_texts(texts.astype(object))})
     column = tables.Column("x", "text", "", "category")
     table = tables.Table(frame, np.zeros(len(cells)), [column])
     assert encoding.matrix(table, document, np.arange(len(cells))).tobytes() == served.tobytes()

@@ -105,6 +105,71 @@ def test_options_that_say_what_is_done_are_read(tmp_path: Path) -> None:
     assert texts(rows, "a") == ["two\nlines", ""]
 
 
+LETTERS = "y,a\nyes,A10\nno,007\n"
+DIGITS = "y,a\nyes,007\nno,010\n"
+
+
+def test_digits_of_a_column_that_has_texts_in_another_file(tmp_path: Path) -> None:
+    """Are as the file writes them: of one table, and of those of validation and test."""
+    rows = reading.read(folder_of(tmp_path / "a", {"rows1": DIGITS, "rows2": LETTERS}), "y")
+    assert texts(rows, "a") == ["007", "010", "A10", "007"]
+    folders = [
+        folder_of(tmp_path / name, {"rows": of}) for name, of in (("b", DIGITS), ("c", LETTERS))
+    ]
+    for order in (folders, folders[::-1]):
+        both = {
+            at: texts(of, "a") for at, of in zip(order, reading.read_all(order, "y"), strict=True)
+        }
+        assert both == {folders[0]: ["007", "010"], folders[1]: ["A10", "007"]}
+
+
+@pytest.mark.parametrize("second", ["true", ""])
+def test_true_and_false_in_several_files(tmp_path: Path, second: str) -> None:
+    files = {"rows1": "y,a\nyes,true\nno,false\n", "rows2": f"y,a\nyes,{second}\nno,\n"}
+    rows = reading.read(folder_of(tmp_path, files), "y")
+    assert texts(rows, "a") == ["true", "false", second, ""]
+
+
+def test_a_column_without_values_is_of_any_type(tmp_path: Path) -> None:
+    files = {"rows1": DIGITS, "rows2": "y,a\nyes,\nno,\n"}
+    assert texts(reading.read(folder_of(tmp_path / "a", files), "y"), "a") == [7, 10, "", ""]
+    files["rows1"] = LETTERS
+    rows = reading.read(folder_of(tmp_path / "b", files), "y")
+    assert texts(rows, "a") == ["A10", "007", "", ""]
+
+
+def test_numbers_in_one_file_and_texts_in_another_are_refused(tmp_path: Path) -> None:
+    """Where nobody wrote their digits; by its purpose the column is of texts."""
+    for name, cells in (("rows1", [1.0, 2.5]), ("rows2", ["1", "x"])):
+        pd.DataFrame({"y": ["yes", "no"], "a": cells}).to_parquet(tmp_path / name)
+    folder = folder_of(tmp_path, {}, "read_parquet")
+    expected = r"(?s)error\[other-types\]: `a` is texts in \S+rows2 and .*rows1.*\{a: Categorical\}"
+    with pytest.raises(SystemExit, match=expected):
+        reading.read(folder, "y")
+    (rows,) = reading.read_all([folder], "y", frozenset({"a"}))
+    assert texts(rows, "a") == [1.0, 2.5, "1", "x"]
+
+
+def test_an_index_with_a_name_is_a_column(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"y": ["yes", "no"], "a": [1, 2], "rating": [3, 5]})
+    rows.set_index("rating").to_parquet(tmp_path / "rows")
+    found = reading.read(folder_of(tmp_path, {}, "read_parquet"), "y")
+    assert texts(found, "rating") == [3, 5] and len(found.columns) == 3
+
+
+@pytest.mark.parametrize("how", ["read_json_lines", "read_parquet"])
+def test_a_list_that_the_table_leaves_out(tmp_path: Path, how: str) -> None:
+    rows = pd.DataFrame({"y": ["yes", "no"], "a": [1, 2], "l": [[1], [2]]})
+    if how == "read_parquet":
+        rows.to_parquet(tmp_path / "rows")
+    else:
+        rows.to_json(tmp_path / "rows", orient="records", lines=True)
+    for step in ("drop_columns: [l]", "keep_columns: [a, y]"):
+        text = f"paths: [{{file: rows}}]\ntransformations: [{how}, {{{step}}}]\n"
+        (tmp_path / "MLTable").write_text(text)
+        assert {*reading.read(tmp_path, "y").columns} == {"y", "a"}
+
+
 @pytest.mark.parametrize("value", ["None", "NA", "null", "nan", "?"])
 def test_any_text_is_the_name_of_a_class(tmp_path: Path, value: str) -> None:
     """Of a target an empty cell alone is missing; of other columns those texts are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -13,33 +14,76 @@ from ml.automl import reading, tables, validation
 from ml.automl.tables import Choices
 from tests.automl.conftest import DELIMITED, folder_of, of_numbers
 
+HOW = [DELIMITED, "read_json_lines", "read_parquet"]
+
 
 def table_of(folder: Path, choices: Choices | None = None) -> tables.Table:
-    return tables.as_table(reading.read(folder, "y"), choices, target="y", regression=False)
+    choices = choices or Choices()
+    (rows,) = reading.read_all([folder], "y", choices.texts)
+    return tables.as_table(rows, choices, target="y", regression=False)
 
 
-@pytest.mark.parametrize("how", [DELIMITED, "read_parquet"])
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("purpose", ["Categorical", "Text"])
 def test_large_numbers_are_told_apart_as_categories(tmp_path: Path, purpose: str, how: str) -> None:
     """Also where one is missing, for which a column has no whole numbers any more."""
-    numbers: list[object] = [100_000_001 + at % 20 for at in range(59)]
-    folder = of_numbers(tmp_path, [*numbers, None], how)
+    numbers = pd.array([*(2**60 + at % 20 for at in range(59)), None], dtype="Int64")
+    folder = of_numbers(tmp_path, numbers, how)
     table = table_of(folder, Choices(purposes={"a": purpose}))
-    assert [*table.frame["a"].cat.categories] == [str(100_000_001 + at) for at in range(20)]
+    assert [*table.frame["a"].cat.categories] == [str(2**60 + at) for at in range(20)]
     assert table.frame["a"].isna().sum() == 1
 
 
-def test_categories_of_decimals_are_as_the_file_writes_them(tmp_path: Path) -> None:
-    folder = of_numbers(tmp_path, [(0.1, 0.25, 12.3)[at % 3] for at in range(60)])
-    table = table_of(folder, Choices(purposes={"a": "Categorical"}))
-    assert [*table.frame["a"].cat.categories] == ["0.1", "0.25", "12.3"]
+@pytest.mark.parametrize("purpose", ["Categorical", "CategoricalHash", "Text"])
+@pytest.mark.parametrize(
+    "written", [("007", "7"), ("1", "1.0"), ("1e5", "2e5"), ("+1", "-1"), ("0.1", "0.10"), ("2.0",)]
+)
+def test_categories_of_numbers_are_as_the_file_writes_them(
+    tmp_path: Path, written: Sequence[str], purpose: str
+) -> None:
+    folder = of_numbers(tmp_path, [[*written, "3"][at % (1 + len(written))] for at in range(60)])
+    table = table_of(folder, Choices(purposes={"a": purpose}))
+    assert [*table.frame["a"].cat.categories] == sorted([*written, "3"])
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_text_that_says_that_none_is_there_is_missing(tmp_path: Path, how: str) -> None:
+    """As in a request, with blanks around it too."""
+    cells: list[object] = ["red", "NA", " null", "None ", "?"]
+    table = table_of(of_numbers(tmp_path, cells * 12, how))
+    assert [*table.frame["a"].cat.categories] == ["red"] and table.columns[0].missing == 0.8
+
+
+@pytest.mark.parametrize(
+    ("how", "cells"),
+    [
+        *((DELIMITED, [of, "false", ""]) for of in ("true", "True")),
+        *((how, [True, False, None]) for how in HOW[1:]),
+        *((how, [True, False]) for how in HOW[1:]),
+    ],
+)
+def test_true_and_false_are_texts_as_files_write_them(
+    tmp_path: Path, how: str, cells: list[object]
+) -> None:
+    """In JSON and Parquet those that a request states as JSON."""
+    table = table_of(of_numbers(tmp_path, cells * 20, how))
+    assert [*table.frame["a"].cat.categories] == sorted(
+        str(of) if isinstance(of, str) else str(of).lower() for of in cells[:2]
+    )
+
+
+def test_categories_with_an_order_have_none(tmp_path: Path) -> None:
+    sizes = pd.Categorical(["small", "large"] * 30, ["small", "large"], ordered=True)
+    table = table_of(of_numbers(tmp_path, sizes, "read_parquet"))
+    assert [*table.frame["a"].cat.categories] == ["large", "small"]
+    assert not table.frame["a"].cat.ordered
 
 
 def test_large_numbers_of_groups_and_times_are_told_apart(tmp_path: Path) -> None:
     """Of a group one may be missing; a time may have parts of a second."""
-    numbers: list[object] = [100_000_001 + at % 20 for at in range(59)]
+    numbers = pd.array([*(2**60 + at % 20 for at in range(59)), None], dtype="Int64")
     choices = Choices(group="a")
-    table = table_of(of_numbers(tmp_path / "group", [*numbers, None]), choices)
+    table = table_of(of_numbers(tmp_path / "group", numbers), choices)
     groups = validation.divided(table, None, choices, 0).groups
     assert groups is not None and len(np.unique(groups)) == 21
     choices = Choices(time="a")
@@ -139,7 +183,7 @@ def test_decimals_are_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("values", "classes"),
-    [([0.0, 1.0], {"0", "1"}), ([0.5, 1.0], {"0.5", "1.0"}), ([True, False], {"True", "False"})],
+    [([0.0, 1.0], {"0", "1"}), ([0.5, 1.0], {"0.5", "1.0"}), ([True, False], {"true", "false"})],
 )
 def test_classes_that_are_whole_numbers_have_no_point(
     tmp_path: Path, values: list[object], classes: set[str]

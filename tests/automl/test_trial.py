@@ -413,7 +413,7 @@ def test_a_second_trial_reads_and_featurizes_nothing(
     table = write(tmp_path / "table", people())
     settings = of_family("light_gbm", "classification")
     read: list[str] = []
-    for module, name in ((reading, "read"), (encoding, "fit"), (encoding, "matrix")):
+    for module, name in ((reading, "read_all"), (encoding, "fit"), (encoding, "matrix")):
         plain = getattr(module, name)
 
         def counted(*of: Any, _plain: Any = plain, _name: str = name, **more: Any) -> Any:
@@ -423,18 +423,18 @@ def test_a_second_trial_reads_and_featurizes_nothing(
         monkeypatch.setattr(module, name, counted)
     job = {"n_cross_validations": 2}
     _, first = fit(table, "light_gbm", settings, **job)
-    assert {"read", "fit", "matrix"} == {*read}
+    assert {"read_all", "fit", "matrix"} == {*read}
     read.clear()
     _, second = fit(table, "light_gbm", settings, **job)
     assert not read
     assert second["AUC_weighted"] == first["AUC_weighted"]
     off = {"mode": "custom", "column_name_and_types": {"city": "Ignore"}}
     fit(table, "light_gbm", settings, **job, featurization=off)
-    assert "read" in read
+    assert "read_all" in read
     read.clear()
     write(tmp_path / "table", people(seed=1))
     fit(table, "light_gbm", settings, **job)
-    assert "read" in read
+    assert "read_all" in read
 
 
 def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

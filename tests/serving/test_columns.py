@@ -47,6 +47,8 @@ def columns(encoding: Encoding = "codes", derive: Any = same) -> Columns:
         ("text", " north ", "north", "north"),
         ("text", "north", "\u00a0north\t", "north"),
         ("text", "12", "12", "12"),
+        ("text", "true", True, "true"),
+        ("text", "false", False, "false"),
         ("text", "?", " ? ", None),
         ("text", "", None, None),
         ("float", " 3", 3, 3.0),

@@ -35,6 +35,15 @@ def test_paths(tmp_path: Path) -> None:
     assert found["read"] is None
 
 
+def test_what_spark_leaves_beside_its_parts_is_no_part(tmp_path: Path) -> None:
+    for name in ("a/part-0.csv", "a/_SUCCESS", "a/.part-0.csv.crc", "a/_delta/0.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = table(tmp_path, "paths: [{folder: ./a}]\ntransformations: [read_delimited]\n")
+    assert [Path(path).name for path in found["files"]] == ["part-0.csv"]
+    assert len(table(tmp_path, "paths: [{folder: ./a}]\n")["files"]) == 4
+
+
 @pytest.mark.parametrize(
     ("options", "columns", "rows"),
     [
@@ -80,6 +89,14 @@ def test_json_lines(tmp_path: Path) -> None:
     assert list(found["a"]) == [1, 2]
     with pytest.raises(mltables.Unreadable, match="nonsense"):
         mltables.frame(table(tmp_path, text % "error", **lines), None)
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0b"])
+def test_a_text_of_json_lines_has_any_end_of_line_but_one(tmp_path: Path, mark: str) -> None:
+    text = "paths: [{file: rows.jsonl}]\ntransformations: [read_json_lines]\n"
+    line = '{"a": "late%sfee"}\r\n' % (mark if mark > " " else "\\u000b")
+    found = mltables.frame(table(tmp_path, text, rows_jsonl=line * 2), None)
+    assert [*found["a"]] == [f"late{mark}fee"] * 2
 
 
 @pytest.mark.parametrize(

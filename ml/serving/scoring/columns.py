@@ -85,6 +85,8 @@ def read_json(kind: Kind, value: object) -> Value:
     if value is None:
         return None
     if kind == "text":
+        if isinstance(value, bool):  # as files write it
+            return "true" if value else "false"
         if isinstance(value, str):
             return read_cell(kind, value)
     elif isinstance(value, int | float) and not isinstance(value, bool):

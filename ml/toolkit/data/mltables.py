@@ -84,8 +84,10 @@ def _table(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
             raise Unreadable(f"{folder / FILE}: {text} is not on this machine")
         if kind == "pattern":
             paths = sorted(folder.glob(str(text).removeprefix("./")))
-        elif (folder / str(text)).is_dir():
-            paths = sorted((folder / str(text)).rglob("*"))
+        elif (within := folder / str(text)).is_dir():
+            paths = sorted(within.rglob("*"))
+            if read:  # Spark leaves `_SUCCESS` and checksums beside its parts
+                paths = [path for path in paths if not _is_hidden(path.relative_to(within))]
         else:
             paths = [folder / str(text)]
         files += [path for path in paths if not path.is_dir()]
@@ -93,6 +95,10 @@ def _table(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     if missing:
         raise Unreadable(f"{folder / FILE}: there is no file {missing[0]}")
     return {"files": [str(path.resolve()) for path in files], "read": read, "columns": columns}
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(("_", ".")) for part in path.parts)
 
 
 def frame(table: Mapping[str, Any], part: int | None) -> pd.DataFrame:
@@ -125,7 +131,7 @@ def _file(table: Mapping[str, Any], number: int) -> pd.DataFrame:
     elif name == "read_parquet":
         rows = pd.read_parquet(path)
     else:
-        rows = _json_lines(Path(path), options)
+        rows = pd.DataFrame(json_lines(Path(path), options))
     if options.get("include_path_column"):
         rows.insert(0, "Path", path)
     return rows
@@ -160,12 +166,12 @@ def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) ->
     return rows
 
 
-def _json_lines(path: Path, options: Mapping[str, Any]) -> pd.DataFrame:
-    import pandas as pd
-
+def json_lines(path: Path, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The objects of a file's lines. Raises Unreadable for a line that is none."""
     encoding = str(options.get("encoding") or "utf8")
     try:
-        lines = path.read_text(ENCODINGS.get(encoding, encoding)).splitlines()
+        # A text may have other ends of lines in it than this one.
+        lines = path.read_text(ENCODINGS.get(encoding, encoding)).split("\n")
     except UnicodeDecodeError as error:
         raise Unreadable(f"{path}: {error}") from None
     rows = []
@@ -175,7 +181,7 @@ def _json_lines(path: Path, options: Mapping[str, Any]) -> pd.DataFrame:
         except ValueError as error:
             if options.get("invalid_lines") != "drop":
                 raise Unreadable(f"{path}: {error}: {line[:60]}") from None
-    return pd.DataFrame(rows)
+    return rows
 
 
 def _row(line: str) -> dict[str, Any]:
