@@ -239,7 +239,8 @@ def _sweep(plan: AutoMLPlan) -> SweepPlan:
         trial_timeout_s=plan.trial_timeout_s,
         hints=Hints(tuple(_portfolio(tried, plan.task, place))),
         ending=Ending(
-            exit_score=float(score) if isinstance(score, int | float) else None,
+            # azure-ai-ml reads a number in quotes too.
+            exit_score=None if score is None else float(score),
             patience=PATIENCE if waits else None,
             landmarks=max(LANDMARKS, sum(len(of.portfolio) for of in tried.values())),
             ensembles=_ensembles(plan),

@@ -208,6 +208,11 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
             other = sorted(map(str, {*part.columns} ^ {*parts[0].columns}))[0]
             stop("other-columns", f"`{other}` is not in all tables", "the same columns in each")
     lengths = [int(of[job.target].notna().sum()) if job.target in of else len(of) for of in parts]
+    sources = ["training_data", *(["validation_data"] if validated else []), "test_data"]
+    for source, length in [*zip(sources, lengths, strict=False)][1:]:
+        if not length:
+            found = f"no row of {source} has a `{job.target}`"
+            stop("no-label", found, "rows with one, by which answers are judged")
     table = tables.as_table(
         reading.together([{str(name): of for name, of in part.items()} for part in parts]),
         choices,
@@ -220,7 +225,6 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
         stop("not-numbers", f"`{texts[0]}` is a text, and featurization is off", "numbers alone")
     classes, labels = list[str](), table.labels
     if is_class:
-        sources = ["training_data", *(["validation_data"] if validated else []), "test_data"]
         _demand_seen(labels, lengths, sources)
         classes = _classes(labels[: lengths[0]], settings.get("positive_label"))
         number = {name: at for at, name in enumerate(classes)}
@@ -241,8 +245,10 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
         sentence = f"{len(judged)} rows of validation_data"
     else:
         folds, sentence = validation.folds(divided, table.splits, fitted, settings)
-    if classes and any(len(np.unique(labels[train])) < 2 for train, _ in folds):
-        stop("one-class", "a fold is fitted on rows of one class", "two in each")
+    counts = np.ones(len(table)) if table.weights is None else table.weights
+    if classes and any(len(np.unique(labels[of[counts[of] > 0]])) < 2 for of, _ in folds):
+        weighed = "" if table.weights is None else ", without those whose weight is 0"
+        stop("one-class", f"a fold is fitted on rows of one class{weighed}", "two in each")
     shuffled = judged is None and not table.splits and not choices.time
     reading.give_back()
     return Problem(

@@ -277,12 +277,12 @@ def _parquet(file: Path, table: Mapping[str, Any], asked: _Asked) -> dict[str, A
             of = schema.field(name).type
             if types.is_nested(of):
                 _refuse_nested(file, name)
-            # By its metadata pandas would make row names of an index. Large numbers would be
-            # rounded where one is missing.
+            # As floats large numbers would be rounded where one is missing.
             is_text = name in asked.texts
-            rows = read_table(file, columns=[name]).to_pandas(
-                ignore_metadata=True, integer_object_nulls=is_text
-            )
+            column = read_table(file, columns=[name])
+            rows = column.to_pandas(integer_object_nulls=is_text)
+            if name not in rows:  # an index, of which pandas makes row names
+                rows = rows.reset_index()
             if types.is_decimal(of) and not is_text:
                 rows = rows.astype(np.float64)
             columns |= _compact(rows, asked)

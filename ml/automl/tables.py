@@ -21,6 +21,8 @@ MOST_CATEGORIES = 1000
 MANY_CATEGORIES, MOST_MEANS = 255, 10
 # A text that differs in more of the rows is a name or an id, and tells nothing about other rows.
 MOST_DIFFERENT = 0.5
+# The share of numbers from which a text that is left out was meant to be one.
+MOSTLY_NUMBERS = 0.9
 # Words a value, from which a text is prose.
 PROSE = 4
 # What is chosen for dates and timestamps.
@@ -185,6 +187,9 @@ def _weights(values: pd.Series[Any], name: str) -> NDArray[np.float64]:
         stop("bad-weights", f"`{name}` is {found} in a row", "a number of 0 or more in each row")
     if not numbers.any():
         stop("bad-weights", f"`{name}` is 0 in all rows", "a weight of more than 0 in some")
+    # Penalties and thresholds of the libraries count a row as 1; the sum of large ones is infinite.
+    numbers /= numbers.max()
+    numbers /= numbers[numbers > 0].mean()
     return numbers
 
 
@@ -300,7 +305,8 @@ def _text(
     if out := _out(meaning, not known, different == 1 and not missing):
         return column(out)
     if meaning == "date" and not order:
-        stop("not-a-time", f"`{name}` is to be a DateTime and is {sample[0]!r}", "2026-01-31")
+        odd = next((of for of in sample if not _order_of_dates([of])), sample[0])
+        stop("not-a-time", f"`{name}` is to be a DateTime and is {odd!r} in a row", "2026-01-31")
     if order and meaning in ("", "date"):
         form = "" if order == "iso" else f", {order}"
         return column(f"{A_TIME}{form}: parts of the calendar and days{note}", "date")
@@ -309,7 +315,9 @@ def _text(
             return column("prose, and TfIdf is blocked: left out")
         return column(f"prose: its words by TF-IDF{note}", "words")
     if not meaning and varies:
-        return column(f"a name, {different} values in {known} rows: left out")
+        return column(
+            _why_no_number(texts) or f"a name, {different} values in {known} rows: left out"
+        )
     choice = f"a category of {different} values{note}"
     is_blocked = "cat_target_encoder" in choices.blocked
     if different > MANY_CATEGORIES and classes <= MOST_MEANS and not is_blocked:
@@ -317,6 +325,22 @@ def _text(
     if different > MOST_CATEGORIES:
         choice += f", the {MOST_CATEGORIES} most frequent are told apart"
     return column(choice, "category")
+
+
+def _why_no_number(texts: pd.Series[Any]) -> str:
+    """What keeps a column from being one of numbers where most of its values are, or ""."""
+    import pandas as pd
+
+    written: Any = texts.cat.categories
+    is_number = pd.to_numeric(written, errors="coerce").notna()
+    of_rows = is_number[texts.cat.codes[texts.notna()]]
+    if MOSTLY_NUMBERS <= of_rows.mean() < 1:
+        counts = f"{of_rows.sum()} of {len(of_rows)} values are numbers"
+        odd = f"{written[~is_number][0]!r} is none: left out; a missing one is an empty cell"
+        return f"{counts}, {odd}"
+    if pd.to_numeric(written.str.replace(",", "."), errors="coerce").notna().all():
+        return "numbers with a comma for a point: left out"
+    return ""
 
 
 def as_texts(values: pd.Series[Any], missing: frozenset[str] = MISSING) -> pd.Series[Any]:

@@ -87,7 +87,12 @@ def main() -> None:
         everywhere = [of for of in folds[0] if all(of in fold for fold in folds)]
         means = {of: float(np.mean([fold[of] for fold in folds])) for of in everywhere}
         if (primary := job.metric) not in means:
-            stop("no-metric", f"`{primary}` is not defined on the rows that judge", "rows of both")
+            found = f"`{primary}` is not defined on the rows that judge"
+            if job.task != "regression":
+                stop("no-metric", found, "rows of two classes or more")
+            found += f": `{job.target}` has one value in those of a fold"
+            hint = "primary_metric: normalized_root_mean_squared_error"
+            stop("no-metric", found, "several values in each fold", hint)
         scores = [fold[primary] for fold in folds]
         # Of equal scores NumPy's is 1e-16: their mean is rounded.
         spread = {f"{primary}_std": float(np.ptp(scores) and np.std(scores, ddof=1))}

@@ -36,6 +36,35 @@ def test_the_sweep_of_a_search(plan: Plans) -> None:
     assert all("portfolio" in point.because for point in sweep.hints.points)
 
 
+@pytest.mark.parametrize(
+    ("task", "written", "metric", "goal"),
+    [
+        ("classification", "AUCWeighted", "AUC_weighted", "maximize"),
+        ("classification", "NormMacroRecall", "norm_macro_recall", "maximize"),
+        ("classification", "accuracy", "accuracy", "maximize"),
+        ("regression", "R2Score", "r2_score", "maximize"),
+        (
+            "regression",
+            "NormalizedRootMeanSquaredError",
+            "normalized_root_mean_squared_error",
+            "minimize",
+        ),
+    ],
+)
+def test_a_metric_in_either_spelling_is_what_trials_log(
+    plan: Plans, task: str, written: str, metric: str, goal: str
+) -> None:
+    sweep = lowering.lower(plan(task=task, metric=written, target="spent"))
+    assert isinstance(sweep, SweepPlan) and (sweep.primary_metric, sweep.goal) == (metric, goal)
+    assert json.loads(sweep.trial.environment_variables["AUTOML_JOB"])["metric"] == metric
+
+
+def test_a_score_in_quotes_is_a_number(plan: Plans) -> None:
+    sweep = lowering.lower(plan("limits: {exit_score: '0.9'}"))
+    assert isinstance(sweep, SweepPlan) and sweep.ending is not None
+    assert sweep.ending.exit_score == 0.9
+
+
 def test_what_costs_little_comes_first(plan: Plans) -> None:
     """Boosted trees and a linear model; forests after them, whatever families are allowed."""
     for more in ("", THREE):

@@ -193,3 +193,29 @@ def test_classes_that_are_whole_numbers_have_no_point(
     rows.to_parquet(tmp_path / "rows.parquet")
     table = table_of(folder_of(tmp_path, {}, "read_parquet"))
     assert {*table.labels} == classes
+
+
+@pytest.mark.parametrize(
+    ("cell", "choice"),
+    [
+        ("#N/A", r"59 of 60 values are numbers, '#N/A' is none: left out"),
+        ("-", r"59 of 60 values are numbers, '-' is none: left out"),
+        ("7,5", r"59 of 60 values are numbers, '7,5' is none: left out"),
+    ],
+)
+def test_what_keeps_a_column_from_being_a_number_is_said(
+    tmp_path: Path, cell: str, choice: str
+) -> None:
+    table = table_of(of_numbers(tmp_path, [*(at / 7 for at in range(59)), cell]))
+    assert not table.columns[0].used and table.columns[0].choice.startswith(choice)
+
+
+def test_decimals_with_a_comma_are_told(tmp_path: Path) -> None:
+    table = table_of(of_numbers(tmp_path, [f"{at},5" for at in range(60)]))
+    assert table.columns[0].choice == "numbers with a comma for a point: left out"
+
+
+def test_what_is_no_time_is_named(tmp_path: Path) -> None:
+    days = [*(f"2026-01-{1 + at % 28:02}" for at in range(59)), "unknown"]
+    with pytest.raises(SystemExit, match=r"error\[not-a-time\].* is 'unknown' in a row"):
+        table_of(of_numbers(tmp_path, days), Choices(purposes={"a": "DateTime"}))

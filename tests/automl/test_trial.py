@@ -96,6 +96,39 @@ def test_a_regression_is_the_same_in_other_units(
     assert 0 < (answers[0] - offset) / factor < 1000
 
 
+@pytest.mark.parametrize("name", ["light_gbm", "xg_boost_classifier", "logistic_regression"])
+@pytest.mark.parametrize("scale", [1e-30, 1 / 240, 1e30])
+def test_weights_are_the_same_in_other_units(
+    tmp_path: Path, fit: Fit, name: str, scale: float
+) -> None:
+    scores = []
+    for of in (scale, 1.0):
+        rows = [dict(row, w=of * (0, 1, 2)[at % 3]) for at, row in enumerate(people())]
+        job = {"weight_column_name": "w", "n_cross_validations": 2}
+        settings = of_family(name, "classification")
+        _, metrics = fit(write(tmp_path / str(of), rows), name, settings, **job)
+        scores.append(metrics["AUC_weighted"])
+    assert scores[0] == pytest.approx(scores[1], abs=1e-3) and scores[1] > 0.7
+
+
+def test_a_class_whose_rows_all_weigh_nothing_is_not_fitted(tmp_path: Path, fit: Fit) -> None:
+    rows = changed(people(60), w=lambda at, row: int(row["churn"] == "No"))
+    with pytest.raises(SystemExit, match=r"error\[one-class\].* those whose weight is 0"):
+        fit(write(tmp_path / "table", rows), weight_column_name="w")
+
+
+@pytest.mark.parametrize("metric", ["r2_score", "spearman_correlation"])
+def test_a_fold_of_one_value_is_said(tmp_path: Path, fit: Fit, metric: str) -> None:
+    """With a metric that is defined there."""
+    rows = changed(people(60), spent=lambda at, row: 7.5 * (at == 3))
+    job = {"task": "regression", "target": "spent", "n_cross_validations": 3}
+    table = write(tmp_path / "table", rows)
+    expected = r"(?s)error\[no-metric\].*`spent` has one value.*normalized_root_mean_squared_error"
+    with pytest.raises(SystemExit, match=expected):
+        fit(table, "light_gbm", SMALL_TREES, metric=metric, **job)
+    fit(table, "light_gbm", SMALL_TREES, metric="normalized_root_mean_squared_error", **job)
+
+
 @pytest.mark.parametrize("name", ["light_gbm", "xg_boost_classifier", "random_forest"])
 def test_several_classes(tmp_path: Path, fit: Fit, name: str) -> None:
     """A probability a class, in the order of the classes of columns.json."""

@@ -169,6 +169,17 @@ def test_a_class_that_training_lacks(tmp_path: Path, table: str) -> None:
     assert prepare(job, other, known, known).classes == ["Maybe", "No", "Yes"]
 
 
+@pytest.mark.parametrize("table", ["validation_data", "test_data"])
+@pytest.mark.parametrize("count", [0, 20])
+def test_rows_that_judge_have_labels(tmp_path: Path, table: str, count: int) -> None:
+    training = write(tmp_path / "table", people(60))
+    rows = [{**row, "churn": ""} for row in people(20)]
+    other = write(tmp_path / "other", rows[:count], [*rows[0]])
+    given = (other, None) if table == "validation_data" else (None, other)
+    with pytest.raises(SystemExit, match=rf"error\[no-label\]: no row of {table} has a `churn`"):
+        prepare(Job(USUAL), training, *given)
+
+
 def findings(of: Problem, check: str) -> set[str]:
     """The columns that a guardrail names."""
     from ml.automl import guardrails

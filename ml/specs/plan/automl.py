@@ -48,7 +48,7 @@ def planned(
     `compute` is that of the surrounding pipeline, `prefix` the path from the job to `own`.
     """
     task = str(own.get("task")).lower()
-    metric = str(own.get("primary_metric") or METRICS[task]).lower()
+    metric = snake(str(own.get("primary_metric") or METRICS[task]))
     inputs: dict[str, InputPlan] = {}
     sources: dict[str, Source] = {}
     for key in DATA:
