@@ -270,8 +270,6 @@ def _classes(labels: NDArray[Any], label: object) -> list[str]:
     names, positive = sorted({*labels}), str(label)
     if label is None:
         return names
-    if isinstance(label, bool):  # YAML has no spelling of it either
-        positive = next((of for of in names if of.lower() == positive.lower()), positive)
     if positive not in names:
         stop("no-such-value", f"`positive_label: {positive}`", f"one of {', '.join(names[:12])}")
     return [name for name in names if name != positive] + [positive] if len(names) == 2 else names

@@ -237,7 +237,11 @@ def _column(
 
     meaning = choices.meaning(name)
     if meaning == "numeric" and not is_number(values):
-        values = pd.to_numeric(values.astype(object), errors="coerce").astype(np.float32)
+        texts = as_texts(values)
+        values = pd.to_numeric(texts.astype(object), errors="coerce").astype(np.float32)
+        if values.isna().all() and texts.notna().any():
+            odd = texts.cat.categories[0]
+            stop("not-numbers", f"`{name}` is to be Numeric and is {odd!r}", "a number in some row")
     if is_number(values) and meaning not in _OF_TEXTS:
         return _number(name, values, meaning, choices)
     if name in choices.fills and meaning != "aside":

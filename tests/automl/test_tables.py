@@ -219,3 +219,14 @@ def test_what_is_no_time_is_named(tmp_path: Path) -> None:
     days = [*(f"2026-01-{1 + at % 28:02}" for at in range(59)), "unknown"]
     with pytest.raises(SystemExit, match=r"error\[not-a-time\].* is 'unknown' in a row"):
         table_of(of_numbers(tmp_path, days), Choices(purposes={"a": "DateTime"}))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("cells", [[True, False], ["44 years", "7 years"]])
+def test_what_is_to_be_numeric_has_a_number(tmp_path: Path, how: str, cells: list[object]) -> None:
+    """In some row; a request states true and false as no number either."""
+    folder, choices = of_numbers(tmp_path, cells * 30, how), Choices(purposes={"a": "Numeric"})
+    with pytest.raises(SystemExit, match=r"error\[not-numbers\]: `a` is to be Numeric and is "):
+        table_of(folder, choices)
+    folder = of_numbers(tmp_path, ["9", *map(str, cells)] * 20, how)
+    assert table_of(folder, choices).columns[0].missing == pytest.approx(2 / 3)
