@@ -388,3 +388,17 @@ def test_rows_that_watch_are_of_the_rows_that_fit() -> None:
         Divided((rows == 999).astype(int), 1000, 0, times=times[::-1], by="day").aside(rows),
     ):
         assert len(few[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (999, "10 folds, by the number of rows (999)"),
+        (1_000, "3 folds, by the number of rows (1000)"),
+        (50_000, "3 folds, by the number of rows (50000)"),
+        (50_001, "5000 rows are held out, by the number of rows (50001)"),
+    ],
+)
+def test_how_many_folds_judge_follows_from_the_number_of_rows(rows: int, sentence: str) -> None:
+    divided = Divided(None, rows, 0)
+    assert validation.folds(divided, (), np.arange(rows), {})[1] == sentence
