@@ -49,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--converted", type=Path, required=True, help="the folder to write")
     options = parser.parse_args(arguments)
     estimator, names = load(options.model)
-    rows = reading.read(options.data, options.target).dropna(subset=[options.target])
+    is_class = hasattr(estimator, "classes_")
+    rows = reading.read(options.data, options.target, is_class=is_class)
+    rows = rows.dropna(subset=[options.target])
     rows = rows.reset_index(drop=True)
     if missing := [name for name in names if name not in rows]:
         stop("other-columns", f"the model takes `{missing[0]}`", f"a table with it: {options.data}")

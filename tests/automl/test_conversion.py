@@ -23,6 +23,7 @@ from ml.automl import conversion
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.manifest import verify
 from ml.serving.scoring.members import Members
+from ml.toolkit.training.searched import content
 from policies.supply_chain.formats import formats
 from tests.automl.conftest import people, write
 
@@ -132,6 +133,9 @@ def test_a_regression(tmp_path: Path) -> None:
     expected = original.predict(pd.DataFrame(asked, columns=FEATURES[:3]))
     answers = Members(tmp_path / "converted").predict(columns.matrix(asked))
     np.testing.assert_allclose(answers, expected, rtol=1e-5)
+    facts = json.loads((tmp_path / "converted" / "settings.json").read_text())["automl"]
+    values = {name: rows[name] for name in columns.columns}
+    assert facts["trained_on"] == content(values, rows["spent"].to_numpy())
 
 
 def test_what_is_not_convertible_is_refused(
