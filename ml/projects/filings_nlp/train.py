@@ -144,7 +144,7 @@ def fit(
         )
         progress, metrics = Progress(), Metrics(world)
         state = {"model": model, "best": best, "optimiser": optimiser, "schedule": schedule}
-        state |= {"updates": updates, "batches": batches, "progress": progress}
+        state |= {"updates": updates, "batches": batches, "progress": progress, "metrics": metrics}
         checkpoints = stack_.enter_context(Checkpoints(folder, world, state, every_s=60))
         step, guard = checkpoints.restore(), Guard(checkpoints)
         earlier = progress.seconds

@@ -19,8 +19,9 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -42,6 +43,7 @@ from ml.toolkit.torch.loading import Batches
 PREFIX = "step-"
 _UNFINISHED, _ASIDE = ".unfinished", ".set-aside"
 _REPLACED = f".replaced{_UNFINISHED}"
+_FULL = 1 << 20  # so few free bytes are a full disk: blocks of less are left behind a failed write
 
 
 class CheckpointError(TrainingError):
@@ -52,11 +54,14 @@ class Checkpoints:
     """The checkpoints of one training in `folder`, a declared output that survives a restart.
 
     state: what is kept, by name: each has `state_dict` and `load_state_dict` (models, optimisers,
-    schedules, `Updates`, `Batches`). What is no model's or optimiser's has to be alike in every
-    process. The random states of every process are kept besides.
+    schedules, `Updates`, `Batches`, `Metrics`). What is no model's or optimiser's has to be alike
+    in every process. The random states of every process are kept besides. A model's buffers are
+    those of the first process, which DDP gives to all at each pass; where it does not (`fsdp`, or
+    `broadcast_buffers=False`) those of the others are not kept.
     every_steps, every_s: when a checkpoint is due, besides after each step that has a metric.
     keep_last, keep_best: how many stay, by step and by metric (`best` says which is better).
     events: the address of Azure's Scheduled Events, or None.
+    progress: called while files are read or written, from any thread, as `Watchdog.alive` wants.
 
     Every process makes one, alike, and calls its methods at the same steps.
     """
@@ -73,6 +78,7 @@ class Checkpoints:
         keep_best: int = 0,
         best: Literal["highest", "lowest"] = "highest",
         events: str | None = SCHEDULED_EVENTS,
+        progress: Callable[[], None] = lambda: None,
     ) -> None:
         if keep_last < 1 or keep_best < 0:
             raise ValueError("keep_last is at least 1, keep_best at least 0")
@@ -89,6 +95,8 @@ class Checkpoints:
         self._published: Future[None] | None = None
         self._saved_step, self._saved_at = -1, time.monotonic()
         self._noticed = False
+        self._progress = progress
+        self._held: int | None = None
 
     def __enter__(self) -> Self:
         if self._world.first:
@@ -108,6 +116,9 @@ class Checkpoints:
             hook.remove()
         try:
             self.finish()
+            if kind is None:
+                self._world.barrier()  # a process may still read what this one has sent
+                dist.destroy_process_group(self._writing)
         except (CheckpointError, RuntimeError):
             if kind is None:
                 raise
@@ -165,20 +176,30 @@ class Checkpoints:
         if published is not None:
             published.result()
 
-    def restore(self, before: int | None = None) -> int:
+    def hold(self, before: int | None) -> None:
+        """Keep the `keep_last` newest checkpoints before this step, too, until told None."""
+        self._held = before
+
+    def restore(self) -> int:
         """Load the newest checkpoint that is whole and return its step; 0 where there is none.
 
-        With `before` it is one of an earlier step, later ones are set aside, and the position in
-        the data (`Batches`) stays. What is damaged is set aside too, and said. Raises
-        CheckpointError for a whole one of another model: the folder is another training's.
+        What is damaged is set aside, and said. Raises CheckpointError for a whole one of another
+        model: the folder is another training's.
         """
+        return self._restore(None) or 0
+
+    def go_back(self, before: int) -> int | None:
+        """The same with the newest of a step before this one: later ones are set aside, and the
+        position in the data (`Batches`) stays. Where there is none, None, and all stay.
+        """
+        return self._restore(before)
+
+    def _restore(self, before: int | None) -> int | None:
         self.finish()
         numbers: list[int] = self._world.gather(sorted(_steps(self.folder), reverse=True))[0]
-        for step in numbers:
+        later = [step for step in numbers if before is not None and step >= before]
+        for step in numbers[len(later) :]:
             folder = self._place(step)
-            if before is not None and step >= before:
-                self._set_aside(folder, "it is of a later step than is gone back to")
-                continue
             problem, manifest = self._checked(folder)
             if isinstance(problem, stored.Foreign):
                 raise CheckpointError(
@@ -189,11 +210,13 @@ class Checkpoints:
             if manifest is None:
                 self._set_aside(folder, str(problem))
                 continue
+            for of in later:
+                self._set_aside(self._place(of), "it is of a later step than is gone back to")
             self._load(folder, manifest, onwards=before is not None)
             self._say(f"going on from {folder.name}")
             self._saved_step = step
             return step
-        return 0
+        return None
 
     def _demand_shared(self) -> None:
         """Raises CheckpointError where a process does not see what the first one writes."""
@@ -226,6 +249,7 @@ class Checkpoints:
             storage_writer=dcp.FileSystemWriter(unfinished),
             process_group=self._writing,
             async_stager=self._stager,
+            planner=stored.SavePlanner(self._progress),
         )
         assert isinstance(response, AsyncSaveResponse)
         self._staging = response.staging_completion
@@ -259,7 +283,7 @@ class Checkpoints:
                 *map(unfinished.joinpath, texts),
             ]
             written += [unfinished / ".metadata"] if self._world.first else []
-            done = {path.name: stored.digest(path) for path in written}
+            done = {path.name: stored.digest(path, self._progress) for path in written}
         except BaseException as error:
             done = error
         files = {name: sha256 for part in self._together(done) for name, sha256 in part.items()}
@@ -279,7 +303,7 @@ class Checkpoints:
         is removed.
         """
         parts: list[Any] = [None] * self._world.size
-        mine = _sentence(done) if isinstance(done, BaseException) else done
+        mine = _sentence(done, self.folder) if isinstance(done, BaseException) else done
         dist.all_gather_object(parts, mine, group=self._writing)
         for rank, part in enumerate(parts):
             if isinstance(part, tuple):
@@ -324,7 +348,8 @@ class Checkpoints:
             (step for step, metric in metrics.items() if metric is not None and metric == metric),
             key=lambda step: (metrics[step] or 0.0) * (-1 if best == "highest" else 1),
         )
-        for step in {*metrics} - {*sorted(metrics)[-last:], *ranked[:count]}:
+        held = [step for step in sorted(metrics) if self._held is not None and step < self._held]
+        for step in {*metrics} - {*sorted(metrics)[-last:], *ranked[:count], *held[-last:]}:
             # Under a name that counts for nothing: a kill in the middle leaves no half of one.
             gone = self._place(step).with_suffix(_UNFINISHED)
             self._place(step).rename(gone)
@@ -378,7 +403,8 @@ class Checkpoints:
         manifest = None
         try:
             manifest = stored.read_manifest(folder)
-            stored.check_files(folder, manifest, self._world.rank, self._world.size)
+            share = self._world.rank, self._world.size
+            stored.check_files(folder, manifest, *share, self._progress)
             stored.check_weights(manifest, self._weights())
         except stored.Unusable as error:
             problem = error
@@ -394,6 +420,14 @@ class Checkpoints:
                 f"{', '.join(sorted(self._state))}",
                 "give this training a folder of its own",
             )
+        for name, part in self._state.items():
+            if isinstance(part, torch.optim.Optimizer) and not _is_alike(facts[name], part):
+                raise CheckpointError(
+                    "foreign-checkpoint",
+                    f"{folder}: {name} is of another optimiser than this {type(part).__name__}, or "
+                    "of other groups of parameters",
+                    "give this training a folder of its own",
+                )
         reader = stored.Reader(folder)
         kinds = reader.read_metadata().state_dict_metadata
         tensors: dict[str, torch.Tensor] = {}
@@ -404,7 +438,12 @@ class Checkpoints:
         }
         for name, part in parts.items():
             tensors |= dict(_places(part, name, facts[name], kinds))
-        dcp.load(tensors, storage_reader=reader, process_group=self._writing)
+        dcp.load(
+            tensors,
+            storage_reader=reader,
+            process_group=self._writing,
+            planner=stored.LoadPlanner(self._progress),
+        )
         for name, part in parts.items():
             part.load_state_dict(snapshot.unpack(facts[name], tensors))
         if manifest.processes == self._world.size:
@@ -465,12 +504,26 @@ def _places(
             yield key, torch.empty(kind.size, dtype=kind.properties.dtype)
 
 
-def _sentence(problem: BaseException) -> tuple[str, str]:
+def _is_alike(facts: snapshot.Facts, optimiser: torch.optim.Optimizer) -> bool:
+    """Whether a saved optimiser has groups as this one's; newer torch may know more settings."""
+    groups, others = facts["param_groups"], optimiser.param_groups
+    return len(groups) == len(others) and all(
+        group.keys() <= other.keys() and len(group["params"]) == len(other["params"])
+        for group, other in zip(groups, others, strict=True)
+    )
+
+
+def _sentence(problem: BaseException, folder: Path) -> tuple[str, str]:
     """The code and the sentence of a failed write; DCP wraps what its processes raised."""
     causes = [*getattr(problem, "failures", {}).values()]
     cause = causes[0][0] if causes else problem
     number = getattr(cause, "errno", None)
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "disk-full", str(cause)
-    text = str(cause).strip().splitlines()
-    return "checkpoint-failed", f"{type(cause).__name__}: {text[-1] if text else ''}"
+    lines = str(cause).strip().splitlines()
+    sentence = f"{type(cause).__name__}: {lines[-1] if lines else ''}"
+    # torch's own writer of files does not say why it failed.
+    with suppress(OSError):
+        if shutil.disk_usage(folder).free < _FULL:
+            return "disk-full", sentence
+    return "checkpoint-failed", sentence

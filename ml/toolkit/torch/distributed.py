@@ -14,12 +14,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -72,6 +74,14 @@ class World:
             weakref.finalize(part, _let_go, wrapped.process_group).atexit = False
         return wrapped
 
+    def weights(self, model: nn.Module) -> dict[str, Any]:
+        """The state_dict of the bare, whole model on the CPU, as to write it once; every process
+        has to call it. Of a sharded model the first process alone has it.
+        """
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights: dict[str, Any] = get_model_state_dict(model, options=options)
+        return weights
+
     def gather(self, value: Any) -> list[Any]:
         """The value of every process, by rank, in every process."""
         values: list[Any] = [None] * self.size
@@ -104,8 +114,9 @@ class RankLost(TrainingError):
     """Another process of the job is gone."""
 
 
-# What gloo and NCCL say of a process that has died or no longer answers.
-_LOST = ("closed by peer", "reset by peer", "Timed out", "timeout", "Broken pipe", "remote process")
+# What gloo, NCCL and the store say of a process that has died or no longer answers.
+_LOST = ("closed by peer", "reset by peer", "likely closed", "Broken pipe", "remote process")
+_LATE = ("Timed out", "timed out", "timeout")
 
 
 class Metrics:
@@ -136,6 +147,20 @@ class Metrics:
         total, self._sums = self._sums, {}
         return {name: above / below for name, (above, below) in total.items() if below}
 
+    def state_dict(self) -> dict[str, Any]:
+        """What all processes have counted since `reduce`; every process has to call it."""
+        mine = self._sums
+        self._sums = {}
+        for part in self._world.gather(mine):
+            for name, sums in part.items():
+                self.add(name, *sums)
+        total, self._sums = self._sums, mine
+        return total
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there: the first process counts what all had."""
+        self._sums = {name: (of[0], of[1]) for name, of in state.items() if self._world.first}
+
 
 @contextmanager
 def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[World]:
@@ -156,23 +181,32 @@ def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[
     if torch.cuda.is_available():
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=timeout_s),
-        store=dist.HashStore() if size == 1 else None,
-    )
-    world = World(rank, size, device, timeout_s)
-    if seed is not None:
-        world.seed(seed, shared=True)
-    is_over = False
+    has_begun = is_over = False
     try:
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout_s),
+            store=dist.HashStore() if size == 1 else _store(rank, size, timeout_s),
+        )
+        has_begun = True
+        world = World(rank, size, device, timeout_s)
+        if seed is not None:
+            world.seed(seed, shared=True)
         yield world
         is_over = True
     except RuntimeError as error:
         cause = str(error).partition("\n")[0]
-        if size > 1 and any(word in cause for word in _LOST):
+        if size > 1 and not has_begun and isinstance(error, dist.DistError):
+            place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            raise RankLost(
+                "not-joined",
+                f"process {rank} did not meet the other {size - 1} at {place}: {cause}",
+                "read the log of the process that ended first, and of process 0, which listens "
+                "there",
+            ) from error
+        if size > 1 and _is_loss(error, cause):
             raise RankLost(
                 "rank-lost",
                 f"process {rank} lost another process of the job: {cause}",
@@ -183,8 +217,32 @@ def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[
     finally:
         # After an error NCCL would wait here for processes that wait for this one, and nobody
         # would read what the error was (pytorch/torchtitan#1342).
-        if is_over or device.type == "cpu":
+        if dist.is_initialized() and (is_over or device.type == "cpu"):
             dist.destroy_process_group()
+
+
+def _is_loss(error: RuntimeError, cause: str) -> bool:
+    """Whether an error is of the connection to other processes, and not of the training's own."""
+    is_theirs = isinstance(error, dist.DistError) or "/gloo/" in cause
+    return is_theirs and any(word in cause for word in (*_LOST, *_LATE))
+
+
+# The store of all processes, which the first one has until it ends; and the groups that used it.
+_stores: dict[tuple[str, str], dist.Store] = {}
+_groups = count()
+
+
+def _store(rank: int, size: int, timeout_s: float) -> dist.Store:
+    """A store for one group. The master's port is one: a process that begins its next group while
+    another still ends the one before would join a store that goes, or find the port taken.
+    """
+    address, port = (os.environ.get(f"MASTER_{of}", "") for of in ("ADDR", "PORT"))
+    number, wait = next(_groups), timedelta(seconds=timeout_s)
+    if (address, port) not in _stores:
+        _stores[address, port] = next(dist.rendezvous("env://", rank, size, timeout=wait))[0]
+    store = dist.PrefixStore(f"distributed-{number}", _stores[address, port])
+    store.set_timeout(wait)
+    return store
 
 
 def _let_go(group: dist.ProcessGroup) -> None:

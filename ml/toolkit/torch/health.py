@@ -76,7 +76,7 @@ class Diverged(TrainingError):
 
 def check_machines(world: World, folder: Path, *, free_gigabytes: float = 1.0) -> list[Reading]:
     """Look at the device, its memory and ECC errors, the speed of a matrix product, an all-reduce
-    and the disk under `folder`; takes a second or two. Every process calls it.
+    and the disk under `folder`, which is made; takes a second or two. Every process calls it.
 
     A product is compared with the card's data sheet where it is known, and with the median of all
     processes. Raises Unhealthy, in every process, with all that is not as it has to be.
@@ -153,6 +153,7 @@ def _free_gigabytes(folder: Path) -> float:
     """Under the folder; minus one where what was written is not read back."""
     content = os.urandom(1 << 20)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as stream:
             stream.write(content)
             stream.flush()
@@ -189,9 +190,10 @@ class Watchdog:
     """Says which process stands still and where, and ends them all, so that the job fails at once.
 
     `beat` at each step. A process that has not for `timeout_s` (longer than the longest step and
-    evaluation together) writes the stacks of its threads to its log, tells the others where it
-    stands, and ends with exit code 70 after a sentence that names who holds the others up: who
-    gives no sign of life, else has the fewest beats, else does not wait in a collective. Where code
+    evaluation together; `alive` says that a long part of one moves) writes the stacks of its
+    threads to its log, tells the others where it stands, and, once none of them moves, ends with
+    exit code 70 after a sentence that names who holds the others up: who gives no sign of life,
+    else has the fewest beats, else does not wait in a collective. Where code
     in C keeps the interpreter's lock no thread of Python runs: then the process writes the stacks
     after twice that time, and ends with exit code 1.
     """
@@ -233,6 +235,10 @@ class Watchdog:
         self._beats += 1
         self._last = time.monotonic()
 
+    def alive(self) -> None:
+        """A part of a step is done, as the next piece of a checkpoint."""
+        self._last = time.monotonic()
+
     def _watch(self) -> None:
         period = self._timeout_s / 10
         while not self._stop.wait(period):
@@ -249,9 +255,14 @@ class Watchdog:
                 before = self._in_time(self._others)
                 if self._stop.wait(3 * period):  # until the others have told of themselves too
                     return
-                if not self._is_stalled():
-                    continue
-                sentence = self._sentence(before, self._in_time(self._others))
+                now = self._in_time(self._others)
+                moves = any(
+                    not of["stalled"] and of["at"] != earlier["at"]
+                    for of, earlier in zip(now, before, strict=True)
+                )
+                if moves or not self._is_stalled():
+                    continue  # who waits for one that reads a checkpoint has not stalled
+                sentence = self._sentence(before, now)
             except _Silent:
                 if not stalled:
                     continue
@@ -339,7 +350,8 @@ class Guard:
     """Takes a training whose loss is no number, or has exploded, back to a good checkpoint.
 
     `patience` steps in a row that were not taken (a loss or gradient that is not finite), or whose
-    loss is more than `factor` times the usual one, take everything back to the newest checkpoint
+    loss lies above the median of the last 100 by more than `factor` times (the median's size plus
+    their mean distance from it), take everything back to the newest checkpoint
     from before the first of them (where that has led to nothing else, to one before it), except the
     position in the data, so that the same rows do not do it again. Later checkpoints are set aside.
     After `returns` such ways back, or where there is no checkpoint, it raises Diverged, in every
@@ -364,15 +376,18 @@ class Guard:
 
     def check(self, step: int, update: Update) -> bool:
         """Whether it went back; call it after each step, before `Checkpoints.after`."""
-        usual = statistics.median(self._losses) if len(self._losses) >= self._patience else math.inf
-        if update.taken and not abs(update.loss) > self._factor * abs(usual):
+        if update.taken and not self._is_explosion(update.loss):
             self._losses.append(update.loss)
             self._bad.clear()
             self._good += 1
             if self._good >= self._patience:
                 self._returned = None
+            self._checkpoints.hold(self._returned)
             return False
         self._bad.append((step, update))
+        # One that is bad again at once was saved with the weights that made it so.
+        before = self._bad[0][0] if self._returned is None else min(self._bad[0][0], self._returned)
+        self._checkpoints.hold(before)
         if len(self._bad) < self._patience:
             return False
         first = self._bad[0][0]
@@ -380,9 +395,8 @@ class Guard:
         of_ranks = f", not finite in process {', '.join(map(str, sources))}" if sources else ""
         found = f"the loss is {update.loss:g} since step {first}{of_ranks}"
         self._left -= 1
-        # One that is bad again at once was saved with the weights that made it so.
-        before = first if self._returned is None else min(first, self._returned)
-        if self._left < 0 or not (returned := self._checkpoints.restore(before=before)):
+        returned = self._checkpoints.go_back(before) if self._left >= 0 else None
+        if returned is None:
             raise Diverged(
                 "diverged",
                 f"{found}; there is no good checkpoint left to go back to",
@@ -390,4 +404,12 @@ class Guard:
             )
         self._bad.clear()
         self._returned, self._good = returned, 0
+        self._checkpoints.hold(returned)
         return True
+
+    def _is_explosion(self, loss: float) -> bool:
+        if len(self._losses) < self._patience:
+            return False
+        usual = statistics.median(self._losses)
+        spread = statistics.fmean(abs(of - usual) for of in self._losses) + abs(usual)
+        return spread > 0 and loss > usual + self._factor * spread

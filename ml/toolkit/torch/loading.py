@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import resource
 import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -87,7 +89,11 @@ class Shards:
                 raise OSError(
                     f"{path} has {there:,} bytes, expected {size:,}: bring the data there again"
                 )
-        self._maps: dict[tuple[str, int], NDArray[Any]] = {}
+        # A map keeps its file open. Of what a process may open this takes a share; those that were
+        # not read for the longest time are closed.
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        share = max(1, min(limit, 1 << 16) // 8) if limit > 0 else 1 << 13
+        self._opened = lru_cache(share)(partial(np.load, mmap_mode="r"))
         if cache is not None:
             at = f"{folder.resolve()} {(folder / INDEX).stat().st_mtime_ns} ".encode()
             self._cache = cache / hashlib.sha256(at + written).hexdigest()[:16]
@@ -117,16 +123,15 @@ class Shards:
 
     def column(self, name: str) -> NDArray[Any]:
         """A whole column, as that of the classes."""
-        return np.concatenate([self._map(name, at) for at in range(len(self._begins) - 1)])
+        first = self._map(name, 0)
+        values = np.empty((len(self), *first.shape[1:]), dtype=first.dtype)
+        for number, begin in enumerate(self._begins[:-1]):
+            values[begin : self._begins[number + 1]] = self._map(name, number)
+        return values
 
     def _map(self, column: str, number: int) -> NDArray[Any]:
-        mapped = self._maps.get((column, number))
-        if mapped is None:
-            name = _file(column, number)
-            cached = self._cached(name)
-            mapped = np.load(cached or self._folder / name, mmap_mode="r")
-            if cached or self._cache is None:
-                self._maps[column, number] = mapped
+        name = _file(column, number)
+        mapped: NDArray[Any] = self._opened(self._cached(name) or self._folder / name)
         return mapped
 
     def _cached(self, name: str) -> Path | None:
@@ -137,15 +142,22 @@ class Shards:
         return path if path.exists() and path.stat().st_size == self._files[name] else None
 
     def _copy(self, cache: Path) -> None:
-        """Copy each file as a whole or not at all; another process of the node may do the same."""
+        """Copy each file as a whole or not at all; others, of this process or of the node, may do
+        the same at the same time.
+        """
         for name in self._files:
             if self._cached(name):
                 continue
-            part = cache / f"{name}.{os.getpid()}"
+            part = cache / f"{name}.{uuid4().hex}"
             try:
                 shutil.copyfile(self._folder / name, part)
                 part.replace(cache / name)
             except OSError:  # a full disk: the shard is read where it is
+                with suppress(OSError):
+                    part.unlink(missing_ok=True)
+        # What a kill has left; of a file that is whole nobody needs another copy.
+        for part in cache.glob("*.npy.*"):
+            if self._cached(part.stem):
                 with suppress(OSError):
                     part.unlink(missing_ok=True)
 
@@ -184,7 +196,7 @@ class Batches:
         threads: int = 1,
         ahead: int = 4,
     ) -> None:
-        least = world.size * micro_batches
+        batch, least = int(batch), world.size * micro_batches  # numpy's own numbers are no JSON
         if not (least <= batch <= len(source)):
             raise ValueError(
                 f"a step of {batch} rows: at least {least}, one for each "
@@ -206,6 +218,11 @@ class Batches:
 
     def __len__(self) -> int:
         return self._steps
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs have ended."""
+        return self.epoch + (self.step >= self._steps)
 
     def __iter__(self) -> Iterator[list[Batch]]:
         """The rest of this epoch; the next call begins the next one. `step` counts those given."""

@@ -7,16 +7,21 @@ import importlib
 import json
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint import (
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    FileSystemReader,
+)
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state.json"
+_PART = 1 << 22
 
 
 def rank_file(rank: int) -> str:
@@ -67,11 +72,17 @@ def read_manifest(folder: Path) -> Manifest:
         raise Unusable(f"{MANIFEST} cannot be read") from None
 
 
-def check_files(folder: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> None:
+def check_files(
+    folder: Path,
+    manifest: Manifest,
+    share: int = 0,
+    shares: int = 1,
+    progress: Callable[[], None] = lambda: None,
+) -> None:
     """Compare every file with its sha256, or one share of them; raises Unusable with the first."""
     for name, sha256 in sorted(manifest.files.items())[share::shares]:
         try:
-            if digest(folder / name) != sha256:
+            if digest(folder / name, progress) != sha256:
                 raise Unusable(f"{name} was changed or cut short")
         except FileNotFoundError:
             raise Unusable(f"{name} is missing") from None
@@ -90,10 +101,14 @@ def check_weights(manifest: Manifest, weights: Mapping[str, Sequence[Any]]) -> N
             raise Foreign(f"{name} is {there} there and {here} in this model")
 
 
-def digest(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
+def digest(path: Path, progress: Callable[[], None] = lambda: None) -> str:
+    """The sha256 of a file, in hexadecimal; `progress` is called while it is read."""
+    sha256 = hashlib.sha256()
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        while part := stream.read(_PART):
+            sha256.update(part)
+            progress()
+    return sha256.hexdigest()
 
 
 def write_file(path: Path, text: str) -> None:
@@ -135,6 +150,32 @@ class Reader(FileSystemReader):  # type: ignore[misc]
         metadata.storage_meta = metadata.storage_meta or StorageMeta()
         metadata.storage_meta.load_id = self.load_id
         return metadata
+
+
+class LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
+    """DCP's; says when a tensor is read."""
+
+    def __init__(self, progress: Callable[[], None]) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def commit_tensor(self, *args: Any, **kwargs: Any) -> None:
+        """After each tensor."""
+        super().commit_tensor(*args, **kwargs)
+        self._progress()
+
+
+class SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
+    """DCP's; says when a tensor is about to be written."""
+
+    def __init__(self, progress: Callable[[], None]) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def resolve_data(self, *args: Any, **kwargs: Any) -> Any:
+        """Before each tensor."""
+        self._progress()
+        return super().resolve_data(*args, **kwargs)
 
 
 _MODULES = {"torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem"}

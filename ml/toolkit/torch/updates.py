@@ -62,15 +62,20 @@ class Updates:
                 "a sharded model is not trained in float16: the scaler of one process "
                 "does not see the gradients of the others; take bfloat16"
             )
+        if isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise ValueError(
+                "ReduceLROnPlateau is stepped with a metric and not with the optimiser: leave "
+                "`schedule` out, and call its step where the metric is known"
+            )
         self._world, self._model, self._optimiser = world, model, optimiser
         self._kind: torch.dtype = getattr(torch, precision)
         self._clip, self._schedule = clip, schedule
         self._scaler = torch.amp.GradScaler(
             world.device.type, init_scale=SCALE, enabled=precision == "float16"
         )
-        # What a forward pass changes, as BatchNorm's, and a step that is not taken gives back.
-        self._buffers = [of for of in model.buffers() if of.is_floating_point()]
-        self._before: list[torch.Tensor] = []
+        # What a forward pass changes, as BatchNorm's, and a step that is not taken gives back: by
+        # name, since a forward pass may put another tensor there.
+        self._before: dict[str, torch.Tensor] | None = None
         self._sums = torch.zeros(2, dtype=torch.float64, device=world.device)
 
     @contextmanager
@@ -78,9 +83,15 @@ class Updates:
         """Forward and backward of one micro-batch; the processes meet in the `last` one alone."""
         if isinstance(self._model, FSDPModule):
             self._model.set_requires_gradient_sync(last)
-        if not self._before:
-            self._before = [of.clone() for of in self._buffers]
+        if self._before is None:
+            buffers = self._model.named_buffers()
+            self._before = {name: of.detach().clone() for name, of in buffers}
         alone = isinstance(self._model, DistributedDataParallel) and not last
+        if alone and self._model.static_graph:
+            raise ValueError(
+                "DDP's static_graph does not know passes without a sum: leave it out of `wrap`, or "
+                "take one micro-batch a step"
+            )
         with self._model.no_sync() if alone else nullcontext(), self.autocast():
             yield
 
@@ -128,9 +139,10 @@ class Updates:
             if self._schedule is not None:
                 self._schedule.step()
         else:
-            for of, before in zip(self._buffers, self._before, strict=True):
-                of.copy_(before)
-        self._before = []
+            with torch.no_grad():
+                for name, of in self._model.named_buffers():
+                    of.copy_((self._before or {}).get(name, of))
+        self._before = None
         self._scaler.update()
         self._optimiser.zero_grad(set_to_none=True)
         return update

@@ -241,8 +241,56 @@ def test_going_back_sets_later_ones_aside(
         Checkpoints(copied, world, {"model": network()}, events=None) as kept,
         pytest.raises(CheckpointError, match="this training keeps model"),
     ):
-        kept.restore(before=16)
+        kept.go_back(before=16)
     assert not (copied / "step-00000016").exists()
+
+
+def test_where_nothing_is_to_go_back_to_nothing_is_set_aside(copied: Path) -> None:
+    """It may be all that there is."""
+    with (
+        distributed() as world,
+        Checkpoints(copied, world, {"model": network()}, events=None) as kept,
+    ):
+        assert kept.go_back(before=12) is None
+    assert {path.name for path in copied.glob("step-*")} == {HALF, "step-00000016"}
+
+
+@pytest.mark.parametrize("kind", ["other settings", "other groups"])
+def test_a_checkpoint_of_another_optimiser_is_refused(tmp_path: Path, kind: str) -> None:
+    with distributed() as world:
+        model = nn.Linear(2, 2)
+        state: dict[str, Any] = {"model": model, "optimiser": torch.optim.Adam(model.parameters())}
+        with Checkpoints(tmp_path, world, state, events=None) as kept:
+            kept.save(1)
+        state["optimiser"] = (
+            torch.optim.SGD(model.parameters(), lr=0.1)
+            if kind == "other settings"
+            else torch.optim.Adam([model.weight])
+        )
+        with (
+            Checkpoints(tmp_path, world, state, events=None) as kept,
+            pytest.raises(CheckpointError, match="optimiser is of another optimiser than this"),
+        ):
+            kept.restore()
+
+
+def test_a_writer_that_does_not_say_why_is_asked_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch's own, whose error is `unexpected pos` where the disk is full."""
+    error = RuntimeError("unexpected pos 64 vs 0")
+    assert checkpoints._sentence(error, tmp_path)[0] == "checkpoint-failed"
+    full = type(shutil.disk_usage(tmp_path))(10**9, 10**9, 0)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: full)
+    assert checkpoints._sentence(error, tmp_path)[0] == "disk-full"
+
+
+def test_checkpoints_leave_no_group_behind(tmp_path: Path) -> None:
+    with distributed() as world:
+        before = len(torch.distributed.distributed_c10d._world.pg_map)
+        with Checkpoints(tmp_path, world, {"model": nn.Linear(1, 1)}, events=None) as kept:
+            kept.save(1)
+        assert len(torch.distributed.distributed_c10d._world.pg_map) == before
 
 
 def test_a_snapshot_is_of_its_moment(tmp_path: Path) -> None:

@@ -63,6 +63,69 @@ def by_mpi() -> None:
     assert not torch.distributed.is_initialized()
 
 
+def test_a_process_may_be_of_one_group_after_another(tmp_path: Path) -> None:
+    """As k folds in one program are: one process is still in the last when another begins."""
+    done = ranks.run(folds, 2, tmp_path / "logs")
+    assert [done.text(rank).split() for rank in (0, 1)] == [["3"] * 8] * 2
+
+
+def folds() -> None:
+    for _ in range(8):
+        with distributed(timeout_s=20) as world:
+            model = world.wrap(nn.Linear(3, 1))
+            model(torch.ones(2, 3)).sum().backward()
+            print(sum(world.gather(world.rank + 1)))
+
+
+def test_a_process_that_meets_nobody_ends_with_a_sentence(tmp_path: Path) -> None:
+    training = ranks.start(meets_nobody, 2, tmp_path / "logs")
+    assert training.wait() == [0, 1]
+    assert "error[not-joined]: process 1 did not meet the other 1 at 127.0.0.1" in training.text(1)
+    assert "Traceback" not in training.text(1)
+
+
+def meets_nobody() -> None:
+    if os.environ["RANK"] == "1":
+        with distributed(timeout_s=1):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (RuntimeError("the feature store gave no answer: Read timeout of 5 s"), False),
+        (RuntimeError("[/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer"), True),
+        (RuntimeError("[/pytorch/gloo/allreduce.cc:9] sizes differ"), False),
+        (torch.distributed.DistBackendError("NCCL error: remote process exited"), True),
+        (torch.distributed.DistNetworkError("Connection was likely closed"), True),
+    ],
+)
+def test_an_error_of_the_connection_alone_is_a_lost_process(
+    error: RuntimeError, lost: bool
+) -> None:
+    assert module._is_loss(error, str(error)) is lost
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_weights_of_a_model_are_whole_and_bare(
+    tmp_path: Path, size: int, strategy: str
+) -> None:
+    ranks.run(leaves_weights, size, tmp_path / "logs", strategy, tmp_path / "weights.pt")
+    bare = nn.Linear(4, 6)
+    bare.load_state_dict(torch.load(tmp_path / "weights.pt"))
+    assert (bare.weight == 7).all()
+
+
+def leaves_weights(strategy: Any, path: Path) -> None:
+    with distributed(seed=1) as world:
+        bare = nn.Linear(4, 6)
+        nn.init.constant_(bare.weight, 7)
+        weights = world.weights(world.wrap(bare, strategy))
+        if world.first:
+            torch.save(weights, path)
+
+
 def test_a_model_that_outlives_its_group_does_not_hold_up_the_end(tmp_path: Path) -> None:
     """A thread of gloo may still want the interpreter's lock while the model dies."""
     for number in range(8):  # without the reference that `wrap` keeps every third does not end
@@ -113,6 +176,23 @@ def metrics() -> None:
                 counted.add("rare recall", hit)
         counted.add("without any", 0, 0)
         print(sorted(counted.reduce().items()), counted.reduce())
+
+
+def test_metrics_go_on_from_what_all_had_counted(tmp_path: Path) -> None:
+    """In a checkpoint of mid-epoch; its number of processes may be another one."""
+    texts = [ranks.run(counts, size, tmp_path / f"logs-{size}").text(0) for size in (1, 2)]
+    assert texts == ["{'x': (3.0, 4.0)} {'x': 0.875}\n"] * 2
+
+
+def counts() -> None:
+    with distributed() as world:
+        counted, other = Metrics(world), Metrics(world)
+        counted.add("x", 3 / world.size, 4 / world.size)
+        state = counted.state_dict()
+        other.load_state_dict(state)
+        other.add("x", 4 / world.size, 4 / world.size)
+        assert counted.reduce() == {"x": 0.75}
+        print(state, other.reduce())
 
 
 ROWS = [torch.randn(n, 6, generator=torch.manual_seed(n)) for n in (7, 1, 4, 12, 2, 9)]
@@ -216,6 +296,57 @@ def test_a_step_that_is_not_taken_leaves_the_running_means_as_they_were() -> Non
         assert torch.equal(after["0.running_mean"], before["0.running_mean"])
         assert step(rows) and after["0.running_mean"].isfinite().all()
         assert not torch.equal(after["0.running_mean"], before["0.running_mean"])
+
+
+def test_a_buffer_that_is_another_tensor_is_given_back_too() -> None:
+    """And one of whole numbers, as those of batches that BatchNorm saw."""
+
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+            self.register_buffer("mean", torch.zeros(2))
+            self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            self.mean = 0.9 * self.mean + 0.1 * rows.mean(0)
+            self.count += 1
+            return rows @ self.weight
+
+    with distributed(seed=2) as world:
+        model = Mean()
+        updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+        def step(*parts: torch.Tensor) -> bool:
+            for part in parts:
+                with updates.micro_batch(last=part is parts[-1]):
+                    updates.backward(model(part).square().sum(), len(part))
+            return updates.step().taken
+
+        assert step(torch.ones(4, 2)) and not step(torch.ones(4, 2), torch.full((4, 2), math.nan))
+        assert model.mean.tolist() == pytest.approx([0.1, 0.1]) and int(model.count) == 1
+        assert step(torch.ones(4, 2)) and model.mean.tolist() == pytest.approx([0.19, 0.19])
+
+
+def test_what_a_step_cannot_do_is_refused(tmp_path: Path) -> None:
+    """A schedule that asks for a metric; a graph that DDP may not see without its sum."""
+    with distributed() as world:
+        optimiser = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser)
+        with pytest.raises(ValueError, match="is stepped with a metric"):
+            Updates(world, nn.Linear(1, 1), optimiser, schedule=plateau)
+    ranks.run(with_a_static_graph, 2, tmp_path / "logs")
+
+
+def with_a_static_graph() -> None:
+    with distributed() as world:
+        model = world.wrap(nn.Linear(1, 1), static_graph=True)
+        updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with (
+            pytest.raises(ValueError, match="leave it out of `wrap`"),
+            updates.micro_batch(last=False),
+        ):
+            pass
 
 
 def test_a_step_of_nothing_is_refused() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from ml.toolkit.torch import health
+from ml.toolkit.torch import health, stored
 from ml.toolkit.torch.checkpoints import Checkpoints
 from ml.toolkit.torch.distributed import distributed
 from ml.toolkit.torch.health import Diverged, Guard, Unhealthy, Watchdog, check_machines
@@ -50,9 +52,16 @@ def with_a_slow_rank(folder: Path) -> None:
         check_machines(world, folder, free_gigabytes=1e6)
 
 
-def test_a_wrong_product_is_found(tmp_path: Path) -> None:
-    with distributed() as world, pytest.raises(Unhealthy, match="NOT OK"):
-        check_machines(world, tmp_path / "absent")
+def test_a_wrong_product_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_all_reduce", lambda world: -1.0)
+    with distributed() as world, pytest.raises(Unhealthy, match=r"all-reduce -1 GB/s.*NOT OK"):
+        check_machines(world, tmp_path)
+
+
+def test_the_folder_of_a_first_start_is_made(tmp_path: Path) -> None:
+    with distributed() as world:
+        check_machines(world, tmp_path / "job" / "output")
+    assert (tmp_path / "job" / "output").is_dir()
 
 
 @pytest.mark.parametrize("kind", ["sleeps", "stopped"])
@@ -130,6 +139,32 @@ def moves() -> None:
             time.sleep(0.1 * (1 + world.rank))
             world.barrier()
             watchdog.beat()
+
+
+def test_a_checkpoint_that_takes_long_is_no_standstill(tmp_path: Path) -> None:
+    """A slow mount, of which one process reads more: neither it nor who waits for it is ended."""
+    ranks.run(on_a_slow_mount, 2, tmp_path / "logs", tmp_path / "training")
+
+
+def on_a_slow_mount(folder: Path) -> None:
+    digest = stored.digest
+    with distributed(seed=1, timeout_s=30) as world:
+
+        def slow(path: Path, *arguments: Any) -> str:
+            for _ in range(6 if world.first else 0):
+                time.sleep(0.1)
+                for progress in arguments:
+                    progress()
+            return digest(path, *arguments)
+
+        stored.digest = slow
+        state = {"model": nn.Linear(2, 1)}
+        with (
+            Watchdog(world, 0.5) as watchdog,
+            Checkpoints(folder, world, state, events=None, progress=watchdog.alive) as kept,
+        ):
+            kept.save(1)
+            assert kept.restore() == 1
 
 
 def test_a_rank_that_dies_is_a_sentence_in_the_others(tmp_path: Path) -> None:
@@ -218,6 +253,80 @@ def test_an_explosion_goes_back_and_in_the_end_is_an_error(tmp_path: Path) -> No
             guard.check(9, huge)
             with pytest.raises(Diverged, match=r"error\[diverged\]: the loss is 50 since step 9"):
                 guard.check(10, huge)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("begin", [1, 40])
+def test_frequent_checkpoints_leave_a_good_one(tmp_path: Path, every: int, begin: int) -> None:
+    """Those of the bad steps push no good one out; of a long row of rows without numbers the
+    training comes back. Where there is no good one the others stay.
+    """
+    with distributed() as world:
+        state = {"model": nn.Linear(1, 1)}
+        with Checkpoints(tmp_path, world, state, every_steps=every, events=None) as kept:
+            guard = Guard(kept)
+            went = []
+            for step in range(1, begin + 20):
+                bad = begin <= step < begin + 12
+                update = Update(math.nan if bad else 1.0, 1.0, 1.0, taken=not bad)
+                try:
+                    went.append(guard.check(step, update))
+                except Diverged:
+                    assert begin == 1 and step == 10
+                    assert not [*tmp_path.glob("*.set-aside-*")]
+                    break
+                kept.after(step)
+            assert sum(went) == (begin == 40)
+        assert len([*tmp_path.glob("step-*[0-9]/manifest.json")]) >= 2
+
+
+def test_a_way_back_keeps_the_one_before_it(tmp_path: Path) -> None:
+    """Where it leads to the same soon, the checkpoint before is still there."""
+    with distributed() as world:
+        state = {"model": nn.Linear(1, 1)}
+        with Checkpoints(tmp_path, world, state, every_steps=1, events=None) as kept:
+            guard, went = Guard(kept, patience=4), []
+            for step in range(1, 19):
+                loss = 50.0 if step in (7, 8, 9, 10, 13, 14, 15, 16) else 1.0
+                if guard.check(step, Update(loss, 1.0, 1.0, True)):
+                    went.append((step, kept._saved_step))
+                kept.after(step)
+            assert went == [(10, 6), (16, 5)]
+
+
+def test_a_checkpoint_before_the_first_step_is_one(tmp_path: Path) -> None:
+    with (
+        distributed() as world,
+        Checkpoints(tmp_path, world, {"model": nn.Linear(1, 1)}, events=None) as kept,
+    ):
+        kept.save(0)
+        guard = Guard(kept, patience=2)
+        bad = Update(math.nan, 1.0, 1.0, False)
+        assert [guard.check(step, bad) for step in (1, 2)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("usual", "explodes"),
+    [
+        ((0.02, -0.03, 0.01, -0.01), {5.0}),  # around 0, as of two networks against each other
+        ((-6.0, -5.0, -5.5, -4.5), {100.0}),  # of a density
+        ((1.0, 1.1, 0.9, 1.0), {50.0}),
+        ((0.0, 0.0, 0.0, 0.0), set()),  # nothing says what is usual
+    ],
+)
+def test_an_explosion_is_upwards_by_what_is_usual(
+    tmp_path: Path, usual: tuple[float, ...], explodes: set[float]
+) -> None:
+    with (
+        distributed() as world,
+        Checkpoints(tmp_path, world, {"model": nn.Linear(1, 1)}, events=None) as kept,
+    ):
+        guard = Guard(kept, patience=3)
+        for step, loss in enumerate(usual * 5):
+            assert not guard.check(step, Update(loss, 1.0, 1.0, True))
+        found = {loss for loss in (-200.0, 0.15, 5.0, 50.0, 100.0) if guard._is_explosion(loss)}
+        assert -200.0 not in found and 0.15 not in found and found >= explodes
+        assert bool(found) is bool(explodes)
 
 
 def test_a_checkpoint_that_leads_to_the_same_is_not_gone_back_to_twice(tmp_path: Path) -> None:

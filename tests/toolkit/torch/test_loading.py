@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
+import resource
+import shutil
 import threading
 from itertools import islice
 from pathlib import Path
@@ -109,6 +112,7 @@ def test_it_goes_on_with_another_number_of_processes(
         part.load_state_dict(begun[0].state_dict())
     while others[0].step < len(others[0]):
         given += rows(others, len(others[0]) - others[0].step)
+    assert {part.epochs for part in others} == {1}
     left = {1000, 1001, 1002} if (before, now, at) == (1, 4, 10) else set()
     assert len(given) == len({*given}) == COUNT - len(left)
     assert sorted(rows(others, 11)) == [*range(COUNT)] and others[0].epoch == 1
@@ -116,7 +120,8 @@ def test_it_goes_on_with_another_number_of_processes(
 
 @pytest.mark.parametrize("name", ["block", "blocks", "balanced", "rows"])
 def test_a_position_among_other_rows_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
-    state = Batches(Shards(folder), world(), batch=64).state_dict()
+    state = Batches(Shards(folder), world(), batch=np.int64(64)).state_dict()  # type: ignore
+    assert json.dumps(state)
     source = folder
     if name == "rows":
         source = tmp_path / "fewer"
@@ -225,6 +230,44 @@ def test_the_cache_is_read_and_a_half_copied_file_is_not(folder: Path, tmp_path:
         path.unlink()
     assert source.column("row").tolist() == [*range(COUNT)]
     assert not [path for path in cache.iterdir() if path.suffix != ".npy"]
+
+
+def test_two_copies_of_one_process_do_not_write_into_one_file(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a training and its evaluation; what a killed copy left goes in the end."""
+    both, copy, parts = threading.Barrier(2, timeout=20), shutil.copyfile, []
+
+    def together(source: Path, target: Path) -> None:
+        parts.append(target)
+        if source.name == "label-00000.npy":
+            both.wait()
+        copy(source, target)
+
+    monkeypatch.setattr("shutil.copyfile", together)
+    sources = [Shards(folder, tmp_path / "cache")]
+    (cache,) = (tmp_path / "cache").iterdir()
+    (cache / "row-00001.npy.7").write_bytes(b"half")
+    sources.append(Shards(folder, tmp_path / "cache"))
+    for source in sources:
+        source._copying.join()
+        assert source.column("row").tolist() == [*range(COUNT)]
+    assert len(parts) == len({*parts})
+    assert not [path for path in cache.iterdir() if path.suffix != ".npy"]
+
+
+def test_more_shards_than_a_process_may_open_are_read(tmp_path: Path) -> None:
+    write_shards(tmp_path, ({"a": np.arange(2) + 2 * of, "b": np.ones(2)} for of in range(60)))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = len([*Path("/proc/self/fd").iterdir()]) + 40
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        source = Shards(tmp_path)
+        assert source.column("a").tolist() == [*range(120)]
+        batches = Batches(source, world(), batch=120, block=1)
+        assert sorted(rows for [batch] in batches for rows in batch["a"].tolist()) == [*range(120)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_other_data_are_not_read_from_the_cache_of_the_first(tmp_path: Path) -> None:

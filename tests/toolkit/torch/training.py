@@ -94,10 +94,7 @@ def train(folder: Path, data: Path, settings: Settings = Settings()) -> None:
                         print(step, update.loss.hex(), flush=True)
                     checkpoints.after(step)
             checkpoints.save(step)
-        weights = {
-            name: of.full_tensor() if hasattr(of, "full_tensor") else of
-            for name, of in getattr(model, "module", model).state_dict().items()
-        }
+        weights = world.weights(model)
         if world.first:
             torch.save(weights, folder / FINAL)
 
