@@ -256,8 +256,10 @@ class Watchdog:
                 if self._stop.wait(3 * period):  # until the others have told of themselves too
                     return
                 now = self._in_time(self._others)
+                # One that is about to stall does not move: who ended later would see the others
+                # gone, and say so in place of who stands still.
                 moves = any(
-                    not of["stalled"] and of["at"] != earlier["at"]
+                    of["at"] != earlier["at"] and of["idle"] < self._timeout_s - 3 * period
                     for of, earlier in zip(now, before, strict=True)
                 )
                 if moves or not self._is_stalled():
@@ -308,7 +310,7 @@ class Watchdog:
     def _tell(self, stalled: bool) -> None:
         where, waits = _where()
         entry: dict[str, Any] = {"at": time.monotonic(), "beats": self._beats, "stalled": stalled}
-        entry |= {"where": where, "waits": waits}
+        entry |= {"where": where, "waits": waits, "idle": time.monotonic() - self._last}
         self._store.set(f"rank {self._world.rank}", json.dumps(entry))
 
     def _others(self) -> list[dict[str, Any]]:

@@ -69,10 +69,10 @@ def test_the_watchdog_names_who_stands_still_and_where(tmp_path: Path, kind: str
     """Process 1 sleeps in its own code, or the whole process is stopped; 0 waits in all-reduce."""
     training = ranks.start(hang, 2, tmp_path / "logs", kind)
     training.processes[0].join(60)
-    assert training.processes[0].exitcode == Watchdog.EXIT_CODE, training.text()
     training.signal(signal.SIGCONT)
-    training.wait()
-    said = training.text(0)
+    # Whoever ends first says it; that may be the one that sleeps, and the other loses it then.
+    assert Watchdog.EXIT_CODE in training.wait(), training.text()
+    said = training.text()
     assert "error[stalled]: no step for 2 s" in said
     if kind == "sleeps":
         assert "process 1 stands at" in said and "in load: time.sleep(600)" in said
@@ -152,18 +152,19 @@ def on_a_slow_mount(folder: Path) -> None:
 
         def slow(path: Path, *arguments: Any) -> str:
             for _ in range(6 if world.first else 0):
-                time.sleep(0.1)
+                time.sleep(0.4)
                 for progress in arguments:
                     progress()
             return digest(path, *arguments)
 
-        stored.digest = slow
         state = {"model": nn.Linear(2, 1)}
         with (
-            Watchdog(world, 0.5) as watchdog,
+            Watchdog(world, 2.0) as watchdog,
             Checkpoints(folder, world, state, events=None, progress=watchdog.alive) as kept,
         ):
             kept.save(1)
+            kept.finish()
+            stored.digest = slow
             assert kept.restore() == 1
 
 
