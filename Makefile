@@ -139,7 +139,7 @@ demo: setup ## the main job: sweep, select, gate, apply with a canary, ask; what
 # The same with AutoML in it, and a sweep of the family that fits best: both meet the same gates.
 .PHONY: fraud-demo
 fraud-demo: automl ## a table with rare positives: AutoML and a sweep, gates, canary, endpoint
-	@$(BIN)/ml demo fraud_scoring --first inputs.trees=40 --bad inputs.trees=1
+	@$(BIN)/ml demo fraud_scoring --bad inputs.trees=1
 
 .PHONY: ask
 ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ml.automl import encoding, validation
 from ml.automl.problem import GROUP, TIME, Problem
 from ml.automl.tables import Column
+from ml.automl.validation import Rows
 from ml.measures.leakage import features as leaking_features
 from ml.measures.leakage import leaks
 
@@ -30,6 +31,9 @@ PROBED, PARTS = 10_000, 5
 GROUPS, ROWS_OF_GROUP = 20, (2.0, 50.0)
 # Judged rows that share their value with fitted ones, or are not later, from which it counts.
 SHARED = 0.2
+# Judged rows of which fitted ones are the same in all columns, from which it counts, where so many
+# of all rows differ: a few columns of categories have equal rows by nature.
+REPEATED, DIFFERENT = 0.01, 0.4
 # Of the chance that rows of one value, or neighbours in time, are as alike by accident.
 SIGNIFICANT, DEVIATIONS = 0.001, 3.0
 # Rows up to which means of the target are looked for; how much of them has to be noise to tell
@@ -37,6 +41,8 @@ SIGNIFICANT, DEVIATIONS = 0.001, 3.0
 MEANS_OF_ROWS, NOISE, LACKING = 200_000, 0.02, 0.2
 # The weights of the overall mean that people smooth means with.
 SMOOTHED = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 300.0)
+
+ARE_FITTED = "are fitted too, the same in all columns and the target: leave out repeated rows"
 
 Finding = tuple[str, str]
 Values = NDArray[np.float64]
@@ -49,6 +55,7 @@ def report(problem: Problem, document: Mapping[str, Any]) -> list[dict[str, str]
         *_of_classes(problem),
         *_of_leakage(problem, document),
         *_of_validation(problem),
+        *_of_test(problem),
     ]
     return [{"check": check, "found": found} for check, found in findings]
 
@@ -176,10 +183,12 @@ def _explained(a: Values, b: Values, weights: Values) -> float:
 def _of_validation(problem: Problem) -> Iterator[Finding]:
     """Rows that judge and know too much of those fitted: of one group, or not later."""
     choices = problem.job.choices
+    if found := _repeated(problem, *problem.folds[0]):
+        yield "validation", f"{found} that judge {ARE_FITTED}"
     for column in problem.table.columns:
         found = ""
         if column.name == choices.group:
-            share, values = _shared(problem, column)
+            share, values = _shared(problem, column, *problem.folds[0])
             found = f"{values} of its values are both fitted and judged" if share else ""
             found = found and f" ({GROUP}): {found}"
         elif column.name == choices.time or column.order:
@@ -190,19 +199,57 @@ def _of_validation(problem: Problem) -> Iterator[Finding]:
             yield "validation", f"{column.name}{found}"
 
 
+def _of_test(problem: Problem) -> Iterator[Finding]:
+    """Rows for the end that the fit knows: the same ones, of one group, or not later."""
+    sets, choices = (problem.fitted, problem.test), problem.job.choices
+    if not len(problem.test):
+        return
+    if found := _repeated(problem, *sets):
+        yield "test", f"{found} of the test {ARE_FITTED}"
+    for column in problem.table.columns:
+        if column.name == choices.group and (values := _shared(problem, column, *sets)[1]):
+            yield "test", f"{column.name} ({GROUP}): {values} of its values are fitted too"
+        if column.name == choices.time and (early := _early(problem, column, *sets)):
+            found = f"{early:.0%} of its rows are not later than those fitted"
+            yield "test", f"{column.name} ({TIME}): {found}"
+
+
+def _repeated(problem: Problem, fitted: Rows, judged: Rows) -> str:
+    """How many of the judged rows are fitted ones once more, target and all, or ""."""
+    import pandas as pd
+
+    if not len(judged):
+        return ""
+    names = [column.name for column in problem.table.columns if column.used]
+    rows = np.concatenate([fitted, judged])
+    cells = problem.table.frame[names].iloc[rows]
+    keys = pd.util.hash_pandas_object(cells, index=False).to_numpy()
+    keys = keys ^ pd.util.hash_array(problem.labels[rows])
+    known = np.unique(keys[: len(fitted)])
+    same = int(np.isin(keys[len(fitted) :], known).sum())
+    if same < REPEATED * len(judged) or len(known) < DIFFERENT * len(fitted):
+        return ""
+    return f"{same} of the {len(judged)} rows"
+
+
 def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
     """Why rows that judge may know what comes later, or ""."""
     if problem.table.frame[column.name].isna().any():
         return ""
-    times = validation.times(problem.table, column.name)
-    train, judged = problem.folds[0]
-    early = float((times[judged] <= times[train].max()).mean())
+    early = _early(problem, column, *problem.folds[0])
     if early <= (0.0 if is_named else SHARED):
         return ""
+    times = validation.times(problem.table, column.name)
     if not (problem.shuffled or is_named) and not _neighbours_are_alike(problem, times):
         return ""
     found = f"{early:.0%} of the rows that judge are not later than those fitted"
     return f": a time, and {found}; tags: {{{TIME}: {column.name}}}"
+
+
+def _early(problem: Problem, column: Column, fitted: Rows, judged: Rows) -> float:
+    """The share of the judged rows that are not later than all those fitted."""
+    times = validation.times(problem.table, column.name)
+    return float((times[judged] <= times[fitted].max()).mean())
 
 
 def _neighbours_are_alike(problem: Problem, times: Values) -> bool:
@@ -216,12 +263,11 @@ def _neighbours_are_alike(problem: Problem, times: Values) -> bool:
     return max(correlations, default=0.0) * math.sqrt(len(rows)) > DEVIATIONS
 
 
-def _shared(problem: Problem, column: Column) -> tuple[float, int]:
+def _shared(problem: Problem, column: Column, fitted: Rows, judged: Rows) -> tuple[float, int]:
     """The share of judged rows whose value is of fitted ones too, and how many values those are."""
     values = problem.table.frame[column.name]
-    train, judged = problem.folds[0]
     of_judged = values.iloc[judged].dropna()
-    both = of_judged[of_judged.isin(values.iloc[train].dropna().unique())]
+    both = of_judged[of_judged.isin(values.iloc[fitted].dropna().unique())]
     return len(both) / max(1, len(judged)), both.nunique()
 
 
@@ -235,7 +281,7 @@ def _hangs_together(problem: Problem, column: Column) -> str:
     low, high = ROWS_OF_GROUP
     if different < GROUPS or not low <= len(codes) / different <= high:
         return ""
-    if _shared(problem, column)[0] <= SHARED:
+    if _shared(problem, column, *problem.folds[0])[0] <= SHARED:
         return ""
     rows = problem.fitted[known]
     same = _same_in_groups(problem, column, rows, codes)

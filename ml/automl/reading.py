@@ -264,6 +264,12 @@ def _refuse_nested(file: Path, name: str) -> NoReturn:
     stop("unreadable", found, "a number, a text, true or false in each cell")
 
 
+def _refuse_kind(file: Path, name: str, kind: str) -> NoReturn:
+    found = f"{file} has `{name}` as {kind}, which no request can have"
+    expected = "a number, a text, a date or true and false"
+    stop("unreadable", found, expected, f"`drop_columns: {name}` in the MLTable leaves it out")
+
+
 def _parquet(file: Path, table: Mapping[str, Any], asked: _Asked) -> dict[str, Any]:
     """A column at a time."""
     from pyarrow import ArrowException, types
@@ -277,6 +283,8 @@ def _parquet(file: Path, table: Mapping[str, Any], asked: _Asked) -> dict[str, A
             of = schema.field(name).type
             if types.is_nested(of):
                 _refuse_nested(file, name)
+            if types.is_duration(of) or types.is_time(of) or "binary" in str(of):
+                _refuse_kind(file, name, str(of))
             # As floats large numbers would be rounded where one is missing.
             is_text = name in asked.texts
             column = read_table(file, columns=[name])

@@ -23,6 +23,8 @@ MANY_CATEGORIES, MOST_MEANS = 255, 10
 MOST_DIFFERENT = 0.5
 # The share of numbers from which a text that is left out was meant to be one.
 MOSTLY_NUMBERS = 0.9
+# Errors of a target are squared and added up, in double precision.
+LARGEST_TARGET = 1e150
 # Words a value, from which a text is prose.
 PROSE = 4
 # What is chosen for dates and timestamps.
@@ -214,6 +216,9 @@ def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[An
         if not np.isfinite(numbers).all():
             at = int(np.argmin(np.isfinite(numbers)))
             stop("target-no-number", f"`{target}` is {values.iloc[at]!r}", "a finite number")
+        if (largest := float(np.abs(numbers).max(initial=0))) > LARGEST_TARGET:
+            expected = f"at most {LARGEST_TARGET:g}, whose square is a number too"
+            stop("target-too-large", f"`{target}` is {largest:g} in a row", expected)
         if not len(numbers) or np.ptp(numbers) == 0:
             stop("one-value", f"`{target}` has one value in all {len(values)} rows", "two or more")
         return numbers

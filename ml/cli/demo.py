@@ -38,7 +38,9 @@ def demo(
     first: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FIELD=VALUE", help="Of train.yml, for a quick first model: inputs.trees=2."
+            metavar="FIELD=VALUE",
+            help="Of train.yml, for a quick first model: inputs.trees=2; without it the first "
+            "candidate is the first version.",
         ),
     ] = None,
     bad: Annotated[
@@ -67,7 +69,7 @@ def demo(
     model = steps.project.endpoint()
     fresh = open_backend().registry.champion(model, "local") is None
     with (open_backend().sharing or nullcontext)():
-        if fresh:
+        if fresh and small:
             steps.first_model(small)
         proposals, promoted = [], False
         for trial in steps.sweep(spec):
@@ -141,9 +143,10 @@ class Steps:
         """Apply a proposal that the gates allow; whether another version serves now."""
         if proposal.decision.allowed:
             who = home.user()
+            canary = "green beside blue, 10 → 50 → 100 % of the requests, judged at every step"
             self._step(
                 f"ml release apply {self.project.name} --approved-by {who}",
-                "green beside blue, 10 → 50 → 100 % of the requests, judged at every step",
+                canary if proposal.champion else "the first version, warm before it is asked",
             )
             self._apply(who)
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import time
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,19 @@ def test_cells_that_are_lists_or_objects_are_refused(
             (tmp_path / f"rows{number}").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(SystemExit, match=r"error\[unreadable\]: \S+/rows2 has a .* as `a`"):
         reading.read(folder_of(tmp_path, {}, how), "y")
+
+
+@pytest.mark.parametrize("cell", [b"ab", pd.Timedelta(days=1), time(12, 30)])
+def test_columns_that_no_request_can_have_are_refused(tmp_path: Path, cell: object) -> None:
+    """Unless the MLTable leaves them out."""
+    table = pd.DataFrame({"y": ["yes", "no"], "b": [1, 2], "a": [cell, cell]})
+    table.to_parquet(tmp_path / "rows")
+    folder = folder_of(tmp_path, {}, "read_parquet")
+    with pytest.raises(SystemExit, match=r"(?s)error\[unreadable\]: \S+/rows has `a` as .*drop_"):
+        reading.read(folder, "y")
+    text = (folder / "MLTable").read_text()
+    (folder / "MLTable").write_text(text.replace("}}]", "}}, {drop_columns: a}]"))
+    assert [*reading.read(folder, "y")] == ["y", "b"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.manifest import verify
 from ml.serving.scoring.members import Members
 from policies.supply_chain.formats import formats
-from tests.automl.conftest import people, write
+from tests.automl.conftest import folder_of, people, write
 
 Fit = Callable[..., tuple[Path, dict[str, float]]]
 # Fewer trees than a search would take.
@@ -279,6 +279,9 @@ def test_a_constant_number_is_no_target(tmp_path: Path, fit: Fit) -> None:
     job = {"task": "regression", "target": "spent", "metric": "r2_score"}
     with pytest.raises(SystemExit, match=r"error\[one-value\]: `spent` has one value in all 40"):
         fit(write(tmp_path / "table", rows), "light_gbm", SMALL_TREES, **job)
+    rows = changed(people(40), spent=lambda at, row: 1e200 * (at == 3) + at)
+    with pytest.raises(SystemExit, match=r"error\[target-too-large\]: `spent` is 1e\+200 in a row"):
+        fit(write(tmp_path / "large", rows), "light_gbm", SMALL_TREES, **job)
     rows = changed(people(40), spent=lambda at, row: 7.5 + (at == 3))
     job["metric"] = "normalized_mean_absolute_error"
     fit(write(tmp_path / "two", rows), "light_gbm", SMALL_TREES, **job)
@@ -368,6 +371,27 @@ def test_the_folder_is_a_model_of_mlflow(tmp_path: Path, fit: Fit, name: str) ->
     loaded = mlflow.pyfunc.load_model(str(folder))
     answer = loaded.predict(pd.DataFrame(rows, columns=["age", "income", "city", "spent"]))
     np.testing.assert_array_equal(answer, members.predict(columns.matrix(rows)))
+
+
+def test_the_model_of_mlflow_takes_the_table_that_it_was_fitted_to(
+    tmp_path: Path, fit: Fit
+) -> None:
+    """Times and booleans of Parquet, where a request has texts."""
+    from ml.serving.scoring.flavor import Scorer
+
+    frame = pd.DataFrame(people(60))
+    frame["income"] = pd.to_numeric(frame["income"])
+    frame["day"] = pd.date_range("2026-01-01", periods=60, freq="7h").where(frame.index % 9 > 0)
+    frame["paid"] = frame["age"] % 3 == 0
+    (tmp_path / "table").mkdir()
+    frame.to_parquet(tmp_path / "table/rows.parquet")
+    folder, _ = fit(folder_of(tmp_path / "table", {}, "read_parquet"), "light_gbm", SMALL_TREES)
+    frame = frame.drop(columns="churn")
+    written = frame.astype({"day": str}).where(frame.notna(), None)
+    written["paid"] = written["paid"].map({True: "true", False: "false"})
+    answer = Scorer(folder).predict(frame)
+    np.testing.assert_array_equal(answer, Scorer(folder).predict(written))
+    assert len({*answer.tolist()}) > 10
 
 
 def test_a_file_is_read_a_part_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,12 @@ def problem(
     folder: Path,
     rows: Sequence[Mapping[str, object]],
     judged: Sequence[Mapping[str, object]] | None = None,
+    tested: Sequence[Mapping[str, object]] | None = None,
     **job: Any,
 ) -> Problem:
     validated = write(folder / "judged", judged) if judged else None
-    return prepare(Job(USUAL | job), write(folder / "table", rows), validated, None)
+    test = write(folder / "tested", tested) if tested else None
+    return prepare(Job(USUAL | job), write(folder / "table", rows), validated, test)
 
 
 def customers(count: int = 600, habit: float = 1.0) -> list[dict[str, object]]:
@@ -180,12 +182,17 @@ def test_rows_that_judge_have_labels(tmp_path: Path, table: str, count: int) -> 
         prepare(Job(USUAL), training, *given)
 
 
-def findings(of: Problem, check: str) -> set[str]:
-    """The columns that a guardrail names."""
+def texts_of(of: Problem, check: str) -> set[str]:
+    """What a guardrail reports."""
     from ml.automl import guardrails
 
     report = guardrails.report(of, of.encoding(of.fitted))
-    return {each["found"].partition(":")[0].split()[0] for each in report if each["check"] == check}
+    return {each["found"] for each in report if each["check"] == check}
+
+
+def findings(of: Problem, check: str) -> set[str]:
+    """The columns that a guardrail names."""
+    return {text.partition(":")[0].split()[0] for text in texts_of(of, check)}
 
 
 @pytest.mark.attack("a group split over folds")
@@ -236,6 +243,47 @@ def test_a_split_by_time_is_not_reported(tmp_path: Path) -> None:
     rows = months(drift=0.0)
     of = problem(tmp_path / "still", rows[:500], rows[500:])
     assert findings(of, "validation") == set()
+
+
+def test_a_test_that_the_fit_knows_is_found(tmp_path: Path) -> None:
+    """Of a group that is fitted, and not later than what is fitted; and none that it does not."""
+    rows, tags = customers(), {"group_column_name": "customer"}
+    of = problem(tmp_path, rows[:400], tested=rows[400:], tags=tags)
+    assert findings(of, "test") == {"customer"}
+    early, late = (
+        [row for row in rows if (int(str(row["customer"])) < 9040) is is_early]
+        for is_early in (True, False)
+    )
+    assert findings(problem(tmp_path / "others", early, tested=late, tags=tags), "test") == set()
+    tags, ordered = {"time_column_name": "day"}, sorted(months(), key=lambda row: str(row["day"]))
+    of = problem(tmp_path / "shuffled", months()[:500], tested=months()[500:], tags=tags)
+    assert findings(of, "test") == {"day"}
+    first = next(at for at in range(500, 720) if ordered[at]["day"] != ordered[at - 1]["day"])
+    of = problem(tmp_path / "later", ordered[:first], tested=ordered[first:], tags=tags)
+    assert findings(of, "test") == set()
+
+
+def test_rows_that_are_repeated_are_found(tmp_path: Path) -> None:
+    """Whoever judges has learnt them by heart: of folds, and of the rows for the end."""
+    rows = [*people(400)]
+    of = problem(tmp_path, rows + rows[:60], n_cross_validations=3)
+    assert any("that judge are fitted too" in text for text in texts_of(of, "validation"))
+    of = problem(tmp_path / "tested", rows[:300], tested=rows[250:])
+    (text,) = texts_of(of, "test")
+    assert text.startswith("50 of the 150 rows of the test are fitted too")
+
+
+def test_rows_that_are_alike_by_nature_are_not_reported(tmp_path: Path) -> None:
+    """Of few categories; and rows that differ in a missing value or in the target alone."""
+    churn = ("No", "Yes")
+    of_nature = [{"a": at % 3, "b": at % 2, "churn": churn[at % 5 > 2]} for at in range(300)]
+    assert texts_of(problem(tmp_path, of_nature), "validation") == set()
+    rows = [*people(400)]
+    other = {"No": "Yes", "Yes": "No"}
+    turned = [{**row, "churn": other[str(row["churn"])]} for row in rows[:60]]
+    lacking = [{**row, "income": ""} for row in rows[60:120] if row["income"] != ""]
+    of = problem(tmp_path / "turned", rows + turned + lacking, n_cross_validations=3)
+    assert texts_of(of, "validation") == set()
 
 
 def shops(count: int, of_shops: int, seed: int = 0) -> list[dict[str, object]]:

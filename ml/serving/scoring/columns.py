@@ -54,14 +54,15 @@ Encoding = Literal["codes", "one-hot"]
 # How tables write that a value is missing; a request says null, and may write the same.
 MISSING = frozenset({"", "?", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"})
 # int() and float() also take 1_000, inf and digits of other scripts.
-_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_LARGEST = 10**18
+# Whole numbers are those of 64 bits.
+_LARGEST = 2**63
 # Rarer categories are to the model as if it had never seen them.
 _MOST_CATEGORIES: Mapping[Encoding, int] = {"codes": 1000, "one-hot": 50}
 _EXPECTED: Mapping[Kind, str] = {
     "float": "a number",
-    "integer": "a whole number of at most 18 digits",
+    "integer": "a whole number of 64 bits",
     "text": "a text",
 }
 
@@ -75,7 +76,7 @@ def read_cell(kind: Kind, cell: str) -> Value:
         return cell
     if (_INTEGER if kind == "integer" else _NUMBER).fullmatch(cell):
         value = int(cell) if kind == "integer" else float(cell)
-        if math.isfinite(value):
+        if abs(value) < _LARGEST if kind == "integer" else math.isfinite(value):
             return value + 0  # JSON has no whole -0
     raise ValueError(f"{cell!r}, expected {_EXPECTED[kind]}")
 

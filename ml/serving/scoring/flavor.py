@@ -31,7 +31,8 @@ class Scorer:
 
     def predict(self, table: pd.DataFrame, params: Any = None) -> NDArray[np.float64]:
         """An answer for each row; raises BadRequest for a table without the columns."""
-        cells: Any = table.astype(object)
+        times = table.select_dtypes(["datetime", "datetimetz"])  # texts in a request
+        cells: Any = table.astype(dict.fromkeys(times, str)).astype(object)
         values = cells.where(table.notna(), None).to_numpy().tolist()
         rows = self._columns.read(list(table.columns), values)
         return self._members.predict(self._columns.matrix(rows))

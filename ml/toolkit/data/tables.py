@@ -233,7 +233,7 @@ def _drift(
 
 
 def is_whole_number(value: str) -> bool:
-    """Whether a cell is a whole number of at most 18 digits."""
+    """Whether a cell is a whole number of 64 bits."""
     return _is("integer", value)
 
 

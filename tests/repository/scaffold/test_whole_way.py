@@ -136,8 +136,8 @@ def test_the_projects_are_typed(fork: Path) -> None:
 
 @pytest.mark.slow
 def test_three_classes_by_the_demo(fork: Path) -> None:
-    """A first model, the sweep that is named from the project's folder, and a fault that is seen;
-    the answer is a label, beside the probabilities of all.
+    """The sweep that is named from the project's folder, whose candidate is the first version, and
+    a fault that is seen; the answer is a label, beside the probabilities of all.
     """
     tables.flowers(fork / "flowers.csv")
     new, *_, invoke = five("flowers", "species")
@@ -146,7 +146,7 @@ def test_three_classes_by_the_demo(fork: Path) -> None:
     sweep.write_text(sweep.read_text().replace("max_total_trials: 12", "max_total_trials: 2"))
     try:
         demo = typed(fork, ".venv/bin/ml demo flowers --spec jobs/sweep.yml --fault errors")
-        assert "] ml run ml/projects/flowers/jobs/sweep.yml" in demo and "jobs/jobs" not in demo
+        assert "[1] ml run ml/projects/flowers/jobs/sweep.yml" in demo and "jobs/jobs" not in demo
         assert "flowers 1 serves now" in demo and "rolled back at 10 %" in demo
         answer = json.loads(typed(fork, invoke).partition("\n")[0])
         (probabilities,) = answer["probabilities"]

@@ -276,25 +276,27 @@ def test_the_scaler_goes_down_where_float16_overflows_and_is_kept() -> None:
         assert other.state_dict()["scale"] == scale
 
 
+def step(updates: Updates, model: nn.Module, *parts: torch.Tensor) -> bool:
+    """Whether a step of these micro-batches was taken."""
+    for part in parts:
+        with updates.micro_batch(last=part is parts[-1]):
+            updates.backward(model(part).square().sum(), len(part))
+    return updates.step().taken
+
+
 def test_a_step_that_is_not_taken_leaves_the_running_means_as_they_were() -> None:
     """Of BatchNorm: one NaN would stay in them for ever, and in each checkpoint."""
     with distributed(seed=2) as world:
         model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
         updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
 
-        def step(*parts: torch.Tensor) -> bool:
-            for part in parts:
-                with updates.micro_batch(last=part is parts[-1]):
-                    updates.backward(model(part).square().sum(), len(part))
-            return updates.step().taken
-
         rows = torch.randn(8, 2)
-        assert step(rows, rows)
+        assert step(updates, model, rows, rows)
         before = {name: of.clone() for name, of in model.named_buffers()}
-        assert not step(rows, rows * float("nan"))
+        assert not step(updates, model, rows, rows * float("nan"))
         after = dict(model.named_buffers())
         assert torch.equal(after["0.running_mean"], before["0.running_mean"])
-        assert step(rows) and after["0.running_mean"].isfinite().all()
+        assert step(updates, model, rows) and after["0.running_mean"].isfinite().all()
         assert not torch.equal(after["0.running_mean"], before["0.running_mean"])
 
 
@@ -317,15 +319,10 @@ def test_a_buffer_that_is_another_tensor_is_given_back_too() -> None:
         model = Mean()
         updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
 
-        def step(*parts: torch.Tensor) -> bool:
-            for part in parts:
-                with updates.micro_batch(last=part is parts[-1]):
-                    updates.backward(model(part).square().sum(), len(part))
-            return updates.step().taken
-
-        assert step(torch.ones(4, 2)) and not step(torch.ones(4, 2), torch.full((4, 2), math.nan))
+        ones, none = torch.ones(4, 2), torch.full((4, 2), math.nan)
+        assert step(updates, model, ones) and not step(updates, model, ones, none)
         assert model.mean.tolist() == pytest.approx([0.1, 0.1]) and int(model.count) == 1
-        assert step(torch.ones(4, 2)) and model.mean.tolist() == pytest.approx([0.19, 0.19])
+        assert step(updates, model, ones) and model.mean.tolist() == pytest.approx([0.19, 0.19])
 
 
 def test_what_a_step_cannot_do_is_refused(tmp_path: Path) -> None:
