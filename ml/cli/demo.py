@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ml.measures.schema import Evaluation
     from ml.release.declaration.projects import Project
     from ml.release.promotion.propose import Proposal
+    from ml.specs.plan.plans import Plan
 
 
 def demo(
@@ -120,9 +121,13 @@ class Steps:
         paths = [folder / "jobs" / spec, folder / spec, Path(spec)]
         path = next((path for path in paths if path.is_file()), paths[0])
         self._step(f"ml run {shown(path)}", "the main job")
-        run = self._run(path, {})
+        plan = _plan(path, {})
+        run = self._run(plan)
         store = open_backend().runs
         sweeps = [of for of in (run, *run.below()) if find_original(store, of).trials]
+        # A run has its steps as they ended.
+        order = {f"{run.name}.{step}": at for at, step in enumerate(getattr(plan, "steps", ()))}
+        sweeps.sort(key=lambda of: order.get(of.name, len(order)))
         for of in sweeps if len(sweeps) > 1 else [run]:
             self._step(f"ml select {of.name}", "quality, latency, cost and stability, weighed")
             selection = choose(store, [of])
@@ -199,14 +204,11 @@ class Steps:
         path = self.project.folder / "jobs" / "train.yml"
         options = " ".join(f"--set {field}={value}" for field, value in changes.items())
         self._step(f"ml run {shown(path)} {options}", why)
-        return self._run(path, changes)
+        return self._run(_plan(path, changes))
 
-    def _run(self, path: Path, changes: Mapping[str, str]) -> Run:
+    def _run(self, plan: Plan) -> Run:
         from ml.cli.render import progress
-        from ml.specs.plan import planning
-        from ml.specs.sdk import load
 
-        plan = planning.plan(load.load(path, changes))
         backend = open_backend()
         if refused := backend.refusals(plan):
             raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
@@ -255,6 +257,13 @@ class Steps:
         typer.secho(f"\n[{self.number}] {typed}", bold=True, err=True)
         if why:
             typer.secho(f"    {why}", dim=True, err=True)
+
+
+def _plan(path: Path, changes: Mapping[str, str]) -> Plan:
+    from ml.specs.plan import planning
+    from ml.specs.sdk import load
+
+    return planning.plan(load.load(path, changes))
 
 
 def _show_quality(evaluation: Evaluation) -> None:

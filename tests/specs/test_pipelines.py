@@ -74,6 +74,16 @@ jobs:
 """
 
 
+def test_steps_that_may_run_keep_the_order_of_the_file(repo: Path) -> None:
+    """Also beside one that waits: what stands last in the file is not before it."""
+    later = f"{{{STEP}, inputs: {{of: '${{{{parent.jobs.first.outputs.out}}}}'}}}}"
+    first = f"{{{STEP}, outputs: {{out: {{type: uri_folder}}}}}}"
+    job = pipeline(
+        repo, f"type: pipeline\njobs:\n  first: {first}\n  later: {later}\n  alone: {{{STEP}}}\n"
+    )
+    assert list(job.steps) == ["first", "later", "alone"]
+
+
 def test_steps_and_their_sources(repo: Path) -> None:
     """Each step after those that it waits for; every form of a binding leads to its source."""
     job = pipeline(repo, TWO)

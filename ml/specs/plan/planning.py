@@ -321,14 +321,11 @@ def _in_order(steps: Mapping[str, StepPlan]) -> dict[str, StepPlan]:
     """Each step after those that it waits for, otherwise in the order of the file."""
     done: dict[str, StepPlan] = {}
     while len(done) < len(steps):
-        ready = [
-            name
-            for name, step in steps.items()
-            if name not in done and all(other in done or other not in steps for other in step.after)
-        ]
+        left = [name for name in steps if name not in done]
+        ready = (name for name in left if not {*steps[name].after} & {*left})
         # The checks refuse cycles; should one get here, its steps keep the order of the file.
-        for name in ready or [name for name in steps if name not in done]:
-            done[name] = steps[name]
+        name = next(ready, left[0])
+        done[name] = steps[name]
     return done
 
 
