@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.backends.traffic import BUCKETS, FIRST_S, PER_OCTAVE
-from ml.release.canary.statistics import Memory, Side, decide
 from ml.release.canary.traffic import ENOUGH_PER_S, INTERVAL_S, LatencyIntervals
+from ml.release.canary.verdict import Memory, Side, decide
 from ml.release.declaration.release_file import Strategy, Tolerances
 
 STRATEGY = Strategy(prediction="answer", tolerances=Tolerances(latency_ms=0.0))

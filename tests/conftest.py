@@ -48,12 +48,27 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def deal(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """The tests in the order in which `--dist worksteal` gives each worker an equal share, in turn:
+    slow ones before others in each, both in the order of the files.
+    """
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    dealt: list[pytest.Item] = []
+    for left in range(workers, 0, -1):
+        share = (len(slow) + len(quick)) // left
+        first = min(len(slow) // left, share)
+        dealt += [*slow[:first], *quick[: share - first]]
+        del slow[:first], quick[: share - first]
+    return dealt
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where the example project was deleted, what is about it is skipped; nowhere else. Cases that
-    only `make torture` runs are left out of others. Slow ones come first, so that no worker waits
-    for another's last one.
+    only `make torture` runs are left out of others. Each worker begins with its share of the slow
+    ones, so that none waits for another's last one.
     """
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if not config.getoption("torture"):
         rare = {
             item
@@ -62,6 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         }
         config.hook.pytest_deselected(items=[*rare])
         items[:] = [item for item in items if item not in rare]
+    # Deselected tests are gone by now, and xdist has said how many workers there are.
+    items[:] = deal(items, getattr(config, "workerinput", {}).get("workercount", 1))
     if EXAMPLE.is_dir():
         return
     for item in items:

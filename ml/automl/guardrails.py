@@ -220,13 +220,13 @@ def _repeated(problem: Problem, fitted: Rows, judged: Rows) -> str:
 
     if not len(judged):
         return ""
-    names = [column.name for column in problem.table.columns if column.used]
-    rows = np.concatenate([fitted, judged])
-    cells = problem.table.frame[names].iloc[rows]
-    keys = pd.util.hash_pandas_object(cells, index=False).to_numpy()
-    keys = keys ^ pd.util.hash_array(problem.labels[rows])
-    known = np.unique(keys[: len(fitted)])
-    same = int(np.isin(keys[len(fitted) :], known).sum())
+    keys = pd.util.hash_array(problem.labels)
+    for column in problem.table.columns:
+        if column.used:  # one at a time: a large table is not copied
+            cells = pd.util.hash_pandas_object(problem.table.frame[column.name], index=False)
+            keys = keys * np.uint64(1_000_003) ^ cells.to_numpy()
+    known = np.unique(keys[fitted])
+    same = int(np.isin(keys[judged], known).sum())
     if same < REPEATED * len(judged) or len(known) < DIFFERENT * len(fitted):
         return ""
     return f"{same} of the {len(judged)} rows"

@@ -24,7 +24,7 @@ from ml.release.evidence import evidence
 from ml.release.evidence.recomputation import Predictions, read_predictions, with_predictions
 from ml.release.promotion.gate_check import champion_evidence, champion_of, load_gates, request
 from ml.release.versions import EVALUATION, digest_of, version_of
-from policies.promotion.comparison import Difference, difference, paired_difference
+from policies.promotion.champion_gates import Difference, difference, paired_difference
 from policies.promotion.decision import Decision
 from policies.promotion.engine import EVALUATION_RULES, decide
 from policies.promotion.evidence import Evidence

@@ -22,7 +22,7 @@ from ml.release.selection.selection import Selected, choose
 from ml.release.versions import EVALUATION, parts, version_of
 from ml.reports.formatting import count, redact_line
 from ml.reports.sweep import Sweep, read_sweep
-from policies.promotion.comparison import Difference
+from policies.promotion.champion_gates import Difference
 from policies.promotion.evidence import Evidence
 
 # The end of a log that is shown.

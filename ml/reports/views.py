@@ -40,7 +40,7 @@ from ml.reports.formatting import (
 from ml.reports.leaderboard import board_of
 from ml.reports.summary import held_out_split
 from ml.reports.sweep import OUTCOMES, Sweep, Trial, short_origin
-from policies.promotion.comparison import Difference
+from policies.promotion.champion_gates import Difference
 from policies.promotion.decision import VALIDATION
 
 # The most rows of trials, columns of parameters, and cells of both: a page is below a megabyte.

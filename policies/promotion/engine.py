@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from policies.promotion import comparison, measurements, provenance
+from policies.promotion import champion_gates, measurements, provenance
 from policies.promotion.decision import (
     PROPERTIES,
     Case,
@@ -31,9 +31,9 @@ RULES: Mapping[str, Rule] = {
     "quality": measurements.quality,
     "gap": measurements.gap,
     "leakage": measurements.leakage,
-    "first-promotion": comparison.first_promotion,
-    "non-inferiority": comparison.non_inferiority,
-    "superiority": comparison.superiority,
+    "first-promotion": champion_gates.first_promotion,
+    "non-inferiority": champion_gates.non_inferiority,
+    "superiority": champion_gates.superiority,
     "fairness": measurements.fairness,
     "explainability": measurements.explainability,
     "serving": measurements.serving,

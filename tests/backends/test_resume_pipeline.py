@@ -81,7 +81,7 @@ def test_completed_steps_are_kept(home: Path, repository: Path) -> None:
 def test_a_step_that_failed_stays_failed(home: Path, repository: Path) -> None:
     """As if nothing had happened in between: what does not need it goes on, the pipeline fails."""
     bad = "  bad: {@, command: 'exit 3'}\n"
-    dead = stopped(repository, TEXT + bad)
+    dead = stopped(repository, TEXT.replace("jobs:\n", f"jobs:\n{bad}"))
     (repository / "go").touch()
     run = resumption.resume(dead)
     assert (run.status, run.step("bad").status) == ("Failed", "Failed")

@@ -27,7 +27,7 @@ from ml.release.evidence.recomputation import (
     sha256,
     with_predictions,
 )
-from policies.promotion.comparison import paired_difference
+from policies.promotion.champion_gates import paired_difference
 from policies.promotion.evidence import Evidence
 from policies.promotion.gate_settings import load
 from tests.measures.test_measurement import COUNT, arguments, world

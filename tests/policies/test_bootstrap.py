@@ -1,4 +1,4 @@
-"""policies.promotion.comparison: the paired bootstrap."""
+"""policies.promotion.champion_gates: the paired bootstrap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from ml.measures.metrics import BINARY, Answers, Draws
-from policies.promotion.comparison import (
+from policies.promotion.champion_gates import (
     FEWEST_GROUPS,
     STATISTIC_RESAMPLES,
     difference,

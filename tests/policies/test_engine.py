@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ml.measures.schema import Estimate, Stability, StatedMetric
-from policies.promotion import comparison
-from policies.promotion.comparison import Difference, paired_difference
+from policies.promotion import champion_gates
+from policies.promotion.champion_gates import Difference, paired_difference
 from policies.promotion.engine import ROLLBACK_GATES
 from policies.promotion.evidence import Evidence
 from policies.waivers import REVIEWED
@@ -69,7 +69,7 @@ def test_gates_that_ask_for_the_same_comparison_share_it(
         asked.append((split, *more))
         return paired_difference(ours, theirs, split, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(comparison, "paired_difference", compared)
+    monkeypatch.setattr(champion_gates, "paired_difference", compared)
     decision = judged(tmp_path, good(0.8), champion(0.7))
     assert {"superiority", "non-inferiority"} <= {
         one.gate for one in decision.results if one.verdict == "pass"

@@ -61,8 +61,8 @@ FAULTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "a canary takes NaN or no traffic for health, or promotes a version nobody watched": {
         "it rolls back or holds; all traffic is the last step; a new version begins anew": (
-            "release/canary/test_statistics.py::test_figures_that_are_none_roll_back",
-            "release/canary/test_statistics.py::test_enough_requests_without_a_difference_go_on",
+            "release/canary/test_verdict.py::test_figures_that_are_none_roll_back",
+            "release/canary/test_verdict.py::test_enough_requests_without_a_difference_go_on",
             "release/declaration/test_strategy.py::test_a_promotion_ends_at_100",
             "release/canary/test_canary.py::test_what_is_declared_meanwhile_ends_it",
             "release/canary/test_canary.py::test_a_bad_green_is_rolled_back",

@@ -6,7 +6,7 @@ central limit theory and asymptotic confidence sequences", Annals of Statistics 
 experiment (section 3.2). However often the data is looked at, and whatever is decided then, the
 probability that the interval ever misses the true difference is at most `alpha`, up to the error of
 a central limit theorem at the first look; tests/release/ab measures it. An exact sequence for rates
-(`ml.release.canary.statistics`) needs about twice the outcomes.
+(`ml.release.canary.verdict`) needs about twice the outcomes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A canary: green and its baseline are started beside blue and get more traffic step by step.
 
-The signals are checked ten times a second; `ml.release.canary.statistics` decides, and this module
+The signals are checked ten times a second; `ml.release.canary.verdict` decides, and this module
 has the effects. The caller acts on the outcome.
 """
 
@@ -18,7 +18,6 @@ from typing import Any, Literal
 from ml.backends.deployments import BASELINE, Answer, Canary, Launch, Live, Server
 from ml.backends.endpoints import CHANGED, Endpoints, Router
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.canary.statistics import KINDS, Signal, Verdict, decide, object_to
 from ml.release.canary.traffic import (
     NOTICE_S,
     WARM_REQUESTS,
@@ -27,6 +26,7 @@ from ml.release.canary.traffic import (
     ResidentMemory,
     Traffic,
 )
+from ml.release.canary.verdict import KINDS, Signal, Verdict, decide, object_to
 from ml.release.declaration.release_file import Strategy
 from ml.release.evidence.served import Examination
 

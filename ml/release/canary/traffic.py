@@ -24,7 +24,7 @@ import numpy as np
 from ml.backends.deployments import Server
 from ml.backends.endpoints import Endpoints, Router
 from ml.core.errors import Refused
-from ml.release.canary.statistics import KINDS, Latencies, Memory, Side
+from ml.release.canary.verdict import KINDS, Latencies, Memory, Side
 
 # The first answers define the known shapes and the bins; they are not counted.
 REFERENCE = 60

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from benchmarks import simulated_canary as canary
 from ml.backends.traffic import BUCKETS, bucket
-from ml.release.canary.statistics import decide, latency_evidence, limit
+from ml.release.canary.verdict import decide, latency_evidence, limit
 
 CANARIES = 100
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ml.release.canary.statistics import EVEN, RARE, averaged, evidence
+from ml.release.canary.verdict import EVEN, RARE, averaged, evidence
 
 CANARIES = 4000
 counts = some.integers(0, 2000).flatmap(

@@ -8,9 +8,9 @@ from dataclasses import asdict
 import pytest
 
 from ml.backends.traffic import Tally
-from ml.release.canary import statistics, traffic
-from ml.release.canary.statistics import Side
+from ml.release.canary import traffic, verdict
 from ml.release.canary.traffic import REFERENCE, Answers, edges, prediction, shape
+from ml.release.canary.verdict import Side
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import Strategy, Tolerances
 
@@ -52,7 +52,7 @@ def test_mirroring_is_a_stage_before_the_steps() -> None:
     made = release_file.complete({"mirror": 20})
     assert [str(stage) for stage in made.stages] == ["a copy of 20 %", "10 %", "50 %", "100 %"]
     assert [stage.requests for stage in made.stages] == [150, 150, 600, 150]
-    assert statistics.limit(made) > statistics.limit(Strategy())
+    assert verdict.limit(made) > verdict.limit(Strategy())
 
 
 def test_shapes_tell_schemas_apart_not_values() -> None:

@@ -15,7 +15,7 @@ from ml.core.errors import Refused
 from ml.release import audit, serving
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
-from ml.release.canary.statistics import Signal
+from ml.release.canary.verdict import Signal
 from ml.release.declaration import desired_state
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply

@@ -1,4 +1,4 @@
-"""ml.release.canary.statistics: go on, hold or roll back, from figures alone."""
+"""ml.release.canary.verdict: go on, hold or roll back, from figures alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ml.backends.traffic import BUCKETS, bucket
-from ml.release.canary.statistics import Memory, Side, Verdict, decide, latency_evidence, object_to
+from ml.release.canary.verdict import Memory, Side, Verdict, decide, latency_evidence, object_to
 from ml.release.declaration.release_file import Strategy, Tolerances
 
 STRATEGY = Strategy(
