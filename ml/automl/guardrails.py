@@ -220,7 +220,7 @@ def _repeated(problem: Problem, fitted: Rows, judged: Rows) -> str:
 
     if not len(judged):
         return ""
-    keys = pd.util.hash_array(problem.labels)
+    keys: NDArray[Any] = pd.util.hash_array(problem.labels)
     for column in problem.table.columns:
         if column.used:  # one at a time: a large table is not copied
             cells = pd.util.hash_pandas_object(problem.table.frame[column.name], index=False)
