@@ -89,10 +89,12 @@ class Shards:
                 raise OSError(
                     f"{path} has {there:,} bytes, expected {size:,}: bring the data there again"
                 )
-        # A map keeps its file open. Of what a process may open this takes a share; those that were
-        # not read for the longest time are closed.
+        # A map keeps its file open. This takes a quarter of what the process may still open; those
+        # that were not read for the longest time are closed.
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        share = max(1, min(limit, 1 << 16) // 8) if limit > 0 else 1 << 13
+        limit = min(limit, 1 << 15) if limit > 0 else 1 << 15
+        free = limit - sum(1 for _ in Path("/dev/fd").iterdir())
+        share = max(1, free // 4)
         self._opened = lru_cache(share)(partial(np.load, mmap_mode="r"))
         if cache is not None:
             at = f"{folder.resolve()} {(folder / INDEX).stat().st_mtime_ns} ".encode()

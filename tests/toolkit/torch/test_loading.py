@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import resource
 import shutil
 import threading
@@ -256,8 +257,11 @@ def test_two_copies_of_one_process_do_not_write_into_one_file(
     assert not [path for path in cache.iterdir() if path.suffix != ".npy"]
 
 
-def test_more_shards_than_a_process_may_open_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [0, 300])
+def test_more_shards_than_a_process_may_open_are_read(tmp_path: Path, others: int) -> None:
+    """Also by a process that has opened many other files."""
     write_shards(tmp_path, ({"a": np.arange(2) + 2 * of, "b": np.ones(2)} for of in range(60)))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(others)]
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = len([*Path("/proc/self/fd").iterdir()]) + 40
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
@@ -268,6 +272,8 @@ def test_more_shards_than_a_process_may_open_are_read(tmp_path: Path) -> None:
         assert sorted(rows for [batch] in batches for rows in batch["a"].tolist()) == [*range(120)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def test_other_data_are_not_read_from_the_cache_of_the_first(tmp_path: Path) -> None:
