@@ -36,16 +36,16 @@ class Cache:
         parts = (key.encode() if isinstance(key, str) else key for key in keys)
         digests = b"".join(hashlib.sha256(part).digest() for part in (_code(), *parts))
         file = self.folder / hashlib.sha256(digests).hexdigest()
-        content = b"."
-        with suppress(Exception):  # pickle raises nearly anything for a file that was damaged
-            content = file.read_bytes()
-            value: Value = pickle.loads(content)
+        # pickle raises nearly anything for a file that was damaged.
+        with suppress(Exception), file.open("rb") as stream:
+            value: Value = pickle.load(stream)
             file.touch()
             return value
         value = compute()
-        # An empty file says that the value is too large. A disk that is full keeps nothing.
-        if content:
-            with suppress(OSError):
+        # A disk that is full keeps nothing.
+        with suppress(OSError):
+            # An empty file says that the value is too large.
+            if not file.exists() or file.stat().st_size:
                 self._keep(file, value)
         return value
 

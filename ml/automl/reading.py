@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Bytes of an array that is returned once it is freed (M_MMAP_THRESHOLD of glibc's malloc.h).
-LARGE, _MMAP_THRESHOLD = 1 << 20, -3
-# Rows of a file that are read at once.
-PART = 50_000
+LARGE, _MMAP_THRESHOLD = 1 << 17, -3
+# Rows of a file that are read at once: a column of them is a large array.
+PART = 100_000
 # Up to here single precision has every whole number.
 WHOLE = 2**24
 # Options of an MLTable, their values that are read here, the usual one first, and what to write. A

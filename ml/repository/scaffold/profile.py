@@ -146,17 +146,17 @@ def profile(path: Path, choices: Choices) -> Profile:
     target = frame[choices.target]
     for option in ("target", "id", "group", "time"):
         name = getattr(choices, option)
-        if name and (empty := int(frame[name].isin(MISSING).sum())):
-            raise Refused(
-                Problem(
-                    f"empty-{option}",
-                    f"{empty} of {len(frame)} rows have no `{name}`",
-                    "a value in every row",
-                    "remove those rows: nothing can be learnt from them"
-                    if option == "target"
-                    else f"fill them in, or leave out --{option}",
-                )
-            )
+        empty = frame[name][frame[name].isin(MISSING)] if name else ()
+        if len(empty):
+            written = sorted({*empty} - {""})
+            found = f"{len(empty)} of {len(frame)} rows have no `{name}`"
+            hint = f"fill them in, or leave out --{option}"
+            if option == "target":
+                hint = "remove those rows: nothing can be learnt from them"
+            if written:
+                found += f": a cell of {' or '.join(map(_quoted, written))} counts as missing"
+                hint += f"; a value that is called {_quoted(written[0])} needs another name"
+            raise Refused(Problem(f"empty-{option}", found, "a value in every row", hint))
     task = _task(choices, target)
     kind, about = KINDS[task], TABLE_TASKS[task]
     metric = choices.primary_metric or kind.primary

@@ -369,6 +369,17 @@ def test_what_cannot_be_written_is_refused(
     assert [one.name for one in (repository / "ml/projects").iterdir()] == ["taken"]
 
 
+def test_a_class_that_is_called_none_needs_another_name(tmp_path: Path) -> None:
+    """Such a cell is a missing value, as everywhere."""
+    path = tmp_path / "rows.csv"
+    lines = [f"{at % 7},{('low', 'None')[at % 2]}" for at in range(FEWEST_ROWS_OF_FOLDS)]
+    path.write_text("\n".join(["size,risk", *lines]))
+    with pytest.raises(
+        Refused, match=r"(?s)cell of `None` counts as missing.*called `None` needs another name"
+    ):
+        profile(path, Choices("risk"))
+
+
 @pytest.mark.parametrize("delimiter", ",;")
 def test_a_table_of_many_columns(delimiter: str, tmp_path: Path) -> None:
     """Of which the first bytes have no two whole rows; Excel's UTF-16 is told how to save it."""
