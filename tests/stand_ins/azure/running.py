@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 import pytest
 from azure.ai.ml import _azure_environments
 
-from ml.backends.azure import endpoints
+from ml.backends.azure import endpoints, following
 from ml.backends.azure.workspace import VARIABLES
 from tests.conftest import ROOT
 from tests.stand_ins.azurite_server import PROGRAM, skip_without
@@ -58,7 +58,11 @@ class StandIn:
         for key, value in {**self.variables, "AZUREML_WORKSPACE_NAME": name}.items():
             patch.setenv(key, value)
         assert set(VARIABLES) <= set(self.variables)
-        patch.setattr(endpoints, "METRICS_S", 0.3)  # its metrics are there at once
+        # Its metrics are there at once, its jobs take seconds, and its answers less than one.
+        patch.setattr(endpoints, "METRICS_S", 0.3)
+        patch.setattr(endpoints, "TIMEOUT_MS", 1000)
+        patch.setattr(following, "_FIRST_POLL_S", 0.2)
+        patch.setattr(following, "_LAST_POLL_S", 0.5)
         addresses = _azure_environments._get_clouds_by_metadata_url(
             self.variables["ARM_CLOUD_METADATA_URL"]
         )
