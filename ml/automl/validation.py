@@ -166,17 +166,22 @@ def divided(table: Table, labels: NDArray[Any] | None, choices: Choices, seed: i
 
 def times(table: Table, name: str) -> NDArray[np.float64]:
     """A number for each row that is larger for a later one. Ends the program where one has none."""
-    values = table.frame[name]
-    order = next(column.order for column in table.columns if column.name == name)
-    if str(values.dtype) == "category":
-        read = [read_date(str(text), order or "iso") for text in values.cat.categories]
-        of_texts = np.array([np.nan if time is None else days(time) for time in read] + [np.nan])
-        numbers: NDArray[np.float64] = of_texts[values.cat.codes.to_numpy()]
-    else:
-        numbers = values.to_numpy(np.float64)
+    numbers = read_times(table, name)
     if not np.isfinite(numbers).all():
-        at = int(np.argmin(np.isfinite(numbers)))
-        stop("not-a-time", f"`{name}` is {values.iloc[at]!r} in a row", "a date, time or number")
+        value = table.frame[name].iloc[int(np.argmin(np.isfinite(numbers)))]
+        stop("not-a-time", f"`{name}` is {value!r} in a row", "a date, time or number")
+    return numbers
+
+
+def read_times(table: Table, name: str) -> NDArray[np.float64]:
+    """The same; NaN for a row whose value is none."""
+    values = table.frame[name]
+    if str(values.dtype) != "category":
+        return values.to_numpy(np.float64)
+    order = next(column.order for column in table.columns if column.name == name)
+    read = [read_date(str(text), order or "iso") for text in values.cat.categories]
+    of_texts = np.array([np.nan if time is None else days(time) for time in read] + [np.nan])
+    numbers: NDArray[np.float64] = of_texts[values.cat.codes.to_numpy()]
     return numbers
 
 

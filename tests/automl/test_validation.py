@@ -221,6 +221,8 @@ def test_groups_that_are_not_split_are_not_reported(tmp_path: Path) -> None:
     ]
     of = problem(tmp_path / "codes", rows, n_cross_validations=3)
     assert findings(of, "validation") == set()
+    rows = [dict(row, band=f"{int(str(row['age'])) // 10}0s") for row in people(600)]
+    assert findings(problem(tmp_path / "bands", rows), "validation") == set()
 
 
 @pytest.mark.attack("a time split that was shuffled")
@@ -243,6 +245,22 @@ def test_a_split_by_time_is_not_reported(tmp_path: Path) -> None:
     rows = months(drift=0.0)
     of = problem(tmp_path / "still", rows[:500], rows[500:])
     assert findings(of, "validation") == set()
+
+
+def test_a_time_is_named_as_the_spec_does(tmp_path: Path) -> None:
+    """With a count where it is a small share; and no other column has to have one in each row."""
+    ordered = sorted(months(), key=lambda row: str(row["day"]))
+    tags = {"time_column_name": "day"}
+    of = problem(tmp_path, ordered[:501], ordered[500:], ordered[500:], tags=tags)
+    early = "day (time_column_name): 1 of the 220 rows that judge are not later than those fitted"
+    assert early in texts_of(of, "validation")
+    assert "day (time_column_name): 1 of its 220 rows are not later" in str(texts_of(of, "test"))
+    rows = [
+        dict(row, day=f"{2000 + at}-01-01" if at else "unknown") for at, row in enumerate(months())
+    ]
+    assert findings(problem(tmp_path / "unknown", rows), "validation") == set()
+    of = problem(tmp_path / "drawn", months())
+    assert all("if it is that of the row: tags: " in text for text in texts_of(of, "validation"))
 
 
 def test_a_test_that_the_fit_knows_is_found(tmp_path: Path) -> None:
@@ -278,6 +296,21 @@ def test_rows_that_are_alike_by_nature_are_not_reported(tmp_path: Path) -> None:
     churn = ("No", "Yes")
     of_nature = [{"a": at % 3, "b": at % 2, "churn": churn[at % 5 > 2]} for at in range(300)]
     assert texts_of(problem(tmp_path, of_nature), "validation") == set()
+    draw = np.random.default_rng(0)
+    tokens = [f"{a}{b}" for a in "abcdefgh" for b in "xyz"]
+    of_nature = [
+        {
+            "age": at % 61,
+            "job": draw.choice(tokens),
+            "pets": draw.integers(3),
+            "churn": churn[at % 2],
+        }
+        for at in draw.integers(10_000, size=6000)
+    ]
+    of = problem(tmp_path / "many", of_nature)
+    assert findings(of, "validation") == set()
+    of = problem(tmp_path / "copies", of_nature[:900] + of_nature[:120])
+    assert any("that judge are fitted too" in text for text in texts_of(of, "validation"))
     rows = [*people(400)]
     other = {"No": "Yes", "Yes": "No"}
     turned = [{**row, "churn": other[str(row["churn"])]} for row in rows[:60]]
