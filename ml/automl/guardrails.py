@@ -249,7 +249,7 @@ def _hashed(problem: Problem) -> Iterator[NDArray[np.uint64]]:
     for at, column in enumerate(problem.table.columns):
         if column.used:
             cells = pd.util.hash_pandas_object(problem.table.frame[column.name], index=False)
-            yield cells.to_numpy() * np.uint64(2 * at + 3)
+            yield np.multiply(cells.to_numpy(), 2 * at + 3, dtype=np.uint64)
 
 
 def _pairs(keys: NDArray[np.uint64], fitted: Rows, judged: Rows) -> int:

@@ -235,4 +235,14 @@ def folds(
     if divided.by and not asked and divided.most(rows) < count:
         count = max(2, divided.most(rows))
         chosen = f"; {most} need more different values of {divided.by}"
-    return divided.folds(rows, count, asked), f"{count} folds{chosen}{how}"
+    parts = divided.folds(rows, count, asked)
+    while divided.by and not asked and count > 2 and not _have_classes(divided.labels, parts):
+        count -= 1
+        parts = divided.folds(rows, count)
+        chosen = "; more would leave some without a class"
+    return parts, f"{count} folds{chosen}{how}"
+
+
+def _have_classes(labels: NDArray[Any] | None, parts: Sequence[Fold]) -> bool:
+    """Whether the rows that fit and those that judge are of two classes or more in each."""
+    return labels is None or all(len(np.unique(labels[of])) > 1 for fold in parts for of in fold)

@@ -149,6 +149,20 @@ def test_fewer_folds_where_groups_or_times_are_few(tmp_path: Path, name: str) ->
     assert "n_cross_validations" not in str(stopped.value)
 
 
+def test_fewer_folds_where_some_would_lack_a_class(tmp_path: Path) -> None:
+    """Which few customers have, or few of the first days: nothing would be fitted or judged."""
+    rows, groups = np.arange(600), np.repeat(np.arange(12), 50)
+    of_few = (groups < 4) & (rows % 5 == 0)
+    for divided in (
+        Divided(of_few.astype(np.int64), 600, 0, groups=groups, by="part"),
+        Divided((rows % 100 == 50).astype(np.int64), 600, 0, times=rows.astype(float), by="part"),
+    ):
+        folds, sentence = validation.folds(divided, (), rows, {})
+        assert divided.labels is not None
+        assert {len(np.unique(divided.labels[part])) for fold in folds for part in fold} == {2}
+        assert "folds; more would leave some without a class" in sentence and len(folds) > 2
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_one_fold_is_no_validation(tmp_path: Path, number: int) -> None:
     with pytest.raises(SystemExit, match=rf"error\[few-folds\].*n_cross_validations: {number}"):
