@@ -21,6 +21,8 @@ Fold = tuple[Rows, Rows]
 # than the seeds that show how much a single set of rows is moved by chance.
 SHARE, MANY_ROWS, FEW_ROWS = 0.1, 50_000, 1_000
 FOLDS_OF_FEW, FOLDS = 10, 3
+# Draws of groups at most, until both parts have two classes.
+DRAWS = 20
 # Rows of training from which a share is kept aside, and from which a smaller one is enough.
 FEW_TO_PART, MANY_TO_PART, ASIDE, ASIDE_OF_MANY = 200, 2_500, 0.2, 0.1
 
@@ -60,9 +62,13 @@ class Divided:
             first = times[min(len(times) - 1, int(len(times) * (1 - share)))]
             held = self.times[rows] >= first
         elif self.groups is not None:
-            splitter = GroupShuffleSplit(n_splits=1, test_size=share, random_state=self.seed)
-            left, of = next(splitter.split(rows, groups=self.groups[rows]))
-            return rows[left], rows[of]
+            splitter = GroupShuffleSplit(n_splits=DRAWS, test_size=share, random_state=self.seed)
+            parts = rows, rows[:0]
+            for left, of in splitter.split(rows, groups=self.groups[rows]):
+                parts = rows[left], rows[of]
+                if _have_classes(self.labels, [parts]):
+                    break
+            return parts
         else:
             labels = np.zeros(len(rows), np.int64) if self.labels is None else self.labels[rows]
             held = _drawn(labels, share, self.seed)

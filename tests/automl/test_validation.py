@@ -161,6 +161,9 @@ def test_fewer_folds_where_some_would_lack_a_class(tmp_path: Path) -> None:
         assert divided.labels is not None
         assert {len(np.unique(divided.labels[part])) for fold in folds for part in fold} == {2}
         assert "folds; more would leave some without a class" in sentence and len(folds) > 2
+    for seed in range(10):
+        divided = Divided(of_few.astype(np.int64), 600, seed, groups=groups, by="part")
+        assert all(of_few[part].any() for part in divided.hold_out(rows, 0.2))
 
 
 @pytest.mark.parametrize("number", [0, 1])
