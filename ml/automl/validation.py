@@ -175,7 +175,9 @@ def times(table: Table, name: str) -> NDArray[np.float64]:
     numbers = read_times(table, name)
     if not np.isfinite(numbers).all():
         value = table.frame[name].iloc[int(np.argmin(np.isfinite(numbers)))]
-        stop("not-a-time", f"`{name}` is {value!r} in a row", "a date, time or number")
+        cell = repr(value) if isinstance(value, str) else "missing"
+        expected = "2026-01-31, 31/01/2026 or 01/31/2026, with a time or without, or a number"
+        stop("not-a-time", f"`{name}` is {cell} in a row", expected)
     return numbers
 
 

@@ -130,6 +130,13 @@ def test_columns_that_divide_nothing(tmp_path: Path, tags: dict[str, str], code:
         problem(tmp_path, rows, tags=tags, n_cross_validations=3)
 
 
+@pytest.mark.parametrize(("day", "cell"), [("31.01.2026", "'31.01.2026'"), ("", "missing")])
+def test_how_times_are_written_is_said(tmp_path: Path, day: str, cell: str) -> None:
+    rows = [dict(row, day=day if at == 3 else "2026-01-31") for at, row in enumerate(people(60))]
+    with pytest.raises(SystemExit, match=rf"`day` is {cell} in a row(?s:.*)2026-01-31, 31/01/2026"):
+        problem(tmp_path, rows, tags={"time_column_name": "day"})
+
+
 @pytest.mark.parametrize("name", ["group_column_name", "time_column_name"])
 def test_fewer_folds_where_groups_or_times_are_few(tmp_path: Path, name: str) -> None:
     """Of 400 rows there are ten by default: of six values there are six, or five and one before.
