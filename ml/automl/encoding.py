@@ -48,6 +48,9 @@ def fit(
         # Of few rows a text may have no word that is not rare.
         if column.used and all(entry.get(of, True) for of in ("words", "parts")):
             inputs.append(entry)
+    if not inputs:
+        expected = "a number, a category, or a text whose words are in several rows"
+        stop("no-feature", "no column says anything in the rows that are fitted", expected)
     return {
         "columns": [{"name": column.name, "type": column.kind} for column in table.columns],
         "inputs": inputs,

@@ -32,8 +32,9 @@ GROUPS, ROWS_OF_GROUP = 20, (2.0, 50.0)
 # Judged rows that share their value with fitted ones, or are not later, from which it counts.
 SHARED = 0.2
 # Judged rows of which fitted ones are the same in all columns, from which it counts, where so many
-# of all rows differ: a few columns of categories have equal rows by nature.
-REPEATED, DIFFERENT = 0.01, 0.4
+# of all rows differ, and where chance does not make so large a share of these pairs: a few columns
+# of categories have equal rows by nature. Of a column that varies so little few rows decide.
+REPEATED, DIFFERENT, BY_NATURE, HARDLY_VARIES = 0.01, 0.4, 0.5, 0.6
 # Of the chance that rows of one value, or neighbours in time, are as alike by accident.
 SIGNIFICANT, DEVIATIONS = 0.001, 3.0
 # Rows up to which means of the target are looked for; how much of them has to be noise to tell
@@ -209,47 +210,74 @@ def _of_test(problem: Problem) -> Iterator[Finding]:
     for column in problem.table.columns:
         if column.name == choices.group and (values := _shared(problem, column, *sets)[1]):
             yield "test", f"{column.name} ({GROUP}): {values} of its values are fitted too"
-        if column.name == choices.time and (early := _early(problem, column, *sets)):
-            found = f"{early:.0%} of its rows are not later than those fitted"
-            yield "test", f"{column.name} ({TIME}): {found}"
+        if column.name == choices.time:
+            times = validation.times(problem.table, column.name)
+            if early := _early(times, *sets):
+                found = f"{early} of its {len(problem.test)} rows are not later than those fitted"
+                yield "test", f"{column.name} ({TIME}): {found}"
 
 
 def _repeated(problem: Problem, fitted: Rows, judged: Rows) -> str:
     """How many of the judged rows are fitted ones once more, target and all, or ""."""
-    import pandas as pd
-
     if not len(judged):
         return ""
-    keys: NDArray[Any] = pd.util.hash_array(problem.labels)
-    for column in problem.table.columns:
-        if column.used:  # one at a time: a large table is not copied
-            cells = pd.util.hash_pandas_object(problem.table.frame[column.name], index=False)
-            keys = keys * np.uint64(1_000_003) ^ cells.to_numpy()
-    known = np.unique(keys[fitted])
-    same = int(np.isin(keys[judged], known).sum())
-    if same < REPEATED * len(judged) or len(known) < DIFFERENT * len(fitted):
+    keys: NDArray[np.uint64] = np.zeros(len(problem.table), np.uint64)
+    for cells in _hashed(problem):
+        keys += cells
+    different = fitted[np.unique(keys[fitted], return_index=True)[1]]
+    same = _pairs(keys, different, judged)
+    if same < REPEATED * len(judged) or len(different) < DIFFERENT * len(fitted):
         return ""
+    for cells in _hashed(problem):
+        # Of two different rows, the chance that they are the same in this column.
+        counts = np.unique(cells[different], return_counts=True)[1].astype(np.float64)
+        alike = float(counts @ (counts - 1)) / (len(different) * max(1, len(different) - 1))
+        # Copies are the same in it too; of the others that are so in all the rest this share is.
+        others = _pairs(keys - cells, different, judged) - same if alike < HARDLY_VARIES else 0
+        if alike * others > BY_NATURE * (1 - alike) * same:
+            return ""
     return f"{same} of the {len(judged)} rows"
+
+
+def _hashed(problem: Problem) -> Iterator[NDArray[np.uint64]]:
+    """A number for each cell of the target and of the columns that models take, a column at a time:
+    a large table is not copied.
+    """
+    import pandas as pd
+
+    yield np.asarray(pd.util.hash_array(problem.labels), np.uint64)
+    for at, column in enumerate(problem.table.columns):
+        if column.used:
+            cells = pd.util.hash_pandas_object(problem.table.frame[column.name], index=False)
+            yield np.multiply(cells.to_numpy(), 2 * at + 3, dtype=np.uint64)
+
+
+def _pairs(keys: NDArray[np.uint64], fitted: Rows, judged: Rows) -> int:
+    """How many pairs of a fitted and a judged row have one key."""
+    known, counts = np.unique(keys[fitted], return_counts=True)
+    at = np.minimum(np.searchsorted(known, keys[judged]), len(known) - 1)
+    return int(counts[at][known[at] == keys[judged]].sum())
 
 
 def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
     """Why rows that judge may know what comes later, or ""."""
-    if problem.table.frame[column.name].isna().any():
+    times, (fitted, judged) = validation.read_times(problem.table, column.name), problem.folds[0]
+    if not np.isfinite(times).all():
         return ""
-    early = _early(problem, column, *problem.folds[0])
-    if early <= (0.0 if is_named else SHARED):
+    early = _early(times, fitted, judged)
+    if early <= (0 if is_named else SHARED * len(judged)):
         return ""
-    times = validation.times(problem.table, column.name)
     if not (problem.shuffled or is_named) and not _neighbours_are_alike(problem, times):
         return ""
-    found = f"{early:.0%} of the rows that judge are not later than those fitted"
-    return f": a time, and {found}; tags: {{{TIME}: {column.name}}}"
+    found = f"{early} of the {len(judged)} rows that judge are not later than those fitted"
+    if is_named:
+        return f" ({TIME}): {found}"
+    return f": a time, and {found}; if it is that of the row: tags: {{{TIME}: {column.name}}}"
 
 
-def _early(problem: Problem, column: Column, fitted: Rows, judged: Rows) -> float:
-    """The share of the judged rows that are not later than all those fitted."""
-    times = validation.times(problem.table, column.name)
-    return float((times[judged] <= times[fitted].max()).mean())
+def _early(times: Values, fitted: Rows, judged: Rows) -> int:
+    """How many of the judged rows are not later than all those fitted."""
+    return int((times[judged] <= times[fitted].max()).sum())
 
 
 def _neighbours_are_alike(problem: Problem, times: Values) -> bool:
@@ -308,13 +336,15 @@ def _same_in_groups(
     problem: Problem, column: Column, rows: NDArray[Any], codes: NDArray[np.int64]
 ) -> str:
     """Another column that hardly varies within groups and does between them, or ""."""
-    groups = len(np.unique(codes))
+    groups, values = len(np.unique(codes)), problem.table.frame[column.name].to_numpy()[rows]
     for other in problem.table.columns:
         if other.name == column.name or not other.used:
             continue
         of_rows, different = _codes(problem.table.frame[other.name].iloc[rows])
         # What has more values than the groups is the finer one.
         if not GROUPS // 4 <= different <= groups:
+            continue
+        if column.kind != "text" and _are_bands(values, codes, of_rows):
             continue
         shuffled = np.roll(of_rows, len(rows) // 3)
         pairs, by_chance = (
@@ -323,6 +353,17 @@ def _same_in_groups(
         if pairs - groups < LACKING * (by_chance - groups):
             return other.name
     return ""
+
+
+def _are_bands(values: NDArray[Any], codes: NDArray[np.int64], of_rows: NDArray[np.int64]) -> bool:
+    """Whether another column has one value for each of a few ranges of these numbers, as bands of
+    ages have: of what names something neighbours differ.
+    """
+    first = np.unique(codes, return_index=True)[1]
+    of_groups = of_rows[first[np.argsort(values[first])]]
+    different = len(np.unique(of_groups))
+    changes = int(np.count_nonzero(np.diff(of_groups)))
+    return changes < 2 * different <= len(first) / 2
 
 
 def _are_alike(target: Values, codes: NDArray[np.int64]) -> bool:

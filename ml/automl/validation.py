@@ -21,6 +21,8 @@ Fold = tuple[Rows, Rows]
 # than the seeds that show how much a single set of rows is moved by chance.
 SHARE, MANY_ROWS, FEW_ROWS = 0.1, 50_000, 1_000
 FOLDS_OF_FEW, FOLDS = 10, 3
+# Draws of groups at most, until both parts have two classes.
+DRAWS = 20
 # Rows of training from which a share is kept aside, and from which a smaller one is enough.
 FEW_TO_PART, MANY_TO_PART, ASIDE, ASIDE_OF_MANY = 200, 2_500, 0.2, 0.1
 
@@ -60,9 +62,13 @@ class Divided:
             first = times[min(len(times) - 1, int(len(times) * (1 - share)))]
             held = self.times[rows] >= first
         elif self.groups is not None:
-            splitter = GroupShuffleSplit(n_splits=1, test_size=share, random_state=self.seed)
-            left, of = next(splitter.split(rows, groups=self.groups[rows]))
-            return rows[left], rows[of]
+            splitter = GroupShuffleSplit(n_splits=DRAWS, test_size=share, random_state=self.seed)
+            parts = rows, rows[:0]
+            for left, of in splitter.split(rows, groups=self.groups[rows]):
+                parts = rows[left], rows[of]
+                if _have_classes(self.labels, [parts]):
+                    break
+            return parts
         else:
             labels = np.zeros(len(rows), np.int64) if self.labels is None else self.labels[rows]
             held = _drawn(labels, share, self.seed)
@@ -166,17 +172,24 @@ def divided(table: Table, labels: NDArray[Any] | None, choices: Choices, seed: i
 
 def times(table: Table, name: str) -> NDArray[np.float64]:
     """A number for each row that is larger for a later one. Ends the program where one has none."""
-    values = table.frame[name]
-    order = next(column.order for column in table.columns if column.name == name)
-    if str(values.dtype) == "category":
-        read = [read_date(str(text), order or "iso") for text in values.cat.categories]
-        of_texts = np.array([np.nan if time is None else days(time) for time in read] + [np.nan])
-        numbers: NDArray[np.float64] = of_texts[values.cat.codes.to_numpy()]
-    else:
-        numbers = values.to_numpy(np.float64)
+    numbers = read_times(table, name)
     if not np.isfinite(numbers).all():
-        at = int(np.argmin(np.isfinite(numbers)))
-        stop("not-a-time", f"`{name}` is {values.iloc[at]!r} in a row", "a date, time or number")
+        value = table.frame[name].iloc[int(np.argmin(np.isfinite(numbers)))]
+        cell = repr(value) if isinstance(value, str) else "missing"
+        expected = "2026-01-31, 31/01/2026 or 01/31/2026, with a time or without, or a number"
+        stop("not-a-time", f"`{name}` is {cell} in a row", expected)
+    return numbers
+
+
+def read_times(table: Table, name: str) -> NDArray[np.float64]:
+    """The same; NaN for a row whose value is none."""
+    values = table.frame[name]
+    if str(values.dtype) != "category":
+        return values.to_numpy(np.float64)
+    order = next(column.order for column in table.columns if column.name == name)
+    read = [read_date(str(text), order or "iso") for text in values.cat.categories]
+    of_texts = np.array([np.nan if time is None else days(time) for time in read] + [np.nan])
+    numbers: NDArray[np.float64] = of_texts[values.cat.codes.to_numpy()]
     return numbers
 
 
@@ -230,4 +243,14 @@ def folds(
     if divided.by and not asked and divided.most(rows) < count:
         count = max(2, divided.most(rows))
         chosen = f"; {most} need more different values of {divided.by}"
-    return divided.folds(rows, count, asked), f"{count} folds{chosen}{how}"
+    parts = divided.folds(rows, count, asked)
+    while divided.by and not asked and count > 2 and not _have_classes(divided.labels, parts):
+        count -= 1
+        parts = divided.folds(rows, count)
+        chosen = "; more would leave some without a class"
+    return parts, f"{count} folds{chosen}{how}"
+
+
+def _have_classes(labels: NDArray[Any] | None, parts: Sequence[Fold]) -> bool:
+    """Whether the rows that fit and those that judge are of two classes or more in each."""
+    return labels is None or all(len(np.unique(labels[of])) > 1 for fold in parts for of in fold)

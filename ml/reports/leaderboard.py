@@ -46,7 +46,9 @@ class Leaderboard:
         facts, metric = self.facts, self.metric
         yield f"judged by {facts['validation']}; {facts['rows']['fitted']} rows to fit"
         tested = facts["test"].get(metric)
-        if tested is None:
+        if tested is None and (rows := facts["rows"]["test"]):
+            yield f"final score: none, {metric} is not defined on the {rows} rows that no trial saw"
+        elif tested is None:
             yield (
                 "final score: none, no rows were held out; the best of many trials looks better "
                 "than it is: `test_data_size: 0.2`, or `ml release propose`, which measures it"

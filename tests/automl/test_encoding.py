@@ -244,6 +244,15 @@ def test_an_imputer_has_a_number(tmp_path: Path, value: object) -> None:
         encoding.fit(table, labels, np.arange(30), (), Choices(fills=fills))
 
 
+def test_notes_that_share_no_word_say_nothing(tmp_path: Path, fit: Fit) -> None:
+    rows = [
+        {"note": " ".join(f"w{at}{of}" for of in "abcde"), "churn": ("No", "Yes")[at % 2]}
+        for at in range(60)
+    ]
+    with pytest.raises(SystemExit, match=r"error\[no-feature\]"):
+        fit(write(tmp_path / "table", rows), n_cross_validations=2)
+
+
 @pytest.mark.parametrize("name", ["light_gbm", "logistic_regression", "xg_boost_classifier"])
 def test_they_are_learnt_from(tmp_path: Path, fit: Fit, name: str) -> None:
     """Of shops and weekends; the leaderboard names the choices."""

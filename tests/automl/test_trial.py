@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -376,18 +378,21 @@ def test_the_folder_is_a_model_of_mlflow(tmp_path: Path, fit: Fit, name: str) ->
 def test_the_model_of_mlflow_takes_the_table_that_it_was_fitted_to(
     tmp_path: Path, fit: Fit
 ) -> None:
-    """Times and booleans of Parquet, where a request has texts."""
+    """Times, dates, decimals and booleans of Parquet, where a request has texts and numbers."""
     from ml.serving.scoring.flavor import Scorer
 
     frame = pd.DataFrame(people(60))
     frame["income"] = pd.to_numeric(frame["income"])
     frame["day"] = pd.date_range("2026-01-01", periods=60, freq="7h").where(frame.index % 9 > 0)
     frame["paid"] = frame["age"] % 3 == 0
+    frame["due"] = [date(2026, 1 + at % 12, 1) for at in frame["age"]]
+    frame["cost"] = [Decimal(str(of)) for of in frame["spent"]]
+    frame = frame.drop(columns="spent")
     (tmp_path / "table").mkdir()
     frame.to_parquet(tmp_path / "table/rows.parquet")
     folder, _ = fit(folder_of(tmp_path / "table", {}, "read_parquet"), "light_gbm", SMALL_TREES)
     frame = frame.drop(columns="churn")
-    written = frame.astype({"day": str}).where(frame.notna(), None)
+    written = frame.astype({"day": str, "due": str, "cost": float}).where(frame.notna(), None)
     written["paid"] = written["paid"].map({True: "true", False: "false"})
     answer = Scorer(folder).predict(frame)
     np.testing.assert_array_equal(answer, Scorer(folder).predict(written))

@@ -130,6 +130,13 @@ def test_columns_that_divide_nothing(tmp_path: Path, tags: dict[str, str], code:
         problem(tmp_path, rows, tags=tags, n_cross_validations=3)
 
 
+@pytest.mark.parametrize(("day", "cell"), [("31.01.2026", "'31.01.2026'"), ("", "missing")])
+def test_how_times_are_written_is_said(tmp_path: Path, day: str, cell: str) -> None:
+    rows = [dict(row, day=day if at == 3 else "2026-01-31") for at, row in enumerate(people(60))]
+    with pytest.raises(SystemExit, match=rf"`day` is {cell} in a row(?s:.*)2026-01-31, 31/01/2026"):
+        problem(tmp_path, rows, tags={"time_column_name": "day"})
+
+
 @pytest.mark.parametrize("name", ["group_column_name", "time_column_name"])
 def test_fewer_folds_where_groups_or_times_are_few(tmp_path: Path, name: str) -> None:
     """Of 400 rows there are ten by default: of six values there are six, or five and one before.
@@ -147,6 +154,23 @@ def test_fewer_folds_where_groups_or_times_are_few(tmp_path: Path, name: str) ->
     with pytest.raises(SystemExit, match=r"error\[few-(groups|times)\](?s:.*)more") as stopped:
         problem(tmp_path / "single", single, tags=tags)
     assert "n_cross_validations" not in str(stopped.value)
+
+
+def test_fewer_folds_where_some_would_lack_a_class(tmp_path: Path) -> None:
+    """Which few customers have, or few of the first days: nothing would be fitted or judged."""
+    rows, groups = np.arange(600), np.repeat(np.arange(12), 50)
+    of_few = (groups < 4) & (rows % 5 == 0)
+    for divided in (
+        Divided(of_few.astype(np.int64), 600, 0, groups=groups, by="part"),
+        Divided((rows % 100 == 50).astype(np.int64), 600, 0, times=rows.astype(float), by="part"),
+    ):
+        folds, sentence = validation.folds(divided, (), rows, {})
+        assert divided.labels is not None
+        assert {len(np.unique(divided.labels[part])) for fold in folds for part in fold} == {2}
+        assert "folds; more would leave some without a class" in sentence and len(folds) > 2
+    for seed in range(10):
+        divided = Divided(of_few.astype(np.int64), 600, seed, groups=groups, by="part")
+        assert all(of_few[part].any() for part in divided.hold_out(rows, 0.2))
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -221,6 +245,8 @@ def test_groups_that_are_not_split_are_not_reported(tmp_path: Path) -> None:
     ]
     of = problem(tmp_path / "codes", rows, n_cross_validations=3)
     assert findings(of, "validation") == set()
+    rows = [dict(row, band=f"{int(str(row['age'])) // 10}0s") for row in people(600)]
+    assert findings(problem(tmp_path / "bands", rows), "validation") == set()
 
 
 @pytest.mark.attack("a time split that was shuffled")
@@ -243,6 +269,22 @@ def test_a_split_by_time_is_not_reported(tmp_path: Path) -> None:
     rows = months(drift=0.0)
     of = problem(tmp_path / "still", rows[:500], rows[500:])
     assert findings(of, "validation") == set()
+
+
+def test_a_time_is_named_as_the_spec_does(tmp_path: Path) -> None:
+    """With a count where it is a small share; and no other column has to have one in each row."""
+    ordered = sorted(months(), key=lambda row: str(row["day"]))
+    tags = {"time_column_name": "day"}
+    of = problem(tmp_path, ordered[:501], ordered[500:], ordered[500:], tags=tags)
+    early = "day (time_column_name): 1 of the 220 rows that judge are not later than those fitted"
+    assert early in texts_of(of, "validation")
+    assert "day (time_column_name): 1 of its 220 rows are not later" in str(texts_of(of, "test"))
+    rows = [
+        dict(row, day=f"{2000 + at}-01-01" if at else "unknown") for at, row in enumerate(months())
+    ]
+    assert findings(problem(tmp_path / "unknown", rows), "validation") == set()
+    of = problem(tmp_path / "drawn", months())
+    assert all("if it is that of the row: tags: " in text for text in texts_of(of, "validation"))
 
 
 def test_a_test_that_the_fit_knows_is_found(tmp_path: Path) -> None:
@@ -278,6 +320,21 @@ def test_rows_that_are_alike_by_nature_are_not_reported(tmp_path: Path) -> None:
     churn = ("No", "Yes")
     of_nature = [{"a": at % 3, "b": at % 2, "churn": churn[at % 5 > 2]} for at in range(300)]
     assert texts_of(problem(tmp_path, of_nature), "validation") == set()
+    draw = np.random.default_rng(0)
+    tokens = [f"{a}{b}" for a in "abcdefgh" for b in "xyz"]
+    of_nature = [
+        {
+            "age": at % 61,
+            "job": draw.choice(tokens),
+            "pets": draw.integers(3),
+            "churn": churn[at % 2],
+        }
+        for at in draw.integers(10_000, size=6000)
+    ]
+    of = problem(tmp_path / "many", of_nature)
+    assert findings(of, "validation") == set()
+    of = problem(tmp_path / "copies", of_nature[:900] + of_nature[:120])
+    assert any("that judge are fitted too" in text for text in texts_of(of, "validation"))
     rows = [*people(400)]
     other = {"No": "Yes", "Yes": "No"}
     turned = [{**row, "churn": other[str(row["churn"])]} for row in rows[:60]]

@@ -36,3 +36,13 @@ def test_nothing_is_said_of_what_was_not_done() -> None:
     """Nor of a search of before, whose facts have no notes."""
     said = " ".join(Leaderboard("AUC_weighted", (entry(2),), FACTS).sentences())
     assert "ended early" not in said and "calibrated" not in said and "balance" not in said
+
+
+def test_a_final_score_that_is_not_defined() -> None:
+    """Of a test of one class; without one there are no rows for it."""
+    facts = FACTS | {"test": {}}
+    said = " ".join(Leaderboard("AUC_weighted", (entry(2),), facts).sentences())
+    assert "AUC_weighted is not defined on the 20 rows that no trial saw" in said
+    facts = facts | {"rows": {"fitted": 60_000, "test": 0}}
+    said = " ".join(Leaderboard("AUC_weighted", (entry(2),), facts).sentences())
+    assert "final score: none, no rows were held out" in said

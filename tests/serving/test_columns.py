@@ -158,6 +158,17 @@ def test_one_hot_has_a_column_for_each_category() -> None:
     assert encoded.matrix(rows).tolist() == [[1, 0, 0, 1, 0, 1], [0, 0, 0, 0, -1, 0]]
 
 
+@pytest.mark.parametrize("encoding", get_args(Encoding))
+def test_true_of_json_is_the_true_of_a_file(encoding: Encoding) -> None:
+    """However files write it; where a file has both, each is its own."""
+    for texts in (["True", "False", "x"], ["TRUE", "FALSE"], ["True", "true", "false"]):
+        encoded = Columns.fit({"paid": "text"}, [[of] for of in texts], same, encoding)
+        stated = encoded.read(["paid"], [[True], [False]])
+        written: list[list[Value]] = [["true" if "true" in texts else texts[0]]]
+        written += [[of] for of in texts if of.lower() == "false"]
+        assert np.array_equal(encoded.matrix(stated), encoded.matrix(written))
+
+
 def test_a_constant_column_and_an_empty_one() -> None:
     """Neither divides by nothing."""
     rows: list[list[Value]] = [[1.0, None], [1.0, None]]

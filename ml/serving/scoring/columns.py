@@ -342,7 +342,10 @@ class Input:
         self.categories: list[str] | None = None if listed is None else [str(of) for of in listed]
         self.codes: dict[Value, float] | None = None
         if self.categories is not None:
-            self.codes = {text: float(code) for code, text in enumerate(self.categories)}
+            coded = [(text, float(code)) for code, text in enumerate(self.categories)]
+            # What JSON has as true and false, files may have as True and FALSE.
+            flags = [(of.lower(), at) for of, at in coded if of.lower() in ("true", "false")]
+            self.codes = dict([*flags, *coded])
         self._mean, self._deviation = spec.get("mean", 0.0), spec.get("deviation", 1.0)
         self._says_missing = bool(spec.get("missing", False))
 
@@ -401,7 +404,8 @@ class Input:
         if self._compute is not None:
             return [0.0 if math.isnan(of) else of for of in self._compute(value)]
         if self.categories is not None:
-            return [1.0 if value == text else 0.0 for text in self.categories]
+            code = (self.codes or {}).get(value)
+            return [float(code == at) for at in range(len(self.categories))]
         if value is None or isinstance(value, str):
             return [0.0, *([1.0] if self._says_missing else [])]
         number = (float(value) - self._mean) / self._deviation

@@ -7,6 +7,8 @@ probability of the positive class of two, a probability a class of several, or a
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +36,16 @@ class Scorer:
         times = table.select_dtypes(["datetime", "datetimetz"])  # texts in a request
         cells: Any = table.astype(dict.fromkeys(times, str)).astype(object)
         values = cells.where(table.notna(), None).to_numpy().tolist()
-        rows = self._columns.read(list(table.columns), values)
+        stated = [[_stated(of) for of in row] for row in values]
+        rows = self._columns.read(list(table.columns), stated)
         return self._members.predict(self._columns.matrix(rows))
+
+
+def _stated(value: object) -> object:
+    """A cell as a request has it: dates and decimals of Parquet are no values of JSON."""
+    if isinstance(value, Decimal):
+        return float(value)
+    return str(value) if isinstance(value, date) else value
 
 
 def _load_pyfunc(path: str) -> Scorer:
