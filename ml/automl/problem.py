@@ -203,6 +203,9 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     reading.give_back()
     given = [of for of in (training, validated, tested) if of]
     parts = reading.read_all(given, job.target, choices.texts, is_class=is_class)
+    if tested:  # what says how rows are fitted may be missing there
+        given_there = [name for name in choices.of_fits if name in parts[0]]
+        parts[-1] = parts[-1].assign(**dict.fromkeys(given_there, 0))
     for part in parts[1:]:
         if {*part.columns} != {*parts[0].columns}:
             other = sorted(map(str, {*part.columns} ^ {*parts[0].columns}))[0]

@@ -36,7 +36,7 @@ PURPOSES: Mapping[str, str] = {
     **{"text": "words", "datetime": "date", "ignore": "aside"},
 }
 _OF_TEXTS = ("categorical", "words", "date")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?/\d\d?/\d{4}([T ]\d\d?:\d\d.*)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?([/.])\d\d?\2\d{4}([T ]\d\d?:\d\d.*)?")
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,15 @@ class Choices:
         return frozenset(purposes | ({self.group} if self.group else set()))
 
     @property
+    def of_fits(self) -> list[str]:
+        """Columns that say how rows are fitted: the weight and the marks of folds."""
+        return [*([self.weight] if self.weight else []), *self.splits]
+
+    @property
     def names(self) -> list[str]:
         """Every column that the spec names."""
-        single = [of for of in (self.weight, self.group, self.time) if of]
-        return [*single, *self.splits, *self.purposes, *self.fills]
+        single = [of for of in (self.group, self.time) if of]
+        return [*self.of_fits, *single, *self.purposes, *self.fills]
 
 
 def as_table(

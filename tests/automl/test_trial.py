@@ -165,6 +165,20 @@ def test_the_final_score_is_of_rows_that_no_trial_saw(tmp_path: Path, fit: Fit) 
     assert 0.5 < facts["test"]["AUC_weighted"] <= 1
 
 
+def test_rows_of_the_test_need_no_weights_and_no_marks_of_folds(tmp_path: Path, fit: Fit) -> None:
+    """Which say how rows are fitted; those of the others are as they would be without these."""
+    rows = [
+        {**row, "weight": str(1 + at % 3), "fold": str(at % 2)} for at, row in enumerate(people())
+    ]
+    table, tested = write(tmp_path / "a", rows), write(tmp_path / "b", people(90, seed=1))
+    job = {"weight_column_name": "weight", "cv_split_column_names": ["fold"]}
+    _, metrics = fit(table, **job)
+    folder, same = fit(table, test=tested, **job)
+    facts = json.loads((folder / "settings.json").read_text())["automl"]
+    assert facts["rows"] == {"fitted": 240, "test": 90} and "AUC_weighted" in facts["test"]
+    assert same["AUC_weighted"] == metrics["AUC_weighted"]
+
+
 def test_rows_of_validation_judge_and_are_not_fitted(tmp_path: Path, fit: Fit) -> None:
     table, judged = write(tmp_path / "a", people(120)), write(tmp_path / "b", people(60, seed=1))
     folder, _ = fit(table, "light_gbm", of_family("light_gbm", "classification"), validation=judged)

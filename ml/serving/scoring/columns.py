@@ -294,7 +294,8 @@ PARTS: Mapping[str, Callable[[datetime], float]] = {
     "weekday": lambda of: of.weekday(),
     "hour": lambda of: of.hour,
 }
-_SLASHES = re.compile(r"(\d\d?)/(\d\d?)/(\d{4})(?:[ T](\d\d?):(\d\d)(?::(\d\d))?)?", re.ASCII)
+# Behind a point the month is always second.
+_DATE = re.compile(r"(\d\d?)([/.])(\d\d?)\2(\d{4})(?:[ T](\d\d?):(\d\d)(?::(\d\d))?)?", re.ASCII)
 # scikit-learn's token_pattern: words of two letters or more.
 _WORDS = re.compile(r"\b\w\w+\b")
 
@@ -305,8 +306,8 @@ def read_date(text: str, order: str) -> datetime | None:
         if order == "iso":
             time = datetime.fromisoformat(text)
             return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
-        if match := _SLASHES.fullmatch(text):
-            first, second, year, *clock = (int(of or 0) for of in match.groups())
+        if (match := _DATE.fullmatch(text)) and (order, match[2]) != ("month-first", "."):
+            first, second, year, *clock = (int(of or 0) for of in match.group(1, 3, 4, 5, 6, 7))
             month, day = (first, second) if order == "month-first" else (second, first)
             return datetime(year, month, day, clock[0], clock[1], clock[2])
     except (ValueError, OverflowError):
