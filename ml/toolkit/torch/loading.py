@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 from uuid import uuid4
 
@@ -96,6 +96,9 @@ class Shards:
         free = limit - sum(1 for _ in Path("/dev/fd").iterdir())
         share = max(1, free // 4)
         self._opened = lru_cache(share)(partial(np.load, mmap_mode="r"))
+        # np.load reads a header by `ast`, which Python 3.11 does not do in two threads at once
+        # (SystemError: AST constructor recursion depth mismatch; python/cpython#106905).
+        self._opening = Lock()
         if cache is not None:
             at = f"{folder.resolve()} {(folder / INDEX).stat().st_mtime_ns} ".encode()
             self._cache = cache / hashlib.sha256(at + written).hexdigest()[:16]
@@ -133,7 +136,9 @@ class Shards:
 
     def _map(self, column: str, number: int) -> NDArray[Any]:
         name = _file(column, number)
-        mapped: NDArray[Any] = self._opened(self._cached(name) or self._folder / name)
+        path = self._cached(name) or self._folder / name
+        with self._opening:
+            mapped: NDArray[Any] = self._opened(path)
         return mapped
 
     def _cached(self, name: str) -> Path | None:

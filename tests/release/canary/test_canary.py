@@ -220,7 +220,7 @@ def test_real_traffic_sets_the_pace_where_there_is_enough(servers: Servers) -> N
 
 @pytest.mark.attack("callers name the old version, so that green is never tried")
 def test_callers_that_all_ask_blue_do_not_starve_green(servers: Servers) -> None:
-    """They name it, as many a second as it answers: samples come in for what green is due."""
+    """They name it, some hundred a second: samples come in for what green is due."""
     made = servers.pair()
     with asking("blue") as found:
         outcome = made.lead(QUICK)
@@ -269,7 +269,7 @@ def test_what_only_callers_ask_speaks_against_green(servers: Servers) -> None:
 @contextmanager
 def asking(
     deployment: str = "",
-    pause_s: float = 0.0,
+    pause_s: float = 0.005,
     key: str = "",
     body: Mapping[str, object] = SAMPLES[0],
 ) -> Iterator[list[int]]:

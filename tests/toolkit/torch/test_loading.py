@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import threading
+import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,24 @@ def test_more_shards_than_a_process_may_open_are_read(tmp_path: Path, others: in
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         for descriptor in opened:
             os.close(descriptor)
+
+
+def test_one_thread_at_a_time_opens_a_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """np.load reads a header by `ast`, which now and then fails in two threads at once."""
+    write_shards(tmp_path, ({"a": np.arange(2) + 2 * of} for of in range(60)))
+    load, opening = np.load, threading.Lock()
+
+    def alone(*words: Any, **options: Any) -> Any:
+        assert opening.acquire(blocking=False)
+        time.sleep(0.001)
+        opening.release()
+        return load(*words, **options)
+
+    monkeypatch.setattr(np, "load", alone)
+    batches = Batches(Shards(tmp_path), world(), batch=20, threads=4)
+    assert sum(len(of["a"]) for [of] in batches) == 120
 
 
 def test_other_data_are_not_read_from_the_cache_of_the_first(tmp_path: Path) -> None:
