@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
 import sqlite3
@@ -44,6 +45,7 @@ def torture(request: pytest.FixtureRequest) -> bool:
 
 def pytest_configure() -> None:
     """Tests press Ctrl-C; a shell starts what it runs in the background deaf to it."""
+    gc.set_threshold(50_000, 20, 100)  # as ml.cli.app
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

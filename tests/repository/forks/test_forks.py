@@ -551,7 +551,9 @@ compute: azureml:cpu-cluster
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["thin", "full"])
+@pytest.mark.parametrize(
+    "kind", ["thin", pytest.param("full", marks=pytest.mark.torture(only=True))]
+)
 def test_the_main_job_runs(kind: str, fork: Made) -> None:
     """And its check, its preview, a new project; a job finds what was hashed and nothing else."""
     folder = fork(kind)

@@ -40,6 +40,7 @@ def serve(listener: int, alive: int, modules: list[str]) -> None:
     _forget_framework()
     sys.modules.update({"ml": ModuleType("ml"), __name__: own})
     state = _state()
+    gc.disable()  # what is imported stays
     for name in modules:
         try:
             importlib.import_module(name)
@@ -48,6 +49,7 @@ def serve(listener: int, alive: int, modules: list[str]) -> None:
         if state != (state := _state()):
             sys.exit(f"importing `{name}` prints something, starts a thread or opens a connection")
     sys.stdin = None  # else it is replaced
+    gc.enable()
     gc.collect()
     gc.freeze()
     forkserver.main(listener, alive, [])

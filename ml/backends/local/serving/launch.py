@@ -13,6 +13,7 @@ deployment with a key: they are imported when one is made.
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import socket
@@ -42,8 +43,10 @@ def main() -> None:
         port = served.getsockname()[1]
     os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
     sys.meta_path.insert(0, _ClientFinder())
+    gc.disable()  # what is imported stays
     from azureml_inference_server_http import amlserver  # type: ignore[import-untyped]
 
+    gc.enable()
     sys.argv = ["azmlinfsrv", "--entry_script", script, "--port", str(port)]
     amlserver.run()
 
