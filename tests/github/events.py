@@ -25,7 +25,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatch
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,6 @@ PULL, RUN = 12, 1000
 # A merge of which no workflow is run.
 NONE = ""
 PACKAGES = ("ml", "policies", "infra")
-PYCACHE = "__pycache__"
 # The GitHub environment that holds the key of the team's app.
 BOT_ENVIRONMENT = "bot"
 TOKEN = re.compile(r"\s*('(?:[^']|'')*'|\d+|[A-Za-z_][\w.-]*(?:\(\))?|==|!=|&&|\|\||[!(),])")
@@ -499,7 +497,6 @@ class Repository:
             "GITHUB_OUTPUT": str(outputs),
             "GITHUB_STEP_SUMMARY": str(home / "summary"),
             "PYTHONPATH": str(work),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "RECORD": str(self.record),
             "REAL_MAKE": str(shutil.which("make")),
             "FAKE_MAKE": " ".join(self.fake),
@@ -579,7 +576,7 @@ def checkout(template: Path, origin: Path, work: Path, commit: str, depth: str) 
     git(work, "checkout", "-q", "--detach", commit)
     _link_compiled(template, work)
     _link_environment(work)
-    (work / ".git/info/exclude").write_text(f".venv\n{PYCACHE}\n")
+    (work / ".git/info/exclude").write_text(".venv\n")
     # What is installed is not installed again.
     for file in (*(work / "requirements").iterdir(), work / "pyproject.toml"):
         os.utime(file, (0, 0))
@@ -600,18 +597,14 @@ def _link_environment(work: Path) -> None:
 
 def _link_compiled(template: Path, work: Path) -> None:
     """What Python compiled of the template, so that no job compiles it again; it looks whether the
-    source is the same, and writes nothing.
+    source is the same.
     """
-    for folder in _compiled(template):
-        if (work / folder).is_dir():
-            (work / folder / PYCACHE).symlink_to(template / folder / PYCACHE)
-
-
-@cache
-def _compiled(template: Path) -> list[Path]:
-    """The folders of the template with compiled modules."""
-    found = [template.glob(f"{package}/**/{PYCACHE}") for package in PACKAGES]
-    return [folder.parent.relative_to(template) for folder in chain(*found)]
+    for package in PACKAGES:
+        for file in template.glob(f"{package}/**/__pycache__/*.pyc"):
+            linked = work / file.relative_to(template)
+            if linked.parent.parent.is_dir():
+                linked.parent.mkdir(exist_ok=True)
+                linked.symlink_to(file)
 
 
 def origin_in(folder: Path) -> Path:
@@ -623,7 +616,6 @@ def origin_in(folder: Path) -> Path:
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "the template")
-    git(folder, "repack", "-adq")  # every test clones it
     for package in PACKAGES:
         checked = py_compile.PycInvalidationMode.CHECKED_HASH
         compileall.compile_dir(folder / package, quiet=2, invalidation_mode=checked)
