@@ -37,6 +37,10 @@ BENCHMARKS = {
         "benchmarks.filings_onnx",
         "one document of filings_nlp in ONNX Runtime over eager PyTorch; at most 0.5",
     ),
+    "gpu": (
+        "benchmarks.gpu",
+        "rows in 16 GB of a GPU by bfloat16 and recomputed activations over float32; at least 2.4",
+    ),
     "infra-preview": (
         "benchmarks.infra_preview",
         "CPU of previewing three stacks over running the three bare programs; at most 1.5",

@@ -39,7 +39,7 @@ class Training:
         self.model = world.wrap(nn.Sequential(*layers))
         self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.updates = Updates(world, self.model, self.optimiser)
-        self.rows = torch.randn(ROWS, WIDTH)
+        self.rows = torch.randn(ROWS, WIDTH, device=world.device)
         self.state = {"model": self.model, "optimiser": self.optimiser}
         self.step()
 
@@ -132,8 +132,10 @@ def main(quick: bool) -> float:
                     ours.finish()
                     by_dcp.finish()
         megabytes = training.megabytes()
-    threads = torch.get_num_threads()
-    print(f"{megabytes:.0f} MB, an epoch of {steps} steps, {rounds} rounds, {threads} threads")
+        where = f"{torch.get_num_threads()} threads"
+        if world.device.type == "cuda":
+            where = torch.cuda.get_device_name(world.device)
+    print(f"{megabytes:.0f} MB, an epoch of {steps} steps, {rounds} rounds, {where}")
     usual = float(statistics.median(seconds for seconds, _ in rows["none"]))
     print(f"{'':16} {'blocked ms':>10} {'epoch s':>9} {'cost of the epoch':>18}")
     medians: dict[str, float] = {}

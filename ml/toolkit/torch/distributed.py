@@ -169,7 +169,8 @@ def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[
     gloo joins processes on CPUs; on GPUs NCCL sums gradients and gloo the small things. Each
     process gets the GPU of its local rank. With `seed` first weights are alike in every process:
     `World.seed` gives each its own afterwards. Raises RankLost where another process died, or did
-    not come to a collective within `timeout_s`.
+    not come to a collective within `timeout_s`; TrainingError where a machine has GPUs, but fewer
+    than processes.
     """
     rank, size, local_rank = _ranks(os.environ)
     # Azure ML sets them for pytorch; Open MPI's processes find the master by another name.
@@ -179,6 +180,12 @@ def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[
         os.environ.setdefault("MASTER_PORT", port or MASTER_PORT)
     device = torch.device("cpu")
     if torch.cuda.is_available():
+        if local_rank >= (gpus := torch.cuda.device_count()):
+            raise TrainingError(
+                "too-few-gpus",
+                f"process {rank} is number {local_rank + 1} on a machine with {gpus} of them",
+                f"set distribution.process_count_per_instance to {gpus}, one process for each GPU",
+            )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     has_begun = is_over = False
@@ -217,7 +224,7 @@ def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[
     finally:
         # After an error NCCL would wait here for processes that wait for this one, and nobody
         # would read what the error was (pytorch/torchtitan#1342).
-        if dist.is_initialized() and (is_over or device.type == "cpu"):
+        if dist.is_initialized() and (is_over or size == 1 or device.type == "cpu"):
             dist.destroy_process_group()
 
 

@@ -95,6 +95,8 @@ def _rank(
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     import torch
 
+    if size > torch.cuda.device_count():
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a machine with fewer GPUs: they meet on CPUs
     torch.set_num_threads(1)
     code = 0
     try:

@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from ml.toolkit.torch import distributed as module
-from ml.toolkit.torch.distributed import Metrics, distributed
+from ml.toolkit.torch.distributed import Metrics, TrainingError, distributed
 from ml.toolkit.torch.updates import SCALE, Updates
 from tests.conftest import ROOT
 from tests.toolkit.torch import ranks
@@ -215,6 +215,7 @@ def losses(size: int, micro: int, precision: Any, folder: Path) -> None:
             )
         # Uneven on purpose: 24 rows and 11, split once more as 12, 11, 1 and 1, 9, 1.
         mine = rows if size == 1 else (rows[:24], rows[24:])[world.rank]
+        mine = mine.to(world.device)
         cuts = [len(mine)] if micro == 1 else [len(mine) // 2, len(mine) - 1 - len(mine) // 2, 1]
         for _ in range(6):
             parts = mine.split(cuts)
@@ -260,13 +261,14 @@ def test_low_precision_learns_as_float32_does(
 def test_the_scaler_goes_down_where_float16_overflows_and_is_kept() -> None:
     """No step is taken with infinite gradients; the scale is part of the state."""
     with distributed(seed=2) as world:
-        model = nn.Linear(1, 1)
+        model = world.wrap(nn.Linear(1, 1))
         optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
         updates = Updates(world, model, optimiser, precision="float16")
+        row = torch.full((1, 1), 100.0, device=world.device)
         taken = []
         for _ in range(6):
             with updates.micro_batch(last=True):
-                updates.backward(model(torch.full((1, 1), 100.0)).sum() * 10, 1)
+                updates.backward(model(row).sum() * 10, 1)
             taken.append(updates.step().taken)
         assert not taken[0] and taken[-1]
         scale = updates.state_dict()["scale"]
@@ -287,10 +289,10 @@ def step(updates: Updates, model: nn.Module, *parts: torch.Tensor) -> bool:
 def test_a_step_that_is_not_taken_leaves_the_running_means_as_they_were() -> None:
     """Of BatchNorm: one NaN would stay in them for ever, and in each checkpoint."""
     with distributed(seed=2) as world:
-        model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+        model = world.wrap(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1)))
         updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
 
-        rows = torch.randn(8, 2)
+        rows = torch.randn(8, 2, device=world.device)
         assert step(updates, model, rows, rows)
         before = {name: of.clone() for name, of in model.named_buffers()}
         assert not step(updates, model, rows, rows * float("nan"))
@@ -316,10 +318,11 @@ def test_a_buffer_that_is_another_tensor_is_given_back_too() -> None:
             return rows @ self.weight
 
     with distributed(seed=2) as world:
-        model = Mean()
+        model = world.wrap(Mean())
         updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
 
-        ones, none = torch.ones(4, 2), torch.full((4, 2), math.nan)
+        ones = torch.ones(4, 2, device=world.device)
+        none = ones * math.nan
         assert step(updates, model, ones) and not step(updates, model, ones, none)
         assert model.mean.tolist() == pytest.approx([0.1, 0.1]) and int(model.count) == 1
         assert step(updates, model, ones) and model.mean.tolist() == pytest.approx([0.19, 0.19])
@@ -365,3 +368,14 @@ def test_the_toolkit_is_there_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_machine_with_fewer_gpus_than_processes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of GPUs is what to set."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(TrainingError, match=r"too-few-gpus.*\n.*per_instance to 1"), distributed():
+        raise AssertionError("it has begun")

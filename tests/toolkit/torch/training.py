@@ -82,9 +82,10 @@ def train(folder: Path, data: Path, settings: Settings = Settings()) -> None:
                 for micro_batches in batches:
                     for batch in micro_batches:
                         with updates.micro_batch(last=batch is micro_batches[-1]):
-                            scores = model(batch["features"])
+                            here = {name: of.to(world.device) for name, of in batch.items()}
+                            scores = model(here["features"])
                             loss = nn.functional.cross_entropy(
-                                scores, batch["label"], reduction="sum"
+                                scores, here["label"], reduction="sum"
                             )
                             updates.backward(loss, len(scores))
                     update = updates.step()
