@@ -54,7 +54,8 @@ BUILD_LOG = "20_image_build_log.txt"
 BATCH = "batch"
 # The names of MLflow runs on the local tracking server are cached in one connection.
 READING = RLock()
-forks.preload("tests.stand_ins.azure.jobs")
+# MLflow's store is most of a small job's time.
+forks.preload("tests.stand_ins.azure.jobs", "mlflow", "mlflow.store.tracking.sqlalchemy_store")
 # docs reference-yaml-job-command, `mode`; on the wire: spec CommandJob/createOrUpdate.
 _MODES = {
     "ReadOnlyMount": "ro_mount",
