@@ -12,7 +12,8 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,21 @@ def read(path: Path, shown: str = "") -> Document:
 
 
 def parse(text: str, shown: str) -> Document:
-    """Compose YAML text; Refused with every ambiguity found, each with its line."""
+    """Compose YAML text; Refused with every ambiguity found, each with its line.
+
+    The data are the caller's to change, where the same text was read before too.
+    """
+    compose = _compose if len(text) <= _REMEMBERED else _compose.__wrapped__
+    document = compose(text, shown)
+    return replace(document, data=document.copy())
+
+
+# `ml check` reads a file once for each spec that may name what is in it.
+_REMEMBERED = 50_000
+
+
+@lru_cache(maxsize=200)
+def _compose(text: str, shown: str) -> Document:
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise Refused(_nul(Place(shown, line)))

@@ -1,7 +1,7 @@
 """Rules of networks, private endpoints and virtual machines.
 
 The public access of a service is a rule of that service: `*-public-access` in `workspace`,
-`storage` and `registry`.
+`storage` and `images`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ PASSING: tuple[dict[str, Any], ...] = (
     {"pattern": HISTORY, "status": 429, "headers": {"Retry-After": "soon"}},
     {"pattern": HISTORY, "status": 503, "headers": {"Retry-After": "86400"}},
     {"pattern": HISTORY, "body": '{"status": "Running", "logFiles": ["a"]}'},
-    {"pattern": LOGS, "status": 403},
+    {"pattern": LOGS, "status": 403, "after": 1},  # a log that is lost once more is no news
     {"pattern": LOGS, "status": 404},
 )
 

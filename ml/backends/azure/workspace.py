@@ -88,7 +88,7 @@ class Workspace:
         from azure.ai.ml.operations import _job_operations
 
         _job_operations.get_git_properties = dict
-
+        load.skip_experimental_warnings()
         client = MLClient(
             self._credential,
             self.subscription,
