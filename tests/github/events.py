@@ -64,6 +64,10 @@ exit 1
 """
 
 
+# What mypy keeps of one job for the next, in the folder of the team.
+MYPY_CACHE = ".mypy_cache"
+
+
 def git(folder: Path, *words: str) -> str:
     done = subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True, text=True)
     return done.stdout.strip()
@@ -497,6 +501,7 @@ class Repository:
             "GITHUB_OUTPUT": str(outputs),
             "GITHUB_STEP_SUMMARY": str(home / "summary"),
             "PYTHONPATH": str(work),
+            "MYPY_CACHE_DIR": str(self.folder / MYPY_CACHE),
             "RECORD": str(self.record),
             "REAL_MAKE": str(shutil.which("make")),
             "FAKE_MAKE": " ".join(self.fake),
