@@ -82,14 +82,10 @@ def cost(
     price_list = prices.read()
     environments = [loader.load(stack) for stack in loader.select(stacks)]
     if refresh:
-        sizes = {
-            (size, environment.location)
-            for environment in environments
-            for size in environment.sizes
-        }
-        for region in sorted({region for _, region in sizes}):
-            of_region = sorted(size for size, where in sizes if where == region)
-            fresh, missing = prices.refreshed(of_region, region)
+        for region in sorted({environment.location for environment in environments}):
+            there = [each for each in environments if each.location == region]
+            sizes = sorted({size for each in there for size in each.sizes})
+            fresh, missing = prices.refreshed(sizes, region)
             price_list = price_list.updated(fresh)
             for size in missing:
                 typer.echo(f"{region} lists no {size}", err=True)

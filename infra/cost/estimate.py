@@ -47,7 +47,7 @@ EXCLUDED = (
 
 @dataclass(frozen=True)
 class Month:
-    """Money in one month: idle, typical, worst."""
+    """Money in one month, or units of an item: idle, typical, worst."""
 
     idle: float
     typical: float
@@ -60,17 +60,9 @@ class Month:
         return f"{self.idle:,.0f}, {self.typical:,.0f}, {self.worst:,.0f}"
 
 
-NOTHING = Month(0.0, 0.0, 0.0)
-
-
 def constant(month: float) -> Month:
-    """A cost that does not depend on use."""
+    """What does not depend on use."""
     return Month(month, month, month)
-
-
-def by_quantity(price: float, typical: float, worst: float) -> Month:
-    """A cost of `price` a unit."""
-    return Month(0.0, price * typical, price * worst)
 
 
 def cluster_month(cluster: Cluster, rate: float) -> Month:
@@ -160,12 +152,19 @@ class Estimate:
     @property
     def total(self) -> Month:
         """The sum of all lines with a price."""
-        return sum((line.month for line in self.lines), NOTHING)
+        return sum((line.month for line in self.lines), Month(0.0, 0.0, 0.0))
 
     @property
     def unpriced(self) -> tuple[str, ...]:
         """The items that the total lacks."""
         return tuple(line.item for line in self.lines if line.price is None)
+
+
+def priced(item: str, basis: str, price: Price | None, units: Month) -> Line:
+    """The line of an item of which a month takes so many units."""
+    amount = price.amount if price else 0.0
+    month = Month(amount * units.idle, amount * units.typical, amount * units.worst)
+    return Line(item, basis, month, price)
 
 
 def estimate(settings: Settings, prices: PriceList) -> Estimate:
@@ -185,13 +184,12 @@ def _machines(settings: Settings, prices: PriceList) -> Iterator[Line]:
             f" {cluster.min_nodes} to {cluster.max_nodes} nodes;"
             f" typically {usage.jobs} jobs of {usage.hours} h on {usage.nodes}"
         )
-        month = cluster_month(cluster, price.amount) if price else NOTHING
+        month = cluster_month(cluster, price.amount if price else 0.0)
         yield Line(f"cluster {cluster.name}", basis, month, price)
     for machine in settings.workstations:
         price = prices.find(f"vm/{machine.size}", region)
-        month = Month(0.0, 160 * price.amount, HOURS * price.amount) if price else NOTHING
         basis = f"{machine.size} ({SIZES[machine.size]}); typically 160 h"
-        yield Line(f"workstation {machine.name}", basis, month, price)
+        yield priced(f"workstation {machine.name}", basis, price, Month(0, 160, HOURS))
 
 
 def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:
@@ -202,50 +200,41 @@ def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:
     sku = settings.network.firewall
     firewall = int(settings.private and bool(settings.network.allowed_hosts))
     key = int(settings.storage.customer_managed_key)
+    protected = f"{counts.accounts} storage accounts"
     for item, price_of, count, basis in (
         ("container registry", "registry/Premium", counts.registries, registries),
         ("private endpoints", "private-endpoint", counts.endpoints + counts.outbound, ends),
         ("DNS zones", "private-dns-zone", counts.zones, f"{counts.zones}"),
         ("firewall", f"firewall/{sku}", firewall, f"{sku}, because of allowed hosts"),
         ("NAT gateway", "nat-gateway", counts.gateways, "with a public address"),
-        (
-            "Defender",
-            "defender-for-storage",
-            counts.accounts,
-            f"{counts.accounts} storage accounts",
-        ),
+        ("Defender", "defender-for-storage", counts.accounts, protected),
         ("alerts", "metric-alert", counts.alerts, f"{counts.alerts} metrics"),
         ("storage key", "vault/hsm-key", key, "one in a hardware security module"),
     ):
         price = prices.find(price_of, settings.location)
-        units = UNITS_A_MONTH.get(price.unit, 1.0) if price else 0.0
         if count:
-            month = constant(price.amount * units * count) if price else NOTHING
-            yield Line(item, basis, month, price)
+            units = UNITS_A_MONTH.get(price.unit, 1.0) if price else 0.0
+            yield priced(item, basis, price, constant(units * count))
 
 
 def _data(settings: Settings, prices: PriceList) -> Iterator[Line]:
     """Items that are billed by quantity."""
     region, storage = settings.location, settings.storage
     price = prices.find(f"blob/{storage.redundancy}", region)
-    month = constant(price.amount * storage.stored_gb) if price else NOTHING
     basis = f"{storage.stored_gb} GB ({storage.redundancy}), from `stored_gb`"
-    yield Line("stored data", basis, month, price)
-    if storage.nfs_share_gib:
+    yield priced("stored data", basis, price, constant(storage.stored_gb))
+    if gib := storage.nfs_share_gib:
         price = prices.find("share/Premium_ZRS", region)
-        month = constant(price.amount * storage.nfs_share_gib) if price else NOTHING
-        yield Line("NFS share", f"{storage.nfs_share_gib} GiB, used or not", month, price)
+        yield priced("NFS share", f"{gib} GiB, used or not", price, constant(gib))
     if not settings.makes_registry:
         price = prices.find("vault/operations", region)
-        worst = 10 * TYPICAL_OPERATIONS
-        month = by_quantity(price.amount, TYPICAL_OPERATIONS, worst) if price else NOTHING
         basis = f"typically {TYPICAL_OPERATIONS * 10_000:,} operations, ten times as many at worst"
-        yield Line("vault", basis, month, price)
+        units = Month(0, TYPICAL_OPERATIONS, 10 * TYPICAL_OPERATIONS)
+        yield priced("vault", basis, price, units)
     price = prices.find("log-analytics", region)
     cap = settings.monitoring.daily_gb * DAYS
-    month = by_quantity(price.amount, cap * TYPICAL_LOGS, cap) if price else NOTHING
     basis = f"at most {settings.monitoring.daily_gb} GB a day; typically {TYPICAL_LOGS:.0%} of it"
-    yield Line("logs", basis, month, price)
+    yield priced("logs", basis, price, Month(0, cap * TYPICAL_LOGS, cap))
 
 
 def as_json(estimate: Estimate) -> dict[str, object]:
@@ -271,13 +260,15 @@ def as_json(estimate: Estimate) -> dict[str, object]:
 
 def as_text(estimate: Estimate) -> str:
     """A table: a line an item, and the total."""
-    rows = [("a month in " + estimate.currency, "idle", "typical", "worst", "")]
+    rows: list[tuple[str, ...]] = []
+    rows.append((f"a month in {estimate.currency}", "idle", "typical", "worst", ""))
     for line in estimate.lines:
-        rows.append((line.item, *_figures(line.month, line.price is not None), line.basis))
+        figures = str(line.month).split(", ") if line.price else ["?", "?", "?"]
+        rows.append((line.item, *figures, line.basis))
     label = "at least" if estimate.unpriced else "total"
-    rows.append((label, *_figures(estimate.total, True), ""))
+    rows.append((label, *str(estimate.total).split(", "), ""))
     width = max(len(row[0]) for row in rows)
-    text = [f"{estimate.environment}"]
+    text = [estimate.environment]
     for item, idle, typical, worst, basis in rows:
         text.append(f"  {item:<{width}}  {idle:>8}  {typical:>8}  {worst:>8}  {basis}".rstrip())
     return "\n".join((*text, *_remarks(estimate)))
@@ -317,9 +308,3 @@ def _price(price: Price) -> dict[str, object]:
 
 def _month(month: Month) -> dict[str, float]:
     return {name: round(getattr(month, name), 2) for name in ("idle", "typical", "worst")}
-
-
-def _figures(month: Month, priced: bool) -> tuple[str, str, str]:
-    if not priced:
-        return "?", "?", "?"
-    return f"{month.idle:,.0f}", f"{month.typical:,.0f}", f"{month.worst:,.0f}"

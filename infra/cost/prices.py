@@ -174,26 +174,14 @@ def refreshed(
     sizes: Iterable[str], region: str, get: Get | None = None
 ) -> tuple[list[Price], list[str]]:
     """The prices of all sizes, and the sizes without one."""
-    prices: list[Price] = []
-    missing: list[str] = []
-    for size in sizes:
-        listed = vm_prices(size, region, get)
-        prices.extend(listed)
-        if not listed:
-            missing.append(size)
-    return prices, missing
+    listed = {size: vm_prices(size, region, get) for size in sizes}
+    prices = [price for of_size in listed.values() for price in of_size]
+    return prices, [size for size, of_size in listed.items() if not of_size]
 
 
 def _rows(size: str, region: str, get: Get) -> Iterator[Mapping[str, Any]]:
-    condition = " and ".join(
-        f"{name} eq '{value}'"
-        for name, value in (
-            ("serviceName", "Virtual Machines"),
-            ("armRegionName", region),
-            ("armSkuName", size),
-            ("priceType", "Consumption"),
-        )
-    )
+    node = f"armRegionName eq '{region}' and armSkuName eq '{size}'"
+    condition = f"serviceName eq 'Virtual Machines' and {node} and priceType eq 'Consumption'"
     query = {"api-version": VERSION, "currencyCode": "'USD'", "$filter": condition}
     url = f"{ADDRESS}?{urllib.parse.urlencode(query, quote_via=urllib.parse.quote)}"
     for _ in range(MOST_PAGES):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from infra.preview.capture import Resource
 
@@ -102,8 +102,7 @@ class Unplaced(LookupError):
     """A resource id is unknown: the kind is not in PLACES, or it refers to an unknown output."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A resource id and the API version to read it with."""
 
     id: str

@@ -245,14 +245,6 @@ def _allows(permission: Mapping[str, Any], action: str) -> bool:
     return named("actions") and not named("notActions")
 
 
-@dataclass
-class _Cores:
-    """Cores that a quota must cover: of all nodes, and of the largest minimum."""
-
-    most: int = 0
-    least: int = 0
-
-
 def quota(settings: Settings, arm: Arm) -> Iterator[Check]:
     """Azure ML's quota in the region: by family and in total for dedicated, in total for spot.
 
@@ -272,28 +264,22 @@ def quota(settings: Settings, arm: Arm) -> Iterator[Check]:
         for usage in arm.all(path, version("machinelearningservices:Workspace"))
         if "/workspaces/" not in str(usage.get("id")).lower() and _counts(usage)
     }
-    for name, cores in sorted(needed.items()):
-        yield _enough(name, cores, usages.get(name.lower()), settings.location)
+    for name, (most, least) in sorted(needed.items()):
+        yield _enough(name, most, least, usages.get(name.lower()), settings.location)
 
 
-def _needed_cores(settings: Settings) -> Mapping[str, _Cores]:
-    needed: dict[str, _Cores] = {}
-
-    def add(name: str, most: int, least: int) -> None:
-        cores = needed.setdefault(name, _Cores())
-        cores.most += most
-        cores.least = max(cores.least, least)
-
-    for cluster in settings.computes:
-        size = cluster.hardware
-        for name in (SPOT,) if cluster.spot else (size.family, DEDICATED):
-            # Azure refuses a cluster without quota for one node, even if it starts with none.
-            least = size.cores * max(cluster.min_nodes, 1)
-            add(name, size.cores * cluster.max_nodes, least)
-    for instance in settings.machines("compute-instance"):
-        size = SIZES[instance.size]
-        for name in (size.family, DEDICATED):
-            add(name, size.cores, size.cores)
+def _needed_cores(settings: Settings) -> Mapping[str, tuple[int, int]]:
+    """Quota → the cores of all nodes, and of the largest minimum."""
+    machines = [
+        # Azure refuses a cluster without quota for one node, even if it starts with none.
+        *((of.hardware, of.spot, of.max_nodes, max(of.min_nodes, 1)) for of in settings.computes),
+        *((SIZES[of.size], False, 1, 1) for of in settings.machines("compute-instance")),
+    ]
+    needed: dict[str, tuple[int, int]] = {}
+    for size, is_spot, most, least in machines:
+        for name in (SPOT,) if is_spot else (size.family, DEDICATED):
+            so_far, largest = needed.get(name, (0, 0))
+            needed[name] = so_far + size.cores * most, max(largest, size.cores * least)
     return needed
 
 
@@ -303,48 +289,38 @@ def _counts(usage: Mapping[str, Any]) -> bool:
     return not spot or (usage.get("name") or {}).get("value") == SPOT
 
 
-def _enough(quota: str, cores: _Cores, usage: Mapping[str, Any] | None, region: str) -> Check:
-    name, needed = f"quota {quota}", f"up to {cores.most} are needed"
+def _enough(
+    quota: str, most: int, least: int, usage: Mapping[str, Any] | None, region: str
+) -> Check:
+    name, needed = f"quota {quota}", f"up to {most} are needed"
     if usage is None:
-        message = f"{region} reports no quota; {cores.most} cores are needed"
+        message = f"{region} reports no quota; {most} cores are needed"
         return Check(name, "warning", message)
     limit, used = usage.get("limit"), usage.get("currentValue")
     if limit is None:
         return Check(name, "warning", f"Azure reports no limit; {needed}")
-    hint = f"request {cores.most} on Azure ML's quota page, or lower max_nodes"
+    hint = f"request {most} on Azure ML's quota page, or lower max_nodes"
     if limit == -1:
         return Check(name, "ok", "no limit of its own")
-    if limit < cores.least:
-        message = f"{limit} cores, fewer than the {cores.least} that a machine needs to be created"
+    if limit < least:
+        message = f"{limit} cores, fewer than the {least} that a machine needs to be created"
         return Check(name, "error", message, hint)
-    if limit < cores.most:
+    if limit < most:
         return Check(name, "warning", f"{limit} cores, {needed}", hint)
     if used is None:
         message = f"{limit} cores, Azure does not report how many are free; {needed}"
         return Check(name, "warning", message)
     free = f"{limit - used} of {limit} cores are free"
-    return Check(name, "ok" if limit - used >= cores.most else "warning", f"{free}, {needed}")
+    return Check(name, "ok" if limit - used >= most else "warning", f"{free}, {needed}")
 
 
-# Kind whose names all of Azure shares → the input with the name, the question whether one is free
-# (checkNameAvailability in the service's REST reference), and the type that it asks for.
+# Kind whose names all of Azure shares → the input with the name, and the type that the question is
+# about whether one is free (checkNameAvailability in the service's REST reference).
 # Settings and their names only allow what Azure accepts (resource-name-rules).
-GLOBAL: Mapping[str, tuple[str, str, str]] = {
-    "storage:StorageAccount": (
-        "accountName",
-        "Microsoft.Storage/checkNameAvailability",
-        "Microsoft.Storage/storageAccounts",
-    ),
-    "keyvault:Vault": (
-        "vaultName",
-        "Microsoft.KeyVault/checkNameAvailability",
-        "Microsoft.KeyVault/vaults",
-    ),
-    "containerregistry:Registry": (
-        "registryName",
-        "Microsoft.ContainerRegistry/checkNameAvailability",
-        "Microsoft.ContainerRegistry/registries",
-    ),
+GLOBAL: Mapping[str, tuple[str, str]] = {
+    "storage:StorageAccount": ("accountName", "Microsoft.Storage/storageAccounts"),
+    "keyvault:Vault": ("vaultName", "Microsoft.KeyVault/vaults"),
+    "containerregistry:Registry": ("registryName", "Microsoft.ContainerRegistry/registries"),
 }
 
 
@@ -368,14 +344,13 @@ def free_names(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
     for resource in resources:
         if resource.kind not in GLOBAL:
             continue
-        field, question, type = GLOBAL[resource.kind]
-        name = str(resource.inputs[field])
-        path = f"/subscriptions/{arm.subscription}/providers/{question}"
+        field, type = GLOBAL[resource.kind]
+        name, provider = str(resource.inputs[field]), type.partition("/")[0]
+        path = f"/subscriptions/{arm.subscription}/providers/{provider}/checkNameAvailability"
         answer = arm.query(path, version(resource.kind), {"name": name, "type": type})
-        place = addresses.place(resource)
         if answer.get("nameAvailable") is True:
             yield Check(f"name {name}", "ok", "free")
-        elif arm.get(place.id, place.version) is not None:
+        elif arm.get(*addresses.place(resource)) is not None:
             yield Check(f"name {name}", "ok", "already ours")
         else:
             message = str(answer.get("message") or answer.get("reason") or "taken")
@@ -444,13 +419,12 @@ def deleted_workspaces(resources: Sequence[Resource], arm: Arm) -> Iterator[Chec
     """
     addresses = Addresses(resources, arm.subscription)
     for resource in resources:
-        if resource.kind == "machinelearningservices:Workspace":
-            place = addresses.place(resource)
-            if arm.get(place.id, place.version) is None:
-                name = str(resource.inputs["workspaceName"])
-                message = "only the portal shows whether a deleted one reserves this name"
-                hint = 'Azure Machine Learning, "Recently deleted": recover it or purge it there'
-                yield Check(f"workspace {name}", "warning", message, hint)
+        is_workspace = resource.kind == "machinelearningservices:Workspace"
+        if is_workspace and arm.get(*addresses.place(resource)) is None:
+            name = str(resource.inputs["workspaceName"])
+            message = "only the portal shows whether a deleted one reserves this name"
+            hint = 'Azure Machine Learning, "Recently deleted": recover it or purge it there'
+            yield Check(f"workspace {name}", "warning", message, hint)
 
 
 def failed_clusters(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
@@ -464,10 +438,8 @@ def failed_clusters(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
         if resource.kind != "machinelearningservices:Compute":
             continue
         place = addresses.place(resource)
-        state = ((arm.get(place.id, place.version) or {}).get("properties") or {}).get(
-            "provisioningState"
-        )
-        if state == "Failed":
+        properties = (arm.get(*place) or {}).get("properties") or {}
+        if properties.get("provisioningState") == "Failed":
             failed += 1
             _, _, _, _, group, *_, workspace, _, name = place.id.split("/")
             where = f"--resource-group {group} --workspace-name {workspace}"
@@ -487,8 +459,7 @@ def budget(resources: Sequence[Resource], arm: Arm, today: date) -> Iterator[Che
         if resource.kind != "consumption:Budget":
             continue
         month = str(resource.inputs["timePeriod"]["startDate"])[:7]
-        place = addresses.place(resource)
-        if arm.get(place.id, place.version) is not None:
+        if arm.get(*addresses.place(resource)) is not None:
             yield Check(resource.name, "ok", f"exists since {month}")
         elif f"{today:%Y-%m}" <= month <= f"{today.year + 1}-{today:%m}":
             yield Check(resource.name, "ok", f"will begin in {month}")

@@ -103,7 +103,7 @@ def drift(resources: Sequence[Resource], arm: Arm, ignored: Noise) -> Iterator[D
         try:
             place = addresses.place(resource)
             declared.add(place.id.lower())
-            actual = arm.get(place.id, place.version)
+            actual = arm.get(*place)
         except (Unplaced, Denied) as error:
             yield Difference("not-comparable", resource.name, "", str(error))
             continue

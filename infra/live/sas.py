@@ -71,14 +71,9 @@ def scope(text: str) -> Scope:
     parts = path.removesuffix("/").split("/")
     unclear = any(part in ("", ".", "..") for part in parts) or re.search(r"[\\\x00-\x1f?#]", text)
     if not re.fullmatch(r"[a-z0-9](-?[a-z0-9]){2,62}", container) or unclear:
-        raise Refused(
-            Problem(
-                "no-path",
-                text,
-                "CONTAINER/PATH of a file, or of a folder with a slash at the end",
-                "not for a whole container; for example: infra sas dev raw/2026/sales.csv",
-            )
-        )
+        expected = "CONTAINER/PATH of a file, or of a folder with a slash at the end"
+        hint = "not for a whole container; for example: infra sas dev raw/2026/sales.csv"
+        raise Refused(Problem("no-path", text, expected, hint))
     return Scope(container, path.removesuffix("/"), path.endswith("/"))
 
 
@@ -88,14 +83,10 @@ def lifetime(hours: float, limit: timedelta) -> timedelta:
     # NaN compares as false.
     life = timedelta(hours=hours) if 0 < hours <= most else timedelta(0)
     if not life:
-        raise Refused(
-            Problem(
-                "sas-too-long" if hours > most else "sas-without-life",
-                f"{hours:g} h",
-                f"more than 0 and at most {most:g} h",
-                "the limit is storage.sas_hours of the environment's stack file",
-            )
-        )
+        code = "sas-too-long" if hours > most else "sas-without-life"
+        expected = f"more than 0 and at most {most:g} h"
+        hint = "the limit is storage.sas_hours of the environment's stack file"
+        raise Refused(Problem(code, f"{hours:g} h", expected, hint))
     return life
 
 
@@ -117,22 +108,12 @@ def issue(
     now = datetime.now(UTC).replace(microsecond=0)
     expires = now + life
     key = _key(service, now - _SKEW, expires)
-    account = str(service.account_name)
+    place = (str(service.account_name), wanted.container, wanted.path)
     if wanted.folder:
-        token = generate_directory_sas(
-            account,
-            wanted.container,
-            wanted.path,
-            key,
-            FOLDER[access],
-            expires,
-            protocol="https",
-        )
+        token = generate_directory_sas(*place, key, FOLDER[access], expires, protocol="https")
     else:
         token = generate_blob_sas(
-            account,
-            wanted.container,
-            wanted.path,
+            *place,
             user_delegation_key=key,
             permission=FILE[access],
             expiry=expires,

@@ -126,26 +126,16 @@ def run_command(words: Words, question: bool) -> Any:
             return {"done": True}
     if question and UNSEEN not in errors and any(sign in errors for sign in ABSENT):
         return None
+    command = f"{' '.join(words[:4])} …"
     if any(sign in errors for sign in UNPAID):
-        raise Refused(
-            Problem(
-                "github-plan",
-                f"{' '.join(words[:4])} …: GitHub's plan lacks it for a private repository",
-                "GitHub Enterprise, for required reviewers and rulesets; or a public repository",
-                "gh repo edit --visibility public, or another plan; then this command again",
-            ),
-            exit_code=Exit.RUN_FAILED,
-        )
+        found = f"{command}: GitHub's plan lacks it for a private repository"
+        expected = "GitHub Enterprise, for required reviewers and rulesets; or a public repository"
+        hint = "gh repo edit --visibility public, or another plan; then this command again"
+        raise Refused(Problem("github-plan", found, expected, hint), exit_code=Exit.RUN_FAILED)
     reason = next((line for line in reversed(errors.splitlines()) if line.strip()), "no reason")
-    raise Refused(
-        Problem(
-            "command-failed",
-            f"{' '.join(words[:4])} … ended with {process.returncode}: {reason.strip()[:300]}",
-            "exit 0",
-            "run it by hand, then this command again: it continues where it stopped",
-        ),
-        exit_code=Exit.RUN_FAILED,
-    )
+    found = f"{command} ended with {process.returncode}: {reason.strip()[:300]}"
+    hint = "run it by hand, then this command again: it continues where it stopped"
+    raise Refused(Problem("command-failed", found, "exit 0", hint), exit_code=Exit.RUN_FAILED)
 
 
 def shown(words: Words) -> list[str]:

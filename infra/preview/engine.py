@@ -155,22 +155,14 @@ def registry(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     """A registry as the provider answers with it offline: in any region, with accounts that only
     Azure knows.
     """
-    name = asked["registryName"]
+
+    def account(part: str) -> Mapping[str, Any]:
+        id = f"${{Registry:{asked['registryName']}.{part}}}"
+        return {"armResourceId": {"resourceId": id}}
+
     region = {
-        "acrDetails": [
-            {
-                "systemCreatedAcrAccount": {
-                    "armResourceId": {"resourceId": f"${{Registry:{name}.images}}"}
-                }
-            }
-        ],
-        "storageAccountDetails": [
-            {
-                "systemCreatedStorageAccount": {
-                    "armResourceId": {"resourceId": f"${{Registry:{name}.storage}}"}
-                }
-            }
-        ],
+        "acrDetails": [{"systemCreatedAcrAccount": account("images")}],
+        "storageAccountDetails": [{"systemCreatedStorageAccount": account("storage")}],
     }
     return {"regionDetails": [{"location": location, **region} for location in sorted(REGIONS)]}
 

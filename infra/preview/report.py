@@ -235,7 +235,12 @@ def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
     """A folder with the program of a git revision; None if it had none; Refused if unknown."""
     commit = git.commit(root, revision)
     if commit is None:
-        raise Refused(_unknown_revision(root, revision))
+        found, expected = f"git knows no revision `{revision}`", "a branch, tag or commit"
+        branch = revision.removeprefix("origin/")
+        hint = f"git fetch origin {branch}, then --against origin/{branch}"
+        if git.run(root, "rev-parse", "--is-shallow-repository") == "true\n":
+            hint = "git fetch --unshallow: this clone only has the last commits"
+        raise Refused(Problem("unknown-revision", found, expected, hint))
     rooms = (git.ask(root, "ls-tree", "--name-only", commit, "--", *ROOMS) or "").split()
     if "infra" not in rooms:
         yield None
@@ -247,15 +252,6 @@ def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
         yield folder if (folder / "infra" / "__main__.py").is_file() else None
-
-
-def _unknown_revision(root: Path, revision: str) -> Problem:
-    message, expected = f"git knows no revision `{revision}`", "a branch, tag or commit"
-    branch = revision.removeprefix("origin/")
-    hint = f"git fetch origin {branch}, then --against origin/{branch}"
-    if git.run(root, "rev-parse", "--is-shallow-repository") == "true\n":
-        hint = "git fetch --unshallow: this clone only has the last commits"
-    return Problem("unknown-revision", message, expected, hint)
 
 
 def rendered(reports: Sequence[Report], form: Format) -> str:
@@ -381,11 +377,9 @@ def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _counts(changes: Sequence[Change]) -> str:
-    counts = {
-        what: sum(change.what == what for change in changes)
-        for what in ("added", "changed", "removed")
-    }
-    return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "no changes"
+    kinds = [change.what for change in changes]
+    counts = {kind: kinds.count(kind) for kind in ("added", "changed", "removed")}
+    return ", ".join(f"{n} {kind}" for kind, n in counts.items() if n) or "no changes"
 
 
 def _values(difference: Property) -> tuple[str, str]:

@@ -24,12 +24,7 @@ from typing import IO, Any
 
 import grpc
 from google.protobuf import empty_pb2, struct_pb2
-from pulumi.runtime.proto import (
-    analyzer_pb2,
-    analyzer_pb2_grpc,
-    engine_pb2_grpc,
-    resource_pb2_grpc,
-)
+from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc, engine_pb2_grpc, resource_pb2_grpc
 
 from infra.preview import sdk_types
 from infra.preview.capture import REFERENCE, Breach, Capture, Resource
@@ -189,14 +184,10 @@ def analyzer(pack: Path, engine: str) -> Iterator[Analyzer]:
             errors.seek(0)
             lines = reversed(errors.readlines())
             reason = next((line.strip() for line in lines if line.strip()), "no reason")
-            raise Refused(
-                Problem(
-                    "policy-pack",
-                    f"the policy pack did not start: {reason}",
-                    "rules, limits.yml and waivers.yml that load",
-                    f"look at {pack.parent.name}/{pack.name}",
-                )
-            )
+            found = f"the policy pack did not start: {reason}"
+            expected = "rules, limits.yml and waivers.yml that load"
+            hint = f"look at {pack.parent.name}/{pack.name}"
+            raise Refused(Problem("policy-pack", found, expected, hint))
         with grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
             yield Analyzer(channel)
 

@@ -212,27 +212,23 @@ def roles_before_workspace(
                 *((f"assets-{part}", id) for part, id in (assets.parts if assets else {}).items()),
             )
         ]
-    for cluster in settings.clusters:
+    for cluster in settings.computes:
         name, assignee = f"cluster-{cluster.name}", identity.clusters[cluster.name]
+        # The builder's is the only identity that pushes images. Like any job it reads sources and
+        # writes its log (how-to-disable-local-auth-storage).
+        is_builder = cluster == settings.builder
         grants += [
-            Grant(f"{name}-images", assignee, "AcrPull", images),
+            Grant(f"{name}-images", assignee, "AcrPush" if is_builder else "AcrPull", images),
             Grant(f"{name}-storage", assignee, BLOB_WRITER.name, account, _BY_JOBS),
-            # A parallel step distributes its work through them (how-to-disable-local-auth-storage,
-            # "Scenarios for role assignments").
+        ]
+        if is_builder:
+            continue
+        # A parallel step distributes its work through queues and tables
+        # (how-to-disable-local-auth-storage, "Scenarios for role assignments").
+        grants += [
             Grant(f"{name}-queues", assignee, "Storage Queue Data Contributor", account),
             Grant(f"{name}-tables", assignee, "Storage Table Data Contributor", account),
             Grant(f"{name}-lake", assignee, _LAKE[cluster.lake], lake),
-        ]
-    if settings.builder:
-        # The only identity that pushes images. Like any job it reads sources and writes its log
-        # (how-to-disable-local-auth-storage).
-        name, assignee = (
-            f"cluster-{settings.builder.name}",
-            identity.clusters[settings.builder.name],
-        )
-        grants += [
-            Grant(f"{name}-images", assignee, "AcrPush", images),
-            Grant(f"{name}-storage", assignee, BLOB_WRITER.name, account, _BY_JOBS),
         ]
     return grants
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pulumi
 from pulumi_azure_native import (
@@ -142,27 +141,25 @@ class Monitoring(pulumi.ComponentResource):
         )
 
 
-@dataclass(frozen=True)
-class GuardrailsArgs:
-    """`locked` are the resources that hold data, by name; `alerts` is the action group."""
-
-    site: Site
-    alerts: pulumi.Input[str]
-    locked: Mapping[str, pulumi.Input[str]]
-
-
 class Guardrails(pulumi.ComponentResource):
     """A monthly budget and locks.
+
+    `locked` are the resources that hold data, by name; `alerts` is the action group.
 
     The resource group has no lock, which would keep clusters from releasing nodes. A lock also
     protects roles on the resource and private endpoints to it (azure-resource-manager/management/
     lock-resources): an update that removes a cluster fails until `locks` is false.
     """
 
-    def __init__(self, name: str, args: GuardrailsArgs) -> None:
+    def __init__(
+        self,
+        name: str,
+        site: Site,
+        alerts: pulumi.Input[str],
+        locked: Mapping[str, pulumi.Input[str]],
+    ) -> None:
         super().__init__("platform:guardrails:Guardrails", name)
-        site, opts = args.site, pulumi.ResourceOptions(parent=self)
-        settings = site.settings.guardrails
+        opts, settings = pulumi.ResourceOptions(parent=self), site.settings.guardrails
         consumption.Budget(
             "budget",
             # With the month: Azure refuses to change the start of an existing budget.
@@ -175,14 +172,14 @@ class Guardrails(pulumi.ComponentResource):
                 start_date=f"{settings.budget_from}-01T00:00:00Z"
             ),
             notifications={
-                "spent-half": _notice(args, 50, "Actual"),
-                "spent-most": _notice(args, 90, "Actual"),
-                "will-exceed": _notice(args, 100, "Forecasted"),
+                "spent-half": _notice(site, alerts, 50, "Actual"),
+                "spent-most": _notice(site, alerts, 90, "Actual"),
+                "will-exceed": _notice(site, alerts, 100, "Forecasted"),
             },
             opts=opts,
         )
         if settings.locks:
-            for name, resource in args.locked.items():
+            for name, resource in locked.items():
                 authorization.ManagementLockByScope(
                     f"lock-{name}",
                     lock_name="no-delete",
@@ -195,12 +192,14 @@ class Guardrails(pulumi.ComponentResource):
         self.register_outputs({})
 
 
-def _notice(args: GuardrailsArgs, percent: int, kind: str) -> consumption.NotificationArgs:
+def _notice(
+    site: Site, alerts: pulumi.Input[str], percent: int, kind: str
+) -> consumption.NotificationArgs:
     return consumption.NotificationArgs(
         enabled=True,
         operator="GreaterThan",
         threshold=percent,
         threshold_type=kind,
-        contact_emails=[args.site.settings.owner],
-        contact_groups=[args.alerts],
+        contact_emails=[site.settings.owner],
+        contact_groups=[alerts],
     )

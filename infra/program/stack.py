@@ -14,12 +14,12 @@ from infra.program.access import (
     roles_before_workspace,
 )
 from infra.program.compute import Compute, ComputeArgs, Workstations
-from infra.program.monitoring import STORAGE_METRICS, Guardrails, GuardrailsArgs, Monitoring
+from infra.program.monitoring import STORAGE_METRICS, Guardrails, Monitoring
 from infra.program.network import Network
 from infra.program.registries import Assets, Registry, SharedRegistry
 from infra.program.site import Site, site
 from infra.program.storage import EncryptionKey, Storage, Vault
-from infra.program.workspace import Endpoints, EndpointsArgs, Workspace, WorkspaceArgs
+from infra.program.workspace import Endpoints, Workspace, WorkspaceArgs
 from infra.settings.model import Settings
 
 
@@ -73,29 +73,21 @@ def provision(
     )
     endpoints = Endpoints(
         "endpoints",
-        EndpointsArgs(
-            site=here,
-            workspace=workspace.workspace.name,
-            identity=identity.endpoints,
-            granted=[*granted.assignments, *roles.assignments],
-            monitoring=monitoring,
-        ),
+        here,
+        workspace=workspace.workspace.name,
+        identity=identity.endpoints,
+        granted=[*granted.assignments, *roles.assignments],
+        monitoring=monitoring,
     )
     _observe(monitoring, network, vault, storage, registry, workspace)
-    Guardrails(
-        "guardrails",
-        GuardrailsArgs(
-            site=here,
-            alerts=monitoring.alerts.id,
-            locked={
-                "workspace-storage": storage.workspace.id,
-                "lake": storage.lake.id,
-                "vault": vault.vault.id,
-                "images": registry.registry.id,
-                **({"share": storage.share.id} if storage.share else {}),
-            },
-        ),
-    )
+    locked = {
+        "workspace-storage": storage.workspace.id,
+        "lake": storage.lake.id,
+        "vault": vault.vault.id,
+        "images": registry.registry.id,
+        **({"share": storage.share.id} if storage.share else {}),
+    }
+    Guardrails("guardrails", here, monitoring.alerts.id, locked)
     return {
         "resourceGroup": here.group,
         "workspace": workspace.workspace.name,
@@ -116,8 +108,7 @@ def _shared(here: Site) -> Mapping[str, pulumi.Input[str]]:
     monitoring = Monitoring("monitoring", here)
     shared = SharedRegistry("assets", here)
     monitoring.diagnose("assets", shared.registry.id, metrics=())
-    locked = {"assets": shared.registry.id}
-    Guardrails("guardrails", GuardrailsArgs(site=here, alerts=monitoring.alerts.id, locked=locked))
+    Guardrails("guardrails", here, monitoring.alerts.id, {"assets": shared.registry.id})
     return {
         "resourceGroup": here.group,
         "assetRegistry": shared.registry.name,

@@ -113,23 +113,17 @@ def _encryption(key: EncryptionKey | None, *, queues: bool) -> storage.Encryptio
     service = storage.EncryptionServiceArgs(enabled=True, key_type="Account")
     ours = service if key and queues else None
     services = storage.EncryptionServicesArgs(blob=service, file=service, queue=ours, table=ours)
-    if key is None:
-        return storage.EncryptionArgs(
-            key_source="Microsoft.Storage",
-            require_infrastructure_encryption=True,
-            services=services,
-        )
+    identity = vault = None
+    if key:
+        identity = storage.EncryptionIdentityArgs(encryption_user_assigned_identity=key.identity.id)
+        # Without a version the account follows the key's rotation.
+        vault = storage.KeyVaultPropertiesArgs(key_name=key.name, key_vault_uri=key.vault_uri)
     return storage.EncryptionArgs(
-        key_source="Microsoft.Keyvault",
+        key_source="Microsoft.Keyvault" if key else "Microsoft.Storage",
         require_infrastructure_encryption=True,
         services=services,
-        encryption_identity=storage.EncryptionIdentityArgs(
-            encryption_user_assigned_identity=key.identity.id
-        ),
-        # Without a version the account follows the key's rotation.
-        key_vault_properties=storage.KeyVaultPropertiesArgs(
-            key_name=key.name, key_vault_uri=key.vault_uri
-        ),
+        encryption_identity=identity,
+        key_vault_properties=vault,
     )
 
 
@@ -195,27 +189,13 @@ class Storage(pulumi.ComponentResource):
             "lake": self._blobs("lake", self.lake),
         }
         self.containers = {
-            name: storage.BlobContainer(
-                f"container-{name}",
-                container_name=name,
-                account_name=self.lake.name,
-                resource_group_name=site.group,
-                public_access=storage.PublicAccess.NONE,
-                opts=pulumi.ResourceOptions(parent=self.lake, protect=site.protect),
-            )
+            name: self._container(f"container-{name}", name, self.lake)
             for name in settings.containers
         }
         rules = _lifecycle("lake", site, self.lake, settings)
         self._written["lake"] += [*self.containers.values(), rules]
         # Apart from what jobs write (infra.settings.workflows.writes_only).
-        releases = storage.BlobContainer(
-            "releases",
-            container_name=RELEASES,
-            account_name=self.workspace.name,
-            resource_group_name=site.group,
-            public_access=storage.PublicAccess.NONE,
-            opts=pulumi.ResourceOptions(parent=self.workspace, protect=site.protect),
-        )
+        releases = self._container("releases", RELEASES, self.workspace)
         self._written["workspace-storage"].append(releases)
         self.share = self._share(settings.nfs_share_gib) if settings.nfs_share_gib else None
         self.endpoints = {
@@ -292,6 +272,18 @@ class Storage(pulumi.ComponentResource):
         )
         self._written[name] = [defender]
         return account
+
+    def _container(
+        self, name: str, container: str, account: storage.StorageAccount
+    ) -> storage.BlobContainer:
+        return storage.BlobContainer(
+            name,
+            container_name=container,
+            account_name=account.name,
+            resource_group_name=self._site.group,
+            public_access=storage.PublicAccess.NONE,
+            opts=pulumi.ResourceOptions(parent=account, protect=self._site.protect),
+        )
 
     def _blobs(self, name: str, account: storage.StorageAccount) -> storage.BlobServiceProperties:
         retention = storage.DeleteRetentionPolicyArgs(

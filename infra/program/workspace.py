@@ -202,43 +202,43 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
 SET_BY_RELEASES = ["properties.traffic", "properties.mirrorTraffic", "tags"]
 
 
-@dataclass(frozen=True)
-class EndpointsArgs:
-    """`granted` are the roles that the identity needs before a deployment pulls its image."""
-
-    site: Site
-    workspace: pulumi.Input[str]
-    identity: managedidentity.UserAssignedIdentity
-    granted: Sequence[pulumi.Resource]
-    monitoring: Monitoring
-
-
 class Endpoints(pulumi.ComponentResource):
-    """Endpoints that only accept Entra tokens; releases set their traffic, not Pulumi."""
+    """Endpoints that only accept Entra tokens; releases set their traffic, not Pulumi.
 
-    def __init__(self, name: str, args: EndpointsArgs) -> None:
+    `granted` are the roles that the identity needs before a deployment pulls its image.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        site: Site,
+        *,
+        workspace: pulumi.Input[str],
+        identity: managedidentity.UserAssignedIdentity,
+        granted: Sequence[pulumi.Resource],
+        monitoring: Monitoring,
+    ) -> None:
         super().__init__("platform:serving:Endpoints", name)
-        site = args.site
         self.endpoints: dict[str, ml.OnlineEndpoint] = {}
         for endpoint in site.settings.endpoints:
             self.endpoints[endpoint.name] = resource = ml.OnlineEndpoint(
                 endpoint.name,
                 endpoint_name=site.names.regional(endpoint.name),
                 **site.place,
-                workspace_name=args.workspace,
+                workspace_name=workspace,
                 kind="Managed",
                 identity=ml.ManagedServiceIdentityArgs(
-                    type="UserAssigned", user_assigned_identities=[args.identity.id]
+                    type="UserAssigned", user_assigned_identities=[identity.id]
                 ),
                 properties=ml.OnlineEndpointPropertiesArgs(
                     auth_mode="AADToken", public_network_access=site.public_access
                 ),
                 opts=pulumi.ResourceOptions(
-                    parent=self, depends_on=[*args.granted], ignore_changes=SET_BY_RELEASES
+                    parent=self, depends_on=[*granted], ignore_changes=SET_BY_RELEASES
                 ),
             )
-            args.monitoring.diagnose(f"endpoint-{endpoint.name}", resource.id)
-            args.monitoring.alert(
+            monitoring.diagnose(f"endpoint-{endpoint.name}", resource.id)
+            monitoring.alert(
                 f"{endpoint.name}-errors",
                 resource.id,
                 "RequestsPerMinute",

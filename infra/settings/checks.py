@@ -12,24 +12,12 @@ from dataclasses import dataclass
 from datetime import date
 
 from infra.settings.azure import NO_PAIR, NO_ZONES, PRESETS, REGIONS, SIZES, retired
-from infra.settings.model import (
-    BUILDER,
-    IDLE_MINUTES,
-    Images,
-    Network,
-    Settings,
-    Storage,
-    Vault,
-)
+from infra.settings.model import BUILDER, IDLE_MINUTES, Images, Network, Settings, Storage, Vault
 from ml.core.documents import Document, Key
 from ml.core.errors import Problem
 
-CLUSTERS, WORKSTATIONS, ENDPOINTS = (
-    "platform:clusters",
-    "platform:workstations",
-    "platform:endpoints",
-)
-NETWORK, STORAGE = "platform:network", "platform:storage"
+CLUSTERS, WORKSTATIONS = "platform:clusters", "platform:workstations"
+ENDPOINTS, NETWORK, STORAGE = "platform:endpoints", "platform:network", "platform:storage"
 ADDRESS_SPACE = (NETWORK, "address_space")
 # The longest name of an online endpoint (how-to-manage-quotas).
 MAX_ENDPOINT_NAME = 32
@@ -37,7 +25,7 @@ MAX_ENDPOINT_NAME = 32
 DEFAULT_DATASTORES = frozenset(
     f"workspace{suffix}"
     for suffix in ("blobstore", "filestore", "artifactstore", "workingdirectory")
-) | {"workspaceworkingdirectory"}
+)
 # Most nodes of a cluster with InfiniBand (how-to-manage-quotas: an RDMA enabled VM family).
 MAX_INFINIBAND_NODES = 100
 _PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
@@ -95,16 +83,12 @@ def _region(settings: Settings) -> Findings:
         )
     # Azure refuses zonal copies, or copies in a paired region, where there are none: storage/
     # common/storage-redundancy, container-registry/zone-redundancy.
-    copies = settings.storage.redundancy
+    copies, images = settings.storage.redundancy, settings.images
+    own_images = images.zone_redundant and not settings.makes_registry
     without_zones = copies.replace("Z", "") if "G" in copies else "LRS"
     zonal = (
         ("storage.redundancy", copies, copies.endswith("ZRS"), without_zones),
-        (
-            "images.zone_redundant",
-            "true",
-            settings.images.zone_redundant and not settings.makes_registry,
-            "false",
-        ),
+        ("images.zone_redundant", "true", own_images, "false"),
         ("storage.nfs_share_gib", "more than 0", bool(settings.storage.nfs_share_gib), "0"),
     )
     for setting, value, needs_zones, instead in zonal:
@@ -182,8 +166,7 @@ def _names(settings: Settings) -> Findings:
         *_listed([cluster.name for cluster in settings.clusters], CLUSTERS, field="name"),
         *_listed([machine.name for machine in settings.workstations], WORKSTATIONS, field="name"),
     ]
-    names_of_endpoints = [endpoint.name for endpoint in settings.endpoints]
-    endpoints = _listed(names_of_endpoints, ENDPOINTS, field="name")
+    endpoints = _listed([endpoint.name for endpoint in settings.endpoints], ENDPOINTS, field="name")
     yield from (*_repeated(computes), *_repeated(endpoints))
     for keys, name in computes:
         if name == BUILDER:
@@ -236,10 +219,8 @@ def _asset_registry(settings: Settings) -> Findings:
         message = f"a `name` in `{key}` with `mode: none`"
         hint = "add `mode: use` or `mode: create`, or delete it"
         yield Fault(no_effect, message, "no name", hint, (key, "name"))
-    for field, mode in (
-        *(("stack", "use"), ("resource_group", "use"), ("subscription", "use")),
-        ("regions", "create"),
-    ):
+    for field in ("stack", "resource_group", "subscription", "regions"):
+        mode = "create" if field == "regions" else "use"
         if registry.mode != mode and getattr(registry, field):
             message = f"a `{field}` in `{key}` with `mode: {registry.mode}`"
             hint = f"delete it, or set `mode: {mode}`: a new registry is where its own stack is"

@@ -210,17 +210,12 @@ def _reviewer(answer: Mapping[str, Any]) -> str:
     return f"{name}{_TEAM if is_team else ''}".lower()
 
 
-def policies(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The kinds and patterns of the refs that deploy to an environment, by GitHub's answer."""
-    return [
+def policy_differences(answer: Mapping[str, Any]) -> Iterator[str]:
+    """How the refs that deploy to an environment are others than main."""
+    there = [
         (str(policy.get("type") or "branch"), str(policy.get("name")))
         for policy in answer.get("branch_policies") or ()
     ]
-
-
-def policy_differences(answer: Mapping[str, Any]) -> Iterator[str]:
-    """How the refs that deploy to an environment are others than main."""
-    there = policies(answer)
     if int(answer.get("total_count", len(there))) != len(there):
         yield f"it has {answer['total_count']} policies, which are too many to read"
     for kind, name in there:

@@ -40,7 +40,6 @@ PROJECT = {
 SECRETS = frozenset({"platform:lake_sas"})
 # What the provider reads of a stack file too; its other keys are none of ours.
 PLACE = frozenset({f"azure-native:{key}" for key in ("location", "subscriptionId", "tenantId")})
-# What the stack files of the template hold until a fork writes its own.
 # Pulumi's ciphertext: base64, optionally after a version and a nonce. A SAS does not match.
 _CIPHERTEXT = re.compile(r"[A-Za-z0-9+/:=_-]+")
 _DECIMAL = re.compile(r"-?(0|[1-9]\d*)")

@@ -369,11 +369,7 @@ class StackFile:
 
     __pydantic_config__ = ConfigDict(**CONFIG, alias_generator=lambda name: f"platform:{name}")
 
-    location: Annotated[
-        str,
-        REGION,
-        Field(alias="azure-native:location"),
-    ]
+    location: Annotated[str, REGION, Field(alias="azure-native:location")]
     """As `az account list-locations` names it."""
     subscription: Annotated[str, GUID, Field(alias="azure-native:subscriptionId")]
     """`az account list` names it."""

@@ -156,12 +156,7 @@ def _show(cleaning: Cleaning, used: Mapping[str, int]) -> None:
 
 def _ask(cleaning: Cleaning) -> None:
     if not sys.stdin.isatty():
-        raise Refused(
-            Problem(
-                "not-confirmed",
-                f"{len(cleaning.items)} things would be removed, and there is no terminal to ask",
-                "--yes, or --dry-run to change nothing",
-                "add --yes to remove them",
-            )
-        )
+        found = f"{len(cleaning.items)} things would be removed, and there is no terminal to ask"
+        expected = "--yes, or --dry-run to change nothing"
+        raise Refused(Problem("not-confirmed", found, expected, "add --yes to remove them"))
     typer.confirm("remove them?", abort=True, err=True)

@@ -61,14 +61,9 @@ def moment(option: str, text: str) -> float:
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
     except ValueError:
-        raise Refused(
-            Problem(
-                "not-a-time",
-                f"{option} {text}",
-                "a span (30m, 12h, 7d, 4w) or a date (2026-11-20, 2026-11-20T14:00)",
-                f"for example: {option} 7d",
-            )
-        ) from None
+        expected = "a span (30m, 12h, 7d, 4w) or a date (2026-11-20, 2026-11-20T14:00)"
+        hint = f"for example: {option} 7d"
+        raise Refused(Problem("not-a-time", f"{option} {text}", expected, hint)) from None
 
 
 def seconds(option: str, text: str) -> float:
@@ -76,6 +71,5 @@ def seconds(option: str, text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text.strip())
     if match:
         return float(match[1]) * _SECONDS[match[2] or "s"]
-    raise Refused(
-        Problem("not-a-span", f"{option} {text}", "a span of time", f"for example: {option} 20s")
-    )
+    hint = f"for example: {option} 20s"
+    raise Refused(Problem("not-a-span", f"{option} {text}", "a span of time", hint))

@@ -85,14 +85,10 @@ def leaderboard(run: Run, sweep: Sweep) -> Leaderboard:
     """The same; raises Refused where there is none."""
     board = board_of(sweep)
     if board is None:
-        raise Refused(
-            Problem(
-                "not-a-search",
-                f"{run.name} is no AutoML job with a best trial on this machine",
-                "a run of an AutoML job, or of a pipeline with one",
-                f"ml sweep explain {run.name}",
-            )
-        )
+        found = f"{run.name} is no AutoML job with a best trial on this machine"
+        expected = "a run of an AutoML job, or of a pipeline with one"
+        hint = f"ml sweep explain {run.name}"
+        raise Refused(Problem("not-a-search", found, expected, hint))
     return board
 
 

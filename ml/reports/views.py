@@ -71,10 +71,7 @@ def glance(facts: Facts) -> list[tuple[str, str]]:
         rows += [
             ("objective", f"{sweep.goal} {sweep.metric}"),
             ("sampling", sweep.sampling),
-            (
-                "trials",
-                "; ".join(f"{n:,} {OUTCOMES[outcome]}" for outcome, n in outcomes),
-            ),
+            ("trials", "; ".join(f"{n:,} {OUTCOMES[outcome]}" for outcome, n in outcomes)),
         ]
     return rows
 
@@ -326,6 +323,7 @@ def stability(facts: Facts) -> list[tuple[str, str]]:
     """What refitting the model showed, and differences in multiples of it: (term, value)."""
     assert facts.quality is not None
     evaluation = facts.quality.evaluation
+    others = {"baseline": evaluation.baseline, "champion": champion_metrics(facts)}
     rows = []
     for metric, refits in evaluation.stability.items():
         if not math.isfinite(refits.std):
@@ -333,20 +331,13 @@ def stability(facts: Facts) -> list[tuple[str, str]]:
         over = f"{len(refits.values)} {refits.over or 'refits'}"
         rows.append((f"standard deviation of {metric} over {over}", number(refits.std)))
         ours = _value(evaluation.metrics, metric)
-        for name, metrics in (
-            ("baseline", evaluation.baseline),
-            ("champion", champion_metrics(facts)),
-        ):
+        for name, metrics in others.items():
             other = _value(metrics, metric)
             if ours is not None and other is not None and refits.std > 0:
                 difference = ours - other
-                rows.append(
-                    (
-                        f"difference to the {name} on {VALIDATION}",
-                        f"{signed(difference)}: {abs(difference) / refits.std:,.1f} times that "
-                        "standard deviation",
-                    )
-                )
+                times = f"{abs(difference) / refits.std:,.1f} times that standard deviation"
+                term = f"difference to the {name} on {VALIDATION}"
+                rows.append((term, f"{signed(difference)}: {times}"))
     if math.isfinite(evaluation.training.seconds):
         rows.append(("time of a refit", duration(evaluation.training.seconds)))
     if math.isfinite(evaluation.training.threads):

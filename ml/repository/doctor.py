@@ -71,6 +71,13 @@ class Check:
     fix: str = ""
 
 
+def _check(name: str, fault: str, fix: str, words: str, is_error: bool = True) -> Check:
+    """That of a fault with its fix, or these words where there is none."""
+    if fault:
+        return Check(name, "error" if is_error else "warning", fault, fix)
+    return Check(name, "ok", words)
+
+
 @dataclass(frozen=True)
 class Stack:
     """What a stack file says of an environment.
@@ -125,11 +132,8 @@ def ask(words: Sequence[str]) -> Answer:
 def machine() -> Iterator[Check]:
     """Python, the installed packages against the lock, and whether they are alone."""
     current = platform.python_version()
-    if current.startswith("3.11."):
-        yield Check("python", "ok", current)
-    else:
-        fix = "rm -rf .venv && make setup PYTHON=python3.11"
-        yield Check("python", "error", f"{current}, not 3.11", fix)
+    fault = "" if current.startswith("3.11.") else f"{current}, not 3.11"
+    yield _check("python", fault, "rm -rf .venv && make setup PYTHON=python3.11", current)
     lock = repository.lock().read_text()
     locked = re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.M)
     other = [
@@ -141,11 +145,9 @@ def machine() -> Iterator[Check]:
         demand_packages_alone(Path(sys.executable))
     except Refused as refused:
         other += [problem.found for problem in refused.problems]
-    if other:
-        more = f" and {len(other) - 3} more" if len(other) > 3 else ""
-        yield Check("packages", "error", "; ".join(other[:3]) + more, "make setup")
-    else:
-        yield Check("packages", "ok", f"all {len(locked)} as in {repository.LOCK}")
+    more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+    words = f"all {len(locked)} as in {repository.LOCK}"
+    yield _check("packages", "; ".join(other[:3]) + more, "make setup", words)
 
 
 def _installed(name: str) -> str:
@@ -163,11 +165,9 @@ def placeholders(root: Path) -> Iterator[Check]:
         for file in files
         if file.is_file() and any(word in file.read_text() for word in PLACEHOLDERS)
     ]
-    if left:
-        fix = f"replace {' and '.join(PLACEHOLDERS)} there by yours"
-        yield Check("placeholders", "warning", f"left in {', '.join(left)}", fix)
-    else:
-        yield Check("placeholders", "ok", "none is left")
+    fault = f"left in {', '.join(left)}" if left else ""
+    fix = f"replace {' and '.join(PLACEHOLDERS)} there by yours"
+    yield _check("placeholders", fault, fix, "none is left", is_error=False)
 
 
 def azure(stacks: Sequence[Stack], ask: Ask = ask) -> Iterator[Check]:
@@ -182,12 +182,9 @@ def azure(stacks: Sequence[Stack], ask: Ask = ask) -> Iterator[Check]:
         base = f"/subscriptions/{stack.subscription}"
         group = f"{base}/resourceGroups/{stack.group}/{WORKSPACES}"
         workspace = _rest(ask, f"{group}/workspaces/{stack.workspace}")
-        name = f"workspace {stack.name}"
-        if workspace.error:
-            fix = f"infra doctor {stack.name}; pulumi up --stack {stack.name} creates it"
-            yield Check(name, "warning", workspace.error, fix)
-        else:
-            yield Check(name, "ok", stack.workspace)
+        fix = f"infra doctor {stack.name}; pulumi up --stack {stack.name} creates it"
+        name, words = f"workspace {stack.name}", stack.workspace
+        yield _check(name, workspace.error, fix, words, is_error=False)
         usages = _rest(ask, f"{base}/{WORKSPACES}/locations/{stack.location}/usages")
         yield _quota(stack, usages)
 
@@ -336,10 +333,7 @@ def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[
             f"nobody deletes {MAIN} or writes it anew",
         ),
     ):
-        if holds:
-            yield Check(name, "ok", words)
-        else:
-            yield Check(name, "error", f"not asked for: {words}", where)
+        yield _check(name, "" if holds else f"not asked for: {words}", where, words)
 
 
 def _rulesets(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Check]:
@@ -357,10 +351,8 @@ def _rulesets(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Ch
             continue
         details = ask(("gh", "api", f"{path}/{ids[ruleset.name]}"))
         differences = [details.error] if details.error else ruleset.differences(details.json, apps)
-        if found := "; ".join(differences):
-            yield Check(name, "error", found, fix)
-        else:
-            yield Check(name, "ok", f"holds for {', '.join(ruleset.names)}")
+        words = f"holds for {', '.join(ruleset.names)}"
+        yield _check(name, "; ".join(differences), fix, words)
 
 
 def _apps(repository: str, ask: Ask) -> dict[str, Any]:
@@ -389,9 +381,8 @@ def _environment(
     policies = ask(("gh", "api", f"{path}/deployment-branch-policies?per_page=100"))
     differences = [*environment_differences(answer.json, reviewers)]
     differences += [policies.error] if policies.error else policy_differences(policies.json)
-    if differences:
-        return Check(label, "error", "; ".join(differences), fix)
-    return Check(label, "ok", f"for {MAIN} alone{', with its reviewers' if reviewers else ''}")
+    words = f"for {MAIN} alone{', with its reviewers' if reviewers else ''}"
+    return _check(label, "; ".join(differences), fix, words)
 
 
 def _app(repository: str, ask: Ask) -> Check:

@@ -50,15 +50,10 @@ def _compare(folder: Path | None, on: str) -> tuple[AssetStore, list[AssetState]
 
     store = open_backend(on).assets
     if store is None:
-        raise Refused(
-            Problem(
-                "no-assets-here",
-                f"--on {on}: jobs of this machine read assets from their specs",
-                "--on azure",
-                "there is nothing to register: ml run SPEC",
-            ),
-            exit_code=Exit.CANNOT_HONOUR,
-        )
+        found = f"--on {on}: jobs of this machine read assets from their specs"
+        hint = "there is nothing to register: ml run SPEC"
+        problem = Problem("no-assets-here", found, "--on azure", hint)
+        raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
     return store, list(store.compare((folder or repository.root()).absolute()))
 
 

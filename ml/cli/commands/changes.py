@@ -62,11 +62,7 @@ def comment(
     typer.echo(of(repository.root(), base, repository.root() / ".local/check"))
 
 
-def smoke(
-    projects: Projects = None,
-    base: Since = "",
-    as_json: AsJson = False,
-) -> None:
+def smoke(projects: Projects = None, base: Since = "", as_json: AsJson = False) -> None:
     """Run each project's jobs/train.yml on this machine, small by its tag `smoke`.
 
     The tag holds changes as `ml run --set` takes them: `smoke: inputs.trees=2 inputs.matches=3`.

@@ -239,12 +239,8 @@ def drill(
         typer.echo(f"a faulty copy beside what serves: {FAULTS[fault]}", err=True)
     result = go(open_backend(), project, fault, progress=show_canary)
     if as_json:
-        document = {
-            **asdict(result),
-            "outcome": result.outcome.to_json(),
-            "noticed": result.noticed,
-        }
-        write_json(document)
+        judged = {"outcome": result.outcome.to_json(), "noticed": result.noticed}
+        write_json({**asdict(result), **judged})
     else:
         show_drill(result)
     if not result.noticed:
@@ -278,14 +274,9 @@ def rollback(
     from ml.release.rollout.rollback import roll_back
 
     if through_canary and not approved_by:
-        raise Refused(
-            Problem(
-                "nobody-approves",
-                "--through-canary without --approved-by: nothing is served yet",
-                "the person who signs off",
-                f"ml release rollback {project} --through-canary --approved-by NAME",
-            )
-        )
+        found = "--through-canary without --approved-by: nothing is served yet"
+        hint = f"ml release rollback {project} --through-canary --approved-by NAME"
+        raise Refused(Problem("nobody-approves", found, "the person who signs off", hint))
     backend = open_backend(desired_state.place_of(to, on or ("local" if not approved_by else None)))
     result = roll_back(backend, project, to, why, version)
     back, was = result.declared, result.replaced

@@ -153,16 +153,10 @@ def _apply(backend: Backend, spec: Spec, dry_run: bool, as_json: bool) -> None:
     from dataclasses import asdict
 
     if backend.resources is None:
-        raise Refused(
-            Problem(
-                "unsupported-kind",
-                f"this machine has no place for {spec.kind.with_article}",
-                "a job",
-                f"ml run {spec.document.shown} --on azure",
-                spec.place(),
-            ),
-            exit_code=Exit.CANNOT_HONOUR,
-        )
+        found = f"this machine has no place for {spec.kind.with_article}"
+        hint = f"ml run {spec.document.shown} --on azure"
+        problem = Problem("unsupported-kind", found, "a job", hint, spec.place())
+        raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
     if dry_run:
         requests = backend.resources.requests(spec)
         if as_json:
@@ -220,14 +214,8 @@ def parse_changes(changes: list[str]) -> dict[str, str]:
     for change in changes:
         field, equals, value = change.partition("=")
         if not equals or not field.strip():
-            raise Refused(
-                Problem(
-                    "not-a-change",
-                    f"--set {change}",
-                    "FIELD=VALUE",
-                    "for example: --set inputs.learning_rate=0.1",
-                )
-            )
+            hint = "for example: --set inputs.learning_rate=0.1"
+            raise Refused(Problem("not-a-change", f"--set {change}", "FIELD=VALUE", hint))
         fields[field.strip()] = value
     return fields
 

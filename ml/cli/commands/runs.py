@@ -347,11 +347,8 @@ def _filtered(
     statuses = {name.lower(): name for name in STATUSES}
     for text in status or []:
         if text.lower() not in statuses:
-            raise Refused(
-                Problem(
-                    "no-such-status", f"--status {text}", f"one of: {', '.join(statuses.values())}"
-                )
-            )
+            expected = f"one of: {', '.join(statuses.values())}"
+            raise Refused(Problem("no-such-status", f"--status {text}", expected))
     entries = backend.runs.entries()
     records = backend.runs.records
     for name in records.unreadable(entries) if records else ():

@@ -105,14 +105,9 @@ def _sweep(store: RunStore, name: str) -> tuple[Run, int | None]:
             for run in (entry.run, *entry.run.below()):
                 if run.trials:
                     return run, None
-        raise Refused(
-            Problem(
-                "no-sweep",
-                "no sweep has been run on this machine",
-                "a run of a sweep job, or of a pipeline with a sweep step",
-                "start one: ml run SPEC",
-            )
-        )
+        expected = "a run of a sweep job, or of a pipeline with a sweep step"
+        found, hint = "no sweep has been run on this machine", "start one: ml run SPEC"
+        raise Refused(Problem("no-sweep", found, expected, hint))
     run = store.find(name)
     if run.trials:
         return run, None

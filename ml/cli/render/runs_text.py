@@ -216,10 +216,7 @@ def lineage_lines(
 
 def lineage_json(nodes: Sequence[LineageNode], versions: Sequence[Descendant]) -> dict[str, Any]:
     """The same for a program; `runs` are in order, the one that was asked for is the last."""
-    return {
-        "runs": [_node_json(node) for node in nodes],
-        "models": versions,
-    }
+    return {"runs": [_node_json(node) for node in nodes], "models": versions}
 
 
 def _node_json(node: LineageNode) -> dict[str, Any]:

@@ -268,7 +268,7 @@ def _chart(
         marks = dots.mark_point(size=50, color=f"var(--{each.colour})")
         layers.append(svg.pointed(marks.encode(x, y)))
     meanings = {each.colour: (each.colour, each.meaning) for each in series if each.meaning}
-    return svg.figure(title, alt.layer(*layers), 450, 380, caption, meanings, meanings)
+    return svg.figure(title, alt.layer(*layers), 450, 380, caption, meanings)
 
 
 def _line(points: Points, colour: str) -> alt.Chart:

@@ -85,7 +85,6 @@ def summary(rows: ExplainedRows) -> Markup:
         24 * len(names) + 60,
         caption,
         meanings,
-        meanings,
     )
 
 
@@ -177,7 +176,6 @@ def row(rows: ExplainedRows, at: int, word: str) -> Markup:
         450,
         24 * len(bars) + 20,
         caption,
-        _SIGNS,
         _SIGNS,
     )
 

@@ -62,5 +62,4 @@ def leaderboard_chart(board: Leaderboard) -> Markup:
         22 * len(rows) + 60,
         caption,
         meanings,
-        meanings,
     )

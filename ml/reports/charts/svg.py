@@ -93,14 +93,14 @@ def figure(
     width: int,
     height: int,
     caption: str = "",
-    legend: Iterable[str] = (),
-    meanings: Mapping[str, tuple[str, str]] = LEGENDS,
+    legend: Iterable[str] | Mapping[str, tuple[str, str]] = (),
 ) -> Markup:
     """The chart with its title and legend above and its caption below.
 
-    `legend` are the kinds of its marks; the legend has them in the order of `meanings`.
+    `legend` are the kinds of its marks, with a colour and a meaning where they are not of LEGENDS.
     """
     kinds = set(legend)
+    meanings = legend if isinstance(legend, Mapping) else LEGENDS
     keys = [
         tag("span", square(colour), meaning, class_="item")
         for kind, (colour, meaning) in meanings.items()

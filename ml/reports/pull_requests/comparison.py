@@ -227,10 +227,8 @@ def _gate_table(results: Sequence[Value]) -> str:
         [
             SIGNS.get(result["verdict"].string, "?"),
             result["gate"].code(),
-            *(
-                text(words, FINDING_LETTERS)
-                for words in (_result(result), result["required"].string)
-            ),
+            text(_result(result), FINDING_LETTERS),
+            text(result["required"].string, FINDING_LETTERS),
         ]
         for result in results
     ]

@@ -327,7 +327,9 @@ class _Change:
     @cached_property
     def folders(self) -> frozenset[str]:
         """Every folder that holds a file."""
-        return frozenset(file[:end] for file in self.tree for end in _ends(file))
+        return frozenset(
+            file[: slash.start()] for file in self.tree for slash in re.finditer("/", file)
+        )
 
     def _named(self, file: str, project: str) -> set[str]:
         """The paths and modules of the repository that a spec or a script of a project names.
@@ -478,21 +480,12 @@ def _folders(parent: str, files: Iterable[str]) -> set[str]:
     return {checked(file.partition("/")[0]) for file in inside if "/" in file}
 
 
-def _ends(file: str) -> Iterator[int]:
-    return (match.start() for match in re.finditer("/", file))
-
-
 def checked(name: str) -> str:
     """The name of a folder or a stack; Refused where a command or a matrix reads more in it."""
     if not _NAME.fullmatch(name):
-        raise Refused(
-            Problem(
-                BAD_NAME,
-                f"{name!r} is the name of a folder or a stack",
-                "letters, digits, `_` and `-`",
-                "rename it: commands and a workflow's matrix are made of it",
-            )
-        )
+        found = f"{name!r} is the name of a folder or a stack"
+        hint = "rename it: commands and a workflow's matrix are made of it"
+        raise Refused(Problem(BAD_NAME, found, "letters, digits, `_` and `-`", hint))
     return name
 
 
@@ -546,14 +539,9 @@ def _merge_base(root: Path, base: str) -> str:
     if resolved is None:
         if base in {"HEAD^", "HEAD^1", "HEAD~1"} and _is_first(root):
             return _EMPTY
-        raise Refused(
-            Problem(
-                "unknown-revision",
-                f"git knows no revision `{base}`",
-                "a branch, a tag or a commit",
-                "git fetch origin, then --base origin/main",
-            )
-        )
+        found, expected = f"git knows no revision `{base}`", "a branch, a tag or a commit"
+        hint = "git fetch origin, then --base origin/main"
+        raise Refused(Problem("unknown-revision", found, expected, hint))
     try:
         return git.run(root, "merge-base", "HEAD", resolved).strip()
     except Refused:

@@ -107,12 +107,9 @@ def init(root: Path, options: Mapping[str, str], ask: Ask | None) -> list[str]:
     """
     is_new = not (root / ANSWERS).exists()
     if not is_new and {"full", "keep", "wheel", "template", "from"} & options.keys():
-        raise _refused(
-            "already-a-fork",
-            f"{ANSWERS} is there",
-            "FULL, KEEP, WHEEL, TEMPLATE and FROM at the first `make init` alone",
-            "git rm -r a project that is not needed; make update for another wheel",
-        )
+        expected = "FULL, KEEP, WHEEL, TEMPLATE and FROM at the first `make init` alone"
+        hint = "git rm -r a project that is not needed; make update for another wheel"
+        raise wrong_call("already-a-fork", f"{ANSWERS} is there", expected, hint)
     values = _values(root, options, ask)
     texts = _filled(root, values)
     if problems := [*_problems(root, texts)]:
@@ -274,7 +271,7 @@ def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:
     changes, since most of its files go.
     """
     if git.run(root, "status", "--porcelain").strip():
-        raise _refused(
+        raise wrong_call(
             "uncommitted", "files that are not committed", "a clean clone", "git status, git stash"
         )
     examples = sorted(_projects(root))
@@ -282,7 +279,7 @@ def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:
     kept = examples if keep is None else keep.replace(",", " ").split()
     if unknown := {*kept} - {*examples, "none"}:
         found = f"KEEP={' '.join(sorted(unknown))}"
-        raise _refused("no-example", found, f"{' '.join(examples)}, or none", "make init")
+        raise wrong_call("no-example", found, f"{' '.join(examples)}, or none", "make init")
     return Fork(
         options.get("template") or _template(root, options["repository"], ask),
         options.get("from") or _revision(root),
@@ -308,7 +305,8 @@ def _shape(root: Path, fork: Fork, name: str) -> str:
             (root / file).write_text(text)
     for file in gone - {*OWN}:
         (root / file).unlink(missing_ok=True)
-        _without_empty(root, (root / file).parent)
+        left = remove_empty(root, (root / file).parent)
+        shutil.rmtree(left / "__pycache__", ignore_errors=True)
     if fork.lock:
         _trim(root)
     answers = {"_commit": fork.revision, "_src_path": fork.template, "full": not fork.lock}
@@ -333,7 +331,9 @@ def rules(text: str, full: bool) -> tuple[Callable[[str], bool], Callable[[str],
         return _matcher("\n".join(patterns)), _matcher("\n".join(settings["_skip_if_exists"]))
     except (KeyError, TypeError, yaml.YAMLError, jinja2.TemplateError) as error:
         hint = "make update TO=, with a version that is a template"
-        raise _refused("no-template", f"copier.yml: {error}", "the rules of forks", hint) from None
+        raise wrong_call(
+            "no-template", f"copier.yml: {error}", "the rules of forks", hint
+        ) from None
 
 
 def _matcher(patterns: str) -> Callable[[str], bool]:
@@ -370,11 +370,12 @@ def _without_endpoint(root: Path, project: str) -> None:
         file.write_text(re.sub(r"^  platform:endpoints:\n(?!    )", "", text, flags=re.M))
 
 
-def _without_empty(root: Path, folder: Path) -> None:
+def remove_empty(root: Path, folder: Path) -> Path:
+    """Remove a folder and those above it while they are empty; the one that is left."""
     while folder != root and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent
-    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+    return folder
 
 
 def _trim(root: Path) -> None:
@@ -395,12 +396,10 @@ def _template(root: Path, name: str, ask: Ask | None) -> str:
             return url
     value = ask("address of the template's repository: ").strip() if ask else ""
     if not value:
-        raise _refused(
-            "no-template",
-            "no remote leads to the template",
-            "its address, which `make update` takes changes from",
-            "make init TEMPLATE=https://github.com/OWNER/NAME",
-        )
+        found = "no remote leads to the template"
+        expected = "its address, which `make update` takes changes from"
+        hint = "make init TEMPLATE=https://github.com/OWNER/NAME"
+        raise wrong_call("no-template", found, expected, hint)
     return value
 
 
@@ -443,7 +442,7 @@ def lock_of(source: str | Path) -> tuple[str, Mapping[str, bytes]]:
             content = source.read_bytes()
             requirement, files = f"./{WHEELS}/{source.name}", {f"{WHEELS}/{source.name}": content}
     except OSError as error:
-        raise _refused("no-wheel", f"{source}: {error}", "a wheel", "make wheel") from None
+        raise wrong_call("no-wheel", f"{source}: {error}", "a wheel", "make wheel") from None
     if isinstance(source, str) and (release := _RELEASE.fullmatch(source)):
         _demand_attestation(content, release[1])
     wheel.demand_version(content, str(source))
@@ -465,11 +464,14 @@ def _demand_attestation(content: bytes, of: str) -> None:
     if reason:
         expected = f"a wheel that a workflow of {of} attested"
         hint = "install gh and sign in, or build the wheel: make wheel, then WHEEL=dist/…"
-        raise _refused("unattested", reason.splitlines()[-1], expected, hint)
+        raise wrong_call("unattested", reason.splitlines()[-1], expected, hint)
 
 
-def _refused(code: str, found: str, expected: str, hint: str) -> Refused:
-    return Refused(Problem(code, found, expected, hint), exit_code=Exit.WRONG_CALL)
+def wrong_call(
+    code: str, found: str, expected: str, hint: str, place: Place | None = None
+) -> Refused:
+    """One problem of a call of `make init` or `make update`."""
+    return Refused(Problem(code, found, expected, hint, place), exit_code=Exit.WRONG_CALL)
 
 
 @as_program

@@ -31,10 +31,17 @@ from typing import Any
 import yaml
 
 from ml.core import git, repository
-from ml.core.errors import Exit, Place, Problem, Refused, as_program
+from ml.core.errors import Exit, Place, Refused, as_program
 from ml.reports.pull_requests import update as page
 from ml.repository.forks import wheel
-from ml.repository.forks.init import HEAD_OF_ANSWERS, WHEELS, lock_of, rules
+from ml.repository.forks.init import (
+    HEAD_OF_ANSWERS,
+    WHEELS,
+    lock_of,
+    remove_empty,
+    rules,
+    wrong_call,
+)
 from ml.repository.forks.merge import (
     ANSWERS,
     REMOVED,
@@ -122,7 +129,7 @@ def _updated(root: Path, revision: str, source: str) -> str:
     if changes := git.run(root, "status", "--porcelain", "--untracked-files=all").splitlines():
         found = f"{len(changes)} files that are not committed, such as {changes[0][3:]}"
         hint = "git status; then git stash --include-untracked, or commit what is yours"
-        raise _refused("uncommitted", found, "a work tree as HEAD has it", hint)
+        raise wrong_call("uncommitted", found, "a work tree as HEAD has it", hint)
     result = merged(root, revision, source)
     if result.commit:
         _demand_free(root, f"{result.commit}^", result.commit)
@@ -179,7 +186,7 @@ def _answers(root: Path) -> dict[str, Any]:
     place = Place(ANSWERS, 1)
     if ANSWERS not in tree_of(root, "HEAD"):
         hint = "make init, in a clone of the template"
-        raise _refused("no-fork", f"no {ANSWERS} of `make init`", "its answers", hint)
+        raise wrong_call("no-fork", f"no {ANSWERS} of `make init`", "its answers", hint)
     try:
         answers = yaml.safe_load(text_of(root, "HEAD", ANSWERS))
         fits = {"_commit": str, "_src_path": str, "full": bool}
@@ -197,7 +204,7 @@ def _answers(root: Path) -> dict[str, Any]:
         found = " ".join(str(error).split())[:200]
     expected = "_commit and _src_path, the version and the address of the template, and full"
     hint = f"git log -- {ANSWERS}, then git checkout COMMIT -- {ANSWERS}"
-    raise _refused("bad-answers", found, expected, hint, place)
+    raise wrong_call("bad-answers", found, expected, hint, place)
 
 
 def _locked(
@@ -214,7 +221,7 @@ def _locked(
         old, new = wheel.version_in(address), _RELEASE.fullmatch(revision)
         if not old or not new:
             hint = "make update TO=v1.2.3, or WHEEL= with the address of a wheel"
-            raise _refused("no-release", f"{revision} is no release", "a tag", hint)
+            raise wrong_call("no-release", f"{revision} is no release", "a tag", hint)
         text, files = lock_of(address.replace(old, new[1]))
     else:
         with tempfile.TemporaryDirectory() as folder:
@@ -223,7 +230,7 @@ def _locked(
     if not match or wheel.version_in(match[1] or match[2]) != expected:
         hint = f"make update TO={revision} without WHEEL, or WHEEL= of {expected}"
         found = text.splitlines()[-1][:200]
-        raise _refused("other-wheel", found, f"{expected}, the version of {revision}", hint)
+        raise wrong_call("other-wheel", found, f"{expected}, the version of {revision}", hint)
     gone: Files = {path: None} if path else {}
     wheels: Files = {name: ("100644", content) for name, content in files.items()}
     return {**gone, **wheels, repository.FRAMEWORK_LOCK: ("100644", text.encode())}
@@ -255,7 +262,7 @@ def _demand_lock(root: Path, template: Path, version: str, commit: str) -> tuple
     if found or not match:
         hint = f"git log -- {name}, then git checkout COMMIT -- {name} {WHEELS}"
         wanted = f"the locked wheel of {expected}: {ANSWERS} says that {version} was merged last"
-        raise _refused("other-lock", found, wanted, hint, Place(name, 1))
+        raise wrong_call("other-lock", found, wanted, hint, Place(name, 1))
     return match[1] or "", match[2] or ""
 
 
@@ -294,7 +301,7 @@ def _commit(template: Path, name: str) -> str:
         return git.run(template, *words).strip()
     except Refused:
         hint = f"make update TO=v1.2.3; {ANSWERS} has the template's address and last version"
-        raise _refused("unknown-version", name, "a version of the template", hint) from None
+        raise wrong_call("unknown-version", name, "a version of the template", hint) from None
 
 
 def _version(template: Path, commit: str) -> str:
@@ -304,7 +311,7 @@ def _version(template: Path, commit: str) -> str:
         return str(project["version"])
     except (tomllib.TOMLDecodeError, KeyError, TypeError):
         place = Place("pyproject.toml", 1)
-        raise _refused(
+        raise wrong_call(
             "no-template", f"no version at {commit}", "the template", "make update TO=", place
         ) from None
 
@@ -359,7 +366,9 @@ def _detached(work: Callable[[], None]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
     if failed:
         found = "a part of the files is written"
-        raise _refused("update-unfinished", found, "all of them", "make update, which finishes it")
+        raise wrong_call(
+            "update-unfinished", found, "all of them", "make update, which finishes it"
+        )
 
 
 def finish(root: Path) -> None:
@@ -375,7 +384,7 @@ def finish(root: Path) -> None:
         present = {*git.run(root, "ls-files", "--cached", "-z", index=index).split("\0")}
         for name in changed - present:
             (root / name).unlink(missing_ok=True)
-            _without_empty(root, (root / name).parent)
+            remove_empty(root, (root / name).parent)
         names = sorted(changed & present, key=lambda name: (name in _LAST, name == ANSWERS, name))
         listed = as_bytes("".join(f"{name}\0" for name in names))
         git.run(root, "checkout-index", "--force", "--stdin", "-z", content=listed, index=index)
@@ -390,19 +399,7 @@ def _demand_free(root: Path, before: str, after: str) -> None:
     if edited:
         found = f"{', '.join(sorted(edited)[:9])}: neither as committed nor as the update has it"
         hint = "move your file away; git checkout FILE where it is committed; then make update"
-        raise _refused("in-the-way", found, "files as HEAD has them", hint)
-
-
-def _without_empty(root: Path, folder: Path) -> None:
-    while folder != root and folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
-
-
-def _refused(
-    code: str, found: str, expected: str, hint: str, place: Place | None = None
-) -> Refused:
-    return Refused(Problem(code, found, expected, hint, place), exit_code=Exit.WRONG_CALL)
+        raise wrong_call("in-the-way", found, "files as HEAD has them", hint)
 
 
 # The pull request.

@@ -104,12 +104,10 @@ def approver(github: GitHub, root: Path, environment: str) -> str:
         there = github.text(name, main)
         here = path.read_bytes().decode()
         if declaration(there, environment) != declaration(here, environment):
-            problem = Problem(
-                DECLARED_MEANWHILE,
-                f"{MAIN} declares something else for {environment} in {name} by now",
-                "the declaration that this run was started for",
-                "the run of the newer commit applies it",
-            )
+            found = f"{MAIN} declares something else for {environment} in {name} by now"
+            expected = "the declaration that this run was started for"
+            hint = "the run of the newer commit applies it"
+            problem = Problem(DECLARED_MEANWHILE, found, expected, hint)
             raise Refused(problem, exit_code=Exit.GATE_SAID_NO)
     run = os.environ["GITHUB_RUN_ID"]
     approvals = [

@@ -63,28 +63,18 @@ def new(
     if not names.is_name("project", package):
         names.check("project", name)
     if model not in LIBRARIES:
-        raise Refused(
-            Problem("no-such-library", f"--model {model}", f"one of {', '.join(LIBRARIES)}")
-        )
+        expected = f"one of {', '.join(LIBRARIES)}"
+        raise Refused(Problem("no-such-library", f"--model {model}", expected))
     if folder.exists():
-        raise Refused(
-            Problem(
-                "project-exists",
-                f"{repository.shown(folder)} is there already",
-                "a name that is free",
-                "choose another name, or remove that folder first",
-            )
-        )
+        found = f"{repository.shown(folder)} is there already"
+        hint = "choose another name, or remove that folder first"
+        raise Refused(Problem("project-exists", found, "a name that is free", hint))
     if not datastore and table.is_file() and table.stat().st_size > LARGEST:
-        raise Refused(
-            Problem(
-                "too-large-for-git",
-                f"{repository.shown(table)} has {table.stat().st_size // 10**6} MB",
-                f"at most {LARGEST // 10**6} MB, which git can hold",
-                "upload it, and name where it lies: --datastore "
-                "azureml://datastores/workspaceblobstore/paths/FOLDER",
-            )
-        )
+        found = f"{repository.shown(table)} has {table.stat().st_size // 10**6} MB"
+        expected = f"at most {LARGEST // 10**6} MB, which git can hold"
+        option = "--datastore azureml://datastores/workspaceblobstore/paths/FOLDER"
+        hint = f"upload it, and name where it lies: {option}"
+        raise Refused(Problem("too-large-for-git", found, expected, hint))
     table_profile = profile(table, choices)
     texts = {
         (tests / path.relative_to("tests") if path.parts[0] == "tests" else folder / path): text

@@ -123,14 +123,9 @@ def profile(path: Path, choices: Choices) -> Profile:
     for option, name in vars(choices).items():
         if option in ("target", "id", "group", "time", "slice") and name and name not in names:
             close = nearest(name, names)
-            raise Refused(
-                Problem(
-                    "no-such-column",
-                    f"{repository.shown(path)} has no column `{name}` for --{option}",
-                    f"one of: {', '.join(names)}",
-                    f"did you mean `{close[0]}`?" if close else "",
-                )
-            )
+            found = f"{repository.shown(path)} has no column `{name}` for --{option}"
+            hint = f"did you mean `{close[0]}`?" if close else ""
+            raise Refused(Problem("no-such-column", found, f"one of: {', '.join(names)}", hint))
     folds = 0 if choices.time or len(frame) > MOST_ROWS_OF_FOLDS else FOLDS
     if len(frame) < (FEWEST_ROWS if choices.time else FEWEST_ROWS_OF_FOLDS):
         whole = f"at least {FEWEST_ROWS}: validation and test are a fifth each, and the gates ask"
@@ -195,9 +190,8 @@ def profile(path: Path, choices: Choices) -> Profile:
     )
     at = [list(frame.columns).index(column.name) for column in result.features]
     if not at:
-        raise Refused(
-            Problem("no-feature", "no column is a number or a category", "one to learn from")
-        )
+        found = "no column is a number or a category"
+        raise Refused(Problem("no-feature", found, "one to learn from"))
     step = max(1, len(frame) // SAMPLES)
     samples = [
         [column.parse(row[number]) for number, column in zip(at, result.features, strict=True)]
@@ -355,14 +349,11 @@ def _task(choices: Choices, target: pd.Series[str]) -> Task:
         task = "regression"
     if not TABLE_TASKS[task].fits(len(values), numeric):
         kind = "numbers" if numeric else "texts"
-        raise Refused(
-            Problem(
-                "wrong-target",
-                f"`{choices.target}` has {len(values)} different {kind}",
-                f"two values (binary), 3 to {MOST_CATEGORIES} (multiclass) or numbers (regression)",
-                "--task says which of them is meant",
-            )
-        )
+        found = f"`{choices.target}` has {len(values)} different {kind}"
+        several = f"3 to {MOST_CATEGORIES} (multiclass)"
+        expected = f"two values (binary), {several} or numbers (regression)"
+        hint = "--task says which of them is meant"
+        raise Refused(Problem("wrong-target", found, expected, hint))
     return task
 
 
@@ -391,14 +382,9 @@ def _slice(frame: pd.DataFrame, columns: Sequence[Column], aside: set[str], fewe
         return max(by_size)[1]
     numbers = [column.name for column in usable if column.type != "category"]
     if not numbers:
-        raise Refused(
-            Problem(
-                "no-slice",
-                "no column divides the rows into groups that can be compared",
-                f"a column of at most {MOST_SLICES} values, or a number",
-                "name one with --slice COLUMN",
-            )
-        )
+        found = "no column divides the rows into groups that can be compared"
+        expected = f"a column of at most {MOST_SLICES} values, or a number"
+        raise Refused(Problem("no-slice", found, expected, "name one with --slice COLUMN"))
     return numbers[0]
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.cost.estimate import HOURS, Month, by_quantity, cluster_month, constant
+from infra.cost.estimate import HOURS, Month, cluster_month, constant, priced
+from infra.cost.prices import Price
 from infra.settings.model import Cluster, Usage
 
 
@@ -55,4 +56,7 @@ def test_the_worst_case_is_linear_in_nodes(rate: float, nodes: int, times: int, 
 
 def test_sums() -> None:
     """Months add up by column."""
-    assert constant(146.0) + by_quantity(3.0, 1, 4) == Month(146.0, 149.0, 158.0)
+    three = Price("logs", "eastus", "GB", 3.0, "a list", "2026-11-01")
+    by_quantity = priced("logs", "by the GB", three, Month(0, 1, 4)).month
+    assert constant(146.0) + by_quantity == Month(146.0, 149.0, 158.0)
+    assert priced("logs", "by the GB", None, Month(0, 1, 4)).month == Month(0, 0, 0)

@@ -46,7 +46,8 @@ def azure(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         "state": "Enabled",
     }
     state.resources[load("dev").registry_id] = REGISTRY
-    for _, question, _ in GLOBAL.values():
+    for _, type in GLOBAL.values():
+        question = f"{type.partition('/')[0]}/checkNameAvailability"
         state.answers[f"{HERE}/{question}"] = {"nameAvailable": True}
     for name in ("Storage", "KeyVault", "ManagedIdentity", "MachineLearningServices"):
         state.resources[f"{HERE}/Microsoft.{name}"] = {"registrationState": "Registered"}

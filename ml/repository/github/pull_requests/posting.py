@@ -44,10 +44,9 @@ from ml.repository.affected.projects import (
     of_pull_request,
 )
 from ml.repository.forks import links
-from ml.repository.github.api import MAIN, GitHub
+from ml.repository.github.api import AUTHOR, MAIN, GitHub
 
 CHECK, TRAIN = ".github/workflows/check.yml", ".github/workflows/train.yml"
-AUTHOR = "github-actions[bot]"
 # The artifacts of the checks, and of a training: what was asked for, and what came of it.
 CHECKED = ("check-results",)
 REQUESTED, TRAINED = ("train-request",), ("train-results",)

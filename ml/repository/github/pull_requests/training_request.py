@@ -88,11 +88,8 @@ def fetch(number: int, commit: str, to: Path) -> None:
         not _SHA.fullmatch(commit)
         or git.ask(root, "merge-base", "--is-ancestor", commit, "FETCH_HEAD") is None
     ):
-        expected, hint = (
-            "a commit of the pull request",
-            "a force-push removes commits: read the new one, and comment /train again",
-        )
-        raise Refused(Problem("no-commit", f"{commit!r}", expected, hint))
+        hint = "a force-push removes commits: read the new one, and comment /train again"
+        raise Refused(Problem("no-commit", f"{commit!r}", "a commit of the pull request", hint))
     _demand_space(root, commit)
     tree = trees.commit(root, commit)
     if tree is None or not tree.entries:

@@ -34,7 +34,8 @@ def fine(state: State) -> None:
     state.resources[load("dev").registry_id] = REGISTRY
     for name in PROVIDERS:
         state.resources[f"{HERE}/{name}"] = {"registrationState": "Registered"}
-    for _, question, _ in GLOBAL.values():
+    for _, type in GLOBAL.values():
+        question = f"{type.partition('/')[0]}/checkNameAvailability"
         state.answers[f"{HERE}/{question}"] = {"nameAvailable": True}
     state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"] = []
     state.lists[USAGES] = [
