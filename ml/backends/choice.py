@@ -32,9 +32,6 @@ def open_backend(name: str = "local", options: Options | None = None) -> Backend
     if name in BACKENDS:
         opened[name] = BACKENDS[name](options or Options())
         return opened[name]
+    names = " or ".join(f"--on {name}" for name in BACKENDS)
     hint = "leave --on out for this machine"
-    raise Refused(Problem("unknown-place", f"--on {name}", _names(), hint))
-
-
-def _names() -> str:
-    return " or ".join(f"--on {name}" for name in BACKENDS)
+    raise Refused(Problem("unknown-place", f"--on {name}", names, hint))

@@ -67,14 +67,11 @@ def _files(entry: Entry, other: Entry) -> Iterator[Difference]:
     first, second = entry.snapshot, other.snapshot
     if first is None or second is None or first == second:
         return
-    names = {path.relative_to(root) for root in (first, second) for path in _files_below(root)}
+    paths = [(root, path) for root in (first, second) for path in root.rglob("*") if path.is_file()]
+    names = {path.relative_to(root) for root, path in paths}
     for name in sorted(names):
         yield Difference("files", str(name), _digest(first / name), _digest(second / name))
 
 
 def _digest(path: Path) -> str | None:
     return f"sha256:{sha256(path.read_bytes()).hexdigest()}" if path.is_file() else None
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file())

@@ -82,24 +82,15 @@ def objective(
     candidates = [pair for pair in _objectives(runs, entries) if metric in (None, pair[0])]
     if metric is None:
         if not candidates:
-            raise Refused(
-                Problem(
-                    "which-metric",
-                    "no sweep is among these runs, so nothing says which metric decides",
-                    "the name of a metric that they logged",
-                    f"add --metric NAME; they logged: {_listed(_logged(entries))}",
-                )
-            )
+            found = "no sweep is among these runs, so nothing says which metric decides"
+            hint = f"add --metric NAME; they logged: {_listed(_logged(entries))}"
+            expected = "the name of a metric that they logged"
+            raise Refused(Problem("which-metric", found, expected, hint))
         return candidates[0][0], goal or candidates[0][1]
     if goal is None and not candidates:
-        raise Refused(
-            Problem(
-                "which-goal",
-                f"no sweep among these runs says whether more or less `{metric}` is better",
-                " or ".join(GOALS),
-                f"add --goal {GOALS[0]} or --goal {GOALS[1]}",
-            )
-        )
+        found = f"no sweep among these runs says whether more or less `{metric}` is better"
+        hint = f"add --goal {GOALS[0]} or --goal {GOALS[1]}"
+        raise Refused(Problem("which-goal", found, " or ".join(GOALS), hint))
     return metric, goal or candidates[0][1]
 
 

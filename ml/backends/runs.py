@@ -99,17 +99,11 @@ class Run:
 
     def trial(self, name: str) -> Run:
         """The trial of that name; KeyError when the sweep has none."""
-        for trial in self.trials:
-            if trial.name == name:
-                return trial
-        raise KeyError(name)
+        return {trial.name: trial for trial in self.trials}[name]
 
     def step(self, name: str) -> Run:
         """The step of that name, as the pipeline calls it; KeyError when it has none."""
-        for step in self.steps:
-            if step.name == f"{self.name}.{name}":
-                return step
-        raise KeyError(name)
+        return {step.name.removeprefix(f"{self.name}."): step for step in self.steps}[name]
 
     def below(self) -> Iterator[Run]:
         """Every run that belongs to this one: steps, their steps, and trials."""

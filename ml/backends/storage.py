@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -134,17 +136,12 @@ def freed_by(paths: Iterable[Path]) -> int:
     Less than what they take where a file has a second name elsewhere, as the outputs of a reused
     step do.
     """
-    seen: dict[tuple[int, int], int] = {}
-    return sum(
-        size
-        for inode, links, size in _inodes(paths, every_name=True)
-        if _count(seen, inode) == links
-    )
-
-
-def _count(seen: dict[tuple[int, int], int], inode: tuple[int, int]) -> int:
-    seen[inode] = seen.get(inode, 0) + 1
-    return seen[inode]
+    seen: Counter[tuple[int, int]] = Counter()
+    freed = 0
+    for inode, links, size in _inodes(paths, every_name=True):
+        seen[inode] += 1
+        freed += size if seen[inode] == links else 0
+    return freed
 
 
 def _inodes(
@@ -159,8 +156,8 @@ def _inodes(
             if inode in counted and not every_name:
                 continue
             counted.add(inode)
-            is_folder = (state.st_mode & 0o170000) == 0o040000
-            yield inode, 1 if is_folder else state.st_nlink, state.st_blocks * BLOCK_BYTES
+            links = 1 if stat.S_ISDIR(state.st_mode) else state.st_nlink
+            yield inode, links, state.st_blocks * BLOCK_BYTES
 
 
 def _walk(paths: Iterable[Path]) -> Iterator[os.DirEntry[str] | Path]:

@@ -10,10 +10,10 @@ import hashlib
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 # The header of managed online endpoints: this deployment, whatever its weight.
 DEPLOYMENT_HEADER = "azureml-model-deployment"
@@ -128,6 +128,11 @@ class Answered:
     kind: Kind
     status: int
     body: bytes | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, the body as text."""
+        text = None if self.body is None else self.body.decode("utf-8", "replace")
+        return {**asdict(self), "body": text}
 
 
 class Recent:

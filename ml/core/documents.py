@@ -260,15 +260,11 @@ def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
                 expected = f"a number of at most {MAX_DIGITS}"
                 hint = "put it in quotes if it is a text"
                 yield Problem("wrong-value", finding, expected, hint, at(node.start_mark))
-        else:
-            if isinstance(node, yaml.MappingNode):
-                yield from _duplicates(node, shown)
-                children: Sequence[yaml.Node] = [part for pair in node.value for part in pair]
-            else:
-                children = node.value
-            for child in children:
-                yield from visit(child)
-                size += sizes[id(child)]
+        if isinstance(node, yaml.MappingNode):
+            yield from _duplicates(node, shown)
+        for child in _children(node):
+            yield from visit(child)
+            size += sizes[id(child)]
         sizes[id(node)] = size
         open_nodes.discard(id(node))
 
@@ -277,6 +273,12 @@ def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
         finding = f"aliases that expand into {sizes[id(root)]:,} nodes"
         expected, hint = f"at most {MAX_NODES:,}", "write values in place of the aliases"
         yield Problem("alias-bomb", finding, expected, hint, at(root.start_mark))
+
+
+def _children(node: yaml.Node) -> Sequence[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else ()
 
 
 def _duplicates(node: yaml.MappingNode, shown: str) -> Iterator[Problem]:
@@ -388,13 +390,8 @@ def _scalars(node: yaml.Node | None, met: set[int]) -> Iterator[yaml.Node]:
     met.add(id(node))
     if isinstance(node, yaml.ScalarNode):
         yield node
-    elif isinstance(node, yaml.SequenceNode):
-        for child in node.value:
-            yield from _scalars(child, met)
-    elif isinstance(node, yaml.MappingNode):
-        for pair in node.value:
-            for child in pair:
-                yield from _scalars(child, met)
+    for child in _children(node):
+        yield from _scalars(child, met)
 
 
 def _beside(path: Path) -> dict[str, str]:

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 
-def replace(path: Path, text: str) -> None:
-    """Replace the file atomically; the text is on the disk when this returns."""
+def replace(path: Path, text: str, durable: bool = True) -> None:
+    """Replace the file atomically; with `durable` the text is on the disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with unfinished.open("w", encoding="utf-8") as stream:
             stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -85,11 +86,17 @@ def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[N
         yield
 
 
-def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock at `path`, a file that is there, now."""
-    with path.open() as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+def is_locked(path: Path, or_shared: bool = False) -> bool:
+    """Whether somebody holds the lock at `path` now, or shares it (`or_shared`).
+
+    Nobody does without a file. To ask takes the lock for some microseconds: shared, and with
+    `or_shared` alone.
+    """
+    try:
+        with path.open() as stream:
+            fcntl.flock(stream, (fcntl.LOCK_EX if or_shared else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
     return False

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measures.metrics import Answers, Metric, value
+from ml.measures.metrics import Answers, Metric, value, values
 from ml.measures.schema import Disparity
 
 # Slices of fewer units are not compared: their difference is mostly chance.
@@ -34,7 +34,7 @@ def differences(
     large = names[counts >= fewest]
     gaps = {}
     for name, metric in metrics.items():
-        compared = [label for label in large if _defined(metric, answers[labels == label])]
+        compared = [label for label in large if values({name: metric}, answers[labels == label])]
         if len(compared) >= 2:
             gaps[name] = _difference(metric, answers, labels, compared, split)
     return gaps
@@ -61,11 +61,3 @@ def _difference(
         highest=str(by_slice.idxmax()),
         slices=len(compared),
     )
-
-
-def _defined(metric: Metric, answers: Answers) -> bool:
-    try:
-        value(metric, answers)
-    except ValueError:
-        return False
-    return True

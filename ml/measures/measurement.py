@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +24,7 @@ from ml.measures.evaluation import Prediction, write_evaluation
 from ml.measures.fairness import differences
 from ml.measures.leakage import features as leaking_features
 from ml.measures.leakage import leaks, shared
-from ml.measures.metrics import Answers, Metric, OwnMetric, estimates, value
+from ml.measures.metrics import Answers, Metric, OwnMetric, estimates, values
 from ml.measures.reference import Columns, write_reference
 from ml.measures.requests import Request
 from ml.measures.schema import (
@@ -320,11 +319,7 @@ def metric_values(
     are left out.
     """
     answers = Answers.of(predict(task, "", rows, classes, own_metrics))
-    values = {}
-    for name, metric in metrics_of_task(task, own_metrics).items():
-        with suppress(ValueError):
-            values[name] = value(metric, answers)
-    return values
+    return values(metrics_of_task(task, own_metrics), answers)
 
 
 def constant_answer(

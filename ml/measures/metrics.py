@@ -393,6 +393,15 @@ def value(metric: Metric, answers: Answers) -> float:
     return result
 
 
+def values(metrics: Mapping[str, Metric], answers: Answers) -> dict[str, float]:
+    """Every metric of some rows; those that are not defined on them are left out."""
+    found = {}
+    for name, metric in metrics.items():
+        with suppress(ValueError):
+            found[name] = value(metric, answers)
+    return found
+
+
 def estimate(
     metric: Metric, answers: Answers, seed: int = 0, groups: Groups | None = None
 ) -> Estimate:
@@ -415,10 +424,7 @@ def estimates(
     """
     if not len(answers):
         raise ValueError("no unit to measure on")
-    points = {}
-    for name, metric in metrics.items():
-        with suppress(ValueError):
-            points[name] = value(metric, answers)
+    points = values(metrics, answers)
     of_units = {name: of(answers) for name in points if (of := metrics[name].of_units) is not None}
     drawn: dict[str, list[Values]] = {name: [] for name in points}
     for times in drawn_times(len(answers), seed, groups):
@@ -432,7 +438,7 @@ def estimates(
             drawn[name].append(of_all(draws))
     estimated = {}
     for name, point in points.items():
-        values = np.concatenate(drawn[name])
-        low, high = bounds(values if name in of_units else values[~np.isnan(values)])
+        of_draws = np.concatenate(drawn[name])
+        low, high = bounds(of_draws if name in of_units else of_draws[~np.isnan(of_draws)])
         estimated[name] = Estimate(point, min(low, point), max(high, point), len(answers))
     return estimated

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends import snapshot
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import as_refusals, or_none
 from ml.backends.azure.workspace import Workspace
 from ml.backends.resources import AssetState, AssetStatus
 from ml.specs.assets import assets
@@ -54,14 +54,10 @@ class AzureAssets:
             self._operations(spec).create_or_update(entity)
 
     def _compare(self, spec: AssetSpec) -> AssetState:
-        from azure.core.exceptions import ResourceNotFoundError
-
         digest = _digest(spec)
-        with as_refusals():
-            try:
-                kept = self._operations(spec).get(spec.name, spec.version)
-            except ResourceNotFoundError:
-                return AssetState(spec, digest, "missing")
+        kept = or_none(lambda: self._operations(spec).get(spec.name, spec.version))
+        if kept is None:
+            return AssetState(spec, digest, "missing")
         same: AssetStatus = "unchanged" if (kept.tags or {}).get(CONTENT) == digest else "changed"
         return AssetState(spec, digest, same)
 

@@ -171,31 +171,30 @@ class AzureBackend:
         job = self._of_workflow(wanted, workflow) if workflow else self._started(wanted)
         self._options.say(f"azure: {job.name}, {studio(job)}")
         run = self._explained(self._follow(job.name, watch), plan)
-        if run.status == "Completed":
-            self.runs.outputs(run)
-            if workflow:
-                _hold_outputs(run, workflow.jobs[wanted.name])
+        if workflow and run.status == "Completed":
+            _hold_outputs(run, workflow.jobs[wanted.name])
         watch(Event("ended", run))
         return run
 
     def _follow(self, job: str, watch: Watch) -> Run:
+        """The job as it ended, with its outputs here if it completed."""
         follower = Follower(self.runs, self._options.echo, self._options.say)
         try:
-            return follower.follow(job, watch)
+            run = follower.follow(job, watch)
         except KeyboardInterrupt:
             self._options.say(
                 f"{job} goes on; follow it: ml runs logs --follow {job} --on azure, "
                 f"end it: ml runs cancel {job} --on azure"
             )
             raise
-
-    def _followed(self, name: str, watch: Watch) -> Run:
-        """A job that a batch endpoint started, followed to its end, with its outputs."""
-        self._options.say(f"azure: {name}")
-        run = self._follow(name, watch)
         if run.status == "Completed":
             self.runs.outputs(run)
         return run
+
+    def _followed(self, name: str, watch: Watch) -> Run:
+        """A job that a batch endpoint started."""
+        self._options.say(f"azure: {name}")
+        return self._follow(name, watch)
 
     def _submission(self, plan: Plan) -> Submission:
         with as_refusals(), faults.as_refusals():
@@ -256,18 +255,14 @@ class AzureBackend:
             place = command.places.get("environment", plan.place)
             return replace(run, error=replace(run.error, place=place, found=run.error.found + end))
         if run.error is not None and run.error.code == "script-failed":
-            return replace(run, error=replace(run.error, place=place, found=self._cause(run)))
+            cause = describe_failure(run.error.found, self._log(run, "0"))
+            return replace(run, error=replace(run.error, place=place, found=cause))
         limit, elapsed = plan.timeout_s, (run.ended or run.started) - run.started
         if run.status == "Canceled" and limit is not None and elapsed >= limit:
             found = f"the job ran into its limit of {limit:g} s and was cancelled"
             hint = "raise `limits.timeout`, or make the job shorter"
             return replace(run, error=Problem("timed-out", found, hint=hint, place=plan.place))
         return run
-
-    def _cause(self, run: Run) -> str:
-        """What Azure says of a failed script, and the end of its log."""
-        assert run.error is not None
-        return describe_failure(run.error.found, self._log(run, "0"))
 
     def _log(self, run: Run, rank: str) -> Path | None:
         """The log, if there is one that can be read: a failure is explained without it too."""

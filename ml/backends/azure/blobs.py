@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from threading import Event, Thread
 from typing import Any
 
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import as_refusals, or_none
 from ml.backends.azure.workspace import RELEASES, Workspace
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
@@ -37,13 +37,7 @@ class AzureAuditLog:
 
     def read(self) -> bytes | None:
         """None also for the moment in which the blob is there and its first line is not."""
-        from azure.core.exceptions import ResourceNotFoundError
-
-        with as_refusals():
-            try:
-                return self._blob.download_blob().readall() or None
-            except ResourceNotFoundError:
-                return None
+        return or_none(lambda: self._blob.download_blob().readall()) or None
 
     def append(self, line: Callable[[bytes | None], bytes]) -> None:
         """The service appends at the end that `line` was made for, or refuses."""

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from infra.settings import loader
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import as_refusals, or_none
 from ml.backends.azure.workspace import RELEASES, Workspace
 from ml.backends.deployments import BASELINE, SLOTS
 from ml.backends.endpoints import CHANGED
@@ -68,13 +68,9 @@ class Record:
 
     def read(self) -> Written | None:
         """None before the first release. Raises Refused for what no release wrote."""
-        from azure.core.exceptions import ResourceNotFoundError
-
-        with as_refusals():
-            try:
-                content = self._blob.download_blob().readall()
-            except ResourceNotFoundError:
-                return None
+        content = or_none(lambda: self._blob.download_blob().readall())
+        if content is None:
+            return None
         try:
             return _WRITTEN.validate_json(content)
         except ValidationError as error:

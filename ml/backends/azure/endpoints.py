@@ -44,7 +44,7 @@ from ml.backends.azure.endpoint_record import (
     stack_of,
     tags_of,
 )
-from ml.backends.azure.errors import UNKNOWN, as_refusals, explain
+from ml.backends.azure.errors import UNKNOWN, as_refusals, explain, or_none
 from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.traffic import AzureRouter
 from ml.backends.azure.workspace import Workspace
@@ -303,14 +303,9 @@ class AzureEndpoints:
         return collected(self._workspace, endpoint, since)
 
     def nothing_served(self, endpoint: str) -> Refused:
-        return Refused(
-            Problem(
-                "nothing-served",
-                f"nothing serves on `{endpoint}` in the workspace {self._workspace.name}",
-                "an endpoint that a model was released to",
-                "ml release status --on azure",
-            )
-        )
+        found = f"nothing serves on `{endpoint}` in the workspace {self._workspace.name}"
+        expected, hint = "an endpoint that a model was released to", "ml release status --on azure"
+        return Refused(Problem("nothing-served", found, expected, hint))
 
     def resident(self, server: Server) -> tuple[float, float] | None:
         """As Azure Monitor has it: the average of its instances over the latest minute."""
@@ -351,13 +346,7 @@ class AzureEndpoints:
         return self._workspace.client
 
     def _endpoint(self, name: str) -> Any:
-        from azure.core.exceptions import ResourceNotFoundError
-
-        with as_refusals():
-            try:
-                return self._client.online_endpoints.get(name)
-            except ResourceNotFoundError:
-                return None
+        return or_none(lambda: self._client.online_endpoints.get(name))
 
     def _minutes(self, server: Server, metric: str, since: float) -> list[tuple[float, float]]:
         """The minutes since then (epoch seconds) of a metric of the server's deployment."""
@@ -400,13 +389,8 @@ class AzureEndpoints:
 
     def _deployments(self, endpoint: str) -> dict[str, Any]:
         """The endpoint's deployments by name; none without an endpoint."""
-        from azure.core.exceptions import ResourceNotFoundError
-
-        with as_refusals():
-            try:
-                return {each.name: each for each in self._client.online_deployments.list(endpoint)}
-            except ResourceNotFoundError:
-                return {}
+        listed = or_none(lambda: list(self._client.online_deployments.list(endpoint)))
+        return {each.name: each for each in listed or ()}
 
     def _idle(self, endpoint: str) -> dict[str, Any]:
         """The deployments of releases that have no part in the state; others are not ours."""

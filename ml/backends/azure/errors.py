@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from json import JSONDecodeError
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
@@ -194,6 +194,17 @@ def as_refusals() -> Iterator[None]:
         _record(error)
         problem, exit_code = explain(error)
         raise Refused(problem, exit_code=exit_code) from error
+
+
+def or_none(get: Callable[[], Any]) -> Any:
+    """What Azure's client gets; None where Azure has no such thing. Raises as `as_refusals`."""
+    from azure.core.exceptions import ResourceNotFoundError
+
+    with as_refusals():
+        try:
+            return get()
+        except ResourceNotFoundError:
+            return None
 
 
 def _is_of_client(error: BaseException) -> bool:

@@ -75,22 +75,13 @@ def _tell(before: Run | None, run: Run, watch: Watch) -> None:
     if before is None:
         watch(Event("started", run))
         return
-    known = {part.name: part for part in before.below()}
-    for trial in run.trials:
-        _tell_part(run, known.get(trial.name), trial, watch)
-    for step in run.steps:
-        for trial in step.trials:
-            _tell_part(run, known.get(trial.name), trial, watch, step)
-        _tell_part(run, known.get(step.name), None, watch, step)
-
-
-def _tell_part(
-    run: Run, before: Run | None, trial: Run | None, watch: Watch, step: Run | None = None
-) -> None:
-    """Tell the watcher of a trial, or of a step, that began or ended since `before`."""
-    part, kind = (trial, "trial") if trial is not None else (step, "step")
-    assert part is not None
-    if before is None:
-        watch(Event("trial_started" if kind == "trial" else "step_started", run, trial, step))
-    if (before is None or before.status in OPEN) and part.status not in OPEN:
-        watch(Event("trial_ended" if kind == "trial" else "step_ended", run, trial, step))
+    known = {part.name: part.status for part in before.below()}
+    parts: list[tuple[Run, Run | None]] = [(trial, None) for trial in run.trials]
+    parts += [(part, step) for step in run.steps for part in (*step.trials, step)]
+    for part, step in parts:
+        trial = None if part is step else part
+        was = known.get(part.name)
+        if was is None:
+            watch(Event("trial_started" if trial else "step_started", run, trial, step))
+        if (was is None or was in OPEN) and part.status not in OPEN:
+            watch(Event("trial_ended" if trial else "step_ended", run, trial, step))

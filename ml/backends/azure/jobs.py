@@ -163,52 +163,42 @@ class JobReader:
         outputs = best.outputs if kind_of(job) == "sweep" else run.outputs
         return replace(run, metrics=best.metrics, parameters=best.parameters, outputs=outputs)
 
-    def _trial(self, sweep: Run, job: Any, tracked: Mapping[str, Any]) -> Run:
+    def _part(self, whole: Run, tracked: Mapping[str, Any]) -> Run:
+        """A part of a run, as far as its MLflow run says what it is."""
         info = tracked["info"]
-        status = _TRACKED.get(info["status"], "Running")
-        # A trial that was cancelled while its sweep went on was ended by the sweep's policy.
-        early = getattr(job, "early_termination", None)
-        policy = early.type if early else ""
-        stopped = status == "Canceled" and sweep.status != "Canceled"
         return Run(
             id=info["run_id"],
             name=info["run_id"],
-            status=status,
-            experiment=sweep.experiment,
+            status=_TRACKED.get(info["status"], "Running"),
+            experiment=whole.experiment,
             folder=self.folder(info["run_id"]),
-            started=_seconds(info.get("start_time")) or sweep.started,
+            started=_seconds(info.get("start_time")) or whole.started,
             ended=_seconds(info.get("end_time")),
-            parameters={**_literals(job), **_parameters(tracked)},
+            parameters=_parameters(tracked),
             metrics=metrics_of(tracked),
-            outputs=self._outputs(job, info["run_id"])
-            if status == "Completed" and kind_of(job) == "sweep"
-            else {},
-            ended_by=policy if stopped else "",
         )
+
+    def _trial(self, sweep: Run, job: Any, tracked: Mapping[str, Any]) -> Run:
+        run = self._part(sweep, tracked)
+        run = replace(run, parameters={**_literals(job), **run.parameters})
+        if run.status == "Completed" and kind_of(job) == "sweep":
+            return replace(run, outputs=self._outputs(job, run.id))
+        # A trial that was cancelled while its sweep went on was ended by the sweep's policy.
+        stopped = run.status == "Canceled" and sweep.status != "Canceled"
+        early = getattr(job, "early_termination", None)
+        return replace(run, ended_by=early.type) if early and stopped else run
 
     def _step(self, pipeline: Run, job: Any, tracked: Mapping[str, Any], children: Children) -> Run:
         """A step of a pipeline, which has a GUID on Azure and the pipeline's and its own name here.
 
         Its trials are ranked as its own objective says.
         """
-        info, label = tracked["info"], label_of(tracked)
-        node = job.jobs.get(label)
-        status = _TRACKED.get(info["status"], "Running")
+        label = label_of(tracked)
+        run, node = self._part(pipeline, tracked), job.jobs.get(label)
+        run = replace(run, name=f"{pipeline.name}.{label}")
         types = {name: _type(output) for name, output in (node.outputs if node else {}).items()}
-        run = Run(
-            id=info["run_id"],
-            name=f"{pipeline.name}.{label}",
-            status=status,
-            experiment=pipeline.experiment,
-            folder=self.folder(info["run_id"]),
-            started=_seconds(info.get("start_time")) or pipeline.started,
-            ended=_seconds(info.get("end_time")),
-            parameters=_parameters(tracked),
-            metrics=metrics_of(tracked),
-            outputs=Outputs(self.workspace, info["run_id"], types, self.folder(info["run_id"]))
-            if status == "Completed"
-            else {},
-        )
+        if run.status == "Completed":
+            run = replace(run, outputs=Outputs(self.workspace, run.id, types, run.folder))
         if node is None or kind_of(node) not in SEARCHES:
             return run
         return self._with_ranked_trials(run, node, children.get(run.id, ()))

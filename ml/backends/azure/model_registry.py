@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from infra.settings import loader
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import as_refusals, or_none
 from ml.backends.azure.workspace import REGISTRY, Workspace
 from ml.backends.model_registry import (
     Version,
@@ -64,14 +64,10 @@ class AzureRegistry:
 
     def demand(self, environment: str) -> None:
         if not self._workspace.registry:
-            raise Refused(
-                Problem(
-                    "no-registry-named",
-                    f"`{environment}` has a workspace of its own, and {REGISTRY} is not set",
-                    "the registry that environments share, which brings it the same files",
-                    f"export {REGISTRY}=\"$(az ml registry list --query '[].name' -o tsv)\"",
-                )
-            )
+            found = f"`{environment}` has a workspace of its own, and {REGISTRY} is not set"
+            expected = "the registry that environments share, which brings it the same files"
+            hint = f"export {REGISTRY}=\"$(az ml registry list --query '[].name' -o tsv)\""
+            raise Refused(Problem("no-registry-named", found, expected, hint))
 
     def bring(self, version: Version) -> None:
         if not version.digest:
@@ -166,10 +162,7 @@ class AzureRegistry:
         return _version(self._find(model, version))
 
     def champion(self, model: str, environment: str) -> Version | None:
-        for each in self._registered(model):
-            if (each.tags or {}).get(_CHAMPION + environment) == _YES:
-                return _version(each)
-        return None
+        return next(map(_version, self._champions(model, environment)), None)
 
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         """The new champion first: between the two writes there are two, and never none."""
@@ -182,15 +175,13 @@ class AzureRegistry:
             found = self._find(version.model, version.version)
             self._tag(found, served_tag(environment, serving), now)
         self._tag(self._find(version.model, version.version), _CHAMPION + environment, _YES)
-        for each in self._registered(version.model):
-            is_other = str(each.version) != version.version
-            if is_other and (each.tags or {}).get(_CHAMPION + environment) == _YES:
+        for each in self._champions(version.model, environment):
+            if str(each.version) != version.version:
                 self._tag(each, _CHAMPION + environment, "false")
 
     def demote(self, model: str, environment: str) -> None:
-        for each in self._registered(model):
-            if (each.tags or {}).get(_CHAMPION + environment) == _YES:
-                self._tag(each, _CHAMPION + environment, "false")
+        for each in self._champions(model, environment):
+            self._tag(each, _CHAMPION + environment, "false")
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
         self.keep_folder(version.model, replace(version, evidence=sha256).evidence_folder)
@@ -226,26 +217,18 @@ class AzureRegistry:
         ]
         return sorted(listed, key=lambda each: (each.name, _order(str(each.version))))
 
+    def _champions(self, model: str, environment: str) -> list[Any]:
+        """One; two while a champion takes the place of another."""
+        listed, tag = self._registered(model), _CHAMPION + environment
+        return [each for each in listed if (each.tags or {}).get(tag) == _YES]
+
     def _versions_of(self, name: str) -> list[Any]:
         """The versions of what has this name, the oldest first; none of what is not there."""
-        from azure.core.exceptions import ResourceNotFoundError
-
-        with as_refusals():
-            try:
-                return sorted(
-                    self._models.list(name=name), key=lambda each: _order(str(each.version))
-                )
-            except ResourceNotFoundError:
-                return []
+        listed = or_none(lambda: list(self._models.list(name=name)))
+        return sorted(listed or (), key=lambda each: _order(str(each.version)))
 
     def _get(self, name: str, version: str) -> Any:
-        from azure.core.exceptions import ResourceNotFoundError
-
-        with as_refusals():
-            try:
-                return self._models.get(name, version)
-            except ResourceNotFoundError:
-                return None
+        return or_none(lambda: self._models.get(name, version))
 
     def _find(self, model: str, version: str) -> Any:
         if (known := self._get(model, version)) is not None and self._is_ours(known):

@@ -11,7 +11,7 @@ from typing import Any
 from ml.backends import snapshot
 from ml.backends.azure import submission
 from ml.backends.azure.assets import CONTENT
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import as_refusals, or_none
 from ml.backends.azure.jobs import Outputs
 from ml.backends.azure.workspace import Workspace
 from ml.backends.resources import Applied
@@ -56,12 +56,12 @@ class AzureResources:
         entity, name = declared.entity, str(declared.entity.name)
         with as_refusals(), self.workspace.quiet():
             if declared.kind == "schedule":
-                before = _or_none(lambda: client.schedules.get(name))
+                before = or_none(lambda: client.schedules.get(name))
                 put = client.schedules.begin_create_or_update
                 commands = (f"az ml schedule show --name {name}",)
                 return Applied("schedule", name, _put(entity, before, put), commands)
             if declared.kind == "batch endpoint":
-                before = _or_none(lambda: client.batch_endpoints.get(name))
+                before = or_none(lambda: client.batch_endpoints.get(name))
                 put = client.batch_endpoints.begin_create_or_update
                 return Applied("batch endpoint", name, _put(entity, before, put))
             return self._deploy(declared)
@@ -69,10 +69,11 @@ class AzureResources:
     def _deploy(self, declared: _Declaration) -> Applied:
         """A deployment; the first one of an endpoint becomes its default."""
         client, entity = self.workspace.client, declared.entity
-        endpoint = _or_none(lambda: client.batch_endpoints.get(entity.endpoint_name))
+        endpoint = or_none(lambda: client.batch_endpoints.get(entity.endpoint_name))
         if endpoint is None:
             raise Refused(_no_endpoint(entity.endpoint_name))
-        deployments = {each.name: each for each in _deployments(client, entity.endpoint_name)}
+        listed = client.batch_deployments.list(entity.endpoint_name)
+        deployments = {each.name: each for each in listed}
         put = client.batch_deployments.begin_create_or_update
         change = _put(entity, deployments.get(entity.name), put)
         if not (endpoint.defaults or {}).get("deployment_name"):
@@ -92,7 +93,7 @@ class AzureResources:
         kind = "uri_file" if path is not None and path.is_file() else "uri_folder"
         source = Input(type=kind, path=str(path.resolve()) if path is not None else data)
         with as_refusals(), self.workspace.quiet():
-            if _or_none(lambda: self.workspace.client.batch_endpoints.get(endpoint)) is None:
+            if or_none(lambda: self.workspace.client.batch_endpoints.get(endpoint)) is None:
                 raise Refused(_no_endpoint(endpoint))
             job = self.workspace.client.batch_endpoints.invoke(
                 endpoint, deployment_name=deployment or None, inputs={name: source}
@@ -152,23 +153,7 @@ def _freeze(deployment: Any, folder: Path) -> dict[Path, str]:
     return digests
 
 
-def _deployments(client: Any, endpoint: str) -> list[Any]:
-    return list(client.batch_deployments.list(endpoint))
-
-
-def _or_none(get: Callable[[], Any]) -> Any:
-    from azure.core.exceptions import ResourceNotFoundError
-
-    try:
-        return get()
-    except ResourceNotFoundError:
-        return None
-
-
 def _no_endpoint(name: str) -> Problem:
-    return Problem(
-        "no-batch-endpoint",
-        f"there is no batch endpoint `{name}`",
-        "one that was created before its deployment",
-        "ml run ENDPOINT.yml --on azure",
-    )
+    found = f"there is no batch endpoint `{name}`"
+    expected, hint = "one that was created before its deployment", "ml run ENDPOINT.yml --on azure"
+    return Problem("no-batch-endpoint", found, expected, hint)

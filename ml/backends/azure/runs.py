@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ml.backends.azure.assets import CONTENT
-from ml.backends.azure.errors import as_refusals, explain_job
+from ml.backends.azure.errors import as_refusals, explain_job, or_none
 from ml.backends.azure.jobs import (
     COMPOSED,
     PARENT,
@@ -112,9 +112,8 @@ class AzureRuns:
         root = self._roots.get(name) or name.partition(".")[0]
         if root in self._ended:
             return self._ended[root]
-        with as_refusals():
-            while (tracked := self._tracked(root)) and (parent := tags_of(tracked).get(PARENT)):
-                root = parent
+        while (tracked := self._tracked(root)) and (parent := tags_of(tracked).get(PARENT)):
+            root = parent
         job = self.job(root)
         if job is None:
             return None
@@ -139,23 +138,16 @@ class AzureRuns:
         if job is None:
             raise Refused(_no_such_run(name, self.workspace))
         run = self.read(job)
-        if run.status == "Completed":
-            with as_refusals():
-                is_tracked = self._tracked(name) is not None
-            if not is_tracked:
-                raise Refused(_untracked(name))
+        if run.status == "Completed" and self._tracked(name) is None:
+            found = f"MLflow tracking does not know {name}, which has completed"
+            hint = f"ml runs show {name} --on azure"
+            raise Refused(Problem("not-tracked", found, "its metrics", hint))
         return Owner(job, run)
 
     def job(self, name: str) -> Any:
         """azure-ai-ml's job of that name; None when there is none, and of a pipeline's step."""
-        from azure.core.exceptions import ResourceNotFoundError
-
-        with as_refusals():
-            try:
-                job = self.workspace.client.jobs.get(name)
-            except ResourceNotFoundError:
-                return None
-        return None if kind_of(job) == "base" else job
+        job = or_none(lambda: self.workspace.client.jobs.get(name))
+        return None if job is None or kind_of(job) == "base" else job
 
     def read(self, job: Any) -> Run:
         """The run of a job as it is now, with its trials."""
@@ -227,14 +219,11 @@ class AzureRuns:
 
     def _environments(self, step: Any) -> Iterator[str]:
         """Those of the component that a step runs, if it is in the workspace (AutoML has none)."""
-        from azure.core.exceptions import ResourceNotFoundError
-
         component = _COMPONENT.search(str(task_of(step) or ""))
         if component is None:
             return
-        try:
-            entity = self.workspace.client.components.get(component[1], component[2])
-        except ResourceNotFoundError:
+        entity = or_none(lambda: self.workspace.client.components.get(component[1], component[2]))
+        if entity is None:
             return
         if entity.type == "pipeline":
             for inner in entity.jobs.values():
@@ -356,12 +345,7 @@ class AzureRuns:
         return [LineageNode(self.entry(run), (), (), None)]
 
     def _tracked(self, run: str) -> dict[str, Any] | None:
-        from azure.core.exceptions import ResourceNotFoundError
-
-        try:
-            tracked = self.workspace.tracking("runs/get", run_id=run)["run"]
-        except ResourceNotFoundError:
-            return None
+        tracked = or_none(lambda: self.workspace.tracking("runs/get", run_id=run)["run"])
         return tracked if isinstance(tracked, dict) and tracked.get("info") else None
 
     def _experiment_ids(self) -> list[str]:
@@ -413,15 +397,7 @@ def _available() -> Iterator[None]:
         raise TrackingUnavailable(refused.problems[0].found) from refused
 
 
-def _untracked(name: str) -> Problem:
-    found = f"MLflow tracking does not know {name}, which has completed"
-    return Problem("not-tracked", found, "its metrics", f"ml runs show {name} --on azure")
-
-
 def _no_such_run(name: str, workspace: Workspace) -> Problem:
-    return Problem(
-        "no-such-run",
-        f"there is no run `{name}` in the workspace {workspace.name}",
-        "the name of a job, or `latest`",
-        "ml runs list --on azure",
-    )
+    found = f"there is no run `{name}` in the workspace {workspace.name}"
+    expected, hint = "the name of a job, or `latest`", "ml runs list --on azure"
+    return Problem("no-such-run", found, expected, hint)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 from uuid import uuid4
@@ -49,7 +50,7 @@ class AzureRouter:
         self._lock = Lock()
         self._draw = random.Random()
         self._mark = f"{MARK}{uuid4()}"
-        self._since = _now()
+        self._since = datetime.now(UTC).isoformat()
         self._asked = time.monotonic()
 
     def follow(self, state: Live) -> None:
@@ -67,11 +68,7 @@ class AzureRouter:
 
     def answers(self, since: int = 0) -> Sequence[Mapping[str, Any]]:
         with self._lock:
-            recent = self._recent.since(since)
-        return [
-            {**asdict(each), "body": None if each.body is None else each.body.decode()}
-            for each in recent
-        ]
+            return [each.to_json() for each in self._recent.since(since)]
 
     @contextmanager
     def sampling(self) -> Iterator[Callable[[str], None]]:
@@ -113,9 +110,3 @@ class AzureRouter:
                     status = by_model or status
                 counters.callers.add(status, row["TotalDurationMs"] / 1000, bool(by_model))
         self._asked = time.monotonic()
-
-
-def _now() -> str:
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC).isoformat()

@@ -116,8 +116,7 @@ class LocalBackend:
             EnvironmentComparison(
                 requirements.as_json(environment),
                 tuple(
-                    f"{difference.dependency.place}: {difference}"
-                    for difference in requirements.differences(environment)
+                    f"{of.dependency.place}: {of}" for of in requirements.differences(environment)
                 ),
             )
             for environment in building.environments(_lowered(plan))
@@ -150,20 +149,17 @@ class LocalBackend:
         """What a person should know before the run, one line each."""
         lines: list[str] = []
         plan = _lowered(plan)
+        here = f"this machine, {cores()} core{'s' if cores() != 1 else ''}"
         for command in commands(plan):
-            lines.append(
-                f"local: compute `{command.compute or 'none'}` → this machine, {_cores(cores())}"
-            )
+            lines.append(f"local: compute `{command.compute or 'none'}` → {here}")
             lines += distribution.differences(command)
             if command.parallel is not None:
                 lines += parallel.differences(command)
         lines += [self._where(each) for each in building.environments(plan)]
         for sweep in sweeps(plan):
-            if concurrency(sweep) < sweep.max_concurrent_trials:
-                lines.append(
-                    f"local: {sweep.max_concurrent_trials} trials at once → {concurrency(sweep)}, "
-                    "one a core"
-                )
+            asked, trials = sweep.max_concurrent_trials, concurrency(sweep)
+            if trials < asked:
+                lines.append(f"local: {asked} trials at once → {trials}, one a core")
             if sweep.hints.file:
                 lines.append(f"local: {_hinted(sweep)}; Azure ML does not read them")
         for command in commands(plan):
@@ -271,10 +267,6 @@ def _hinted(sweep: SweepPlan) -> str:
             f"{constraints} constraint{plural[1]} that leave{plural[0]} {share:.2g} of the space"
         )
     return f"hints `{sweep.hints.file}` → {', '.join(parts)}"
-
-
-def _cores(count: int) -> str:
-    return f"{count} core{'s' if count != 1 else ''}"
 
 
 def _demand_inputs(plan: Plan) -> None:

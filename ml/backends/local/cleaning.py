@@ -61,10 +61,14 @@ def remove(cleaning: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
     errors: list[str] = []
     trash = Path(tempfile.mkdtemp(prefix=_REMOVING, dir=home.home()))
     for number, item in enumerate(cleaning.items):
+        move: Callable[[Path, Path], object] = Path.rename
+        if item.kind == "environment":
+            move = building.move
         for path in item.paths:
-            if path in paths and not _is_busy(item):
+            is_busy = item.kind in {"run", "outputs"} and jobs.is_alive(item.name)
+            if path in paths and not is_busy:
                 try:
-                    _move(item, path, trash / f"{number}-{len(list(trash.iterdir()))}-{path.name}")
+                    move(path, trash / f"{number}-{len(list(trash.iterdir()))}-{path.name}")
                 except FileNotFoundError:
                     continue
                 except OSError as error:
@@ -74,17 +78,6 @@ def remove(cleaning: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
     if trash.exists():
         errors.append(f"{trash} could not be removed completely")
     return freed, errors
-
-
-def _is_busy(item: Item) -> bool:
-    return item.kind in {"run", "outputs"} and jobs.is_alive(item.name)
-
-
-def _move(item: Item, path: Path, to: Path) -> None:
-    if item.kind == "environment":
-        building.move(path, to)
-    else:
-        path.rename(to)
 
 
 def _requested(entries: Sequence[Entry], keep: int | None, older_than: float | None) -> list[Entry]:
@@ -114,10 +107,14 @@ def _orphans(retention: Retention, others: Iterable[Entry]) -> Iterator[Item]:
     referred = [references(entry) for entry in others]
     used = {digest for entry in referred for digest in entry.snapshots}
     built = {digest for entry in referred for digest in entry.environments}
+
+    def works(environment: Path) -> bool:
+        return environment.name in built or building.is_used(environment.name)
+
     gone = "no run is left of it"
     stores: list[tuple[ItemKind, Path, Callable[[Path], bool], str]] = [
         ("snapshot", home.snapshots(), lambda path: path.name in used, gone),
-        ("environment", home.environments(), lambda path: _works(path, built), gone),
+        ("environment", home.environments(), works, gone),
         ("model", retention.needed.models, lambda path: False, "it is no registered version"),
     ]
     for kind, store, is_used, why in stores:
@@ -125,10 +122,6 @@ def _orphans(retention: Retention, others: Iterable[Entry]) -> Iterator[Item]:
             if is_used(path) or path.name.startswith(".") or retention.is_held(path):
                 continue
             yield Item(kind, path.name[:12], (path,), size_of(path), why)
-
-
-def _works(environment: Path, built: set[str]) -> bool:
-    return environment.name in built or building.is_used(environment.name)
 
 
 def _stale_notes(removed: set[str]) -> Iterator[Item]:

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -44,16 +45,12 @@ def launch_command(
         first.symlink_to(files.log(folder).name)
     processes = LAUNCHERS[launcher.type](plan, command, folder, environment)
     settings = folder / "launch.json"
-    settings.write_text(
-        json.dumps(
-            {
-                "processes": [asdict(process) for process in processes],
-                "grace_s": reaper.GRACE_S,
-                "failed": str(folder / "failed_rank"),
-            },
-            indent=1,
-        )
-    )
+    launch = {
+        "processes": [asdict(process) for process in processes],
+        "grace_s": reaper.GRACE_S,
+        "failed": str(folder / "failed_rank"),
+    }
+    settings.write_text(json.dumps(launch, indent=1))
     return "exec " + shlex.join([sys.executable, "-I", "-S", ranks.__file__, str(settings)])
 
 
@@ -68,8 +65,7 @@ def culprit(folder: Path) -> tuple[Path, str]:
         # mpirun writes to a log of its own; it may have failed before any rank began.
         logs = [path for path in folder.glob("logs/node_*.txt") if path.stat().st_size]
         return (min(logs), "the launcher") if logs else (files.log(folder), "the command")
-    log = folder / "logs" / f"{name}.txt"
-    return log, name.replace("_", " ")
+    return folder / "logs" / f"{name}.txt", name.replace("_", " ")
 
 
 def differences(plan: CommandPlan) -> Iterator[str]:
@@ -263,14 +259,9 @@ def open_mpi(path: str | None) -> str | None:
 
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on: different for two jobs that start at the same time."""
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((HOST, 0))
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 # The types of `distribution:` that this machine can start.

@@ -117,11 +117,6 @@ def _has_files(folder: Path) -> bool:
         return False
 
 
-def keep(written: Path, artifacts: Path) -> None:
-    """Copy a folder of the working copy to the run's artifacts."""
-    shutil.copytree(written, artifacts / written.name, dirs_exist_ok=True)
-
-
 def promote(folder: Path, name: str, path: Path) -> Path:
     """What a part of a run wrote, among the outputs of the whole: a link.
 

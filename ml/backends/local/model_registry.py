@@ -67,14 +67,10 @@ class LocalRegistry:
                 return registered
         names = ", ".join(registered.version for registered in versions)
         project = versions[-1].project if versions else "PROJECT"
-        raise Refused(
-            Problem(
-                "no-such-version",
-                f"there is no version {version} of `{model}` in the registry",
-                f"one of: {names}" if names else "a registered model: this one has no version",
-                f"ml release propose {project} registers the best run",
-            )
-        )
+        found = f"there is no version {version} of `{model}` in the registry"
+        expected = f"one of: {names}" if names else "a registered model: this one has no version"
+        hint = f"ml release propose {project} registers the best run"
+        raise Refused(Problem("no-such-version", found, expected, hint))
 
     def champion(self, model: str, environment: str) -> Version | None:
         if not home.database().is_file():

@@ -193,7 +193,10 @@ class Columns:
         """
         encode = self._one_hot if self._is_one_hot else self._codes if self._is_plain else self._all
         derived = _derived(self._derive, self._order, rows)
-        table = np.array([encode(row) for row in derived], dtype=np.float64)
+        try:
+            table = np.array([encode(row) for row in derived], dtype=np.float64)
+        except KeyError as error:
+            raise ValueError(f"derive() gives no column {error}") from None
         table = table.reshape(len(rows), len(self.names))
         wrong = ~np.isfinite(table) if self._is_one_hot else np.isinf(table)
         if np.count_nonzero(wrong):  # of one row, half the time of any()
@@ -244,31 +247,22 @@ class Columns:
 
     def _codes(self, row: Row) -> list[Any]:
         """The numbers, and the places of the texts; NaN for what is missing or unknown."""
-        try:
-            if self._numbers is not None and {*map(type, of := self._numbers(row))} <= _NUMBERS:
-                return list(of)
-            return [
-                codes.get(row[name], math.nan)
-                if codes is not None
-                else math.nan
-                if (value := row[name]) is None or isinstance(value, str)
-                else value
-                for name, codes in self._coded
-            ]
-        except KeyError as error:
-            raise ValueError(f"derive() gives no column {error}") from None
+        if self._numbers is not None and {*map(type, of := self._numbers(row))} <= _NUMBERS:
+            return list(of)
+        return [
+            codes.get(row[name], math.nan)
+            if codes is not None
+            else math.nan
+            if (value := row[name]) is None or isinstance(value, str)
+            else value
+            for name, codes in self._coded
+        ]
 
     def _all(self, row: Row) -> list[float]:
-        try:
-            return [part for spec in self._inputs for part in spec.numbers(row[spec.name])]
-        except KeyError as error:
-            raise ValueError(f"derive() gives no column {error}") from None
+        return [part for spec in self._inputs for part in spec.numbers(row[spec.name])]
 
     def _one_hot(self, row: Row) -> list[float]:
-        try:
-            return [part for spec in self._inputs for part in spec.one_hot(row[spec.name])]
-        except KeyError as error:
-            raise ValueError(f"derive() gives no column {error}") from None
+        return [part for spec in self._inputs for part in spec.one_hot(row[spec.name])]
 
 
 def _derived(derive: Derive, names: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[Row]:

@@ -39,7 +39,8 @@ class Trees:
 
     def __init__(self, model: Path) -> None:
         self._library = _library()
-        self._check(model.is_file(), f"there is no {model}")
+        if not model.is_file():
+            raise RuntimeError(f"there is no {model}")
         self._model, trees = ctypes.c_void_p(), ctypes.c_int()
         self._call(
             "LGBM_BoosterCreateFromModelfile",
@@ -86,7 +87,3 @@ class Trees:
         if getattr(self._library, name)(*arguments):
             error = self._library.LGBM_GetLastError().decode(errors="replace")
             raise RuntimeError(f"{name}: {error}")
-
-    def _check(self, condition: bool, message: str) -> None:
-        if not condition:
-            raise RuntimeError(message)

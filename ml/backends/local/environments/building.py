@@ -25,7 +25,7 @@ from ml.backends.local.environments import requirements, uv
 from ml.backends.local.process_environment import Interpreter, Interpreters
 from ml.backends.local.processes.process import Reaper
 from ml.backends.local.tracking import server
-from ml.core import faults, home
+from ml.core import faults, files, home
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.plan.plans import Environment, Plan, commands
 
@@ -99,14 +99,7 @@ def build(
 
 def is_used(digest: str) -> bool:
     """Whether a run works in the environment, or somebody builds it."""
-    try:
-        with (home.environments() / LOCKS / digest).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    return files.is_locked(home.environments() / LOCKS / digest, or_shared=True)
 
 
 def move(place: Path, to: Path) -> None:
@@ -146,9 +139,7 @@ def _build(
             check=True,
         ).stdout.strip()
         data = {"python": version, "requirements": plan.requirements}
-        unfinished = plan.place / f".{COMPLETE}"
-        unfinished.write_text(json.dumps(data, indent=1))
-        unfinished.rename(plan.place / COMPLETE)
+        files.replace(plan.place / COMPLETE, json.dumps(data, indent=1))
     except BaseException as error:
         shutil.rmtree(plan.place, ignore_errors=True)
         problem = faults.explain(error) if isinstance(error, OSError) else None

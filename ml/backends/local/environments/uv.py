@@ -49,12 +49,14 @@ def _call(
     name: str,
 ) -> str:
     """Run it; `name` is the mark by which the reaper ends it when this program is killed."""
+    # The Python that runs this must not decide what another one sees.
+    rest = {k: v for k, v in own.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
     reaper.tell("+", name)
     try:
         done = subprocess.run(
             [_program(), *words],
             cwd=folder,
-            env={**_environment(own), "MLFLOW_RUN_ID": name},
+            env={**rest, "PATH": _search_path(own), "MLFLOW_RUN_ID": name},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -68,22 +70,10 @@ def _program() -> str:
     path = os.environ.get("PATH", os.defpath)
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{path}")
     if uv is None:
-        raise Refused(
-            Problem(
-                "no-uv",
-                "there is no `uv` beside this Python or on PATH",
-                "uv, which builds environments",
-                "make setup",
-            ),
-            exit_code=Exit.CANNOT_HONOUR,
-        )
+        found = "there is no `uv` beside this Python or on PATH"
+        problem = Problem("no-uv", found, "uv, which builds environments", "make setup")
+        raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
     return uv
-
-
-def _environment(own: Mapping[str, str]) -> dict[str, str]:
-    # The Python that runs this must not decide what another one sees.
-    rest = {k: v for k, v in own.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
-    return {**rest, "PATH": _search_path(own)}
 
 
 def _search_path(own: Mapping[str, str]) -> str:

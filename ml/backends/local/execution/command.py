@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,9 +15,8 @@ from typing import Any, TextIO
 from ml.backends.local import distribution, files, outcome, process_environment
 from ml.backends.local.execution.session import Session
 from ml.backends.local.parallel import parallel
-from ml.backends.local.pool.pool import Job
 from ml.backends.local.processes import spot
-from ml.backends.local.processes.process import RunProcess
+from ml.backends.local.processes.process import Job, RunProcess
 from ml.backends.local.runs import lifecycle, records
 from ml.backends.local.tracking import reader
 from ml.backends.runs import Event, Run, Status, Watch
@@ -99,10 +99,8 @@ class Execution:
     def _resolved(self) -> tuple[str, dict[str, str], dict[str, Path]]:
         """The command, the job's own variables, and the paths of the outputs."""
         sampled = {name: process_environment.text(value) for name, value in self.sampled.items()}
-        inputs, outputs = (
-            files.inputs(self.plan, self.folder),
-            files.outputs(self.plan, self.folder),
-        )
+        inputs = files.inputs(self.plan, self.folder)
+        outputs = files.outputs(self.plan, self.folder)
         place = self.plan.places.get("command", self.plan.place)
         command = resolve_command(self.plan.command, inputs, outputs, sampled, place)
         variables = self.plan.environment_variables
@@ -240,7 +238,8 @@ class Execution:
         if self._process is not None:
             self._lineage["process"] = self._process.way
         for written in files.artifacts(self.folder, self.session.snapshot):
-            files.keep(written, self.session.tracking.artifacts_of(self.run.id))
+            to = self.session.tracking.artifacts_of(self.run.id) / written.name
+            shutil.copytree(written, to, dirs_exist_ok=True)
         files.clear_up(self.folder)
         self.run = lifecycle.finish(
             self.session.tracking, self.run, self._lineage, self.plan.outputs

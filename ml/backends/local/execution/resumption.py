@@ -34,7 +34,10 @@ from ml.specs.plan.plans import PipelinePlan, SweepPlan
 
 def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
     """See `ml.backends.base.Resumption`."""
-    _demand_parts(run)
+    jobs.demand_its_own(run, "resume", "is resumed")
+    if not any((run.folder / parts).is_dir() for parts in records.PARTS.values()):
+        found = f"{run.name} is a command job: nothing of it can be kept"
+        raise Refused(Problem("no-parts", found, "a sweep or a pipeline", "run its spec again"))
     process = jobs.executor(run.name)
     if process is not None or jobs.is_alive(run.name):
         raise Refused(_still_runs(run.name, process))
@@ -73,7 +76,10 @@ def resume(
         plan = _plan(run, saved, timeout_s)
         snapshots = saved.snapshots()
         if run.id not in tracking.runs_in(run.folder):
-            raise Refused(_not_tracked(run))
+            found = f"MLflow's store has no run {run.id} of {run.name} any more"
+            expected = f"the store that it was started in: {home.database()}"
+            hint = "put it back, or run the spec again"
+            raise Refused(Problem("not-tracked", found, expected, hint))
         for note in saved.notes():
             say(note)
         lifecycle.close_abandoned(tracking)
@@ -109,16 +115,8 @@ def find(name: str) -> Run:
             raise Refused(Problem("record-unreadable", reason, hint="run the spec again"))
         started = (folder / jobs.PLAN).stat().st_mtime
         changes = [path.stat().st_mtime for path in folder.glob(f"*/*/{records.FILE}")]
-        run = Run(
-            ids[0],
-            folder.name,
-            "Canceled",
-            saved.plan.experiment,
-            folder,
-            started,
-            max([started, *changes]),
-            ended_by=lifecycle.EXECUTOR_GONE,
-        )
+        run = Run(ids[0], folder.name, "Canceled", saved.plan.experiment, folder, started)
+        run = replace(run, ended=max([started, *changes]), ended_by=lifecycle.EXECUTOR_GONE)
         records.write(run, _lineage(saved))
         lifecycle.close_parts(tracking, folder.name, None)
     return LocalRuns().find(name)
@@ -161,37 +159,6 @@ def _lineage(saved: SavedPlan) -> dict[str, Any]:
         return lineage.of_pipeline(plan, None, saved.code)
     origin = lineage.of(plan.trial, None, saved.code[plan.trial.code])
     return lineage.of_sweep(plan, origin)
-
-
-def _demand_parts(run: Run) -> None:
-    name = run.folder.relative_to(home.jobs()).parts[0]
-    if name != run.name:
-        raise Refused(
-            Problem(
-                "part-of-a-run",
-                f"{run.name} is a part of {name} and is resumed with it",
-                "a run that was started by itself",
-                f"ml runs resume {name}",
-            )
-        )
-    if not any((run.folder / parts).is_dir() for parts in records.PARTS.values()):
-        raise Refused(
-            Problem(
-                "no-parts",
-                f"{run.name} is a command job: nothing of it can be kept",
-                "a sweep or a pipeline",
-                "run its spec again",
-            )
-        )
-
-
-def _not_tracked(run: Run) -> Problem:
-    return Problem(
-        "not-tracked",
-        f"MLflow's store has no run {run.id} of {run.name} any more",
-        f"the store that it was started in: {home.database()}",
-        "put it back, or run the spec again",
-    )
 
 
 def _still_runs(name: str, process: int | None) -> Problem:

@@ -19,7 +19,7 @@ from ml.backends.local.runs import records
 from ml.backends.local.runs.jobs import PLAN
 from ml.backends.snapshot import Snapshot
 from ml.core import home
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Problem, Refused
 from ml.core.repository import shown
 from ml.specs.assets import assets
 from ml.specs.plan.plans import (
@@ -138,11 +138,8 @@ def read(folder: Path) -> SavedPlan:
             raise ValueError("it is a command's")
         return SavedPlan(
             plan,
-            {_path(entry["folder"]): entry["code"] for entry in document["code"]},
-            tuple(
-                Data(entry["field"], Path(entry["path"]), entry["digest"])
-                for entry in document["data"]
-            ),
+            {_path(of["folder"]): of["code"] for of in document["code"]},
+            tuple(Data(of["field"], Path(of["path"]), of["digest"]) for of in document["data"]),
             bool(document.get("isolated")),
             tuple(document.get("packages", ())),
         )
@@ -150,15 +147,9 @@ def read(folder: Path) -> SavedPlan:
         reason = f"{folder.name} was started by a version that saved no plans"
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"the plan of {folder.name} cannot be read ({error}): {shown(folder / PLAN)}"
-    raise Refused(
-        Problem(
-            "no-plan",
-            reason,
-            "the plan that the run was started with",
-            "run the spec again; what was logged and written is kept",
-        ),
-        exit_code=Exit.WRONG_CALL,
-    )
+    expected = "the plan that the run was started with"
+    hint = "run the spec again; what was logged and written is kept"
+    raise Refused(Problem("no-plan", reason, expected, hint))
 
 
 def _snapshot(digest: str) -> Snapshot | None:

@@ -117,7 +117,8 @@ class Sweep:
             # The time of a search is that of its trials: on Azure no limit counts a node's start.
             self._start_time = time.monotonic()
             self._has_begun = any(of.has_begun for of in self._running.values())
-        reason = stop or (SWEEP_TIMEOUT if self._out_of_time() else "")
+        limit = math.inf if self._plan.timeout_s is None else self._plan.timeout_s
+        reason = stop or (SWEEP_TIMEOUT if self._elapsed() > limit else "")
         for execution in self._running.values():
             if reason:
                 execution.stop(reason)
@@ -138,10 +139,6 @@ class Sweep:
         while not reason and len(self._running) < self._limit and self._start_trial():
             pass
         return not self._running
-
-    def _out_of_time(self) -> bool:
-        limit = self._plan.timeout_s
-        return limit is not None and self._elapsed() > limit
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._start_time

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver, reduction
 from pathlib import Path
@@ -29,7 +29,7 @@ from ml.backends.local import process_environment
 from ml.backends.local.pool import script
 from ml.backends.local.pool.child import Start
 from ml.backends.local.pool.script import Invocation, Unfit
-from ml.backends.local.processes.process import Reaper, RunProcess, Shell
+from ml.backends.local.processes.process import Job, Reaper, RunProcess, Shell
 from ml.backends.snapshot import Snapshot
 from ml.core.imports import BIND
 
@@ -51,17 +51,6 @@ _SERVE = (
     "import sys; del sys.path[0]; {bind}; from ml.backends.local.pool import child; "
     "child.serve({listener}, {alive}, {modules!r})"
 )
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is to be started: a resolved command, its run, its working copy, and its output."""
-
-    command: str
-    run_id: str
-    cwd: Path
-    environment: Mapping[str, str]
-    log: Path
 
 
 @dataclass(frozen=True)
@@ -106,8 +95,7 @@ class Pool:
 
     def shell(self, job: Job, why: str) -> RunProcess:
         """Start it as if there were no pool."""
-        command = (job.command, job.run_id, job.cwd, job.environment, job.log)
-        return Shell(*command, self._reaper, why)
+        return Shell(job, self._reaper, why)
 
     def wait(self, seconds: float) -> None:
         """Sleep, but not longer than until a process that it forked has begun or ended."""
@@ -330,25 +318,17 @@ def shared_pool() -> Iterator[None]:
 
     For a program that carries out several runs of the same scripts.
     """
-    reaper = Reaper()
-    pool = Pool(reaper, shared=True)
-    _shared.append(pool)
-    try:
-        yield
-    finally:
-        _shared.remove(pool)
-        pool.close()
-        reaper.close()
+    with (
+        contextlib.closing(Reaper()) as reaper,
+        contextlib.closing(Pool(reaper, shared=True)) as pool,
+    ):
+        _shared.append(pool)
+        try:
+            yield
+        finally:
+            _shared.remove(pool)
 
 
-@contextlib.contextmanager
-def pool_of_a_run(reaper: Reaper) -> Iterator[Pool]:
+def pool_of_a_run(reaper: Reaper) -> contextlib.AbstractContextManager[Pool]:
     """The shared pool, if there is one, else one that ends with the run."""
-    if _shared:
-        yield _shared[-1]
-        return
-    pool = Pool(reaper)
-    try:
-        yield pool
-    finally:
-        pool.close()
+    return contextlib.nullcontext(_shared[-1]) if _shared else contextlib.closing(Pool(reaper))

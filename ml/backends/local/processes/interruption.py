@@ -65,22 +65,18 @@ def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
     does not end in time.
     """
     run = LocalRuns().find(wanted)
-    _demand_its_own(run)
+    jobs.demand_its_own(run, "cancel", "ends")
     number = jobs.executor(run.name)
     if number is None or not _signalled(number, run.name):
         raise Refused(_not_running(LocalRuns().find(run.id)))
     deadline = time.monotonic() + patience_s
     while jobs.is_alive(run.name):
         if time.monotonic() > deadline:
-            raise Refused(
-                Problem(
-                    "not-ended",
-                    f"the program that runs {run.name} (process {number}) goes on",
-                    f"its end within {patience_s:g} s of SIGTERM",
-                    f"kill -9 {number} ends it and all that it has started",
-                ),
-                exit_code=Exit.RUN_FAILED,
-            )
+            found = f"the program that runs {run.name} (process {number}) goes on"
+            expected = f"its end within {patience_s:g} s of SIGTERM"
+            hint = f"kill -9 {number} ends it and all that it has started"
+            problem = Problem("not-ended", found, expected, hint)
+            raise Refused(problem, exit_code=Exit.RUN_FAILED)
         time.sleep(POLL_S)
     return LocalRuns().find(run.id)
 
@@ -103,23 +99,6 @@ def _signalled(number: int, name: str) -> bool:
     return True
 
 
-def _demand_its_own(run: Run) -> None:
-    name = run.folder.relative_to(home.jobs()).parts[0]
-    if name != run.name:
-        raise Refused(
-            Problem(
-                "part-of-a-run",
-                f"{run.name} is a part of {name} and ends with it",
-                "a run that was started by itself",
-                f"ml runs cancel {name}",
-            )
-        )
-
-
 def _not_running(run: Run) -> Problem:
-    return Problem(
-        "not-running",
-        f"{run.name} is {run.status}" + (f" ({run.ended_by})" if run.ended_by else ""),
-        "a run that goes on",
-        "ml runs list --status Running",
-    )
+    found = f"{run.name} is {run.status}" + (f" ({run.ended_by})" if run.ended_by else "")
+    return Problem("not-running", found, "a run that goes on", "ml runs list --status Running")

@@ -10,6 +10,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ml.backends.local.processes import reaper as reaper_script
@@ -46,6 +47,17 @@ class Reaper:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait()
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be started: a resolved command, its run, its working copy, and its output."""
+
+    command: str
+    run_id: str
+    cwd: Path
+    environment: Mapping[str, str]
+    log: Path
 
 
 class RunProcess(ABC):
@@ -89,9 +101,8 @@ class RunProcess(ABC):
             if terminated and late:
                 reaper_script.send(signal.SIGKILL, self._run_id, self.group)
             return None
-        reaper_script.send(
-            signal.SIGKILL, self._run_id, self.group
-        )  # what it left in the background
+        # What it left in the background.
+        reaper_script.send(signal.SIGKILL, self._run_id, self.group)
         self._reaper.tell("-", self._run_id)
         self._returncode = code
         return code
@@ -112,31 +123,22 @@ class RunProcess(ABC):
 
 
 class Shell(RunProcess):
-    """`bash -c COMMAND` for one run, its output in `log`."""
+    """`bash -c COMMAND` for one run, its output in the job's `log`."""
 
-    def __init__(
-        self,
-        command: str,
-        run_id: str,
-        cwd: Path,
-        environment: Mapping[str, str],
-        log: Path,
-        reaper: Reaper,
-        why: str = "",
-    ) -> None:
-        super().__init__(run_id, reaper)
+    def __init__(self, job: Job, reaper: Reaper, why: str) -> None:
+        super().__init__(job.run_id, reaper)
         self._why = why
-        with log.open("ab") as sink:
+        with job.log.open("ab") as sink:
             self._process = subprocess.Popen(
-                ["bash", "-c", command],
-                cwd=cwd,
-                env=dict(environment),
+                ["bash", "-c", job.command],
+                cwd=job.cwd,
+                env=dict(job.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        reaper.tell("+", run_id, self._process.pid)
+        reaper.tell("+", job.run_id, self._process.pid)
 
     @property
     def way(self) -> str:

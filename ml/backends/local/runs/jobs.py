@@ -12,7 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from ml.core import home
+from ml.backends.runs import Run
+from ml.core import files, home
+from ml.core.errors import Problem, Refused
 
 # The plan of a run with parts, kept in its folder before anything else is.
 PLAN = "plan.json"
@@ -117,14 +119,7 @@ def last_sign(name: str) -> float | None:
 
 def is_alive(name: str) -> bool:
     """Whether some process holds the run's lock."""
-    try:
-        with (home.live() / name).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    return files.is_locked(home.live() / name)
 
 
 def executor(name: str) -> int | None:
@@ -152,6 +147,15 @@ def _is_gone(process: int | None) -> bool:
     from psutil import pid_exists
 
     return process is not None and not pid_exists(process)
+
+
+def demand_its_own(run: Run, command: str, what: str) -> None:
+    """Refuse a part of another run: it ends, or is resumed (`what`), with that, by `command`."""
+    name = run.folder.relative_to(home.jobs()).parts[0]
+    if name != run.name:
+        found = f"{run.name} is a part of {name} and {what} with it"
+        expected = "a run that was started by itself"
+        raise Refused(Problem("part-of-a-run", found, expected, f"ml runs {command} {name}"))
 
 
 def forget(name: str) -> None:

@@ -125,16 +125,8 @@ def reopen(tracking: Tracking, run: Run, origin: Mapping[str, Any]) -> Run:
     why = run.ended_by or (run.error.code if run.error else "")
     pauses = (*run.pauses, Pause(run.ended or run.started, now, why))
     tracking.reopen(run.id, {"resumed": str(len(pauses))})
-    again = Run(
-        run.id,
-        run.name,
-        "Running",
-        run.experiment,
-        run.folder,
-        run.started,
-        parameters=run.parameters,
-        pauses=pauses,
-    )
+    again = Run(run.id, run.name, "Running", run.experiment, run.folder, run.started)
+    again = replace(again, parameters=run.parameters, pauses=pauses)
     records.write(again, origin)
     return again
 

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, FiniteFloat, TypeAdapter
 from typing_extensions import TypedDict
 
 from ml.backends.runs import Entry, Pause, Run, Status
-from ml.core import home
+from ml.core import files, home
 from ml.core.errors import Place, Problem
 from ml.core.names import is_name
 from ml.specs.plan.plans import Sample
@@ -97,19 +97,9 @@ def write(run: Run, lineage: Mapping[str, Any]) -> None:
 
 def replace(path: Path, data: Any, *, durable: bool) -> None:
     """Write JSON to a file in one step; with `durable` it survives a machine that goes off."""
-    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        with unfinished.open("w") as file:
-            # A line for each field. With an indent it is Python that writes it instead of C, and a
-            # sweep of a thousand trials feels that.
-            file.write(json.dumps(data, separators=(",\n", ": ")) + "\n")
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    # A line for each field. With an indent it is Python that writes it instead of C, and a sweep
+    # of a thousand trials feels that.
+    files.replace(path, json.dumps(data, separators=(",\n", ": ")) + "\n", durable)
 
 
 def read(folder: Path) -> Run:

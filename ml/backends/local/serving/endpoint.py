@@ -80,6 +80,7 @@ def live(endpoint: str, *, as_released: bool = True) -> Live | None:
 
 
 log, failure, check_launch = processes.log, processes.failure, deployments.check_launch
+is_up = server.is_up
 reserve = p95_ms = None  # no other machine releases here, and the evidence is measured here
 
 
@@ -245,10 +246,6 @@ def candidate(launch: Launch) -> Iterator[Candidate]:
             yield Candidate(started)
         finally:
             processes.stop(slot)
-
-
-def is_up(deployment: Server) -> bool:
-    return server.is_up(deployment)
 
 
 def score(deployment: Server, body: Mapping[str, object]) -> Answer:

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +120,10 @@ def failure(slot: Path, code: str, what: str, expected: str = "", hint: str = ""
     return Refused(Problem(code, found, expected, hint), exit_code=Exit.RUN_FAILED)
 
 
-def port_in_use(port: int, hint: str) -> Refused:
+def port_in_use(port: int, hint: str, exit_code: Exit = Exit.WRONG_CALL) -> Refused:
     """The error for a requested port that another process holds."""
     found = f"port {port} is held by {port_holder(port)}"
-    return Refused(Problem("port-in-use", found, "a free port", hint))
+    return Refused(Problem("port-in-use", found, "a free port", hint), exit_code=exit_code)
 
 
 def script_error(slot: Path) -> str:
@@ -134,6 +135,16 @@ def script_error(slot: Path) -> str:
         if re.match(r"[\w.]+(:|$)", line):
             return line
     return "its log has no exception"
+
+
+def is_healthy(port: int, timeout_s: float, path: str = "/") -> bool:
+    """Whether the server answers its liveness probe with 200 before the timeout."""
+    with closing(HTTPConnection(HOST, port, timeout=max(timeout_s, 0.001))) as connection:
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == 200
+        except (OSError, HTTPException):
+            return False
 
 
 def free_port() -> int:

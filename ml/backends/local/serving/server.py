@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,44 +119,26 @@ def _wait(process: subprocess.Popen[bytes], slot: Path, port: int, deadline_s: f
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            error = processes.script_error(slot)
-            raise processes.failure(
-                slot, "server-crashed", f"the server ended before it was ready: {error}"
-            )
-        if is_healthy(port, deadline - time.monotonic()):
+            what = f"the server ended before it was ready: {processes.script_error(slot)}"
+            raise processes.failure(slot, "server-crashed", what)
+        if processes.is_healthy(port, deadline - time.monotonic()):
             return
         time.sleep(POLL_S)
     what = f"no answer on port {port} within {deadline_s:g} s"
     raise processes.failure(slot, "server-not-ready", what)
 
 
-def is_healthy(port: int, timeout_s: float) -> bool:
-    """Whether the server answers its liveness probe with 200 before the timeout."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=max(timeout_s, 0.001))
-    try:
-        connection.request("GET", "/")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
 def score(port: int, body: Mapping[str, object]) -> Answer:
     """Post one request; raises OSError or HTTPException without a complete answer."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=ANSWER_S)
-    try:
+    with closing(http.client.HTTPConnection(HOST, port, timeout=ANSWER_S)) as connection:
         return _post(connection, json.dumps(body))
-    finally:
-        connection.close()
 
 
 def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) -> list[float]:
     """See `ml.backends.endpoints.Candidate`."""
     payloads = [json.dumps(body) for body in bodies]
-    connection = http.client.HTTPConnection(HOST, port, timeout=ANSWER_S)
     times: list[float] = []
-    try:
+    with closing(http.client.HTTPConnection(HOST, port, timeout=ANSWER_S)) as connection:
         for number in range(WARM_UP + requests):
             start = time.perf_counter()
             answer = _post(connection, payloads[number % len(payloads)])
@@ -164,8 +147,6 @@ def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) ->
                 raise ValueError(f"status {answer.status}: {answer.body}")
             if number >= WARM_UP:
                 times.append(elapsed)
-    finally:
-        connection.close()
     return times
 
 

@@ -13,7 +13,6 @@ import os
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from ml.backends.model_registry import Version, marks
@@ -213,18 +212,12 @@ class _File:
 _file = _File()
 
 
-@contextmanager
-def _reading() -> Iterator[sqlite3.Connection]:
+def _rows(statement: str, *parameters: object) -> list[Any]:
     try:
-        yield _file.connection()
+        return _file.connection().execute(statement, parameters).fetchall()
     except sqlite3.Error:
         _file.close()
         raise
-
-
-def _rows(statement: str, *parameters: object) -> list[Any]:
-    with _reading() as connection:
-        return connection.execute(statement, parameters).fetchall()
 
 
 def _rows_of(run_ids: Sequence[str], statement: str, *parameters: str) -> Iterator[Any]:

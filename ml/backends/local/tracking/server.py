@@ -5,7 +5,6 @@ One serves MLflow's pages to a person, the other the store to an MLflow that can
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 import subprocess
@@ -59,7 +58,7 @@ def running(
 def answers(process: subprocess.Popen[bytes], port: int) -> bool:
     """Wait until it answers; False when it has ended, or has not begun in `START_S` seconds."""
     deadline = time.monotonic() + START_S
-    while not _answers(port):
+    while not processes.is_healthy(port, 2, "/health"):
         if process.poll() is not None or time.monotonic() > deadline:
             return False
         time.sleep(_POLL_S)
@@ -77,31 +76,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _answers(port: int) -> bool:
-    connection = http.client.HTTPConnection(HOST, port, timeout=2)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
 def serve_pages(port: int | None, ready: Callable[[str], None]) -> None:
     """MLflow's pages: see `ml.backends.base.Backend`."""
     if port is not None and not processes.port_is_free(port):
         raise processes.port_in_use(port, "leave --port out for a free one")
     port = port or processes.free_port()
     if not home.database().exists():
-        raise Refused(
-            Problem(
-                "no-runs",
-                f"there is no tracking store at {home.database()}",
-                "a run on this machine, or MLOPS_HOME that names the folder of one",
-                "ml run SPEC",
-            )
-        )
+        found = f"there is no tracking store at {home.database()}"
+        expected = "a run on this machine, or MLOPS_HOME that names the folder of one"
+        raise Refused(Problem("no-runs", found, expected, "ml run SPEC"))
     log = home.home() / "mlflow-ui.log"
     with (
         _interruptible(),

@@ -6,7 +6,6 @@ at the first write: importing MLflow takes two seconds, in which a sweep warms i
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import logging
 import os
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ml.backends.local.tracking import reader
 from ml.backends.runs import Status
-from ml.core import faults, home
+from ml.core import faults, files, home
 from ml.core.imports import BIND
 from ml.specs.plan.plans import Value
 
@@ -67,10 +66,8 @@ class Tracking:
         # For every import of MLflow in this process.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
-        home.home().mkdir(parents=True, exist_ok=True)
-        with (home.home() / ".store.lock").open("w") as lock:
-            # Of two first runs at the same moment one creates the tables, the other waits.
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        # Of two first runs at the same moment one creates the tables, the other waits.
+        with files.locked(home.home() / ".store.lock"):
             if home.database().exists():
                 faults.probe(home.database(), PATIENCE_S)
             else:
@@ -109,13 +106,8 @@ class Tracking:
         """The id of a new run that is RUNNING under `name` in the job folder `folder`."""
         from mlflow.entities import RunTag
 
-        user = home.user()
-        tags = {
-            "mlflow.user": user,
-            "mlflow.source.type": "JOB",
-            JOB_FOLDER: str(folder),
-            **tags,
-        }
+        own = {"mlflow.source.type": "JOB", JOB_FOLDER: str(folder)}
+        tags = {"mlflow.user": home.user(), **own, **tags}
         run = self._store.create_run(
             self._experiment(experiment),
             tags["mlflow.user"],

@@ -102,16 +102,8 @@ class Control:
 
     def _answers(self, request: web.BaseRequest) -> object:
         since = request.query.get("since", "0")
-        return [
-            {
-                "number": answer.number,
-                "deployment": answer.deployment,
-                "kind": answer.kind,
-                "status": answer.status,
-                "body": None if answer.body is None else answer.body.decode("utf-8", "replace"),
-            }
-            for answer in self._proxy.recent.since(int(since) if since.isdecimal() else 0)
-        ]
+        recent = self._proxy.recent.since(int(since) if since.isdecimal() else 0)
+        return [answer.to_json() for answer in recent]
 
 
 async def serve(folder: Path, listener: socket.socket, file: Path) -> None:

@@ -57,18 +57,15 @@ class Router:
 
     def renew(self) -> Mapping[str, Any]:
         """Start the canary's lease anew; returns the state. Raises as `refresh`."""
-        state: Mapping[str, Any] = self._call("POST", "/renew")
-        return state
+        return dict(self._call("POST", "/renew"))
 
     def state(self) -> Mapping[str, Any]:
         """Routes, counters and requests that still drain; raises as `refresh`."""
-        state: Mapping[str, Any] = self._call("GET", "/state")
-        return state
+        return dict(self._call("GET", "/state"))
 
     def answers(self, since: int = 0) -> Sequence[Mapping[str, Any]]:
         """The recorded answers after that number, the oldest first; raises as `refresh`."""
-        answers: Sequence[Mapping[str, Any]] = self._call("GET", f"/answers?since={since}")
-        return answers
+        return list(self._call("GET", f"/answers?since={since}"))
 
     @contextmanager
     def sampling(self) -> Iterator[Callable[[str], None]]:
@@ -147,15 +144,8 @@ def start(folder: Path, routes: Path, port: int) -> Router:
     try:
         listener = processes.listen(port)
     except OSError:
-        raise Refused(
-            Problem(
-                "port-in-use",
-                f"port {port} is held by {processes.port_holder(port)}",
-                "a free port",
-                "run the same command again: it picks another port",
-            ),
-            exit_code=Exit.RUN_FAILED,
-        ) from None
+        hint = "run the same command again: it picks another port"
+        raise processes.port_in_use(port, hint, Exit.RUN_FAILED) from None
     with listener:
         process = processes.spawn(
             folder, processes.ROUTER, listener, routes, *PARTS, folder=folder, environment={}
