@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ml.backends.base import AuditLog, Backend
 from ml.backends.deployments import Launch
-from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.errors import Exit, Place, Refused
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
 
@@ -123,14 +123,12 @@ def _hash(content: Mapping[str, object]) -> str:
 
 
 def _broken(log: AuditLog, number: int, why: str) -> Refused:
-    return Refused(
-        Problem(
-            "audit-broken",
-            f"the audit log was changed: {why}",
-            "lines that only ever are added to",
-            "find out who changed it; keep the file aside before anything is promoted again",
-            Place(log.place, number),
-        ),
+    return Refused.of(
+        "audit-broken",
+        f"the audit log was changed: {why}",
+        "lines that only ever are added to",
+        "find out who changed it; keep the file aside before anything is promoted again",
+        Place(log.place, number),
         exit_code=Exit.GATE_SAID_NO,
     )
 
@@ -286,14 +284,12 @@ def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
 
 def refused_before(line: Line, expected: str, hint: str) -> Refused:
     """The error for a version that the line of the log says was rolled back."""
-    return Refused(
-        Problem(
-            "refused-before",
-            f"{line['model']} {line['version']} was rolled back on {str(line['at'])[:16]}: "
-            f"{line['why']}",
-            expected,
-            hint,
-        ),
+    return Refused.of(
+        "refused-before",
+        f"{line['model']} {line['version']} was rolled back on {str(line['at'])[:16]}: "
+        f"{line['why']}",
+        expected,
+        hint,
         exit_code=Exit.GATE_SAID_NO,
     )
 

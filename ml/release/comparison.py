@@ -15,7 +15,7 @@ from typing import Any
 from ml.backends.base import Backend
 from ml.backends.model_registry import Version
 from ml.backends.runs import Run, Watch, unwatched
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.measures.evaluation import PREDICTIONS
 from ml.measures.schema import Estimate, Evaluation, Metrics, Stability, missing, stated
 from ml.release.declaration import desired_state, projects
@@ -265,13 +265,11 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
         if len(champions) == 1:
             return champions[0]
         names = ", ".join(f"{champion.model}:{champion.version}" for champion in champions)
-        raise Refused(
-            Problem(
-                "several-champions" if champions else "no-such-champion",
-                f"{environment} has {names or 'no champion'}",
-                "one champion",
-                "name it as MODEL:VERSION; `ml release status` lists the serving versions",
-            )
+        raise Refused.of(
+            "several-champions" if champions else "no-such-champion",
+            f"{environment} has {names or 'no champion'}",
+            "one champion",
+            "name it as MODEL:VERSION; `ml release status` lists the serving versions",
         )
     name, _, version = reference.rpartition(":")
     if name and version:
@@ -291,13 +289,11 @@ def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple
     evaluated = next((part for part in (run, *run.below()) if EVALUATION in part.outputs), None)
     if evaluated is None:
         project = backend.runs.entry(run).project or "PROJECT"
-        raise Refused(
-            Problem(
-                "no-evidence",
-                f"the model of {run.name} was neither registered nor evaluated",
-                "a registered version, or a run with the output `evaluation`",
-                f"ml release propose {project} --run {run.name}",
-            )
+        raise Refused.of(
+            "no-evidence",
+            f"the model of {run.name} was neither registered nor evaluated",
+            "a registered version, or a run with the output `evaluation`",
+            f"ml release propose {project} --run {run.name}",
         )
     evaluation = evidence.evaluation_of(evaluated)
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, evaluation)

@@ -18,7 +18,7 @@ from ml.backends.base import Backend
 from ml.backends.model_registry import Version
 from ml.backends.traffic import at, position, ticket
 from ml.core import faults, files, home, names
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Refused
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
 
 Arm = Literal["A", "B"]
@@ -252,13 +252,11 @@ def _check(experiment: Experiment) -> None:
 
 
 def _unreadable(path: Path, why: str) -> Refused:
-    return Refused(
-        Problem(
-            "ab-unreadable",
-            f"{path}: {why}",
-            "the file as `ml ab start` wrote it",
-            f"restore it from a copy, or move {path.parent} away and start another",
-        ),
+    return Refused.of(
+        "ab-unreadable",
+        f"{path}: {why}",
+        "the file as `ml ab start` wrote it",
+        f"restore it from a copy, or move {path.parent} away and start another",
         exit_code=Exit.RUN_FAILED,
     )
 
@@ -269,4 +267,4 @@ def _spread(rate: float) -> float:
 
 
 def _refused(code: str, found: str, expected: str, hint: str = "") -> Refused:
-    return Refused(Problem(code, found, expected, hint))
+    return Refused.of(code, found, expected, hint)

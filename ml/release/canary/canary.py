@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from ml.backends.deployments import BASELINE, Answer, Canary, Launch, Live, Server
 from ml.backends.endpoints import CHANGED, Endpoints, Router
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Refused
 from ml.release.canary.traffic import (
     NOTICE_S,
     WARM_REQUESTS,
@@ -223,13 +223,11 @@ class _Watch:
         """The tallies of the three servers; records the answers since the last call."""
         state = self.router.renew()
         if gone := [name for name in self.names if name not in state["tallies"]]:
-            raise Refused(
-                Problem(
-                    "canary-interrupted",
-                    f"the router has no {' and no '.join(gone)} any more",
-                    "no other change of the endpoint during a canary",
-                    "apply again",
-                ),
+            raise Refused.of(
+                "canary-interrupted",
+                f"the router has no {' and no '.join(gone)} any more",
+                "no other change of the endpoint during a canary",
+                "apply again",
                 exit_code=Exit.RUN_FAILED,
             )
         for answer in self.router.answers(self.last):
@@ -438,15 +436,13 @@ def _as_baseline_failed(blue: Live) -> Iterator[None]:
     except Refused as error:
         if error.problems[0].code == CHANGED:
             raise
-        raise Refused(
-            Problem(
-                "baseline-failed",
-                f"version {blue.launch.version} serves, but a second server of it for the canary "
-                f"fails: {error.problems[0].found}",
-                "memory for three servers during a canary",
-                "free some memory and apply again; if the version can no longer be started, "
-                f"stop it (`ml serve {blue.launch.endpoint} --stop`): apply then skips the canary",
-            ),
+        raise Refused.of(
+            "baseline-failed",
+            f"version {blue.launch.version} serves, but a second server of it for the canary "
+            f"fails: {error.problems[0].found}",
+            "memory for three servers during a canary",
+            "free some memory and apply again; if the version can no longer be started, "
+            f"stop it (`ml serve {blue.launch.endpoint} --stop`): apply then skips the canary",
             exit_code=Exit.RUN_FAILED,
         ) from None
 

@@ -18,7 +18,7 @@ import yaml
 
 from ml.backends.base import Backend
 from ml.core import documents, files, git, home, repository
-from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.errors import Exit, Place, Refused
 from ml.release.declaration import edit, release_file
 from ml.release.declaration.release_file import (
     SCHEMA_VERSION,
@@ -209,14 +209,12 @@ def declare(
         edited = edit.declared(text, environment, asdict(declared))
     except edit.CannotEdit as error:
         lines = "; ".join(f"{key}: {value}" for key, value in asdict(declared).items() if value)
-        raise Refused(
-            Problem(
-                "cannot-edit",
-                f"`{environment}` cannot be written in place: {error}",
-                "an entry of its own, without anchors and merged keys",
-                f"write it by hand: {lines}",
-                Place(repository.shown(file), 1),
-            )
+        raise Refused.of(
+            "cannot-edit",
+            f"`{environment}` cannot be written in place: {error}",
+            "an entry of its own, without anchors and merged keys",
+            f"write it by hand: {lines}",
+            Place(repository.shown(file), 1),
         ) from None
     first(file)
     files.replace(file, edited)
@@ -227,13 +225,11 @@ def check_environment(environment: str) -> str:
     """The environment, if releases know it; raises Refused otherwise."""
     if environment not in ENVIRONMENTS:
         near = difflib.get_close_matches(environment, ENVIRONMENTS, 1)
-        raise Refused(
-            Problem(
-                "no-such-environment",
-                f"there is no environment `{environment}`",
-                f"one of: {', '.join(ENVIRONMENTS)}",
-                f"did you mean `{near[0]}`?" if near else "",
-            )
+        raise Refused.of(
+            "no-such-environment",
+            f"there is no environment `{environment}`",
+            f"one of: {', '.join(ENVIRONMENTS)}",
+            f"did you mean `{near[0]}`?" if near else "",
         )
     return environment
 
@@ -248,13 +244,11 @@ def place_of(environment: str, on: str | None) -> str:
     check_environment(environment)
     chosen = on or (LOCAL if environment == LOCAL else "azure")
     if environment == LOCAL != chosen:
-        raise Refused(
-            Problem(
-                "local-is-here",
-                "`local` is this machine, and not on Azure ML",
-                f"one of: {', '.join(TRACKED)}",
-                "leave --on out, or name an environment: --env dev --on azure",
-            ),
+        raise Refused.of(
+            "local-is-here",
+            "`local` is this machine, and not on Azure ML",
+            f"one of: {', '.join(TRACKED)}",
+            "leave --on out, or name an environment: --env dev --on azure",
             exit_code=Exit.CANNOT_HONOUR,
         )
     return chosen

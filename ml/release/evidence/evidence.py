@@ -155,15 +155,13 @@ def keep_attested(backend: Backend, project: str, model: str, attestation: bytes
         sha256, digest = digests["evidence.json"], f"sha256:{digests['model']}"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         expected = "a bundle about `evidence.json` and `model`"
-        raise Refused(
-            Problem("no-attestation", f"it cannot be read: {error!r}", expected)
-        ) from None
+        raise Refused.of("no-attestation", f"it cannot be read: {error!r}", expected) from None
     versions = [each for each in backend.registry.versions(model) if each.digest == digest]
     collected = replace(versions[-1], evidence=sha256) if versions else None
     if collected is None or not (collected.evidence_folder / EVIDENCE_FILE).is_file():
         hint = f"ml release collect {project}, on this machine"
         found = f"no evidence {sha256[:12]} of a {model} {digest[:19]} is here"
-        raise Refused(Problem("no-evidence", found, "the evidence that is attested", hint))
+        raise Refused.of("no-evidence", found, "the evidence that is attested", hint)
     if not collected.kept_at(sha256):
         with faults.as_refusals():
             files.replace(collected.evidence_folder / ATTESTATION, attestation.decode())
@@ -422,7 +420,7 @@ def supply_chain() -> tuple[Mapping[str, object], str]:
     except ValueError as error:
         expected, hint = "packages that can be looked up, each in one version", "make lock"
         place = Place(repository.LOCK, 1)
-        raise Refused(Problem("lock-unread", str(error), expected, hint, place)) from None
+        raise Refused.of("lock-unread", str(error), expected, hint, place) from None
     bill = packages.sbom(locked)
     stated: dict[str, object] = {
         "lock": repository.LOCK,
@@ -481,13 +479,11 @@ def load_reference(version: Version) -> Mapping[str, Any]:
     try:
         content = path.read_bytes()
     except OSError:
-        raise Refused(
-            Problem(
-                "no-reference",
-                f"no {REFERENCE} is kept with {name}",
-                "the project's evaluation writes one (ml.measures.reference)",
-                "propose the version's run again once it does",
-            )
+        raise Refused.of(
+            "no-reference",
+            f"no {REFERENCE} is kept with {name}",
+            "the project's evaluation writes one (ml.measures.reference)",
+            "propose the version's run again once it does",
         ) from None
     try:
         evidence = (version.evidence_folder / EVIDENCE_FILE).read_bytes()

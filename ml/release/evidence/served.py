@@ -20,7 +20,7 @@ from ml.backends.base import Backend
 from ml.backends.deployments import Answer, Launch
 from ml.backends.endpoints import Candidate
 from ml.backends.model_registry import Version
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Refused
 from ml.measures import detection
 from ml.measures.evaluation import PREDICTIONS, Prediction
 from ml.measures.measurement import VALIDATION, measure
@@ -209,7 +209,7 @@ def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]
     """A server of the launch that is started to be asked; raises what starting it raises."""
     if backend.candidate is None:
         found, expected = f"`{backend.name}` starts no server to be asked", "this machine's"
-        raise Refused(Problem("no-candidate", found, expected), exit_code=Exit.CANNOT_HONOUR)
+        raise Refused.of("no-candidate", found, expected, exit_code=Exit.CANNOT_HONOUR)
     return backend.candidate(launch)
 
 

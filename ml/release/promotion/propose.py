@@ -15,7 +15,7 @@ from ml.backends.endpoints import WARM_UP
 from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run, Watch, unwatched
 from ml.core import faults, files, git, repository
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.release import audit, serving
 from ml.release.canary.canary import smoke_fault
 from ml.release.comparison import versus
@@ -260,12 +260,10 @@ def _measure(
         evaluated = evaluate(backend, project, evaluation, call.watch)
     stated = evidence.evaluation_of(evaluated).model
     if stated != model:
-        raise Refused(
-            Problem(
-                "model-name",
-                f"the evaluation is of a model `{stated}`",
-                f"`{model}`, the endpoint that serves the project's model",
-            )
+        raise Refused.of(
+            "model-name",
+            f"the evaluation is of a model `{stated}`",
+            f"`{model}`, the endpoint that serves the project's model",
         )
     gate = load_gates(project)["serving"]
     strategy = desired_state.strategy(project.name, call.environment)

@@ -18,7 +18,7 @@ from ml.backends.deployments import Launch, Live, Server
 from ml.backends.endpoints import Endpoints, Router, reserved
 from ml.backends.model_registry import Registry, Version
 from ml.backends.runs import Watch, unwatched
-from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.errors import Exit, Place, Refused
 from ml.release import audit, serving
 from ml.release.audit import APPLIED, ROLLED_BACK, History
 from ml.release.canary import canary
@@ -346,14 +346,12 @@ def _declared_version(
         ("evidence", version.evidence, declared.evidence),
     ):
         if actual != expected:
-            raise Refused(
-                Problem(
-                    "not-as-declared",
-                    f"{version.model} {version.version} has the {what} {actual or 'nothing'}",
-                    f"{expected}, as the release declares",
-                    "propose it again",
-                    place(what),
-                ),
+            raise Refused.of(
+                "not-as-declared",
+                f"{version.model} {version.version} has the {what} {actual or 'nothing'}",
+                f"{expected}, as the release declares",
+                "propose it again",
+                place(what),
                 exit_code=Exit.GATE_SAID_NO,
             )
     if environment != desired_state.LOCAL:
@@ -364,15 +362,13 @@ def _declared_version(
 
 
 def _decision_unknown(project: Project, environment: str, declared: Declared, run: str) -> Refused:
-    return Refused(
-        Problem(
-            "decision-unknown",
-            f"the audit log has no decision {declared.decision[:12]}… on version "
-            f"{declared.version} for {environment}",
-            "a decision of the gates on this model and environment",
-            f"ml release propose {project.name} --run {run} --env {environment} asks the gates",
-            desired_state.place(project.name, environment, "decision"),
-        ),
+    return Refused.of(
+        "decision-unknown",
+        f"the audit log has no decision {declared.decision[:12]}… on version "
+        f"{declared.version} for {environment}",
+        "a decision of the gates on this model and environment",
+        f"ml release propose {project.name} --run {run} --env {environment} asks the gates",
+        desired_state.place(project.name, environment, "decision"),
         exit_code=Exit.GATE_SAID_NO,
     )
 
@@ -391,14 +387,12 @@ def _declared_serving(
         return proposed
     now = project.serving().snapshot()
     if declared.serving not in ("", now.digest):
-        raise Refused(
-            Problem(
-                "not-as-declared",
-                f"the serving code and settings of {project.name} have the digest {now.digest}",
-                f"{declared.serving}, as the release declares",
-                "propose it again",
-                desired_state.place(project.name, environment, "serving"),
-            ),
+        raise Refused.of(
+            "not-as-declared",
+            f"the serving code and settings of {project.name} have the digest {now.digest}",
+            f"{declared.serving}, as the release declares",
+            "propose it again",
+            desired_state.place(project.name, environment, "serving"),
             exit_code=Exit.GATE_SAID_NO,
         )
     return now
@@ -558,14 +552,12 @@ def _rolled_back(change: Change, outcome: Outcome, blue: Live) -> Refused:
         hint += "; a field that its answers are to have is declared in `new_fields` of release.yml"
         hint += "".join(f"; {reason}" for reason in change.spent)
     requests = ", ".join(f"{count} to {name}" for name, count in outcome.requests.items())
-    return Refused(
-        Problem(
-            "rolled-back",
-            f"version {change.version.version} was rolled back at {outcome.step} % of the "
-            f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
-            f"no worse than version {blue.launch.version} beyond what is tolerated",
-            hint,
-        ),
+    return Refused.of(
+        "rolled-back",
+        f"version {change.version.version} was rolled back at {outcome.step} % of the "
+        f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
+        f"no worse than version {blue.launch.version} beyond what is tolerated",
+        hint,
         exit_code=Exit.GATE_SAID_NO,
     )
 

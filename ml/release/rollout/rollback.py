@@ -15,7 +15,7 @@ from pathlib import Path
 from ml.backends.base import Backend
 from ml.backends.model_registry import Registry
 from ml.core import faults
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.audit import History
 from ml.release.declaration import desired_state, projects
@@ -147,15 +147,11 @@ def _nowhere(
     project: str, environment: str, state: str, before: Sequence[Declared] = ()
 ) -> Refused:
     names = ", ".join(map(_name, before))
-    return Refused(
-        Problem(
-            "nothing-before",
-            f"{state} in `{environment}` on this machine",
-            f"one of: {names}"
-            if names
-            else "a version that served before the one that is declared",
-            f"ml release status {project}",
-        )
+    return Refused.of(
+        "nothing-before",
+        f"{state} in `{environment}` on this machine",
+        f"one of: {names}" if names else "a version that served before the one that is declared",
+        f"ml release status {project}",
     )
 
 
