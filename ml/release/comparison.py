@@ -24,7 +24,7 @@ from ml.release.evidence import evidence
 from ml.release.evidence.recomputation import Predictions, read_predictions, with_predictions
 from ml.release.promotion.gate_check import champion_evidence, champion_of, load_gates, request
 from ml.release.versions import EVALUATION, digest_of, version_of
-from policies.promotion.champion_gates import Difference, difference, paired_difference
+from policies.promotion.champion_gates import Difference, chosen, difference, paired_difference
 from policies.promotion.decision import Decision
 from policies.promotion.engine import EVALUATION_RULES, decide
 from policies.promotion.evidence import Evidence
@@ -474,11 +474,7 @@ def _paired(
                 candidate.evidence, champion.evidence, split, confidence, units
             )
         ours, theirs = (
-            {
-                unit: value
-                for unit, value in side.outcomes.get(metric, {}).get(split, {}).items()
-                if units is None or unit in units
-            }
+            chosen(side.outcomes.get(metric, {}).get(split, {}), units)
             for side in (candidate, champion)
         )
         return difference(ours, theirs, confidence, candidate.evidence.groups.get(split))

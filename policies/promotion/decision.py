@@ -75,6 +75,11 @@ class Case:
         return self.evidence.evaluation
 
     @property
+    def metric(self) -> str:
+        """The primary metric as a sentence names it."""
+        return self.evaluation.primary_metric or "the primary metric"
+
+    @property
     def is_champion(self) -> bool:
         """Whether it is the champion's own model."""
         return self.champion is not None and self.champion.digest == self.request.digest

@@ -432,7 +432,7 @@ def supply_chain() -> tuple[Mapping[str, object], str]:
             }
             for each in locked
         },
-        "sbom": packages.digest(bill),
+        "sbom": hashlib.sha256(bill.encode()).hexdigest(),
     }
     if (source := _advisories()) is not None:
         name, advisories = source
