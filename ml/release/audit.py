@@ -32,17 +32,15 @@ def append(log: AuditLog, event: str, details: Mapping[str, object]) -> str:
     line: dict[str, object] = {}
 
     def following(content: bytes | None) -> bytes:
+        nonlocal line
         lines = _lines(log, content)
-        line.clear()
-        line.update(
-            {
-                "number": len(lines) + 1,
-                "at": datetime.now(UTC).isoformat(),
-                "event": event,
-                **details,
-                "previous": lines[-1]["hash"] if lines else START,
-            }
-        )
+        line = {
+            "number": len(lines) + 1,
+            "at": datetime.now(UTC).isoformat(),
+            "event": event,
+            **details,
+            "previous": lines[-1]["hash"] if lines else START,
+        }
         line["hash"] = _hash(line)
         return (json.dumps(line, sort_keys=True) + "\n").encode()
 
@@ -244,11 +242,16 @@ class History:
                 request = decision["request"]
                 here = (line.get("project"), request["environment"]) == (project, environment)
                 if here and request["step"] == "apply" and decision["outcome"] == "refused":
+                    failed = [
+                        str(result["gate"])
+                        for result in decision["results"]
+                        if (result["mode"], result["verdict"]) == ("enabled", "fail")
+                    ]
                     return Attempt(
                         at=str(line["at"]),
                         outcome="refused",
                         version=str(request["version"]),
-                        why="gates that failed: " + ", ".join(_blocking(decision["results"])),
+                        why="gates that failed: " + ", ".join(failed),
                         by=str(request["approved_by"]),
                     )
         return None
@@ -306,14 +309,6 @@ def is_declared(line: Line, declared: Declared) -> bool:
 
 def _pair(line: Line) -> tuple[object, object]:
     return line.get("digest"), line.get("serving")
-
-
-def _blocking(results: Sequence[Mapping[str, object]]) -> list[str]:
-    return [
-        str(result["gate"])
-        for result in results
-        if (result["mode"], result["verdict"]) == ("enabled", "fail")
-    ]
 
 
 def _attempt(line: Line) -> Attempt:

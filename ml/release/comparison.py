@@ -182,7 +182,11 @@ def versus(
         notes.append(f"{ours.name} is the same model as {_name(champion)}")
         champion, against_evidence = None, ours.evidence
     elif champion is not None:
-        theirs = _scored(backend, ours, champion, candidate, notes, watch)
+        if isinstance(champion, Run) or isinstance(candidate, Run):
+            theirs, _ = _side(backend, champion, notes)
+        else:
+            project, rows = projects.find(candidate.project), candidate.evidence_folder
+            theirs = _measured_alike(backend, project, ours, rows, champion, notes, watch)
         against_evidence = theirs.evidence
         notes += filter(None, [other_features(ours, theirs)])
     confidence, decision = 0.95, None
@@ -302,22 +306,6 @@ def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple
     return Side(run.name, digest_of(run), own, rows.every_outcome()), evaluation.model or ""
 
 
-def _scored(
-    backend: Backend,
-    ours: Side,
-    champion: Version | Run,
-    candidate: Version | Run,
-    notes: list[str],
-    watch: Watch,
-) -> Side:
-    """The champion's side, scored again on the candidate's data where that is other data."""
-    if isinstance(champion, Run) or isinstance(candidate, Run):
-        return _side(backend, champion, notes)[0]
-    project = projects.find(candidate.project)
-    rows = candidate.evidence_folder
-    return _measured_alike(backend, project, ours, rows, champion, notes, watch)
-
-
 def _measured_alike(
     backend: Backend,
     project: Project,
@@ -327,7 +315,7 @@ def _measured_alike(
     notes: list[str],
     watch: Watch,
 ) -> Side:
-    """The champion's side, measured on the candidate's data."""
+    """The champion's side, scored again on the candidate's data where that is other data."""
     theirs, _ = _side(backend, champion, notes)
     again = champion_evidence(backend, project, ours.evidence, rows, champion, ours.digest, watch)
     if again is None or (again.outcomes, again.data) == (

@@ -94,6 +94,7 @@ def collect(
     trained_lineage, scored_lineage = (
         backend.runs.entry(run).lineage for run in (trained, evaluated)
     )
+    code = scored_lineage["code"]
     stated, bill = supply_chain()
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -109,7 +110,9 @@ def collect(
         "lineage": {
             **_training(trained, trained_lineage),
             "evaluation_run": evaluated.id,
-            **{f"evaluation_{name}": of for name, of in _code(scored_lineage).items()},
+            "evaluation_snapshot": code["digest"],
+            "evaluation_commit": code["commit"],
+            "evaluation_dirty": code["dirty"],
         },
         "latency": schema.stated(latency),
         "serving": served,
@@ -119,13 +122,9 @@ def collect(
     with faults.as_refusals(), _unfinished(version) as folder:
         document[REFERENCE_FIELD] = keep_reference(evaluated.outputs[EVALUATION], folder)
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
-        for file, digest in (
-            (IDENTIFIERS, evaluation.identifiers),
-            (REQUESTS, evaluation.requests),
-        ):
-            if digest:
-                shutil.copyfile(evaluated.outputs[EVALUATION] / file, folder / file)
-        shutil.copyfile(evaluated.outputs[EVALUATION] / PREDICTIONS, folder / PREDICTIONS)
+        stated_files = {IDENTIFIERS: evaluation.identifiers, REQUESTS: evaluation.requests}
+        for file in (PREDICTIONS, *(name for name, sha256 in stated_files.items() if sha256)):
+            shutil.copyfile(evaluated.outputs[EVALUATION] / file, folder / file)
         files.replace(folder / SBOM, bill)
         files.replace(folder / EVIDENCE_FILE, text)
         if attestor is not None:
@@ -212,12 +211,6 @@ def _training(trained: Run, lineage: Mapping[str, Any]) -> Mapping[str, object]:
         "environment": lineage["environment"],
         "environment_digest": lineage["environment_digest"],
     }
-
-
-def _code(lineage: Mapping[str, Any]) -> Mapping[str, object]:
-    """The code of a run: `snapshot`, `commit`, `dirty`."""
-    code = lineage["code"]
-    return {"snapshot": code["digest"], "commit": code["commit"], "dirty": code["dirty"]}
 
 
 def load(backend: Backend, version: Version) -> Evidence:
@@ -389,10 +382,8 @@ def with_advisories(evidence: Evidence) -> Evidence:
     name, advisories = source
     chain = evidence.supply_chain
     affecting = advisories.affecting(
-        [
-            Package(name, stated.locked or "", stated.installed or "", stated.licence or "")
-            for name, stated in chain.packages.items()
-        ]
+        Package(name, stated.locked or "", stated.installed or "", stated.licence or "")
+        for name, stated in chain.packages.items()
     )
     if chain.as_of is not None and chain.as_of > advisories.as_of:
         every = tuple(sorted({*affecting, *(chain.advisories or ())}))

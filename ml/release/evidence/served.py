@@ -282,8 +282,8 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     if task == "detection":
         return _boxes_apart(str(value), row.predicted)
     if task == "regression":
-        expected = float(row.predicted)
-        return abs(_number(value) - expected) / max(abs(expected), usual)
+        number, expected = value if isinstance(value, float) else math.inf, float(row.predicted)
+        return abs(number - expected) / max(abs(expected), usual)
     if task == "binary" and isinstance(value, float):
         return abs(value - row.score)
     if row.predicted != _text(value):
@@ -308,10 +308,6 @@ def _text(value: float | str) -> str:
     """A label or an id, which may be a number."""
     is_whole = isinstance(value, float) and value.is_integer()
     return str(int(value) if is_whole else value)
-
-
-def _number(value: float | str) -> float:
-    return value if isinstance(value, float) else math.inf
 
 
 def _usual(rows: Sequence[Evaluated], task: Task) -> float:
