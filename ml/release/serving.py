@@ -26,8 +26,7 @@ from ml.core.errors import Exit, Place, Problem, Refused, errors
 from ml.specs.check.rules.security import TIMEOUT, deployment_faults, environment_faults
 from ml.specs.parts import Part
 from ml.specs.plan.bindings import Bindings
-from ml.specs.plan.plans import Environment
-from ml.specs.sdk.load import Spec, load
+from ml.specs.sdk.load import load
 from policies.promotion import gate_settings
 from policies.supply_chain.serving_code import Code
 
@@ -138,7 +137,11 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
     for fault in deployment_faults(variables, None):
         place = spec.place("request_settings")
         raise Refused.of("wrong-value", fault.found, fault.expected, place=place)
-    environment = _environment(spec)
+    # Without content where only its name is here.
+    bindings = Bindings(repository.root(), None)
+    environment = bindings.environment(spec, "environment")
+    if bindings.problems:
+        raise Refused(*bindings.problems)
     return Serving(
         code=code,
         scoring_script=script,
@@ -298,15 +301,6 @@ def changes(before: Serving, after: Serving) -> Iterator[str]:
         was, now = before.settings.get(key), after.settings.get(key)
         if was != now:
             yield f"{key}: {_shown(was)} → {_shown(now)}"
-
-
-def _environment(spec: Spec) -> Environment:
-    """The deployment's environment, without content where only its name is here."""
-    bindings = Bindings(repository.root(), None)
-    environment = bindings.environment(spec, "environment")
-    if bindings.problems:
-        raise Refused(*bindings.problems)
-    return environment
 
 
 def _collected(collector: Any) -> float:

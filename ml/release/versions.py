@@ -258,9 +258,10 @@ def find_in_use(backend: Backend) -> Needed:
             for launch in (live.launch, *([live.canary.launch] if live.canary else [])):
                 for path in (launch.model_folder, launch.code):
                     paths[path] = f"the endpoint {name} serves from it"
-    for project in _being_released():
-        for path in (home.models(), home.snapshots()):
-            paths[path] = f"{project} is being released now"
+    for lock in sorted((home.home() / "release").glob("*.lock")):
+        if files.is_locked(lock):  # a proposal or an apply is in progress
+            why = f"{lock.name.partition('.')[0]} is being released now"
+            paths |= dict.fromkeys((home.models(), home.snapshots()), why)
     return Needed(paths, runs, home.models())
 
 
@@ -297,9 +298,3 @@ def _lineage(version: Version) -> dict[str, Any]:
             "restore it: it lists the files the version needs; nothing was removed",
             exit_code=Exit.RUN_FAILED,
         ) from None
-
-
-def _being_released() -> list[str]:
-    """The projects with a proposal or apply in progress."""
-    locks = sorted((home.home() / "release").glob("*.lock"))
-    return [lock.name.partition(".")[0] for lock in locks if files.is_locked(lock)]

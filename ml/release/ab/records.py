@@ -21,11 +21,10 @@ from ml.core import faults, files
 from ml.core.errors import Refused
 from ml.release.ab.experiment import TICKET, Arm, Experiment
 from ml.release.ab.sequence import Flags, Floats
+from policies.promotion.decision import listed
 
 FILE = "records.jsonl"
 LARGEST = 1e100
-# Unknown keys that an error names.
-_NAMED = 5
 _SKIPPED = ("repeated", "contradicting", "unreadable")
 
 
@@ -152,10 +151,9 @@ def _add(experiment: Experiment, lines: Sequence[Mapping[str, object]]) -> None:
 
 
 def _unknown(experiment: Experiment, keys: Sequence[str]) -> Refused:
-    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
     return Refused.of(
         "unknown-key",
-        f"never assigned: {', '.join(keys[:_NAMED])}{more}; nothing was recorded",
+        f"never assigned: {listed(keys)}; nothing was recorded",
         "keys that requests carried (x-routing-key), or that were assigned",
         f"ml ab assign {experiment.name} KEY…",
     )

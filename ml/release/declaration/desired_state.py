@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import dropwhile
 from pathlib import Path
 
 import yaml
@@ -20,13 +21,7 @@ from ml.backends.base import Backend
 from ml.core import documents, files, git, home, repository
 from ml.core.errors import Exit, Place, Refused
 from ml.release.declaration import edit, release_file
-from ml.release.declaration.release_file import (
-    SCHEMA_VERSION,
-    Declared,
-    Local,
-    Strategy,
-    Tracked,
-)
+from ml.release.declaration.release_file import SCHEMA_VERSION, Declared, Local, Strategy, Tracked
 
 LOCAL = "local"
 TRACKED = release_file.TRACKED
@@ -111,10 +106,9 @@ def was_declared_before(project: str, environment: str, declared: Declared) -> b
     False where the history is not here (a shallow clone).
     """
     wanted = (declared.digest, declared.serving)
-    pairs = [(each.digest, each.serving) for each in on_branch(project, environment)]
-    while pairs and pairs[-1] == wanted:
-        pairs.pop()
-    return wanted in pairs
+    latest_first = reversed(on_branch(project, environment))
+    pairs = ((each.digest, each.serving) for each in latest_first)
+    return wanted in dropwhile(lambda pair: pair == wanted, pairs)
 
 
 def decisions(backend: Backend) -> Sequence[tuple[str, str, bool]]:
@@ -126,13 +120,9 @@ def decisions(backend: Backend) -> Sequence[tuple[str, str, bool]]:
     found = []
     for project in projects():
         for environment in ENVIRONMENTS:
-            if environment == LOCAL:
-                declared, where = read(project, LOCAL), "in"
-            else:
-                declared, where = (
-                    next(iter(on_branch(project, environment)[-1:]), None),
-                    "committed in",
-                )
+            where = "in" if environment == LOCAL else "committed in"
+            of = [read(project, LOCAL)] if environment == LOCAL else on_branch(project, environment)
+            declared = of[-1] if of else None
             if declared is not None:
                 name = f"{environment} {where} {repository.shown(path(project, environment))}"
                 found.append((name, declared.decision, _is_of(backend, environment, declared)))

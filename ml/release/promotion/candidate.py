@@ -126,13 +126,11 @@ def _sweep_of(project: Project, experiment: str) -> str:
 
 
 def _unfit(run: Run, why: str) -> Refused:
-    return Refused(
-        Problem(
-            "unfit-run",
-            f"the run `{run.name}` {why}",
-            "a completed run with the output `model`",
-            # A step's model that the pipeline does not pass on.
-            "".join(f"--run {part.name}; " for part in parts(run, MODEL) if part != run)
-            + "name another with --run",
-        )
+    # A step's model that the pipeline does not pass on.
+    others = "".join(f"--run {part.name}; " for part in parts(run, MODEL) if part != run)
+    return Refused.of(
+        "unfit-run",
+        f"the run `{run.name}` {why}",
+        "a completed run with the output `model`",
+        f"{others}name another with --run",
     )

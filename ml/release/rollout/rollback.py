@@ -111,20 +111,16 @@ def _before(
     """The good versions before what is declared, the last one first: those of the branch where it
     is committed, else those of the audit log.
     """
-    is_committed = branch and branch[-1] == now
-    of_branch = [*_on_branch(branch, log)] if is_committed else []
-    return of_branch or [*_served(registry, now, log)]
+    good: list[Declared] = []
+    if branch and branch[-1] == now:
+        *before, _ = audit.returnable(branch, lambda each: (each.digest, each.serving))
+        good = [each for each in reversed(before) if log.is_good(each)]
+    return good or [*_served(registry, now, log)]
 
 
 def _is_named(declared: Declared, to: str) -> bool:
     version, _, serving = to.partition("@")
     return declared.version == version and declared.serving.startswith(serving)
-
-
-def _on_branch(branch: Sequence[Declared], log: History) -> Iterator[Declared]:
-    """The good versions that the branch declared before, the last one first."""
-    *before, _ = audit.returnable(branch, lambda each: (each.digest, each.serving))
-    return (each for each in reversed(before) if log.is_good(each))
 
 
 def _served(registry: Registry, now: Declared, log: History) -> Iterator[Declared]:

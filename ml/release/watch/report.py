@@ -20,6 +20,7 @@ from ml.release.watch import limits as watch_limits
 from ml.release.watch.drift import Shift
 from ml.release.watch.limits import Limits
 from ml.release.watch.requests import Seen, loss
+from policies.promotion.decision import listed
 
 Outcome = Literal["breach", "no-breach", "too-few"]
 
@@ -121,11 +122,8 @@ def look(
         outcome = "too-few"
         summary = f"too few rows to say anything: {len(seen.rows)} of at least {limits.min_rows}"
     elif breaches:
-        first = "; ".join(
-            f"{finding.column}: {finding.test} {finding.size:.2f}" for finding in breaches[:3]
-        )
-        more = f" and {len(breaches) - 3} more" if len(breaches) > 3 else ""
-        summary = f"breach: {first}{more}"
+        sizes = [f"{each.column}: {each.test} {each.size:.2f}" for each in breaches]
+        summary = f"breach: {listed(sizes, '; ', most=3)}"
     else:
         summary = f"no breach in {len(findings)} comparisons"
     return Report(
