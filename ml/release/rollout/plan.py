@@ -159,8 +159,8 @@ def _waits(change: Change) -> Refused | None:
     for result in change.check.decision.results:
         if result.gate == "order" and result.verdict == "pending":
             hint = "propose and apply it there first: policies/promotion/TRUST.md"
-            of = ("not-its-turn", result.found, result.required, hint)
-            return Refused.of(*of, exit_code=Exit.GATE_SAID_NO)
+            stated = ("not-its-turn", result.found, result.required, hint)
+            return Refused.of(*stated, exit_code=Exit.GATE_SAID_NO)
     return None
 
 
