@@ -141,10 +141,7 @@ class Comparison:
             else None,
             "lineage": asdict(evidence.lineage),
             "features": evidence.evaluation.feature_set_hash,
-            "data": {
-                name: {"asset": data.asset, "sha256": data.sha256}
-                for name, data in evidence.data.items()
-            },
+            "data": {name: asdict(data) for name, data in evidence.data.items()},
             "missing": self.missing,
             "unpaired": self.unpaired or None,
             "notes": self.notes,
