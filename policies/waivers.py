@@ -70,13 +70,13 @@ def _plain(text: str) -> str:
     return text.strip()
 
 
-def _text(value: object) -> object:
-    """A version may be written as a number."""
+def as_text(value: object) -> object:
+    """A version is a number to a person and text to a registry."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 Words = Annotated[str, AfterValidator(_words)]
-Version = Annotated[str, BeforeValidator(_text), AfterValidator(_plain)]
+Version = Annotated[str, BeforeValidator(as_text), AfterValidator(_plain)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,6 +73,20 @@ class Refused(Exception):
         self.exit_code = exit_code
         super().__init__("\n".join(str(problem) for problem in problems))
 
+    @classmethod
+    def of(
+        cls,
+        code: str,
+        found: str,
+        expected: str = "",
+        hint: str = "",
+        place: Place | None = None,
+        *,
+        exit_code: Exit = Exit.WRONG_CALL,
+    ) -> Refused:
+        """The error of one problem."""
+        return cls(Problem(code, found, expected, hint, place), exit_code=exit_code)
+
 
 def as_program(run: Callable[[Sequence[str] | None], int | None]) -> Callable[..., int]:
     """The `main` of a program, of what it does with its words: what that refuses is printed.

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ml.backends.base import AuditLog, Backend
 from ml.backends.deployments import Launch
-from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.errors import Exit, Place, Refused
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
 
@@ -32,17 +32,15 @@ def append(log: AuditLog, event: str, details: Mapping[str, object]) -> str:
     line: dict[str, object] = {}
 
     def following(content: bytes | None) -> bytes:
+        nonlocal line
         lines = _lines(log, content)
-        line.clear()
-        line.update(
-            {
-                "number": len(lines) + 1,
-                "at": datetime.now(UTC).isoformat(),
-                "event": event,
-                **details,
-                "previous": lines[-1]["hash"] if lines else START,
-            }
-        )
+        line = {
+            "number": len(lines) + 1,
+            "at": datetime.now(UTC).isoformat(),
+            "event": event,
+            **details,
+            "previous": lines[-1]["hash"] if lines else START,
+        }
         line["hash"] = _hash(line)
         return (json.dumps(line, sort_keys=True) + "\n").encode()
 
@@ -123,14 +121,12 @@ def _hash(content: Mapping[str, object]) -> str:
 
 
 def _broken(log: AuditLog, number: int, why: str) -> Refused:
-    return Refused(
-        Problem(
-            "audit-broken",
-            f"the audit log was changed: {why}",
-            "lines that only ever are added to",
-            "find out who changed it; keep the file aside before anything is promoted again",
-            Place(log.place, number),
-        ),
+    return Refused.of(
+        "audit-broken",
+        f"the audit log was changed: {why}",
+        "lines that only ever are added to",
+        "find out who changed it; keep the file aside before anything is promoted again",
+        Place(log.place, number),
         exit_code=Exit.GATE_SAID_NO,
     )
 
@@ -246,11 +242,16 @@ class History:
                 request = decision["request"]
                 here = (line.get("project"), request["environment"]) == (project, environment)
                 if here and request["step"] == "apply" and decision["outcome"] == "refused":
+                    failed = [
+                        str(result["gate"])
+                        for result in decision["results"]
+                        if (result["mode"], result["verdict"]) == ("enabled", "fail")
+                    ]
                     return Attempt(
                         at=str(line["at"]),
                         outcome="refused",
                         version=str(request["version"]),
-                        why="gates that failed: " + ", ".join(_blocking(decision["results"])),
+                        why="gates that failed: " + ", ".join(failed),
                         by=str(request["approved_by"]),
                     )
         return None
@@ -286,14 +287,12 @@ def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
 
 def refused_before(line: Line, expected: str, hint: str) -> Refused:
     """The error for a version that the line of the log says was rolled back."""
-    return Refused(
-        Problem(
-            "refused-before",
-            f"{line['model']} {line['version']} was rolled back on {str(line['at'])[:16]}: "
-            f"{line['why']}",
-            expected,
-            hint,
-        ),
+    return Refused.of(
+        "refused-before",
+        f"{line['model']} {line['version']} was rolled back on {str(line['at'])[:16]}: "
+        f"{line['why']}",
+        expected,
+        hint,
         exit_code=Exit.GATE_SAID_NO,
     )
 
@@ -310,14 +309,6 @@ def is_declared(line: Line, declared: Declared) -> bool:
 
 def _pair(line: Line) -> tuple[object, object]:
     return line.get("digest"), line.get("serving")
-
-
-def _blocking(results: Sequence[Mapping[str, object]]) -> list[str]:
-    return [
-        str(result["gate"])
-        for result in results
-        if (result["mode"], result["verdict"]) == ("enabled", "fail")
-    ]
 
 
 def _attempt(line: Line) -> Attempt:

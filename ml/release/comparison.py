@@ -15,7 +15,7 @@ from typing import Any
 from ml.backends.base import Backend
 from ml.backends.model_registry import Version
 from ml.backends.runs import Run, Watch, unwatched
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.measures.evaluation import PREDICTIONS
 from ml.measures.schema import Estimate, Evaluation, Metrics, Stability, missing, stated
 from ml.release.declaration import desired_state, projects
@@ -24,7 +24,7 @@ from ml.release.evidence import evidence
 from ml.release.evidence.recomputation import Predictions, read_predictions, with_predictions
 from ml.release.promotion.gate_check import champion_evidence, champion_of, load_gates, request
 from ml.release.versions import EVALUATION, digest_of, version_of
-from policies.promotion.champion_gates import Difference, difference, paired_difference
+from policies.promotion.champion_gates import Difference, chosen, difference, paired_difference
 from policies.promotion.decision import Decision
 from policies.promotion.engine import EVALUATION_RULES, decide
 from policies.promotion.evidence import Evidence
@@ -141,10 +141,7 @@ class Comparison:
             else None,
             "lineage": asdict(evidence.lineage),
             "features": evidence.evaluation.feature_set_hash,
-            "data": {
-                name: {"asset": data.asset, "sha256": data.sha256}
-                for name, data in evidence.data.items()
-            },
+            "data": {name: asdict(data) for name, data in evidence.data.items()},
             "missing": self.missing,
             "unpaired": self.unpaired or None,
             "notes": self.notes,
@@ -182,7 +179,11 @@ def versus(
         notes.append(f"{ours.name} is the same model as {_name(champion)}")
         champion, against_evidence = None, ours.evidence
     elif champion is not None:
-        theirs = _scored(backend, ours, champion, candidate, notes, watch)
+        if isinstance(champion, Run) or isinstance(candidate, Run):
+            theirs, _ = _side(backend, champion, notes)
+        else:
+            project, rows = projects.find(candidate.project), candidate.evidence_folder
+            theirs = _measured_alike(backend, project, ours, rows, champion, notes, watch)
         against_evidence = theirs.evidence
         notes += filter(None, [other_features(ours, theirs)])
     confidence, decision = 0.95, None
@@ -265,13 +266,11 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
         if len(champions) == 1:
             return champions[0]
         names = ", ".join(f"{champion.model}:{champion.version}" for champion in champions)
-        raise Refused(
-            Problem(
-                "several-champions" if champions else "no-such-champion",
-                f"{environment} has {names or 'no champion'}",
-                "one champion",
-                "name it as MODEL:VERSION; `ml release status` lists the serving versions",
-            )
+        raise Refused.of(
+            "several-champions" if champions else "no-such-champion",
+            f"{environment} has {names or 'no champion'}",
+            "one champion",
+            "name it as MODEL:VERSION; `ml release status` lists the serving versions",
         )
     name, _, version = reference.rpartition(":")
     if name and version:
@@ -291,35 +290,17 @@ def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple
     evaluated = next((part for part in (run, *run.below()) if EVALUATION in part.outputs), None)
     if evaluated is None:
         project = backend.runs.entry(run).project or "PROJECT"
-        raise Refused(
-            Problem(
-                "no-evidence",
-                f"the model of {run.name} was neither registered nor evaluated",
-                "a registered version, or a run with the output `evaluation`",
-                f"ml release propose {project} --run {run.name}",
-            )
+        raise Refused.of(
+            "no-evidence",
+            f"the model of {run.name} was neither registered nor evaluated",
+            "a registered version, or a run with the output `evaluation`",
+            f"ml release propose {project} --run {run.name}",
         )
     evaluation = evidence.evaluation_of(evaluated)
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, evaluation)
     own = replace(with_predictions(Evidence(evaluation=evaluation), rows), disagreements=())
     notes.append(f"{run.name} has no evidence yet, only the evaluation of {evaluated.name}")
     return Side(run.name, digest_of(run), own, rows.every_outcome()), evaluation.model or ""
-
-
-def _scored(
-    backend: Backend,
-    ours: Side,
-    champion: Version | Run,
-    candidate: Version | Run,
-    notes: list[str],
-    watch: Watch,
-) -> Side:
-    """The champion's side, scored again on the candidate's data where that is other data."""
-    if isinstance(champion, Run) or isinstance(candidate, Run):
-        return _side(backend, champion, notes)[0]
-    project = projects.find(candidate.project)
-    rows = candidate.evidence_folder
-    return _measured_alike(backend, project, ours, rows, champion, notes, watch)
 
 
 def _measured_alike(
@@ -331,7 +312,7 @@ def _measured_alike(
     notes: list[str],
     watch: Watch,
 ) -> Side:
-    """The champion's side, measured on the candidate's data."""
+    """The champion's side, scored again on the candidate's data where that is other data."""
     theirs, _ = _side(backend, champion, notes)
     again = champion_evidence(backend, project, ours.evidence, rows, champion, ours.digest, watch)
     if again is None or (again.outcomes, again.data) == (
@@ -478,11 +459,7 @@ def _paired(
                 candidate.evidence, champion.evidence, split, confidence, units
             )
         ours, theirs = (
-            {
-                unit: value
-                for unit, value in side.outcomes.get(metric, {}).get(split, {}).items()
-                if units is None or unit in units
-            }
+            chosen(side.outcomes.get(metric, {}).get(split, {}), units)
             for side in (candidate, champion)
         )
         return difference(ours, theirs, confidence, candidate.evidence.groups.get(split))

@@ -26,8 +26,7 @@ from ml.core.errors import Exit, Place, Problem, Refused, errors
 from ml.specs.check.rules.security import TIMEOUT, deployment_faults, environment_faults
 from ml.specs.parts import Part
 from ml.specs.plan.bindings import Bindings
-from ml.specs.plan.plans import Environment
-from ml.specs.sdk.load import Spec, load
+from ml.specs.sdk.load import load
 from policies.promotion import gate_settings
 from policies.supply_chain.serving_code import Code
 
@@ -100,38 +99,32 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
     for each, family in ((endpoint_spec, "online_endpoint"), (spec, "online_deployment")):
         if each.kind.family != family:
             expected = f"an {family.replace('_', ' ')}"
-            raise Refused(Problem("wrong-kind", f"a {each.kind}", expected, place=each.place()))
+            raise Refused.of("wrong-kind", f"a {each.kind}", expected, place=each.place())
     endpoint, deployment = endpoint_spec.entity, spec.entity
     if deployment.endpoint_name != endpoint.name:
-        raise Refused(
-            Problem(
-                "endpoint-mismatch",
-                f"the deployment is for `{deployment.endpoint_name}`",
-                f"the endpoint of endpoint.yml, `{endpoint.name}`",
-                place=spec.place("endpoint_name"),
-            )
+        raise Refused.of(
+            "endpoint-mismatch",
+            f"the deployment is for `{deployment.endpoint_name}`",
+            f"the endpoint of endpoint.yml, `{endpoint.name}`",
+            place=spec.place("endpoint_name"),
         )
     configuration = deployment.code_configuration
     if configuration is None:
-        raise Refused(
-            Problem(
-                "no-code",
-                "the deployment has no `code_configuration`",
-                "the code and the scoring script that answer",
-                "endpoints without code need MLflow models, which are pickles",
-                spec.place(),
-            )
+        raise Refused.of(
+            "no-code",
+            "the deployment has no `code_configuration`",
+            "the code and the scoring script that answer",
+            "endpoints without code need MLflow models, which are pickles",
+            spec.place(),
         )
     code = (folder / configuration.code).resolve()
     script = str(configuration.scoring_script)
     if not (code / script).is_file():
-        raise Refused(
-            Problem(
-                "no-scoring-script",
-                f"there is no {script} in {code}",
-                "a file relative to `code_configuration.code`",
-                place=spec.place("code_configuration", "scoring_script"),
-            )
+        raise Refused.of(
+            "no-scoring-script",
+            f"there is no {script} in {code}",
+            "a file relative to `code_configuration.code`",
+            place=spec.place("code_configuration", "scoring_script"),
         )
     if problems := code_from_data(code, script, gates):
         raise Refused(*problems)
@@ -143,8 +136,12 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
     # Those of the file are checked already.
     for fault in deployment_faults(variables, None):
         place = spec.place("request_settings")
-        raise Refused(Problem("wrong-value", fault.found, fault.expected, place=place))
-    environment = _environment(spec)
+        raise Refused.of("wrong-value", fault.found, fault.expected, place=place)
+    # Without content where only its name is here.
+    bindings = Bindings(repository.root(), None)
+    environment = bindings.environment(spec, "environment")
+    if bindings.problems:
+        raise Refused(*bindings.problems)
     return Serving(
         code=code,
         scoring_script=script,
@@ -221,13 +218,11 @@ def bring(registry: Registry, model: str, digest: str) -> Serving | None:
             "moving-environment": environment_faults(deployment),
         }
         for name, fault in ((name, fault) for name, each in faults.items() for fault in each):
-            raise Refused(
-                Problem(
-                    name,
-                    f"{fault.found} in what was proposed as {digest[:12]}",
-                    fault.expected,
-                    "change deployment.yml and propose the version again",
-                ),
+            raise Refused.of(
+                name,
+                f"{fault.found} in what was proposed as {digest[:12]}",
+                fault.expected,
+                "change deployment.yml and propose the version again",
                 exit_code=Exit.GATE_SAID_NO,
             )
         content = trees.DIGEST_PREFIX + serving.code.name
@@ -308,15 +303,6 @@ def changes(before: Serving, after: Serving) -> Iterator[str]:
             yield f"{key}: {_shown(was)} → {_shown(now)}"
 
 
-def _environment(spec: Spec) -> Environment:
-    """The deployment's environment, without content where only its name is here."""
-    bindings = Bindings(repository.root(), None)
-    environment = bindings.environment(spec, "environment")
-    if bindings.problems:
-        raise Refused(*bindings.problems)
-    return environment
-
-
 def _collected(collector: Any) -> float:
     """The share of payloads to record: all, unless `sampling_rate` is lower.
 
@@ -340,13 +326,11 @@ def _path(digest: str) -> Path:
 
 
 def _edited(path: Path, why: str) -> Refused:
-    return Refused(
-        Problem(
-            "serving-edited",
-            f"{path} cannot be used: {why}",
-            "the serving code and settings as they were proposed",
-            "remove the file and propose the version again",
-        ),
+    return Refused.of(
+        "serving-edited",
+        f"{path} cannot be used: {why}",
+        "the serving code and settings as they were proposed",
+        "remove the file and propose the version again",
         exit_code=Exit.GATE_SAID_NO,
     )
 

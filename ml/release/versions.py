@@ -18,7 +18,7 @@ from ml.backends.model_registry import EVIDENCE_FILE, Registry, Version, model_f
 from ml.backends.runs import Run
 from ml.backends.storage import Needed
 from ml.core import faults, files, home
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Refused
 from ml.release import audit, serving
 from ml.release.declaration import desired_state
 from ml.serving.scoring.manifest import ManifestError, verify
@@ -98,18 +98,16 @@ def _refusing(folder: Path) -> Iterator[None]:
     try:
         yield
     except ManifestError as error:
-        raise Refused(
-            Problem(
-                "model-corrupt",
-                str(error),
-                "a model folder whose files are as they were written",
-                f"train it again, or restore {error.folder}; nothing was loaded or registered",
-            ),
+        raise Refused.of(
+            "model-corrupt",
+            str(error),
+            "a model folder whose files are as they were written",
+            f"train it again, or restore {error.folder}; nothing was loaded or registered",
             exit_code=Exit.RUN_FAILED,
         ) from None
     except NotADirectoryError:
-        raise Refused(
-            Problem("no-model", f"{folder} is not a folder", "the run's output `model`")
+        raise Refused.of(
+            "no-model", f"{folder} is not a folder", "the run's output `model`"
         ) from None
 
 
@@ -260,9 +258,10 @@ def find_in_use(backend: Backend) -> Needed:
             for launch in (live.launch, *([live.canary.launch] if live.canary else [])):
                 for path in (launch.model_folder, launch.code):
                     paths[path] = f"the endpoint {name} serves from it"
-    for project in _being_released():
-        for path in (home.models(), home.snapshots()):
-            paths[path] = f"{project} is being released now"
+    for lock in sorted((home.home() / "release").glob("*.lock")):
+        if files.is_locked(lock):  # a proposal or an apply is in progress
+            why = f"{lock.name.partition('.')[0]} is being released now"
+            paths |= dict.fromkeys((home.models(), home.snapshots()), why)
     return Needed(paths, runs, home.models())
 
 
@@ -276,13 +275,11 @@ def _check_registry(registry: Registry) -> None:
     """Refuse models without a registry: it may have been moved, and may be restored."""
     is_gone = registry.exists is not None and not registry.exists()
     if is_gone and home.models().is_dir() and any(home.models().iterdir()):
-        raise Refused(
-            Problem(
-                "registry-missing",
-                f"{home.models()} has models, and the registry that lists them is gone",
-                "the tracking store that they were registered in",
-                "put it back; nothing was removed",
-            ),
+        raise Refused.of(
+            "registry-missing",
+            f"{home.models()} has models, and the registry that lists them is gone",
+            "the tracking store that they were registered in",
+            "put it back; nothing was removed",
             exit_code=Exit.RUN_FAILED,
         )
 
@@ -294,18 +291,10 @@ def _lineage(version: Version) -> dict[str, Any]:
     except FileNotFoundError:
         return {}  # killed before the evidence was kept: it passes no gate
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(
-            Problem(
-                "evidence-unreadable",
-                f"the evidence of {version.model} {version.version} cannot be read: {error}",
-                f"{version.evidence_folder / EVIDENCE_FILE} as it was written",
-                "restore it: it lists the files the version needs; nothing was removed",
-            ),
+        raise Refused.of(
+            "evidence-unreadable",
+            f"the evidence of {version.model} {version.version} cannot be read: {error}",
+            f"{version.evidence_folder / EVIDENCE_FILE} as it was written",
+            "restore it: it lists the files the version needs; nothing was removed",
             exit_code=Exit.RUN_FAILED,
         ) from None
-
-
-def _being_released() -> list[str]:
-    """The projects with a proposal or apply in progress."""
-    locks = sorted((home.home() / "release").glob("*.lock"))
-    return [lock.name.partition(".")[0] for lock in locks if files.is_locked(lock)]

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from ml.core.azure import APPROVER, ISSUER, ROLES
 from policies.infra.limits import Limits, environment
-from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, sources_of
+from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, sources_of, users_of
 
 # Roles that `infra bootstrap` defines; their ids contain the subscription.
 BLOB_WRITER = "AzureML Blob Writer"
@@ -35,11 +35,7 @@ WORKFLOWS: Mapping[str, frozenset[str]] = {
     "watch": frozenset({"Reader", "Storage Blob Data Reader"}),
 }
 # Roles that change or open a resource: only the workspace's own identity needs them.
-MANAGING = (
-    "Contributor",
-    "Key Vault Administrator",
-    APPROVER,
-)
+MANAGING = ("Contributor", "Key Vault Administrator", APPROVER)
 CONTAINER_WRITER = "Storage Blob Data Contributor"
 # The container of the audit log.
 RELEASES = "releases"
@@ -62,6 +58,8 @@ _CONDITION = re.compile(
     rf"(?:(?P<below> AND \({re.escape(_PATH)} StringLike '[^']+'\))?\)\)"
     rf"|(?P<apart> AND {_APART}\)\) AND \(\({re.escape(_READS)}\) OR {_APART}\)))"
 )
+# What an identity of a stack may belong to, beside a workflow.
+_HOLDERS = (Kind.WORKSPACE, Kind.COMPUTE, Kind.ENDPOINT)
 IDENTITY_OPERATOR = "Managed Identity Operator"
 # /subscriptions/S/resourceGroups/G/providers/NAMESPACE/TYPE/NAME: role-based-access-control/
 # scope-overview. A shorter scope is a resource group, a subscription or a management group.
@@ -130,12 +128,10 @@ def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
     """
     accounts = sources_of(items, Kind.WORKSPACE, "storageAccount")
     own = sources_of(items, Kind.WORKSPACE, "identity")
-    releases = {
-        urn
-        for item in items
-        if item.kind == Kind.CREDENTIAL and str(item.at("subject", "")).endswith("-release")
-        for urn in item.sources("resourceName")
-    }
+    releases = sources_of(
+        *(items, Kind.CREDENTIAL, "resourceName"),
+        lambda of: str(of.at("subject", "")).endswith("-release"),
+    )
     for item in items:
         granted = role(item) if item.kind == Kind.ROLE_ASSIGNMENT else ""
         principals = item.sources("principalId")
@@ -178,21 +174,11 @@ def _locks(items: Sequence[Item], limits: Limits) -> StackFindings:
 @RULES.stack("compute-own-identity", "Each cluster has an identity that nothing else uses.", "own")
 def _shared_identities(items: Sequence[Item], limits: Limits) -> StackFindings:
     """The rights of a job are those of its cluster's identity, so nothing else may share it."""
-    for users in _users(items).values():
+    for users in users_of(items, _HOLDERS, "identity").values():
         for item in users if len(users) > 1 else ():
             if item.kind == Kind.COMPUTE:
                 others = ", ".join(f"`{user.name}`" for user in users if user is not item)
                 yield item, f"shares its identity with {others}"
-
-
-def _users(items: Sequence[Item]) -> Mapping[str, list[Item]]:
-    """URN of an identity → the workspace, compute and endpoints that use it."""
-    users: dict[str, list[Item]] = {}
-    for item in items:
-        if item.kind in (Kind.WORKSPACE, Kind.COMPUTE, Kind.ENDPOINT):
-            for urn in item.uses.get("identity", ()):
-                users.setdefault(urn, []).append(item)
-    return users
 
 
 @RULES.stack(
@@ -202,7 +188,7 @@ def _users(items: Sequence[Item]) -> Mapping[str, list[Item]]:
 )
 def _workflow_identity(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A workflow has an identity of its own; the tag of the identity names the repository."""
-    by_urn, users = {item.urn: item for item in items}, _users(items)
+    by_urn, users = {item.urn: item for item in items}, users_of(items, _HOLDERS, "identity")
     for item in items:
         if item.kind != Kind.CREDENTIAL:
             continue
@@ -243,11 +229,7 @@ def _subject(item: Item, limits: Limits) -> Iterator[str]:
 )
 def _separate(items: Sequence[Item], limits: Limits) -> StackFindings:
     """One credential an identity, and of roles only those of its purpose."""
-    identities: dict[str, list[Item]] = {}
-    for item in items:
-        if item.kind == Kind.CREDENTIAL:
-            for urn in item.uses.get("resourceName", ()):
-                identities.setdefault(urn, []).append(item)
+    identities = users_of(items, [Kind.CREDENTIAL], "resourceName")
     for credentials in identities.values():
         for credential in credentials[1:]:
             yield credential, f"signs in as the identity of `{credentials[0].name}` too"

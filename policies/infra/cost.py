@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from policies.infra.limits import Limits
-from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, is_cluster
+from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, is_cluster, sources_of
 
 # Every size with an accelerator: virtual-machines/sizes/overview, "N".
 GPU = re.compile(r"Standard_N", re.I)
@@ -71,12 +71,9 @@ def _idle_instance(item: Item, limits: Limits) -> Iterator[str]:
 
 @RULES.stack("cost-budget", "A budget warns before it is spent.", "own")
 def _budget(items: Sequence[Item], limits: Limits) -> StackFindings:
-    in_budget = {
-        urn
-        for item in items
-        if item.kind == Kind.BUDGET and any(map(_warns, item.each("notifications")))
-        for urn in item.sources("scope")
-    }
+    in_budget = sources_of(
+        items, Kind.BUDGET, "scope", lambda of: any(map(_warns, of.each("notifications")))
+    )
     for item in items:
         if item.kind == Kind.RESOURCE_GROUP and item.urn not in in_budget:
             yield item, "no budget warns of its cost"

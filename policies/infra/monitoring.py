@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from policies.infra.limits import Limits
-from policies.infra.rule import Item, Kind, Rules, StackFindings
+from policies.infra.rule import Item, Kind, Rules, StackFindings, sources_of
 
 LOGGED = (
     *(Kind.WORKSPACE, Kind.ENDPOINT, Kind.ML_REGISTRY, Kind.VAULT, Kind.CONTAINER_REGISTRY),
@@ -19,14 +19,12 @@ RULES = Rules()
 
 @RULES.stack("diagnostics", "Logs are sent to Log Analytics.", "AVM WAF")
 def _diagnostics(items: Sequence[Item], limits: Limits) -> StackFindings:
-    logged = {
-        urn
-        for item in items
-        if item.kind == Kind.DIAGNOSTICS
-        and item.sources("workspaceId")
-        and any(log.at("enabled") is True for log in item.each("logs"))
-        for urn in item.sources("resourceUri")
-    }
+
+    def sends(of: Item) -> bool:
+        is_enabled = any(log.at("enabled") is True for log in of.each("logs"))
+        return is_enabled and bool(of.sources("workspaceId"))
+
+    logged = sources_of(items, Kind.DIAGNOSTICS, "resourceUri", sends)
     for item in items:
         if item.kind in LOGGED and item.urn not in logged:
             yield item, "no diagnostic setting sends its logs to Log Analytics"
@@ -44,14 +42,10 @@ def _alerts(items: Sequence[Item], limits: Limits) -> StackFindings:
         and item.at("enabled", True) is True
         and any(_has_receiver(key, value) for key, value in item.props.items())
     }
-    alerted = {
-        urn
-        for item in items
-        if item.kind == Kind.ALERT
-        and item.at("enabled") is True
-        and groups & item.sources("actions")
-        for urn in item.sources("scopes")
-    }
+    alerted = sources_of(
+        *(items, Kind.ALERT, "scopes"),
+        lambda of: of.at("enabled") is True and groups & of.sources("actions"),
+    )
     for item in items:
         if item.kind in (Kind.WORKSPACE, Kind.ENDPOINT) and item.urn not in alerted:
             yield item, "no alert reports its failures to anybody"

@@ -229,12 +229,9 @@ def _groups(endpoint: Item) -> list[str]:
 def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A name resolves to the endpoint when its zone exists and is linked to the network."""
     zones = {item.urn for item in items if item.kind == Kind.DNS_ZONE}
-    linked = {
-        urn
-        for item in items
-        if item.kind == Kind.DNS_LINK and item.sources("virtualNetwork")
-        for urn in item.sources("privateZoneName")
-    }
+    linked = sources_of(
+        items, Kind.DNS_LINK, "privateZoneName", lambda of: of.sources("virtualNetwork")
+    )
     for item in items:
         if item.kind == Kind.DNS_GROUP:
             used = item.uses.get("privateDnsZoneConfigs", ())

@@ -109,27 +109,27 @@ def policies() -> list[Policy]:
     context = load()
 
     def set_aside(args: ResourceValidationArgs, report: ReportViolation) -> None:
-        for violation in violations(context, _item(args)):
-            if violation.exemption:
-                report(f"{violation.rule}: {violation.message}; {violation.exemption}", None)
+        _report(violations(context, _item(args)), report, set_aside=True)
 
     def set_aside_in_stack(args: StackValidationArgs, report: ReportViolation) -> None:
-        for violation in violations(context, None, _items(args)):
-            if violation.exemption:
-                message = f"{violation.rule}: {violation.message}; {violation.exemption}"
-                report(message, violation.item.urn)
+        _report(violations(context, None, _items(args)), report, set_aside=True)
 
-    title, advice = (
-        "What a rule refused and a waiver or limits.yml allows.",
-        EnforcementLevel.ADVISORY,
-    )
+    name, advice = SET_ASIDE, EnforcementLevel.ADVISORY
+    title = "What a rule refused and a waiver or limits.yml allows."
     return [
         *(_policy(context, rule) for rule in RULES),
-        ResourceValidationPolicy(SET_ASIDE, title, set_aside, enforcement_level=advice),
-        StackValidationPolicy(
-            f"{SET_ASIDE}-whole", title, set_aside_in_stack, enforcement_level=advice
-        ),
+        ResourceValidationPolicy(name, title, set_aside, enforcement_level=advice),
+        StackValidationPolicy(f"{name}-whole", title, set_aside_in_stack, enforcement_level=advice),
     ]
+
+
+def _report(found: Iterable[Violation], report: ReportViolation, set_aside: bool = False) -> None:
+    """Report what is refused, or what was `set_aside` with its rule and exemption."""
+    for each in found:
+        if set_aside and each.exemption:
+            report(f"{each.rule}: {each.message}; {each.exemption}", each.item.urn)
+        elif not set_aside and not each.exemption:
+            report(each.message, each.item.urn)
 
 
 def _policy(context: Context, rule: Rule) -> Policy:
@@ -137,17 +137,13 @@ def _policy(context: Context, rule: Rule) -> Policy:
     if rule.stack_check:
 
         def check_stack(args: StackValidationArgs, report: ReportViolation) -> None:
-            for violation in violations(context, None, _items(args), [rule]):
-                if not violation.exemption:
-                    report(violation.message, violation.item.urn)
+            _report(violations(context, None, _items(args), [rule]), report)
 
         return StackValidationPolicy(rule.name, title, check_stack)
 
     def check_resource(args: ResourceValidationArgs, report: ReportViolation) -> None:
         if not rule.kinds or _kind(args.resource_type) in rule.kinds:
-            for violation in violations(context, _item(args), (), [rule]):
-                if not violation.exemption:
-                    report(violation.message, None)
+            _report(violations(context, _item(args), (), [rule]), report)
 
     return ResourceValidationPolicy(rule.name, title, check_resource)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -113,9 +113,21 @@ class Item:
         return self.name if name == UNKNOWN else str(name)
 
 
-def sources_of(items: Iterable[Item], kind: str, name: str) -> set[str]:
-    """The URNs that this input of the resources of a kind was made from."""
-    return {urn for item in items if item.kind == kind for urn in item.sources(name)}
+def sources_of(
+    items: Iterable[Item], kind: str, name: str, where: Callable[[Item], object] = lambda _: True
+) -> set[str]:
+    """The URNs that this input was made from, of the resources of a kind that `where` holds for."""
+    every = [item for item in items if item.kind == kind and where(item)]
+    return {urn for item in every for urn in item.sources(name)}
+
+
+def users_of(items: Iterable[Item], kinds: Collection[str], name: str) -> dict[str, list[Item]]:
+    """URN → the resources of these kinds that have this input from it."""
+    users: dict[str, list[Item]] = {}
+    for item in items:
+        for urn in item.uses.get(name, ()) if item.kind in kinds else ():
+            users.setdefault(urn, []).append(item)
+    return users
 
 
 def is_cluster(item: Item) -> bool:

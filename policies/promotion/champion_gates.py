@@ -138,14 +138,7 @@ def paired_difference(
 
     Raises ValueError as `difference`.
     """
-    ours, theirs = (
-        {
-            unit: value
-            for unit, value in of.outcomes.get(split, {}).items()
-            if only is None or unit in only
-        }
-        for of in (candidate, champion)
-    )
+    ours, theirs = (chosen(of.outcomes.get(split, {}), only) for of in (candidate, champion))
     groups = candidate.groups.get(split)
     if split not in candidate.statistics or split not in champion.statistics:
         return difference(ours, theirs, confidence, groups)
@@ -153,6 +146,11 @@ def paired_difference(
         raise ValueError("the two were not measured on the same units")
     statistics = (candidate.statistics[split], champion.statistics[split])
     return difference_of_statistics(ours, *statistics, confidence, groups)
+
+
+def chosen(outcomes: Mapping[str, float], only: Collection[str] | None) -> dict[str, float]:
+    """The values of the units in `only`; of all where it is None."""
+    return {unit: value for unit, value in outcomes.items() if only is None or unit in only}
 
 
 def _grouped(rows: np.ndarray, labels: list[str]) -> np.ndarray:
@@ -179,9 +177,9 @@ def first_promotion(case: Case, gate: Gate) -> Finding:
     """Without a champion, the candidate has to beat the baseline on the first split."""
     if case.champion is not None:
         return Finding("not asked", "there is a champion", "the baseline beaten")
-    evaluation, metric = case.evaluation, case.evaluation.primary_metric or "the primary metric"
     if not case.splits:
         return _NO_SPLIT
+    evaluation, metric = case.evaluation, case.metric
     split = case.splits[0]
     candidate = estimate(evaluation.metrics, split, metric)
     baseline = estimate(evaluation.baseline, split, metric)
@@ -207,10 +205,10 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
     if not case.splits:
         return _NO_SPLIT
     confidence, first = gate.number("confidence"), case.splits[0]
-    margin, metric = _margin(case, gate), case.evaluation.primary_metric or "the primary metric"
+    margin = _margin(case, gate)
     required = (
-        f"{metric} on {', '.join(case.splits)} at most {margin:.4g} worse than the champion's, "
-        "over the whole interval"
+        f"{case.metric} on {', '.join(case.splits)} at most {margin:.4g} worse than the "
+        "champion's, over the whole interval"
     )
     compared = {split: _compare(case, split, confidence) for split in case.splits}
     slices = _slices(case, first)
@@ -318,9 +316,8 @@ def superiority(case: Case, gate: Gate) -> Finding:
     if not case.splits:
         return _NO_SPLIT
     split, reason = case.splits[0], case.request.reason.strip()
-    metric = case.evaluation.primary_metric or "the primary metric"
     required = (
-        f"{metric} on {split} better than the champion's over the whole interval, "
+        f"{case.metric} on {split} better than the champion's over the whole interval, "
         "or a reason in writing"
     )
     result, found = _compare(case, split, gate.number("confidence"))
@@ -350,8 +347,7 @@ def _compare(
 
     `only` are the units of the slice, of which there may be fewer than a split needs.
     """
-    metric = case.evaluation.primary_metric or "the primary metric"
-    where = f"{metric} on {slice_name or split}"
+    where = f"{case.metric} on {slice_name or split}"
     try:
         result = _difference(case, split, confidence, only)
     except ValueError as error:
@@ -409,12 +405,8 @@ def _difference(
     if split in ours.statistics:
         values = [estimate(of.metrics, split, metric).value for of in (own, other)]
     else:
-        values = [
-            value
-            for evidence in (ours, theirs)
-            for unit, value in evidence.outcomes.get(split, {}).items()
-            if only is None or unit in only
-        ]
+        outcomes = (chosen(of.outcomes.get(split, {}), only) for of in (ours, theirs))
+        values = [value for units in outcomes for value in units.values()]
     if bounds is None or not all(bounds[0] <= real(value) <= bounds[1] for value in values):
         raise ValueError("a value is out of bounds")
     key = (split, confidence, only)

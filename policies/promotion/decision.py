@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Literal
@@ -73,6 +73,11 @@ class Case:
     def evaluation(self) -> Evaluation:
         """What the evidence states of the evaluation."""
         return self.evidence.evaluation
+
+    @property
+    def metric(self) -> str:
+        """The primary metric as a sentence names it."""
+        return self.evaluation.primary_metric or "the primary metric"
 
     @property
     def is_champion(self) -> bool:
@@ -192,10 +197,10 @@ def shown(number: float | None) -> str:
     return "missing" if number is None or math.isnan(number) else f"{number:.4g}"
 
 
-def listed(names: tuple[str, ...] | list[str], separator: str = ", ") -> str:
+def listed(names: Sequence[str], separator: str = ", ", most: int = LISTED) -> str:
     """The first names, and how many more there are."""
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return separator.join(names[:LISTED]) + more
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
 
 
 def metric_on_split(key: str) -> str:

@@ -86,11 +86,9 @@ def load(path: Path) -> Floor:
         for name, bound in getattr(floor, side).items():
             limit = loosest.get(name)
             if limit is None or (bound > limit if side == "at_most" else bound < limit):
-                expected = (
-                    f"{side.replace('_', ' ')} {limit:g}"
-                    if limit is not None
-                    else ("one of: " + ", ".join(loosest))
-                )
+                expected = f"one of: {', '.join(loosest)}"
+                if limit is not None:
+                    expected = f"{side.replace('_', ' ')} {limit:g}"
                 found = f"`{side}.{name}` is {bound:g}"
                 hint = "policies/promotion/floor.py says why"
                 place = document.place(side, name)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import gt, lt, ne
 from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any, Literal, NotRequired, cast
@@ -62,33 +63,25 @@ def _entries(name_form: str, value: Any, looser: Callable[[Any, Any], bool]) -> 
     return Kind(form, looser, entries=True)
 
 
-def _is_higher(value: float, floor: float) -> bool:
-    return value > floor
-
-
-def _is_lower(value: float, floor: float) -> bool:
-    return value < floor
-
-
 def _maximum(loosest: float) -> Kind:
     """A number that bounds from above."""
-    return Kind(_NUMBER, _is_higher, loosest=Field(le=loosest))
+    return Kind(_NUMBER, gt, loosest=Field(le=loosest))
 
 
 def _minimum(loosest: float) -> Kind:
     """A number that bounds from below."""
-    return Kind(_NUMBER, _is_lower, loosest=Field(ge=loosest))
+    return Kind(_NUMBER, lt, loosest=Field(ge=loosest))
 
 
 _NUMBER = Annotated[float, Field(ge=0)]
 MODE = Kind(Mode, lambda value, floor: MODES.index(value) < MODES.index(floor))
 # Below 0.8 one comparison of five says what is not so. A higher one makes it harder to show that a
 # candidate is better, and also that it is worse on a slice; beyond 0.99 nothing is shown.
-CONFIDENCE = Kind(Annotated[float, Field(ge=0, le=0.99)], _is_lower, loosest=Field(ge=0.8))
+CONFIDENCE = Kind(Annotated[float, Field(ge=0, le=0.99)], lt, loosest=Field(ge=0.8))
 ALLOW_LIST = Kind(Names, lambda value, floor: not set(value) <= set(floor))
 DEMANDS = Kind(Names, lambda value, floor: not set(value) >= set(floor))
-FLOORS = _entries("SPLIT.METRIC", float, _is_lower)
-CEILINGS = _entries("SPLIT.METRIC", float, _is_higher)
+FLOORS = _entries("SPLIT.METRIC", float, lt)
+CEILINGS = _entries("SPLIT.METRIC", float, gt)
 # The widest range of a metric: money in the smallest coin, and no more.
 _VALUE = Annotated[float, Field(ge=-1e12, le=1e12)]
 BOUNDS = _entries(
@@ -98,13 +91,13 @@ BOUNDS = _entries(
 )
 
 # What the floor says holds everywhere: any other value is looser.
-EQUAL = Kind(str, lambda value, floor: value != floor)
-GUESSES = Kind(Mapping[str, _VALUE], EQUAL.looser)
+EQUAL = Kind(str, ne)
+GUESSES = Kind(Mapping[str, _VALUE], ne)
 POINTER = Kind(str, lambda value, floor: False)
-ORDER = Kind(Names, lambda value, floor: value != floor)
+ORDER = Kind(Names, ne)
 # The gates that no file turns off.
 ALWAYS = ("attestation", "order")
-ENABLED = Kind(Literal["enabled"], EQUAL.looser)
+ENABLED = Kind(Literal["enabled"], ne)
 # Thresholds of a metric that has no entry in `loosest_at_least` or `loosest_at_most` leave out at
 # least this share of its bounds.
 _SPARED = 0.1
@@ -140,12 +133,12 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "leakage": {
         "checks": DEMANDS,
         # Rows that are shared, say; a check of the floor has its own bound there.
-        "at_most": _entries("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], _is_higher),
+        "at_most": _entries("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], gt),
     },
     "first-promotion": {},
     "non-inferiority": {
         "margin": _maximum(0.2),  # a fifth of the scale is another model
-        "spreads": _entries("METRIC", Annotated[float, Field(gt=0, le=10)], _is_higher),
+        "spreads": _entries("METRIC", Annotated[float, Field(gt=0, le=10)], gt),
         "confidence": CONFIDENCE,
         "splits": DEMANDS,
         "slice_min_count": _maximum(1000),  # smaller slices are not judged
@@ -155,7 +148,7 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "fairness": {
         "dimensions": DEMANDS,
         "min_count": _maximum(1000),  # smaller slices are not compared
-        "at_most": _entries("DIMENSION.METRIC", float, _is_higher),
+        "at_most": _entries("DIMENSION.METRIC", float, gt),
         "unreviewed_allowed_in": ALLOW_LIST,
     },
     "explainability": {

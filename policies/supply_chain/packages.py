@@ -8,7 +8,6 @@ have classifiers or free text, of which the unambiguous ones are read
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -53,7 +52,7 @@ def licence_expression(stated: str, classifiers: Sequence[str], text: str) -> st
         return stated.strip()
     exact = _SPDX.get(text.strip().lower()) or _canonical(text)
     classified = {
-        _SPDX.get(name.lower(), "LicenseRef-" + _slug(name))
+        _SPDX.get(name.lower(), "LicenseRef-" + re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-"))
         for classifier in classifiers
         # "OSI Approved" and "DFSG approved" say who approved the licence, not which it is.
         if classifier.startswith("License :: ") and not classifier.lower().endswith("approved")
@@ -89,10 +88,6 @@ def _canonical(text: str) -> str:
         return canonicalize_license_expression(text)
     except InvalidLicenseExpression:
         return ""
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
 
 
 # A line of a lock, its continuations joined: a package in one version, and its hashes.
@@ -157,11 +152,6 @@ def sbom(packages: tuple[Package, ...]) -> str:
         "components": components,
     }
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
-
-
-def digest(text: str) -> str:
-    """The sha256 of a bill of materials, in hex."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _licenses(package: Package) -> Mapping[str, object]:

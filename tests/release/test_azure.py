@@ -376,9 +376,8 @@ def release(launch: Launch, kill_after: int = 0, calls: list[str] | None = None)
     known = {
         **{"project": "words", "environment": "dev", "declared": Declared(decision="d" * 64)},
         **{"version": version, "launch": launch, "samples": SAMPLES, "strategy": QUICK},
-        **{"approved_by": "ana", "registry": backend.registry, "endpoints": backend.endpoints},
-        **{"audit_log": backend.audit_log, "history": audit.history(backend.audit_log, name)},
-        "live": backend.endpoints.live(name),
+        **{"approved_by": "ana", "backend": backend, "live": backend.endpoints.live(name)},
+        "history": audit.history(backend.audit_log, name),
         "check": GateCheck(approved, version, champion, nothing, ""),
     }
     change = Change(**{**unread, **known})  # type: ignore[arg-type]

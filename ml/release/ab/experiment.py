@@ -18,7 +18,7 @@ from ml.backends.base import Backend
 from ml.backends.model_registry import Version
 from ml.backends.traffic import at, position, ticket
 from ml.core import faults, files, home, names
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Refused
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
 
 Arm = Literal["A", "B"]
@@ -147,10 +147,10 @@ def declare(
     """Check and write a new experiment; raises Refused for wrong settings and a name in use."""
     if (folder(name) / "experiment.json").exists():
         existing = f"there is an experiment `{name}` already"
-        raise _refused("ab-exists", existing, "another name", f"ml ab report {name}")
+        raise Refused.of("ab-exists", existing, "another name", f"ml ab report {name}")
     if a.digest == b.digest:
         same = f"{a.model} {a.version} and {b.version} have the same files"
-        raise _refused("ab-same", same, "two models")
+        raise Refused.of("ab-same", same, "two models")
     experiment = Experiment(
         schema_version=1,
         name=name,
@@ -183,7 +183,7 @@ def find(name: str) -> Experiment:
     """The experiment of that name; raises Refused when it does not exist or cannot be read."""
     names.check("split test", name)
     if name not in every():
-        raise _refused(
+        raise Refused.of(
             "no-such-experiment",
             f"there is no experiment `{name}`",
             f"one of: {', '.join(every())}" if every() else "a started experiment",
@@ -219,7 +219,7 @@ def _check(experiment: Experiment) -> None:
         (f"effect {experiment.effect}", 0 < experiment.effect < math.inf, "a difference above 0"),
     ):
         if not valid:
-            raise _refused("ab-setting", setting, expected)
+            raise Refused.of("ab-setting", setting, expected)
     baseline, deviation = experiment.baseline, experiment.deviation
     if experiment.outcome == "binary":
         if (
@@ -228,14 +228,14 @@ def _check(experiment: Experiment) -> None:
             or experiment.effect >= 1
             or deviation is not None
         ):
-            raise _refused(
+            raise Refused.of(
                 "ab-setting",
                 f"baseline {baseline}, effect {experiment.effect}, deviation {deviation}",
                 "A's expected rate between 0 and 1, an effect below 1, no deviation",
                 "--baseline 0.4 --effect 0.02",
             )
     elif deviation is None or not 0 < deviation < math.inf or baseline is not None:
-        raise _refused(
+        raise Refused.of(
             "ab-setting",
             f"deviation {deviation}, baseline {baseline}",
             "the expected standard deviation of an outcome, no baseline",
@@ -244,7 +244,7 @@ def _check(experiment: Experiment) -> None:
     try:
         _ = experiment.planned, experiment.fixed
     except ArithmeticError:
-        raise _refused(
+        raise Refused.of(
             "ab-setting",
             f"effect {experiment.effect:g}, baseline {baseline}, deviation {deviation}",
             "a larger effect: it would take too many outcomes",
@@ -252,13 +252,11 @@ def _check(experiment: Experiment) -> None:
 
 
 def _unreadable(path: Path, why: str) -> Refused:
-    return Refused(
-        Problem(
-            "ab-unreadable",
-            f"{path}: {why}",
-            "the file as `ml ab start` wrote it",
-            f"restore it from a copy, or move {path.parent} away and start another",
-        ),
+    return Refused.of(
+        "ab-unreadable",
+        f"{path}: {why}",
+        "the file as `ml ab start` wrote it",
+        f"restore it from a copy, or move {path.parent} away and start another",
         exit_code=Exit.RUN_FAILED,
     )
 
@@ -266,7 +264,3 @@ def _unreadable(path: Path, why: str) -> Refused:
 def _spread(rate: float) -> float:
     """The standard deviation of a binary outcome."""
     return math.sqrt(rate * (1 - rate))
-
-
-def _refused(code: str, found: str, expected: str, hint: str = "") -> Refused:
-    return Refused(Problem(code, found, expected, hint))

@@ -18,14 +18,13 @@ import numpy as np
 
 from ml.backends.base import Backend
 from ml.core import faults, files
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.release.ab.experiment import TICKET, Arm, Experiment
 from ml.release.ab.sequence import Flags, Floats
+from policies.promotion.decision import listed
 
 FILE = "records.jsonl"
 LARGEST = 1e100
-# Unknown keys that an error names.
-_NAMED = 5
 _SKIPPED = ("repeated", "contradicting", "unreadable")
 
 
@@ -76,7 +75,7 @@ def record(backend: Backend, experiment: Experiment, outcomes: Sequence[tuple[st
     for key, value in outcomes:
         if not _is_outcome(value, experiment):
             expected = "0 or 1" if experiment.outcome == "binary" else "a number below 1e100"
-            raise Refused(Problem("bad-outcome", f"{value} for the key `{key}`", expected))
+            raise Refused.of("bad-outcome", f"{value} for the key `{key}`", expected)
     with faults.as_refusals(), files.locked(experiment.folder / "lock"):
         assigned, counted = _replay(backend, experiment)[:2]
         tickets = {key: experiment.requested(key) or experiment.ticket(key) for key, _ in outcomes}
@@ -152,12 +151,9 @@ def _add(experiment: Experiment, lines: Sequence[Mapping[str, object]]) -> None:
 
 
 def _unknown(experiment: Experiment, keys: Sequence[str]) -> Refused:
-    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
-    return Refused(
-        Problem(
-            "unknown-key",
-            f"never assigned: {', '.join(keys[:_NAMED])}{more}; nothing was recorded",
-            "keys that requests carried (x-routing-key), or that were assigned",
-            f"ml ab assign {experiment.name} KEY…",
-        )
+    return Refused.of(
+        "unknown-key",
+        f"never assigned: {listed(keys)}; nothing was recorded",
+        "keys that requests carried (x-routing-key), or that were assigned",
+        f"ml ab assign {experiment.name} KEY…",
     )

@@ -10,7 +10,7 @@ from ml.backends.base import Backend
 from ml.backends.deployments import Canary, Launch, Live
 from ml.backends.endpoints import Router, reserved
 from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.ab.experiment import Arm, Experiment
 from ml.release.canary.canary import smoke_test
@@ -119,7 +119,7 @@ def headers(
     state = _state(backend, experiment)
     if state.canary is None:
         hint = f"ml ab serve {experiment.name} --approved-by NAME"
-        raise Refused(Problem("ab-not-served", "B is not served", "A and B, both served", hint))
+        raise Refused.of("ab-not-served", "B is not served", "A and B, both served", hint)
     slots = {"A": state.server.slot.name, "B": state.canary.server.slot.name}
     return {
         key: {DEPLOYMENT_HEADER: slots[arm], REQUEST_ID: experiment.request_id(key)}
@@ -143,23 +143,19 @@ def _state(backend: Backend, experiment: Experiment) -> Live:
     if state is None:
         raise backend.endpoints.nothing_served(experiment.endpoint)
     if state.launch.digest != experiment.a.digest:
-        raise Refused(
-            Problem(
-                "ab-not-live",
-                f"version {state.launch.version} is live on `{experiment.endpoint}`",
-                f"version {experiment.a.version}, which is A",
-                "start another experiment against the live version",
-            )
+        raise Refused.of(
+            "ab-not-live",
+            f"version {state.launch.version} is live on `{experiment.endpoint}`",
+            f"version {experiment.a.version}, which is A",
+            "start another experiment against the live version",
         )
     if state.canary is not None and not _is_on(state, experiment):
         other = state.canary.experiment
-        raise Refused(
-            Problem(
-                "ab-occupied",
-                f"{f'the experiment `{other}`' if other else 'a canary'} is running there",
-                "an endpoint with one version",
-                f"ml ab stop {other}" if other else "wait for it to end",
-            )
+        raise Refused.of(
+            "ab-occupied",
+            f"{f'the experiment `{other}`' if other else 'a canary'} is running there",
+            "an endpoint with one version",
+            f"ml ab stop {other}" if other else "wait for it to end",
         )
     return state
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from ml.backends.deployments import BASELINE, Answer, Canary, Launch, Live, Server
 from ml.backends.endpoints import CHANGED, Endpoints, Router
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Refused
 from ml.release.canary.traffic import (
     NOTICE_S,
     WARM_REQUESTS,
@@ -156,8 +156,8 @@ class _Watch:
 
     def run(self, superseded: Callable[[], bool], progress: Callable[[str], None]) -> Outcome:
         set_canary(self.endpoints, self.name, replace(self.trial, weight=0))
-        first = self._look()
-        traffic = Traffic(self.replay, first)
+        self.first = self._look()
+        traffic = Traffic(self.replay, self.first)
         time.sleep(NOTICE_S)
         traffic.look(self._look())
         verdict = Verdict("hold", "", ())
@@ -173,32 +173,34 @@ class _Watch:
             began = time.monotonic()
             while True:
                 if superseded():
-                    return self._outcome(
-                        "superseded", "another version was declared", percent, (), first
-                    )
+                    return self._outcome("superseded", "another version was declared", percent)
                 time.sleep(LOOK_S)
                 now = self._look()
                 traffic.look(now)
                 if not self.endpoints.is_up(self.baseline):
-                    raise _baseline_ended(self.endpoints, self.baseline)
-                verdict = self._verdict(number, now, first)
-                if verdict.action == "roll-back":
-                    return self._outcome(
-                        "rolled-back", verdict.why, percent, verdict.signals, first
+                    raise self.endpoints.failure(
+                        self.baseline.slot,
+                        "baseline-failed",
+                        "the second server of the version that serves has ended",
+                        "memory for three servers during a canary",
+                        "apply again",
                     )
+                verdict = self._verdict(number, now)
+                if verdict.action == "roll-back":
+                    return self._outcome("rolled-back", verdict.why, percent, verdict.signals)
                 if verdict.action == "go-on":
                     break
                 if time.monotonic() - began > self.strategy.step_s:
                     self.replay.check()
                     why = f"undecided after {self.strategy.step_s:g} s: {verdict.why}"
-                    return self._outcome("rolled-back", why, percent, verdict.signals, first)
+                    return self._outcome("rolled-back", why, percent, verdict.signals)
             progress(f"{stage}: {verdict.why}")
-        return self._outcome("passed", verdict.why, 100, verdict.signals, first)
+        return self._outcome("passed", verdict.why, 100, verdict.signals)
 
-    def _verdict(self, number: int, now: Mapping[str, Any], first: Mapping[str, Any]) -> Verdict:
+    def _verdict(self, number: int, now: Mapping[str, Any]) -> Verdict:
         stage = self.strategy.stages[number]
         green, old, baseline, intervals = self.samples.look(now)
-        answered = self._counted("requests", now, first)[self.green.slot.name]
+        answered = self._counted("requests", now)[self.green.slot.name]
         memory = self.memory.look(answered)
         alive = self.endpoints.is_up(self.green)
         verdict = decide(self.strategy, number, green, old, baseline, memory, alive, intervals)
@@ -210,12 +212,10 @@ class _Watch:
         green, old, baseline, intervals = self.callers.look(now)
         return object_to(verdict, self.strategy, number, green, old, baseline, patient, intervals)
 
-    def _counted(
-        self, what: str, now: Mapping[str, Any], first: Mapping[str, Any]
-    ) -> Mapping[str, int]:
+    def _counted(self, what: str, now: Mapping[str, Any]) -> Mapping[str, int]:
         """What is judged of each server, over the whole canary."""
         return {
-            name: sum(now[name][kind][what] - first[name][kind][what] for kind in KINDS)
+            name: sum(now[name][kind][what] - self.first[name][kind][what] for kind in KINDS)
             for name in self.names
         }
 
@@ -223,13 +223,11 @@ class _Watch:
         """The tallies of the three servers; records the answers since the last call."""
         state = self.router.renew()
         if gone := [name for name in self.names if name not in state["tallies"]]:
-            raise Refused(
-                Problem(
-                    "canary-interrupted",
-                    f"the router has no {' and no '.join(gone)} any more",
-                    "no other change of the endpoint during a canary",
-                    "apply again",
-                ),
+            raise Refused.of(
+                "canary-interrupted",
+                f"the router has no {' and no '.join(gone)} any more",
+                "no other change of the endpoint during a canary",
+                "apply again",
                 exit_code=Exit.RUN_FAILED,
             )
         for answer in self.router.answers(self.last):
@@ -243,8 +241,7 @@ class _Watch:
         kind: Literal["passed", "rolled-back", "superseded"],
         why: str,
         percent: int,
-        signals: tuple[Signal, ...],
-        first: Mapping[str, Any],
+        signals: tuple[Signal, ...] = (),
     ) -> Outcome:
         now = self._look()
         return Outcome(
@@ -252,21 +249,11 @@ class _Watch:
             why,
             percent,
             signals,
-            self._counted("requests", now, first),
-            self._counted("errors", now, first),
+            self._counted("requests", now),
+            self._counted("errors", now),
             self.replay.sent,
             time.monotonic() - self.started,
         )
-
-
-def _baseline_ended(endpoints: Endpoints, baseline: Server) -> Refused:
-    return endpoints.failure(
-        baseline.slot,
-        "baseline-failed",
-        "the second server of the version that serves has ended",
-        "memory for three servers during a canary",
-        "apply again",
-    )
 
 
 def start_trial(
@@ -304,12 +291,17 @@ def start_trial(
 def smoke_test(endpoints: Endpoints, green: Server, launch: Launch, samples: Samples) -> None:
     """Send every sample request; Refused (smoke-failed) unless the launched model answers."""
     for sample in samples:
-        try:
-            answer = endpoints.score(green, sample)
-        except (OSError, http.client.HTTPException) as error:
-            raise _smoke_failed(endpoints, green, f"no answer to {sample}: {error}") from None
+        answer = _answered(endpoints, green, sample)
         if fault := smoke_fault(answer, launch, sample):
             raise _smoke_failed(endpoints, green, fault)
+
+
+def _answered(endpoints: Endpoints, green: Server, sample: Mapping[str, object]) -> Answer:
+    """The answer to a sample request; Refused (smoke-failed) where there is none."""
+    try:
+        return endpoints.score(green, sample)
+    except (OSError, http.client.HTTPException) as error:
+        raise _smoke_failed(endpoints, green, f"no answer to {sample}: {error}") from None
 
 
 def smoke_fault(answer: Answer, launch: Launch, sample: Mapping[str, object]) -> str:
@@ -332,11 +324,7 @@ def check_latency(
     assert endpoints.p95_ms is not None  # else there is no limit
     began = time.time()
     for index in range(max(requests, PER_SAMPLE * len(samples))):
-        sample = samples[index % len(samples)]
-        try:
-            endpoints.score(green, sample)
-        except (OSError, http.client.HTTPException) as error:
-            raise _smoke_failed(endpoints, green, f"no answer to {sample}: {error}") from None
+        _answered(endpoints, green, samples[index % len(samples)])
     ended = time.time()
     while (p95 := endpoints.p95_ms(green, began, ended)) is None:
         if time.time() - ended > LATENCY_S:
@@ -438,15 +426,13 @@ def _as_baseline_failed(blue: Live) -> Iterator[None]:
     except Refused as error:
         if error.problems[0].code == CHANGED:
             raise
-        raise Refused(
-            Problem(
-                "baseline-failed",
-                f"version {blue.launch.version} serves, but a second server of it for the canary "
-                f"fails: {error.problems[0].found}",
-                "memory for three servers during a canary",
-                "free some memory and apply again; if the version can no longer be started, "
-                f"stop it (`ml serve {blue.launch.endpoint} --stop`): apply then skips the canary",
-            ),
+        raise Refused.of(
+            "baseline-failed",
+            f"version {blue.launch.version} serves, but a second server of it for the canary "
+            f"fails: {error.problems[0].found}",
+            "memory for three servers during a canary",
+            "free some memory and apply again; if the version can no longer be started, "
+            f"stop it (`ml serve {blue.launch.endpoint} --stop`): apply then skips the canary",
             exit_code=Exit.RUN_FAILED,
         ) from None
 

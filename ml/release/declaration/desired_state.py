@@ -12,21 +12,16 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import dropwhile
 from pathlib import Path
 
 import yaml
 
 from ml.backends.base import Backend
 from ml.core import documents, files, git, home, repository
-from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.errors import Exit, Place, Refused
 from ml.release.declaration import edit, release_file
-from ml.release.declaration.release_file import (
-    SCHEMA_VERSION,
-    Declared,
-    Local,
-    Strategy,
-    Tracked,
-)
+from ml.release.declaration.release_file import SCHEMA_VERSION, Declared, Local, Strategy, Tracked
 
 LOCAL = "local"
 TRACKED = release_file.TRACKED
@@ -111,10 +106,9 @@ def was_declared_before(project: str, environment: str, declared: Declared) -> b
     False where the history is not here (a shallow clone).
     """
     wanted = (declared.digest, declared.serving)
-    pairs = [(each.digest, each.serving) for each in on_branch(project, environment)]
-    while pairs and pairs[-1] == wanted:
-        pairs.pop()
-    return wanted in pairs
+    latest_first = reversed(on_branch(project, environment))
+    pairs = ((each.digest, each.serving) for each in latest_first)
+    return wanted in dropwhile(lambda pair: pair == wanted, pairs)
 
 
 def decisions(backend: Backend) -> Sequence[tuple[str, str, bool]]:
@@ -126,13 +120,9 @@ def decisions(backend: Backend) -> Sequence[tuple[str, str, bool]]:
     found = []
     for project in projects():
         for environment in ENVIRONMENTS:
-            if environment == LOCAL:
-                declared, where = read(project, LOCAL), "in"
-            else:
-                declared, where = (
-                    next(iter(on_branch(project, environment)[-1:]), None),
-                    "committed in",
-                )
+            where = "in" if environment == LOCAL else "committed in"
+            of = [read(project, LOCAL)] if environment == LOCAL else on_branch(project, environment)
+            declared = of[-1] if of else None
             if declared is not None:
                 name = f"{environment} {where} {repository.shown(path(project, environment))}"
                 found.append((name, declared.decision, _is_of(backend, environment, declared)))
@@ -209,14 +199,12 @@ def declare(
         edited = edit.declared(text, environment, asdict(declared))
     except edit.CannotEdit as error:
         lines = "; ".join(f"{key}: {value}" for key, value in asdict(declared).items() if value)
-        raise Refused(
-            Problem(
-                "cannot-edit",
-                f"`{environment}` cannot be written in place: {error}",
-                "an entry of its own, without anchors and merged keys",
-                f"write it by hand: {lines}",
-                Place(repository.shown(file), 1),
-            )
+        raise Refused.of(
+            "cannot-edit",
+            f"`{environment}` cannot be written in place: {error}",
+            "an entry of its own, without anchors and merged keys",
+            f"write it by hand: {lines}",
+            Place(repository.shown(file), 1),
         ) from None
     first(file)
     files.replace(file, edited)
@@ -227,13 +215,11 @@ def check_environment(environment: str) -> str:
     """The environment, if releases know it; raises Refused otherwise."""
     if environment not in ENVIRONMENTS:
         near = difflib.get_close_matches(environment, ENVIRONMENTS, 1)
-        raise Refused(
-            Problem(
-                "no-such-environment",
-                f"there is no environment `{environment}`",
-                f"one of: {', '.join(ENVIRONMENTS)}",
-                f"did you mean `{near[0]}`?" if near else "",
-            )
+        raise Refused.of(
+            "no-such-environment",
+            f"there is no environment `{environment}`",
+            f"one of: {', '.join(ENVIRONMENTS)}",
+            f"did you mean `{near[0]}`?" if near else "",
         )
     return environment
 
@@ -248,13 +234,11 @@ def place_of(environment: str, on: str | None) -> str:
     check_environment(environment)
     chosen = on or (LOCAL if environment == LOCAL else "azure")
     if environment == LOCAL != chosen:
-        raise Refused(
-            Problem(
-                "local-is-here",
-                "`local` is this machine, and not on Azure ML",
-                f"one of: {', '.join(TRACKED)}",
-                "leave --on out, or name an environment: --env dev --on azure",
-            ),
+        raise Refused.of(
+            "local-is-here",
+            "`local` is this machine, and not on Azure ML",
+            f"one of: {', '.join(TRACKED)}",
+            "leave --on out, or name an environment: --env dev --on azure",
             exit_code=Exit.CANNOT_HONOUR,
         )
     return chosen

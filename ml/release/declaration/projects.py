@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml.core import documents, repository
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Refused
 from ml.release import serving
 from ml.release.serving import Serving
 
@@ -48,7 +48,7 @@ class Project:
         """The name in endpoint.yml; raises Refused where there is none."""
         if (name := self.model()) is None:
             path = repository.shown(self.folder / "endpoint" / "endpoint.yml")
-            raise Refused(Problem("no-endpoint", f"{self.name} has no endpoint", f"{path}: name"))
+            raise Refused.of("no-endpoint", f"{self.name} has no endpoint", f"{path}: name")
         return name
 
     def serving(self) -> Serving:
@@ -60,7 +60,7 @@ class Project:
         path = repository.shown(self.requests)
         if not self.requests.is_file():
             hint = "the smoke test and the latency gate send them: one JSON object a line"
-            raise Refused(Problem("no-requests", "no sample requests", path, hint))
+            raise Refused.of("no-requests", "no sample requests", path, hint)
         samples: list[Mapping[str, object]] = []
         for number, line in enumerate(self.requests.read_text(encoding="utf-8").splitlines(), 1):
             try:
@@ -71,9 +71,9 @@ class Project:
                 samples.append(sample)
             elif sample is not None:
                 place = Place(path, number)
-                raise Refused(Problem("bad-request", line[:80], "a JSON object", place=place))
+                raise Refused.of("bad-request", line[:80], "a JSON object", place=place)
         if not samples:
-            raise Refused(Problem("no-requests", f"{path} is empty", "a JSON object a line"))
+            raise Refused.of("no-requests", f"{path} is empty", "a JSON object a line")
         return samples
 
 
@@ -87,15 +87,13 @@ def find(name: str) -> Project:
     projects = {project.name: project for project in every()}
     if folder not in projects:
         close = difflib.get_close_matches(folder, projects, 1)
-        raise Refused(
-            Problem(
-                "no-such-project",
-                f"there is no project `{name}` with a gates.yml",
-                f"one of: {', '.join(sorted(projects))}"
-                if projects
-                else "a folder under ml/projects: ml/projects/README.md says what is in one",
-                f"did you mean `{close[0]}`?" if close else "",
-            )
+        raise Refused.of(
+            "no-such-project",
+            f"there is no project `{name}` with a gates.yml",
+            f"one of: {', '.join(sorted(projects))}"
+            if projects
+            else "a folder under ml/projects: ml/projects/README.md says what is in one",
+            f"did you mean `{close[0]}`?" if close else "",
         )
     return projects[folder]
 

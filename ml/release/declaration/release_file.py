@@ -26,7 +26,7 @@ from ml.core.names import not_words
 from ml.core.settings import CLOSED, SchemaVersion
 from ml.release.declaration.projects import Project
 from policies.promotion import floor
-from policies.waivers import Waiver, located
+from policies.waivers import Waiver, as_text, located
 
 SCHEMA = Path(__file__).with_name("release.schema.json")
 SCHEMA_VERSION = 1
@@ -198,11 +198,6 @@ def _readable(text: str) -> str:
     return text
 
 
-def _text(value: object) -> object:
-    """Versions are numbers to a person and text to a registry."""
-    return str(value) if type(value) is int else value
-
-
 @dataclass(frozen=True)
 class Declared:
     """A declared version: `digest` is the model's; the other hashes are sha256, in hex.
@@ -220,7 +215,7 @@ class Declared:
     ] = ""
     version: Annotated[
         str,
-        BeforeValidator(_text),
+        BeforeValidator(as_text),
         Field(pattern="^[1-9][0-9]*$"),
         WithJsonSchema(
             {

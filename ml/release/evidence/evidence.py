@@ -94,6 +94,7 @@ def collect(
     trained_lineage, scored_lineage = (
         backend.runs.entry(run).lineage for run in (trained, evaluated)
     )
+    code = scored_lineage["code"]
     stated, bill = supply_chain()
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -109,7 +110,9 @@ def collect(
         "lineage": {
             **_training(trained, trained_lineage),
             "evaluation_run": evaluated.id,
-            **{f"evaluation_{name}": of for name, of in _code(scored_lineage).items()},
+            "evaluation_snapshot": code["digest"],
+            "evaluation_commit": code["commit"],
+            "evaluation_dirty": code["dirty"],
         },
         "latency": schema.stated(latency),
         "serving": served,
@@ -119,13 +122,9 @@ def collect(
     with faults.as_refusals(), _unfinished(version) as folder:
         document[REFERENCE_FIELD] = keep_reference(evaluated.outputs[EVALUATION], folder)
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
-        for file, digest in (
-            (IDENTIFIERS, evaluation.identifiers),
-            (REQUESTS, evaluation.requests),
-        ):
-            if digest:
-                shutil.copyfile(evaluated.outputs[EVALUATION] / file, folder / file)
-        shutil.copyfile(evaluated.outputs[EVALUATION] / PREDICTIONS, folder / PREDICTIONS)
+        stated_files = {IDENTIFIERS: evaluation.identifiers, REQUESTS: evaluation.requests}
+        for file in (PREDICTIONS, *(name for name, sha256 in stated_files.items() if sha256)):
+            shutil.copyfile(evaluated.outputs[EVALUATION] / file, folder / file)
         files.replace(folder / SBOM, bill)
         files.replace(folder / EVIDENCE_FILE, text)
         if attestor is not None:
@@ -155,15 +154,13 @@ def keep_attested(backend: Backend, project: str, model: str, attestation: bytes
         sha256, digest = digests["evidence.json"], f"sha256:{digests['model']}"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         expected = "a bundle about `evidence.json` and `model`"
-        raise Refused(
-            Problem("no-attestation", f"it cannot be read: {error!r}", expected)
-        ) from None
+        raise Refused.of("no-attestation", f"it cannot be read: {error!r}", expected) from None
     versions = [each for each in backend.registry.versions(model) if each.digest == digest]
     collected = replace(versions[-1], evidence=sha256) if versions else None
     if collected is None or not (collected.evidence_folder / EVIDENCE_FILE).is_file():
         hint = f"ml release collect {project}, on this machine"
         found = f"no evidence {sha256[:12]} of a {model} {digest[:19]} is here"
-        raise Refused(Problem("no-evidence", found, "the evidence that is attested", hint))
+        raise Refused.of("no-evidence", found, "the evidence that is attested", hint)
     if not collected.kept_at(sha256):
         with faults.as_refusals():
             files.replace(collected.evidence_folder / ATTESTATION, attestation.decode())
@@ -214,12 +211,6 @@ def _training(trained: Run, lineage: Mapping[str, Any]) -> Mapping[str, object]:
         "environment": lineage["environment"],
         "environment_digest": lineage["environment_digest"],
     }
-
-
-def _code(lineage: Mapping[str, Any]) -> Mapping[str, object]:
-    """The code of a run: `snapshot`, `commit`, `dirty`."""
-    code = lineage["code"]
-    return {"snapshot": code["digest"], "commit": code["commit"], "dirty": code["dirty"]}
 
 
 def load(backend: Backend, version: Version) -> Evidence:
@@ -391,10 +382,8 @@ def with_advisories(evidence: Evidence) -> Evidence:
     name, advisories = source
     chain = evidence.supply_chain
     affecting = advisories.affecting(
-        [
-            Package(name, stated.locked or "", stated.installed or "", stated.licence or "")
-            for name, stated in chain.packages.items()
-        ]
+        Package(name, stated.locked or "", stated.installed or "", stated.licence or "")
+        for name, stated in chain.packages.items()
     )
     if chain.as_of is not None and chain.as_of > advisories.as_of:
         every = tuple(sorted({*affecting, *(chain.advisories or ())}))
@@ -422,7 +411,7 @@ def supply_chain() -> tuple[Mapping[str, object], str]:
     except ValueError as error:
         expected, hint = "packages that can be looked up, each in one version", "make lock"
         place = Place(repository.LOCK, 1)
-        raise Refused(Problem("lock-unread", str(error), expected, hint, place)) from None
+        raise Refused.of("lock-unread", str(error), expected, hint, place) from None
     bill = packages.sbom(locked)
     stated: dict[str, object] = {
         "lock": repository.LOCK,
@@ -434,7 +423,7 @@ def supply_chain() -> tuple[Mapping[str, object], str]:
             }
             for each in locked
         },
-        "sbom": packages.digest(bill),
+        "sbom": hashlib.sha256(bill.encode()).hexdigest(),
     }
     if (source := _advisories()) is not None:
         name, advisories = source
@@ -481,13 +470,11 @@ def load_reference(version: Version) -> Mapping[str, Any]:
     try:
         content = path.read_bytes()
     except OSError:
-        raise Refused(
-            Problem(
-                "no-reference",
-                f"no {REFERENCE} is kept with {name}",
-                "the project's evaluation writes one (ml.measures.reference)",
-                "propose the version's run again once it does",
-            )
+        raise Refused.of(
+            "no-reference",
+            f"no {REFERENCE} is kept with {name}",
+            "the project's evaluation writes one (ml.measures.reference)",
+            "propose the version's run again once it does",
         ) from None
     try:
         evidence = (version.evidence_folder / EVIDENCE_FILE).read_bytes()

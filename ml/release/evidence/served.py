@@ -20,7 +20,7 @@ from ml.backends.base import Backend
 from ml.backends.deployments import Answer, Launch
 from ml.backends.endpoints import Candidate
 from ml.backends.model_registry import Version
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Refused
 from ml.measures import detection
 from ml.measures.evaluation import PREDICTIONS, Prediction
 from ml.measures.measurement import VALIDATION, measure
@@ -209,7 +209,7 @@ def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]
     """A server of the launch that is started to be asked; raises what starting it raises."""
     if backend.candidate is None:
         found, expected = f"`{backend.name}` starts no server to be asked", "this machine's"
-        raise Refused(Problem("no-candidate", found, expected), exit_code=Exit.CANNOT_HONOUR)
+        raise Refused.of("no-candidate", found, expected, exit_code=Exit.CANNOT_HONOUR)
     return backend.candidate(launch)
 
 
@@ -282,8 +282,8 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     if task == "detection":
         return _boxes_apart(str(value), row.predicted)
     if task == "regression":
-        expected = float(row.predicted)
-        return abs(_number(value) - expected) / max(abs(expected), usual)
+        number, expected = value if isinstance(value, float) else math.inf, float(row.predicted)
+        return abs(number - expected) / max(abs(expected), usual)
     if task == "binary" and isinstance(value, float):
         return abs(value - row.score)
     if row.predicted != _text(value):
@@ -308,10 +308,6 @@ def _text(value: float | str) -> str:
     """A label or an id, which may be a number."""
     is_whole = isinstance(value, float) and value.is_integer()
     return str(int(value) if is_whole else value)
-
-
-def _number(value: float | str) -> float:
-    return value if isinstance(value, float) else math.inf
 
 
 def _usual(rows: Sequence[Evaluated], task: Task) -> float:

@@ -58,7 +58,7 @@ def train(backend: Backend, project: Project) -> Run:
         raise Refused(run.error or failed, exit_code=Exit.RUN_FAILED)
     if MODEL not in run.outputs:
         expected = "an output `model` of the job"
-        raise Refused(Problem("no-model", f"{run.name} has no model", expected, place=job.place))
+        raise Refused.of("no-model", f"{run.name} has no model", expected, place=job.place)
     return run
 
 
@@ -106,14 +106,11 @@ def _latest(backend: Backend, project: Project) -> Run:
         if entry.run.trials or (entry.run.steps and MODEL in entry.run.outputs)
     ]
     if not candidates:
-        raise Refused(
-            Problem(
-                "no-candidate",
-                f"no sweep or pipeline of the experiment `{experiment}` has completed on this "
-                "machine",
-                "a completed one, or a run named with --run",
-                f"ml run {_sweep_of(project, experiment)}",
-            )
+        raise Refused.of(
+            "no-candidate",
+            f"no sweep or pipeline of the experiment `{experiment}` has completed on this machine",
+            "a completed one, or a run named with --run",
+            f"ml run {_sweep_of(project, experiment)}",
         )
     return max(candidates, key=lambda run: run.started)
 
@@ -129,13 +126,11 @@ def _sweep_of(project: Project, experiment: str) -> str:
 
 
 def _unfit(run: Run, why: str) -> Refused:
-    return Refused(
-        Problem(
-            "unfit-run",
-            f"the run `{run.name}` {why}",
-            "a completed run with the output `model`",
-            # A step's model that the pipeline does not pass on.
-            "".join(f"--run {part.name}; " for part in parts(run, MODEL) if part != run)
-            + "name another with --run",
-        )
+    # A step's model that the pipeline does not pass on.
+    others = "".join(f"--run {part.name}; " for part in parts(run, MODEL) if part != run)
+    return Refused.of(
+        "unfit-run",
+        f"the run `{run.name}` {why}",
+        "a completed run with the output `model`",
+        f"{others}name another with --run",
     )

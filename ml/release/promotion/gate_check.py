@@ -327,13 +327,11 @@ def evaluation_plan(project: Project, model: Path) -> Evaluation:
     """The project's evaluate.yml with its `model` set; Refused for another kind of job."""
     evaluation = plan(load_spec(project.evaluate, {f"inputs.{MODEL}": str(model)}))
     if isinstance(evaluation, SweepPlan | AutoMLPlan) or EVALUATION not in evaluation.outputs:
-        raise Refused(
-            Problem(
-                "not-an-evaluation",
-                "this job has no output `evaluation`",
-                "a command or pipeline job with the input `model` and the output `evaluation`",
-                place=evaluation.place,
-            )
+        raise Refused.of(
+            "not-an-evaluation",
+            "this job has no output `evaluation`",
+            "a command or pipeline job with the input `model` and the output `evaluation`",
+            place=evaluation.place,
         )
     return evaluation
 
@@ -362,15 +360,13 @@ def champion_of(
         if served:
             return served[-1]
         if not way_back:
-            raise Refused(
-                Problem(
-                    "champion-unknown",
-                    f"`{name}` serves {live.launch.digest[:19]}, which no version of `{model}` in "
-                    "the registry has",
-                    "the version that serves, which a new one is compared with",
-                    "find out who removed it or changed its tags, and register it again; or "
-                    "`ml release rollback`",
-                ),
+            raise Refused.of(
+                "champion-unknown",
+                f"`{name}` serves {live.launch.digest[:19]}, which no version of `{model}` in "
+                "the registry has",
+                "the version that serves, which a new one is compared with",
+                "find out who removed it or changed its tags, and register it again; or "
+                "`ml release rollback`",
                 exit_code=Exit.GATE_SAID_NO,
             )
     return backend.registry.champion(model, environment)

@@ -15,7 +15,7 @@ from ml.backends.endpoints import WARM_UP
 from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run, Watch, unwatched
 from ml.core import faults, files, git, repository
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.release import audit, serving
 from ml.release.canary.canary import smoke_fault
 from ml.release.comparison import versus
@@ -199,9 +199,9 @@ def _attested_before(backend: Backend, project: Project, environment: str) -> Ve
     return version if evidence.load(backend, version).attested else None
 
 
-def _champion(call: _Call, digest: str) -> Version | None:
+def _champion(call: _Call, model: str, digest: str) -> Version | None:
     """The champion when it is the same model, which needs no new measurement."""
-    champion = call.backend.registry.champion(call.serves.endpoint, call.environment)
+    champion = call.backend.registry.champion(model, call.environment)
     return champion if champion and champion.digest == digest else None
 
 
@@ -217,7 +217,7 @@ def _evidenced(
 ) -> Version:
     """The registered version of the run's model, with evidence of how it would be served now."""
     digest = store(chosen.outputs[MODEL])
-    version = attested or _champion(call, digest)
+    version = attested or _champion(call, call.serves.endpoint, digest)
     if version is None and attestor is None and call.environment != desired_state.LOCAL:
         version = _attested(call, digest)
     if version is not None and _answers_by(call, version):
@@ -260,12 +260,10 @@ def _measure(
         evaluated = evaluate(backend, project, evaluation, call.watch)
     stated = evidence.evaluation_of(evaluated).model
     if stated != model:
-        raise Refused(
-            Problem(
-                "model-name",
-                f"the evaluation is of a model `{stated}`",
-                f"`{model}`, the endpoint that serves the project's model",
-            )
+        raise Refused.of(
+            "model-name",
+            f"the evaluation is of a model `{stated}`",
+            f"`{model}`, the endpoint that serves the project's model",
         )
     gate = load_gates(project)["serving"]
     strategy = desired_state.strategy(project.name, call.environment)
@@ -360,7 +358,7 @@ def _rival(call: _Call, declared: Declared | None) -> Version | None:
     `ml release rollback` takes one back that is in the way, and so does git where that declares.
     """
     backend = call.backend
-    if declared is None or _is_champion(call, declared):
+    if declared is None or _champion(call, declared.model, declared.digest):
         return None
     name = backend.endpoints.name_of(declared.model, call.environment)
     if audit.history(backend.audit_log, name).refusal(declared) is not None:
@@ -373,14 +371,9 @@ def _rival(call: _Call, declared: Declared | None) -> Version | None:
 
 def _unapplied(call: _Call, version: Version, declared: Declared | None) -> str | None:
     """The declared version that is not the champion, unless it is the one proposed."""
-    if declared is None or declared.digest == version.digest or _is_champion(call, declared):
+    if declared is None or declared.digest == version.digest:
         return None
-    return declared.version
-
-
-def _is_champion(call: _Call, declared: Declared) -> bool:
-    champion = call.backend.registry.champion(declared.model, call.environment)
-    return champion is not None and champion.digest == declared.digest
+    return None if _champion(call, declared.model, declared.digest) else declared.version
 
 
 def _declared(

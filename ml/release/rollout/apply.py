@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from ml.backends.base import AuditLog, Backend
+from ml.backends.base import Backend
 from ml.backends.deployments import Launch, Live, Server
-from ml.backends.endpoints import Endpoints, Router, reserved
+from ml.backends.endpoints import Router, reserved
 from ml.backends.model_registry import Registry, Version
 from ml.backends.runs import Watch, unwatched
-from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.errors import Exit, Place, Refused
 from ml.release import audit, serving
 from ml.release.audit import APPLIED, ROLLED_BACK, History
 from ml.release.canary import canary
@@ -66,9 +66,7 @@ class Change:
     strategy: Strategy
     approved_by: str
     check: GateCheck
-    registry: Registry
-    endpoints: Endpoints
-    audit_log: AuditLog
+    backend: Backend
     history: History
     live: Live | None
     returns: bool
@@ -254,9 +252,7 @@ def find_change(
         ),
         approved_by=approved_by,
         check=check,
-        registry=backend.registry,
-        endpoints=backend.endpoints,
-        audit_log=backend.audit_log,
+        backend=backend,
         history=history,
         live=live,
         returns=returns,
@@ -298,7 +294,7 @@ def _carry_out(
     change: Change, port: int | None, through_canary: bool, progress: Callable[[str], None]
 ) -> Applied | None:
     """Carry out the change; None when another version was declared before this one was live."""
-    name, endpoints = change.launch.endpoint, change.endpoints
+    name, endpoints = change.launch.endpoint, change.backend.endpoints
     if not change.is_champion and change.check.decision.outcome != "approved":
         return Applied("refused", change)
     if change.serves:
@@ -346,14 +342,12 @@ def _declared_version(
         ("evidence", version.evidence, declared.evidence),
     ):
         if actual != expected:
-            raise Refused(
-                Problem(
-                    "not-as-declared",
-                    f"{version.model} {version.version} has the {what} {actual or 'nothing'}",
-                    f"{expected}, as the release declares",
-                    "propose it again",
-                    place(what),
-                ),
+            raise Refused.of(
+                "not-as-declared",
+                f"{version.model} {version.version} has the {what} {actual or 'nothing'}",
+                f"{expected}, as the release declares",
+                "propose it again",
+                place(what),
                 exit_code=Exit.GATE_SAID_NO,
             )
     if environment != desired_state.LOCAL:
@@ -364,15 +358,13 @@ def _declared_version(
 
 
 def _decision_unknown(project: Project, environment: str, declared: Declared, run: str) -> Refused:
-    return Refused(
-        Problem(
-            "decision-unknown",
-            f"the audit log has no decision {declared.decision[:12]}… on version "
-            f"{declared.version} for {environment}",
-            "a decision of the gates on this model and environment",
-            f"ml release propose {project.name} --run {run} --env {environment} asks the gates",
-            desired_state.place(project.name, environment, "decision"),
-        ),
+    return Refused.of(
+        "decision-unknown",
+        f"the audit log has no decision {declared.decision[:12]}… on version "
+        f"{declared.version} for {environment}",
+        "a decision of the gates on this model and environment",
+        f"ml release propose {project.name} --run {run} --env {environment} asks the gates",
+        desired_state.place(project.name, environment, "decision"),
         exit_code=Exit.GATE_SAID_NO,
     )
 
@@ -391,14 +383,12 @@ def _declared_serving(
         return proposed
     now = project.serving().snapshot()
     if declared.serving not in ("", now.digest):
-        raise Refused(
-            Problem(
-                "not-as-declared",
-                f"the serving code and settings of {project.name} have the digest {now.digest}",
-                f"{declared.serving}, as the release declares",
-                "propose it again",
-                desired_state.place(project.name, environment, "serving"),
-            ),
+        raise Refused.of(
+            "not-as-declared",
+            f"the serving code and settings of {project.name} have the digest {now.digest}",
+            f"{declared.serving}, as the release declares",
+            "propose it again",
+            desired_state.place(project.name, environment, "serving"),
             exit_code=Exit.GATE_SAID_NO,
         )
     return now
@@ -421,7 +411,7 @@ def _roll_out(
     are not.
     """
     launch, name, samples = change.launch, change.launch.endpoint, change.samples
-    endpoints = change.endpoints
+    endpoints = change.backend.endpoints
     with ExitStack() as undo:
         with endpoints.locked(name):
             blue = canary.clear_canary(endpoints, name)
@@ -473,14 +463,14 @@ def _can_compare(
     The first version gets none, and one that served before only if it is asked for: a way back is
     not delayed.
     """
-    name = change.launch.endpoint
-    if change.endpoints.live(name) is None:
+    name, endpoints = change.launch.endpoint, change.backend.endpoints
+    if endpoints.live(name) is None:
         return False
     if change.returns and not through_canary:
         progress("none: this version served here before")
         return False
     try:
-        change.endpoints.ensure(name, port)
+        endpoints.ensure(name, port)
     except Refused as error:
         if error.problems[0].code == "port-in-use":
             raise
@@ -491,13 +481,13 @@ def _can_compare(
 
 def _finish(change: Change) -> None:
     """Finish a rollout that was killed after its switch: alias, audit line, the other server."""
-    name, registry = change.launch.endpoint, change.registry
-    canary.remove_leftovers(change.endpoints, name)
-    with change.endpoints.locked(name):
+    name, backend, registry = change.launch.endpoint, change.backend, change.backend.registry
+    canary.remove_leftovers(backend.endpoints, name)
+    with backend.endpoints.locked(name):
         champion = registry.champion(change.version.model, change.environment)
         if champion is None or champion.digest != change.version.digest:
             registry.promote(change.version, change.environment, change.launch.serving)
-        applied = audit.history(change.audit_log, name).applied
+        applied = audit.history(backend.audit_log, name).applied
         if not applied or not audit.is_launch(applied[-1], change.launch):
             record(change, APPLIED, None, replaced=None)
 
@@ -508,9 +498,9 @@ def _promote(change: Change, green: Server, port: int | None, outcome: Outcome |
     The caller holds the project and the endpoint.
     """
     name, version, environment = change.launch.endpoint, change.version, change.environment
-    endpoints = change.endpoints
+    endpoints, registry = change.backend.endpoints, change.backend.registry
     blue = canary.without_canary(endpoints, name)
-    champion = change.registry.champion(version.model, environment)
+    champion = registry.champion(version.model, environment)
     with ExitStack() as undo:
         undo.callback(endpoints.stop_idle, name)  # also stops a router without servers
         undo.callback(endpoints.switch, name, blue)
@@ -518,7 +508,7 @@ def _promote(change: Change, green: Server, port: int | None, outcome: Outcome |
         endpoints.switch(name, Live(green, change.launch))
         router = router or endpoints.start_router(name, port)
         undo.callback(_restore, change, champion, blue)
-        change.registry.promote(version, environment, change.launch.serving)
+        registry.promote(version, environment, change.launch.serving)
         replaced = champion.version if champion else None
         record(change, APPLIED, outcome, replaced=replaced)
         undo.pop_all()
@@ -528,7 +518,7 @@ def _promote(change: Change, green: Server, port: int | None, outcome: Outcome |
 
 
 def _restore(change: Change, champion: Version | None, blue: Live | None) -> None:
-    registry, environment = change.registry, change.environment
+    registry, environment = change.backend.registry, change.environment
     if champion is not None:
         registry.promote(champion, environment, blue.launch.serving if blue else "")
     elif registry.champion(change.version.model, environment) is not None:
@@ -549,7 +539,7 @@ def record(change: Change, event: str, outcome: Outcome | None, **more: object) 
         "approved_by": change.approved_by,
         "canary": outcome.to_json() if outcome else None,
     }
-    audit.append(change.audit_log, event, {**details, **more})
+    audit.append(change.backend.audit_log, event, {**details, **more})
 
 
 def _rolled_back(change: Change, outcome: Outcome, blue: Live) -> Refused:
@@ -558,14 +548,12 @@ def _rolled_back(change: Change, outcome: Outcome, blue: Live) -> Refused:
         hint += "; a field that its answers are to have is declared in `new_fields` of release.yml"
         hint += "".join(f"; {reason}" for reason in change.spent)
     requests = ", ".join(f"{count} to {name}" for name, count in outcome.requests.items())
-    return Refused(
-        Problem(
-            "rolled-back",
-            f"version {change.version.version} was rolled back at {outcome.step} % of the "
-            f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
-            f"no worse than version {blue.launch.version} beyond what is tolerated",
-            hint,
-        ),
+    return Refused.of(
+        "rolled-back",
+        f"version {change.version.version} was rolled back at {outcome.step} % of the "
+        f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
+        f"no worse than version {blue.launch.version} beyond what is tolerated",
+        hint,
         exit_code=Exit.GATE_SAID_NO,
     )
 

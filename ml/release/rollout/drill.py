@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ml.backends.base import Backend
 from ml.backends.deployments import Launch
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome, clear_canary, start_trial
@@ -49,7 +49,7 @@ def drill(
     """
     if fault not in faulty.FAULTS:
         faults = "; ".join(f"{name}: {effect}" for name, effect in faulty.FAULTS.items())
-        raise Refused(Problem("no-such-fault", f"there is no fault `{fault}`", faults))
+        raise Refused.of("no-such-fault", f"there is no fault `{fault}`", faults)
     target = projects.find(project)
     samples, endpoints = target.samples(), backend.endpoints
     name = endpoints.name_of(target.endpoint(), desired_state.LOCAL)
@@ -57,13 +57,11 @@ def drill(
     with desired_state.rollout_lock(target.name, desired_state.LOCAL, waiting), ExitStack() as undo:
         live, _ = endpoints.ensure(name)
         if live.canary and live.canary.experiment:
-            raise Refused(
-                Problem(
-                    "experiment-on",
-                    f"an experiment is running: {live.canary.experiment}",
-                    "an endpoint without one",
-                    f"ml ab stop {live.canary.experiment}",
-                )
+            raise Refused.of(
+                "experiment-on",
+                f"an experiment is running: {live.canary.experiment}",
+                "an endpoint without one",
+                f"ml ab stop {live.canary.experiment}",
             )
         with endpoints.locked(name):
             blue = clear_canary(endpoints, name) or live

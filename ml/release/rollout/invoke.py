@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ml.backends.endpoints import Endpoints, Router
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.release.declaration import projects
 
 
@@ -42,13 +42,7 @@ def ask(endpoints: Endpoints, name: str, request: Mapping[str, object]) -> Reply
         body = answer.body
         error_body = body.get("error") if isinstance(body, dict) else None
         message = error_body.get("message") if isinstance(error_body, dict) else answer.excerpt
-        raise Refused(
-            Problem(
-                "request-refused",
-                str(message),
-                hint=_example(name, launch.model),
-            )
-        )
+        raise Refused.of("request-refused", str(message), hint=_example(name, launch.model))
     if answer.status != 200 or not isinstance(answer.body, dict):
         why = f"status {answer.status}: {answer.excerpt}"
         raise endpoints.failure(by.slot, "server-error", why, "status 200")
@@ -68,14 +62,7 @@ def of_text(endpoints: Endpoints, name: str, text: str) -> Mapping[str, object]:
     sample = project.samples()[0] if project else {}
     if not projects.is_text(sample):
         problem = f"`{text[:80]}` is not a JSON object"
-        raise Refused(
-            Problem(
-                "not-a-request",
-                problem,
-                "a JSON object",
-                _example(name, model),
-            )
-        )
+        raise Refused.of("not-a-request", problem, "a JSON object", _example(name, model))
     return dict.fromkeys(sample, text)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from ml.backends.base import Backend
 from ml.backends.runs import Watch, unwatched
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Refused
 from ml.release import serving
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
@@ -159,8 +159,8 @@ def _waits(change: Change) -> Refused | None:
     for result in change.check.decision.results:
         if result.gate == "order" and result.verdict == "pending":
             hint = "propose and apply it there first: policies/promotion/TRUST.md"
-            problem = Problem("not-its-turn", result.found, result.required, hint)
-            return Refused(problem, exit_code=Exit.GATE_SAID_NO)
+            stated = ("not-its-turn", result.found, result.required, hint)
+            return Refused.of(*stated, exit_code=Exit.GATE_SAID_NO)
     return None
 
 
@@ -179,7 +179,7 @@ def _steps(change: Change, serving: LiveVersion | None) -> Iterator[str]:
     launch, version = change.launch, change.launch.version
     back = change.returns
     if differences := change.differences:
-        yield f"serving changes: {listed(tuple(differences), '; ')}"
+        yield f"serving changes: {listed(differences, '; ')}"
     yield f"verify the digest {launch.digest[:19]}… of the model folder (it matches now)"
     yield f"start version {version}" + (f" beside version {serving.version}" if serving else "")
     yield f"smoke test: send it {len(change.samples)} sample requests and check the digest"

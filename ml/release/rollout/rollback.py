@@ -15,7 +15,7 @@ from pathlib import Path
 from ml.backends.base import Backend
 from ml.backends.model_registry import Registry
 from ml.core import faults
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.audit import History
 from ml.release.declaration import desired_state, projects
@@ -111,20 +111,16 @@ def _before(
     """The good versions before what is declared, the last one first: those of the branch where it
     is committed, else those of the audit log.
     """
-    is_committed = branch and branch[-1] == now
-    of_branch = [*_on_branch(branch, log)] if is_committed else []
-    return of_branch or [*_served(registry, now, log)]
+    good: list[Declared] = []
+    if branch and branch[-1] == now:
+        *before, _ = audit.returnable(branch, lambda each: (each.digest, each.serving))
+        good = [each for each in reversed(before) if log.is_good(each)]
+    return good or [*_served(registry, now, log)]
 
 
 def _is_named(declared: Declared, to: str) -> bool:
     version, _, serving = to.partition("@")
     return declared.version == version and declared.serving.startswith(serving)
-
-
-def _on_branch(branch: Sequence[Declared], log: History) -> Iterator[Declared]:
-    """The good versions that the branch declared before, the last one first."""
-    *before, _ = audit.returnable(branch, lambda each: (each.digest, each.serving))
-    return (each for each in reversed(before) if log.is_good(each))
 
 
 def _served(registry: Registry, now: Declared, log: History) -> Iterator[Declared]:
@@ -147,15 +143,11 @@ def _nowhere(
     project: str, environment: str, state: str, before: Sequence[Declared] = ()
 ) -> Refused:
     names = ", ".join(map(_name, before))
-    return Refused(
-        Problem(
-            "nothing-before",
-            f"{state} in `{environment}` on this machine",
-            f"one of: {names}"
-            if names
-            else "a version that served before the one that is declared",
-            f"ml release status {project}",
-        )
+    return Refused.of(
+        "nothing-before",
+        f"{state} in `{environment}` on this machine",
+        f"one of: {names}" if names else "a version that served before the one that is declared",
+        f"ml release status {project}",
     )
 
 

@@ -87,12 +87,13 @@ def _of(
             raise
         changed = f"{refused.problems[0].found}; {refused.problems[0].hint}"
     champion = backend.registry.champion(model, environment) if declared else None
-    logged = declared is not None and declared.decision in [line["hash"] for line in log]
     serving = live.launch.version if live and url else None
-    is_applied = True
+    is_applied, audited = True, ""
     if declared is None:
         verdict = nothing_declared(serving)
     else:
+        is_logged = declared.decision in [line["hash"] for line in log]
+        audited = "verified" if is_logged else "the decision is not in the audit log"
         applied = champion is not None and champion.digest == declared.digest
         is_live = live is not None and live.launch.digest == declared.digest
         if live is not None and declared.serving:
@@ -115,7 +116,7 @@ def _of(
         signed_off=history.approver(live.launch.digest) if live else "",
         last_attempt=history.last_attempt(project, environment),
         refused=history.refused(),
-        audit=_audit(declared, logged),
+        audit=audited,
         verdict=changed or verdict,
         as_declared=not changed and (declared is None or (is_applied and bool(url))),
     )
@@ -136,12 +137,6 @@ def _model(project: str) -> str:
         return projects.find(project).model() or project
     except Refused:
         return project
-
-
-def _audit(declared: Declared | None, logged: bool) -> str:
-    if declared is None:
-        return ""
-    return "verified" if logged else "the decision is not in the audit log"
 
 
 def _refused(declared: Declared, line: Line | None, live: str | None, project: str) -> str | None:

@@ -96,13 +96,15 @@ def _differences(selection: Selection, first: Ranked, best: Ranked) -> Iterator[
     for term, by in worth.items():
         if by and abs(by) >= _MENTIONED * most:
             ours, theirs = (ranked.candidate.terms[term] or 0.0 for ranked in (first, best))
-            yield f"{_difference(selection, term, ours, theirs)} ({_signed(by)})"
+            signed = f"{by:+.2f}".replace("-", "−")
+            yield f"{_difference(selection, term, ours, theirs)} ({signed})"
 
 
 def _difference(selection: Selection, term: str, ours: float, theirs: float) -> str:
     match term:
         case "quality":
-            return f"{_amount(selection, ours - theirs)} {selection.metric}"
+            more = "more" if ours > theirs else "less"
+            return f"{_plain(selection, abs(ours - theirs))} {more} {selection.metric}"
         case "stability":
             steady = "steadier" if ours < theirs else "less steady"
             spread, other = _plain(selection, ours), _plain(selection, theirs)
@@ -113,7 +115,8 @@ def _difference(selection: Selection, term: str, ours: float, theirs: float) -> 
             small, large = sorted((ours, theirs))
             word = fast if ours < theirs else slow
             if small > 0 and large / small >= _FACTOR:
-                return f"{_times(large / small)} times {word}"
+                times = large / small
+                return f"{times:.0f} times {word}" if times >= 10 else f"{times:.1f} times {word}"
             return f"{_number(large - small)} {unit} {word}"
 
 
@@ -149,17 +152,9 @@ def _missing(selection: Selection) -> Iterator[str]:
             yield f"{ranked.candidate.label} has no score: {'; '.join(reasons)}"
 
 
-def _points(selection: Selection) -> bool:
-    # Shares are written in points where the project counts quality in points.
-    return selection.weights.quality.reference == 0.01
-
-
-def _amount(selection: Selection, by: float) -> str:
-    return f"{_plain(selection, abs(by))} {'more' if by > 0 else 'less'}"
-
-
 def _plain(selection: Selection, value: float) -> str:
-    if not _points(selection):
+    # Shares are written in points where the project counts quality in points.
+    if selection.weights.quality.reference != 0.01:
         return _number(value)
     text = f"{100 * value:.2g}"
     return f"{text} point{'' if text == '1' else 's'}"
@@ -167,11 +162,3 @@ def _plain(selection: Selection, value: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.3g}"
-
-
-def _times(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")

@@ -18,7 +18,7 @@ from ml.backends import ranking
 from ml.backends.runs import Entry, Run, RunStore
 from ml.backends.runs import original as find_original
 from ml.core import repository
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.release.selection.weights import FILE, TERMS, Weights
 from ml.release.selection.weights import read as read_weights
 
@@ -172,12 +172,10 @@ def _candidate(
 def _project(entries: Sequence[Entry]) -> str:
     projects = sorted({entry.project for entry in entries} - {""})
     if len(projects) > 1:
-        raise Refused(
-            Problem(
-                "several-projects",
-                f"the runs are of {', '.join(projects)}",
-                "runs of one project: each has weights of its own",
-            )
+        raise Refused.of(
+            "several-projects",
+            f"the runs are of {', '.join(projects)}",
+            "runs of one project: each has weights of its own",
         )
     root = repository.root() / "ml" / "projects"
     return projects[0] if projects and Path(root / projects[0]).is_dir() else ""

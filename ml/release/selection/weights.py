@@ -19,7 +19,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ml.core import documents, settings
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.core.repository import shown
 from ml.core.settings import CLOSED, SchemaVersion
 
@@ -108,12 +108,11 @@ def read(project: Path | None) -> Weights:
     document = documents.read(path)
     file = settings.read(_File, document)
     if file.quality.weight <= 0:
-        problem = Problem(
+        raise Refused.of(
             "wrong-value",
             "`quality.weight` is 0",
             "more than 0: without quality every trial would score alike",
             place=document.place("quality"),
         )
-        raise Refused(problem)
     terms = {term: getattr(file, term) for term in TERMS}
     return Weights(**terms, source=shown(path))

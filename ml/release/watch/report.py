@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ml.backends.base import Backend
 from ml.backends.endpoints import Endpoints
 from ml.backends.model_registry import Version
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.release.declaration import projects
 from ml.release.declaration.desired_state import LOCAL
 from ml.release.evidence.evidence import load_reference
@@ -20,6 +20,7 @@ from ml.release.watch import limits as watch_limits
 from ml.release.watch.drift import Shift
 from ml.release.watch.limits import Limits
 from ml.release.watch.requests import Seen, loss
+from policies.promotion.decision import listed
 
 Outcome = Literal["breach", "no-breach", "too-few"]
 
@@ -121,11 +122,8 @@ def look(
         outcome = "too-few"
         summary = f"too few rows to say anything: {len(seen.rows)} of at least {limits.min_rows}"
     elif breaches:
-        first = "; ".join(
-            f"{finding.column}: {finding.test} {finding.size:.2f}" for finding in breaches[:3]
-        )
-        more = f" and {len(breaches) - 3} more" if len(breaches) > 3 else ""
-        summary = f"breach: {first}{more}"
+        sizes = [f"{each.column}: {each.test} {each.size:.2f}" for each in breaches]
+        summary = f"breach: {listed(sizes, '; ', most=3)}"
     else:
         summary = f"no breach in {len(findings)} comparisons"
     return Report(
@@ -205,13 +203,11 @@ def _version(
     champion = registry.champion(model, environment)
     if champion is None:
         versions = registry.versions(model)
-        raise Refused(
-            Problem(
-                "no-champion",
-                f"`{model}` has no champion in {environment}",
-                "a version that was promoted, or one that is named",
-                f"--version {versions[-1].version}" if versions else "--version N",
-            )
+        raise Refused.of(
+            "no-champion",
+            f"`{model}` has no champion in {environment}",
+            "a version that was promoted, or one that is named",
+            f"--version {versions[-1].version}" if versions else "--version N",
         )
     return champion
 
@@ -227,23 +223,19 @@ def _collected(
     launches = [state.launch, *([state.canary.launch] if state.canary else [])] if state else []
     serving = [launch for launch in launches if launch.digest == version.digest]
     if not serving:
-        raise Refused(
-            Problem(
-                "not-served",
-                f"version {version.version} does not serve on `{name}`, and nothing that it was "
-                "asked is kept",
-                "a version that serves",
-                f"ml serve {name} says which",
-            )
+        raise Refused.of(
+            "not-served",
+            f"version {version.version} does not serve on `{name}`, and nothing that it was "
+            "asked is kept",
+            "a version that serves",
+            f"ml serve {name} says which",
         )
     if not any(launch.collect for launch in serving):
-        raise Refused(
-            Problem(
-                "nothing-collected",
-                f"what version {version.version} is asked on `{name}` is not written down",
-                "a `data_collector` in the project's endpoint/deployment.yml",
-                "turn `request` and `response` on there, propose the version again and apply; "
-                "or --inputs FILE",
-            )
+        raise Refused.of(
+            "nothing-collected",
+            f"what version {version.version} is asked on `{name}` is not written down",
+            "a `data_collector` in the project's endpoint/deployment.yml",
+            "turn `request` and `response` on there, propose the version again and apply; "
+            "or --inputs FILE",
         )
     return seen

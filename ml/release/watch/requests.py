@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core import files
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.measures.reference import Kind, clean
 from ml.release.canary.traffic import prediction
 
@@ -100,8 +100,8 @@ def of_file(path: Path) -> Seen:
                 rows += _expanded("", line, None)
         return Seen(rows, unreadable)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise Refused(
-            Problem("unreadable", f"{path}: {error}", "JSON lines, or a table (.csv)")
+        raise Refused.of(
+            "unreadable", f"{path}: {error}", "JSON lines, or a table (.csv)"
         ) from None
 
 
@@ -118,12 +118,12 @@ def labels(path: Path) -> Mapping[str, str]:
                     continue
                 what = f"{path}:{number}: {','.join(row)[:80]}"
                 if len(row) != 2 or not all(row):
-                    raise Refused(Problem("bad-label", what, "ID,LABEL"))
+                    raise Refused.of("bad-label", what, "ID,LABEL")
                 if by_id.setdefault(row[0], row[1]) != row[1]:
                     before = f"one label of an id; it had `{by_id[row[0]][:40]}` before"
-                    raise Refused(Problem("bad-label", what, before))
+                    raise Refused.of("bad-label", what, before)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise Refused(Problem("unreadable", f"{path}: {error}", "lines of ID,LABEL")) from None
+        raise Refused.of("unreadable", f"{path}: {error}", "lines of ID,LABEL") from None
     return by_id
 
 
