@@ -332,8 +332,7 @@ comment: ## workflows: post the comment about a run of check.yml or train.yml: m
 $(RESULTS):
 	@mkdir -p $@
 
-# As many workers as tests/conftest.py says; one that is done takes from another what that has not
-# begun.
+# A worker a core; one that is done takes from another what that has not begun.
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 TESTED := $(VENV)/infra.stamp
 

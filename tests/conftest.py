@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import shutil
 import signal
 import sqlite3
@@ -49,13 +48,6 @@ def pytest_configure() -> None:
     gc.set_threshold(50_000, 20, 100)  # as ml.cli.app
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than there are cores: a quarter of a slow test's time is waiting, for a
-    server that ends or for requests at their pace.
-    """
-    return (os.cpu_count() or 1) + 1
 
 
 def deal(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
