@@ -17,7 +17,7 @@ from pathlib import Path
 from ml.core.imports import BIND, FRAMEWORK
 
 # The most modules of each command.
-MOST = {"ml run": 71, "ml release apply": 64, "infra preview": 18}
+MOST = {"ml run": 72, "ml release apply": 64, "infra preview": 18}
 # Bodies of modules and classes, which run when they are imported, are no functions.
 _FOLLOWED = """\
 import inspect, json, sys, threading
