@@ -183,7 +183,7 @@ def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[
         if local_rank >= (gpus := torch.cuda.device_count()):
             raise TrainingError(
                 "too-few-gpus",
-                f"process {rank} is number {local_rank + 1} on a machine with {gpus} of them",
+                f"process {rank} wants GPU {local_rank + 1} of a machine that has {gpus}",
                 f"set distribution.process_count_per_instance to {gpus}, one process for each GPU",
             )
         device = torch.device("cuda", local_rank)
