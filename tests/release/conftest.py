@@ -7,18 +7,19 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ml.backends.local.runs.store import LocalRuns
-from ml.backends.local.serving import endpoint
+from ml.backends.local.serving import endpoint, server
 from ml.backends.runs import Run
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from policies.promotion import floor
 from tests.local import BACKEND
-from tests.release import tiny
+from tests.release import fast_server, tiny
 from tests.release.tiny import Tiny
 from tests.shared import once
 
@@ -153,6 +154,15 @@ def challenged(declared: Template, copied: Callable[[Template], World]) -> World
 def promoted_world(promoted: Template, copied: Callable[[Template], World]) -> World:
     """Version 1 is live by the state, its server stopped."""
     return copied(promoted)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _fast_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """See `fast_server`."""
+    folder = once(tmp_path_factory, "server", fast_server.install)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "begin", partial(fast_server.begin, folder))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

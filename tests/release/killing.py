@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from ml.backends.local.serving import server
 from policies.promotion import floor as floors
 from tests import forks
 
@@ -48,13 +51,22 @@ def killed(code: str) -> None:
     """
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        process = forks.start(_run, code, Path.cwd(), {**os.environ}, log, floors.CANARY)
+        process = forks.start(
+            _run, code, Path.cwd(), {**os.environ}, log, floors.CANARY, server.begin
+        )
         process.join()
         assert process.exitcode == -9, log.read_text() if log.exists() else process.exitcode
 
 
-def _run(code: str, folder: Path, environment: dict[str, str], log: Path, floor: Path) -> None:
-    floors.CANARY = floor
+def _run(
+    code: str,
+    folder: Path,
+    environment: dict[str, str],
+    log: Path,
+    floor: Path,
+    begin: Callable[..., Any],
+) -> None:
+    floors.CANARY, server.begin = floor, begin
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

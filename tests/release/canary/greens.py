@@ -29,7 +29,7 @@ hoard = []
 
 def init():
     global master, model
-    master, model = os.getppid(), open_model()
+    master, model = os.getsid(0), open_model()
 
 
 def work(share=1.0):
