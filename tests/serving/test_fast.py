@@ -147,7 +147,9 @@ def test_a_caller_who_does_not_read_is_not_served(tmp_path: Path) -> None:
         fast(launch(tmp_path, LONG)) as port,
         socket.create_connection((processes.HOST, port), timeout=20) as one,
     ):
-        (server,) = [each for each in psutil.Process().children() if processes.listens(each, port)]
+        (server,) = [
+            each for each in psutil.Process().children() if processes.listens(each.pid, port)
+        ]
         before = server.memory_info().rss
         request = b"POST /score HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\naaaa"
         one.sendall(request * 1000)  # of 800 megabytes of answers

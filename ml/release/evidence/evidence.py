@@ -35,6 +35,7 @@ from ml.measures.requests import REQUESTS
 from ml.measures.schema import Evaluation
 from ml.release.evidence import machine
 from ml.release.evidence.recomputation import (
+    Predictions,
     disagreements,
     overlap_disagreements,
     read_predictions,
@@ -248,11 +249,22 @@ def load(backend: Backend, version: Version) -> Evidence:
     return replace(
         with_predictions(evidence, rows),
         disagreements=(
-            *disagreements(evidence.evaluation, rows),
+            *_recomputed(version.evidence, evidence.evaluation, rows),
             *overlap_disagreements(evidence.evaluation, version.evidence_folder),
         ),
         files=formats(version.folder),
     )
+
+
+# A proposal loads the same evidence several times.
+_RECOMPUTED: dict[tuple[str, str], tuple[str, ...]] = {}
+
+
+def _recomputed(digest: str, evaluation: Evaluation, rows: Predictions) -> tuple[str, ...]:
+    """The disagreements of the evidence with that digest: of its bytes and of those of the rows."""
+    if (of := (digest, rows.sha256)) not in _RECOMPUTED:
+        _RECOMPUTED[of] = disagreements(evaluation, rows)
+    return _RECOMPUTED[of]
 
 
 def _statement(content: bytes, evidence: Evidence) -> Statement:

@@ -141,6 +141,18 @@ def test_the_work_of_others_is_seen(echo: Live) -> None:
     assert server._work_of_others(echo.server.pid) - began > 0.3
 
 
+def test_a_process_listens_while_its_very_socket_is_open() -> None:
+    with processes.listen() as listener:
+        port = listener.getsockname()[1]
+        assert processes.listens(os.getpid(), port) and processes.listens(os.getpid(), port)
+        assert not processes.listens(os.getppid(), port)
+        descriptor = listener.fileno()
+    with socket.create_server((processes.HOST, 0)) as other:  # takes the descriptor
+        assert other.fileno() == descriptor and not processes.listens(os.getpid(), port)
+    with processes.listen(port):
+        assert processes.listens(os.getpid(), port)
+
+
 def test_stopping_ends_every_process(slot: Path, tmp_path: Path) -> None:
     """Master and worker are gone, the port is free, and stopping again stops nothing."""
     started = server.start(slot, launch(tmp_path))

@@ -262,7 +262,7 @@ def test_a_corrupted_model_is_not_proposed(world: World) -> None:
     """One flipped bit in the run's output is refused before anything loads or registers it."""
     path = world.runs[0.8].outputs["model"] / "model.txt"
     content = bytearray(path.read_bytes())
-    content[100] ^= 1
+    content[0] ^= 1
     path.write_bytes(bytes(content))
     with pytest.raises(Refused) as raised:
         propose(BACKEND, "tiny", world.run(0.8))
@@ -329,7 +329,7 @@ def test_a_gates_file_that_loosens_the_floor_stops_before_anything_runs(world: W
 def test_a_candidate_that_does_not_answer_is_not_registered(world: World) -> None:
     """A scoring script that fails on a sample request shows when the latency is measured."""
     path = world.project.folder / "endpoint" / "score.py"
-    path.write_text(path.read_text().replace("booster.predict(", "booster.forecast("))
+    path.write_text(path.read_text().replace("len(question) * weight", "forecast(question)"))
     with pytest.raises(Refused) as raised:
         propose(BACKEND, "tiny", world.run(0.8))
     assert raised.value.problems[0].code == "candidate-fails"
@@ -493,7 +493,7 @@ def test_a_champion_whose_files_were_changed_is_told_by_plan_and_gate(
     champion = BACKEND.registry.champion("tiny", "local")
     assert champion is not None
     spoilt = champion.folder / "model.txt"
-    spoilt.write_bytes(spoilt.read_bytes().replace(b"tree", b"tref", 1))
+    spoilt.write_bytes(spoilt.read_bytes().replace(b".", b","))
     found = plan(BACKEND, "tiny")
     assert found.stops and found.stops.problems[0].code == "model-corrupt" and not found.steps
     code, _, err = ml(capsys, "release", "plan", "tiny")

@@ -34,6 +34,7 @@ _SCRIPTS = (str(LAUNCHER), str(ROUTER))
 _PASSED = ("HOME", "USER", "LANG", "PATH", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 STOP_S = 10.0
 POLL_S = 0.05
+_listeners: dict[tuple[int, int], Listener | None] = {}
 
 
 def listen(port: int = 0) -> socket.socket:
@@ -177,15 +178,6 @@ def port_holder(port: int) -> str:
     return "a process that this user may not see"
 
 
-def listens(process: psutil.Process, port: int) -> bool:
-    """Whether this very process listens on the port."""
-    try:
-        # The kind of HOST alone: "inet" reads four tables of every connection of the machine.
-        return any(_listens(each, port) for each in process.net_connections("tcp4"))
-    except psutil.Error:
-        return False
-
-
 @dataclass(frozen=True)
 class Listener:
     """The very socket that a process listens on, by its descriptor and its inode.
@@ -203,15 +195,26 @@ class Listener:
         """Whether the process still has this socket."""
         try:
             if self.inode is None:
-                return listens(psutil.Process(self.pid), self.port)
+                return listener(self.pid, self.port) is not None
             return self.path.stat().st_ino == self.inode
         except (psutil.Error, OSError):
             return False
 
 
+def listens(pid: int, port: int) -> bool:
+    """Whether this very process listens on the port. Only the first look reads all connections of
+    the machine, which are thousands while a canary asks.
+    """
+    seen = _listeners.get((pid, port))
+    if seen is None or not seen.is_open():
+        seen = _listeners[pid, port] = listener(pid, port)
+    return seen is not None
+
+
 def listener(pid: int, port: int) -> Listener | None:
     """The socket with which the process listens on the port; None when it does not."""
     try:
+        # The kind of HOST alone: "inet" reads four tables.
         for connection in psutil.Process(pid).net_connections("tcp4"):
             if _listens(connection, port):
                 path = Path(f"/proc/{pid}/fd/{connection.fd}")

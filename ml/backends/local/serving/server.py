@@ -82,8 +82,8 @@ def wait_until_ready(starting: Starting, deadline_s: float = START_S) -> Server:
 def is_up(server: Server) -> bool:
     """Whether that server still runs and still listens on its port."""
     try:
-        process = psutil.Process(server.pid)
-        return processes.belongs(process, server.slot) and processes.listens(process, server.port)
+        belongs = processes.belongs(psutil.Process(server.pid), server.slot)
+        return belongs and processes.listens(server.pid, server.port)
     except psutil.Error:
         return False
 

@@ -119,7 +119,7 @@ def find(folder: Path) -> Router | None:
         process = psutil.Process(router.pid)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError, psutil.Error):
         return None
-    if processes.belongs(process, folder) and processes.listens(process, router.port):
+    if processes.belongs(process, folder) and processes.listens(process.pid, router.port):
         return router
     return None
 
