@@ -1,7 +1,7 @@
 """A stand-in for `az`, `gh` and `pulumi`: keeps what it is told to make in one JSON file.
 
 It knows the commands that `infra bootstrap` uses and answers as the real ones do: JSON, or an error
-on stderr in their own words. As a script it is the program that its link is named after.
+on stderr in their own words. `main` is the program that its first argument names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import base64
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +43,8 @@ def _main(state: dict[str, Any], path: str) -> str:
     """A file of main on GitHub: of a repository, else as a test says; "" without one."""
     if "github" not in state:
         return str(state.get("main", {}).get(path, ""))
+    import subprocess  # a third of the start of a program
+
     show = ["git", f"--git-dir={state['github']}", "show", f"main:{path}"]
     return subprocess.run(show, capture_output=True, text=True).stdout
 
@@ -321,9 +322,12 @@ class Cloud:
     def programs(self) -> Path:
         """A folder with the programs, which begin with this state and keep a copy of their own."""
         (self._folder / "state.json").write_text(json.dumps(self.state))
+        # Imported, it is compiled once.
+        start = f"import sys; sys.path.append({str(Path(__file__).parent)!r})"
+        start += "; import az_and_gh; az_and_gh.main()"
         for name in ("az", "gh", "pulumi"):
             path = self._folder / name
-            path.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {__file__} {name} "$@"\n')
+            path.write_text(f'#!/bin/sh\nexec {sys.executable} -ISc "{start}" {name} "$@"\n')
             path.chmod(0o755)
         return self._folder
 
@@ -332,7 +336,7 @@ class Cloud:
         self.state = json.loads((self._folder / "state.json").read_text())
 
 
-if __name__ == "__main__":
+def main() -> None:
     file = Path(os.environ["PATH"].split(":")[0]) / "state.json"
     kept = json.loads(file.read_text())
     said, wrong = answered(kept, sys.argv[1:])
