@@ -32,6 +32,7 @@ from typing import Any
 import yaml
 
 from ml.backends.attestation import PREDICATE_TYPE, Statement
+from ml.core import imports
 from tests.conftest import ROOT
 from tests.release.authority import TRUSTED, Authority, Workflow
 from tests.stand_ins.github import State, now
@@ -41,6 +42,8 @@ PULL, RUN = 12, 1000
 # A merge of which no workflow is run.
 NONE = ""
 PACKAGES = ("ml", "policies", "infra")
+# Of the template: what is cloned, and the files that a clone begins with.
+ORIGIN, TREE = "origin", "tree"
 # The GitHub environment that holds the key of the team's app.
 BOT_ENVIRONMENT = "bot"
 TOKEN = re.compile(r"\s*('(?:[^']|'')*'|\d+|[A-Za-z_][\w.-]*(?:\(\))?|==|!=|&&|\|\||[!(),])")
@@ -120,15 +123,15 @@ class Repository:
         """A new commit of the pull request, merged into main as GitHub does."""
         work = self.folder / "fork"
         if not work.exists():
-            git(self.folder, "clone", "-q", "--shared", str(self.origin), "fork")
-            git(work, "switch", "-qc", self.branch)
+            _clone(self.template, self.origin, work)
+            git(work, "checkout", "-qf", "-b", self.branch)
         _write(work, changes)
         git(work, "commit", "-qm", "a change")
         head = git(work, "rev-parse", "HEAD")
         git(work, "switch", "-q", "--detach", "origin/main")
         git(work, "merge", "-q", "--no-ff", "-m", "merge", head)
-        git(work, "push", "-qf", "origin", f"HEAD:refs/pull/{PULL}/merge")
-        git(work, "push", "-qf", "origin", f"{head}:refs/pull/{PULL}/head")
+        places = (f"HEAD:refs/pull/{PULL}/merge", f"{head}:refs/pull/{PULL}/head")
+        git(work, "push", "-qf", "origin", *places)
         git(work, "switch", "-q", self.branch)
         self.state.changed[PULL] = changed_files(work)
         others = [pull for pull in self.state.pulls if pull["number"] != PULL]
@@ -163,7 +166,8 @@ class Repository:
         """Somebody else's commit is on main."""
         work = self.folder / "colleague"
         if not work.exists():
-            git(self.folder, "clone", "-q", "--shared", str(self.origin), work.name)
+            _clone(self.template, self.origin, work)
+            git(work, "checkout", "-qf")
         git(work, "pull", "-q", "origin", "main")
         _write(work, changes)
         git(work, "commit", "-qm", "meanwhile")
@@ -575,16 +579,22 @@ def checkout(template: Path, origin: Path, work: Path, commit: str, depth: str) 
     It is `depth` commits deep; 0 is all of them.
     """
     ends = [commit] if depth == "1" else git(origin, "rev-parse", f"{commit}^@").splitlines()
-    git(work.parent, "clone", "-q", "--shared", "--no-checkout", str(origin), work.name)
+    _clone(template, origin, work)
     if depth != "0":
         (work / ".git/shallow").write_text("".join(f"{end}\n" for end in ends))
-    git(work, "checkout", "-q", "--detach", commit)
-    _link_compiled(template, work)
-    _link_environment(work)
-    (work / ".git/info/exclude").write_text(".venv\n")
-    # What is installed is not installed again.
-    for file in (*(work / "requirements").iterdir(), work / "pyproject.toml"):
-        os.utime(file, (0, 0))
+    git(work, "checkout", "-qf", "--detach", commit)
+    for name in imports.PROGRAMS:
+        program = work / ".venv/bin" / name
+        program.write_text(program.read_text().replace(str(template / TREE), str(work)))
+
+
+def _clone(template: Path, origin: Path, work: Path) -> None:
+    """A clone whose files are copies of the template's, which git takes for what it wrote itself;
+    `git checkout -f` then writes those that differ.
+    """
+    alike = ("-c", "core.checkStat=minimal", "-c", "core.trustCtime=false")
+    git(origin, "clone", "-q", "--shared", "--no-checkout", *alike, str(origin), str(work))
+    subprocess.run(["tar", "-xf", template / f"{TREE}.tar", "-C", work], check=True)
 
 
 def _link_environment(work: Path) -> None:
@@ -600,31 +610,29 @@ def _link_environment(work: Path) -> None:
     subprocess.run([programs / "python", "-P", "-c", write], cwd=work, check=True)
 
 
-def _link_compiled(template: Path, work: Path) -> None:
-    """What Python compiled of the template, so that no job compiles it again; it looks whether the
-    source is the same.
+def template_in(folder: Path) -> None:
+    """A repository whose main is this tree, and the files that its clones begin with.
+
+    With what Python compiled of them, so that no job compiles it again; it looks whether the source
+    is the same. Nothing that is installed is newer than they are, so it is not installed again.
     """
-    for package in PACKAGES:
-        for file in template.glob(f"{package}/**/__pycache__/*.pyc"):
-            linked = work / file.relative_to(template)
-            if linked.parent.parent.is_dir():
-                linked.parent.mkdir(exist_ok=True)
-                linked.symlink_to(file)
-
-
-def origin_in(folder: Path) -> Path:
-    """A repository whose main is this tree."""
-    folder.mkdir()
+    origin, tree = folder / ORIGIN, folder / TREE
     for name in tracked(ROOT):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name)
-    git(folder, "init", "-q", "-b", "main")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "the template")
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
+        os.utime(tree / name, (0, 0))
+    git(folder, "init", "-q", "-b", "main", f"--separate-git-dir={origin}", tree.name)
+    git(tree, "add", "-A")
+    git(tree, "commit", "-qm", "the template")
+    git(tree, "repack", "-adq")
+    (tree / ".git").unlink()
+    (tree / ".git").mkdir()
+    (origin / "index").rename(tree / ".git/index")
     for package in PACKAGES:
         checked = py_compile.PycInvalidationMode.CHECKED_HASH
-        compileall.compile_dir(folder / package, quiet=2, invalidation_mode=checked)
-    return folder
+        compileall.compile_dir(tree / package, quiet=2, invalidation_mode=checked)
+    _link_environment(tree)
+    shutil.make_archive(str(tree), "tar", tree)
 
 
 def _variables(environment: str, azure: Mapping[str, str]) -> dict[str, str]:
