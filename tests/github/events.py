@@ -101,6 +101,8 @@ class Repository:
     writes: Mapping[str, Mapping[str, str | bytes]] = field(default_factory=dict)
     # The variables that lead to a stand-in for Azure, for the jobs that signed in.
     azure: Mapping[str, str] = field(default_factory=dict)
+    # What pytest is told besides, as a choice of tests.
+    pytest: str = ""
     # Who signs what actions/attest is asked to.
     authority: Authority | None = None
     # A comment is about the jobs of another workflow's run.
@@ -511,6 +513,8 @@ class Repository:
             "FAKE_MAKE": " ".join(self.fake),
             "FAILING": " ".join(self.failing),
             "WORKING": " ".join(self.working),
+            "PYTEST_ADDOPTS": self.pytest,
+            "PYTEST_XDIST_AUTO_NUM_WORKERS": "1",
             **context.get("azure", {}),
             **{name: str(_filled(text, context)) for name, text in (step.get("env") or {}).items()},
         }
