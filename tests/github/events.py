@@ -125,16 +125,17 @@ class Repository:
         """A new commit of the pull request, merged into main as GitHub does."""
         work = self.folder / "fork"
         if not work.exists():
-            _clone(self.template, self.origin, work)
-            git(work, "checkout", "-qf", "-b", self.branch)
+            _clone(self.origin, work)
+            git(work, "switch", "-qc", self.branch)
         _write(work, changes)
         git(work, "commit", "-qm", "a change")
         head = git(work, "rev-parse", "HEAD")
-        git(work, "switch", "-q", "--detach", "origin/main")
-        git(work, "merge", "-q", "--no-ff", "-m", "merge", head)
-        places = (f"HEAD:refs/pull/{PULL}/merge", f"{head}:refs/pull/{PULL}/head")
+        # Main is behind it: merged they have its files.
+        git(work, "merge-base", "--is-ancestor", "origin/main", head)
+        parents = ("-p", "origin/main", "-p", head)
+        merge = git(work, "commit-tree", *parents, "-m", "merge", f"{head}^{{tree}}")
+        places = (f"{merge}:refs/pull/{PULL}/merge", f"{head}:refs/pull/{PULL}/head")
         git(work, "push", "-qf", "origin", *places)
-        git(work, "switch", "-q", self.branch)
         self.state.changed[PULL] = changed_files(work)
         others = [pull for pull in self.state.pulls if pull["number"] != PULL]
         self.state.pulls[:] = [
@@ -168,8 +169,7 @@ class Repository:
         """Somebody else's commit is on main."""
         work = self.folder / "colleague"
         if not work.exists():
-            _clone(self.template, self.origin, work)
-            git(work, "checkout", "-qf")
+            _clone(self.origin, work)
         git(work, "pull", "-q", "origin", "main")
         _write(work, changes)
         git(work, "commit", "-qm", "meanwhile")
@@ -559,46 +559,46 @@ def changed_files(work: Path) -> list[dict[str, str]]:
     """What differs from main, as GitHub lists it: a renamed file once, with both names."""
     files = []
     kinds = {"A": "added", "D": "removed", "M": "modified", "R": "renamed", "T": "changed"}
-    for line in git(work, "diff", "--name-status", "-M", "origin/main").splitlines():
+    for line in git(work, "diff", "--name-status", "-M", "origin/main", "HEAD").splitlines():
         kind, *names = line.split("\t")
         file = {"filename": names[-1], "status": kinds[kind[0]]}
         files.append({**file, **({"previous_filename": names[0]} if len(names) > 1 else {})})
     return files
 
 
+def _clone(origin: Path, work: Path) -> None:
+    """A clone of no files but those that are written in it: for git the others stay as they are."""
+    git(origin, "clone", "-q", "--shared", "--no-checkout", str(origin), str(work))
+    git(work, "read-tree", "HEAD")
+
+
 def _write(work: Path, changes: Mapping[str, str | None]) -> None:
     for name, text in changes.items():
         path = work / name
         if text is None:
-            path.unlink()
+            path.unlink(missing_ok=True)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    git(work, "add", "-A")
+    git(work, "add", "-A", "--", *changes)
 
 
 def checkout(template: Path, origin: Path, work: Path, commit: str, depth: str) -> None:
     """As actions/checkout leaves it, with this environment's packages.
 
-    It is `depth` commits deep; 0 is all of them.
+    It is `depth` commits deep; 0 is all of them. Its files are copies of the template's, which git
+    takes for what it wrote itself; it writes those that differ.
     """
     ends = [commit] if depth == "1" else git(origin, "rev-parse", f"{commit}^@").splitlines()
-    _clone(template, origin, work)
+    alike = ("-c", "core.checkStat=minimal", "-c", "core.trustCtime=false")
+    git(origin, "clone", "-q", "--shared", "--no-checkout", *alike, str(origin), str(work))
+    subprocess.run(["tar", "-xf", template / f"{TREE}.tar", "-C", work], check=True)
     if depth != "0":
         (work / ".git/shallow").write_text("".join(f"{end}\n" for end in ends))
     git(work, "checkout", "-qf", "--detach", commit)
     for name in imports.PROGRAMS:
         program = work / ".venv/bin" / name
         program.write_text(program.read_text().replace(str(template / TREE), str(work)))
-
-
-def _clone(template: Path, origin: Path, work: Path) -> None:
-    """A clone whose files are copies of the template's, which git takes for what it wrote itself;
-    `git checkout -f` then writes those that differ.
-    """
-    alike = ("-c", "core.checkStat=minimal", "-c", "core.trustCtime=false")
-    git(origin, "clone", "-q", "--shared", "--no-checkout", *alike, str(origin), str(work))
-    subprocess.run(["tar", "-xf", template / f"{TREE}.tar", "-C", work], check=True)
 
 
 def _link_environment(work: Path) -> None:
