@@ -33,6 +33,7 @@ import yaml
 
 from ml.backends.attestation import PREDICATE_TYPE, Statement
 from ml.core import imports
+from ml.core.documents import LOADER
 from tests.conftest import ROOT
 from tests.release.authority import TRUSTED, Authority, Workflow
 from tests.stand_ins.github import State, now
@@ -160,7 +161,7 @@ class Repository:
         if workflow == NONE:
             return {}
         text = git(self.origin, "show", f"main:.github/workflows/{workflow}.yml")
-        patterns = (yaml.safe_load(text)[True]["push"] or {}).get("paths") or ["*"]
+        patterns = (yaml.load(text, LOADER)[True]["push"] or {}).get("paths") or ["*"]
         if not any(fnmatch(name, pattern) for name in changes for pattern in patterns):
             return {}
         return self.pushed(workflow)
@@ -280,7 +281,7 @@ class Repository:
         if workflow in ("check", "train", "infra"):
             self.state.jobs[self.runs] = []
         jobs: dict[str, Job] = {}
-        waiting = dict(yaml.safe_load(text)["jobs"])
+        waiting = dict(yaml.load(text, LOADER)["jobs"])
         while waiting:
             key = next(key for key, job in waiting.items() if {*_needs(job)} <= {*jobs})
             self.meanwhile.pop(key, lambda: None)()
