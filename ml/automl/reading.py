@@ -221,8 +221,8 @@ def _delimited(
                     texts |= flags
                     columns.append(_compact(part[kept], asked))
         # Of a column that is not numbers in every part the digits are texts too.
-        again = [name for name in kept if name in _mixed(columns) | texts - of["dtype"].keys()]
-        if again:
+        as_texts = _mixed(columns) | texts - of["dtype"].keys()
+        if again := [name for name in kept if name in as_texts]:
             of = {"usecols": again, "dtype": str}
             with pd.read_csv(file, **of, **shared) as parts:
                 for at, part in enumerate(parts):

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from ml.core.errors import Problem
 from ml.specs.check.secret_patterns import secret_in
-from ml.specs.plan.plans import Value
 
 # Significant digits: enough to tell two trials apart. The full number is in the tooltip.
 DIGITS = 4
@@ -109,7 +108,7 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def redact(name: str, value: Value) -> Value:
+def redact(name: str, value: str | int | float | bool) -> str | int | float | bool:
     """A parameter's value, or `(hidden)` when it looks like a secret."""
     return HIDDEN if secret_in(name, value, is_variable=False) else value
 

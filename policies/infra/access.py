@@ -6,6 +6,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 
 from ml.core.azure import APPROVER, ISSUER, ROLES
 from policies.infra.limits import Limits, environment
@@ -71,7 +72,11 @@ RULES = Rules()
 
 def role(assignment: Item) -> str:
     """The name of the role that an assignment grants; its id when it is not a listed one."""
-    definition = str(assignment.at("roleDefinitionId", "")).lower()
+    return _role(str(assignment.at("roleDefinitionId", "")).lower())
+
+
+@cache
+def _role(definition: str) -> str:
     granted = definition.rsplit("/", 1)[-1]
     subscription = definition.removeprefix("/subscriptions/").partition("/")[0]
     for name in CUSTOM_ROLES:

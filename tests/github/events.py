@@ -32,6 +32,8 @@ from typing import Any
 import yaml
 
 from ml.backends.attestation import PREDICATE_TYPE, Statement
+from ml.core import imports
+from ml.core.documents import LOADER
 from tests.conftest import ROOT
 from tests.release.authority import TRUSTED, Authority, Workflow
 from tests.stand_ins.github import State, now
@@ -41,6 +43,8 @@ PULL, RUN = 12, 1000
 # A merge of which no workflow is run.
 NONE = ""
 PACKAGES = ("ml", "policies", "infra")
+# Of the template: what is cloned, and the files that a clone begins with.
+ORIGIN, TREE = "origin", "tree"
 # The GitHub environment that holds the key of the team's app.
 BOT_ENVIRONMENT = "bot"
 TOKEN = re.compile(r"\s*('(?:[^']|'')*'|\d+|[A-Za-z_][\w.-]*(?:\(\))?|==|!=|&&|\|\||[!(),])")
@@ -120,16 +124,17 @@ class Repository:
         """A new commit of the pull request, merged into main as GitHub does."""
         work = self.folder / "fork"
         if not work.exists():
-            git(self.folder, "clone", "-q", "--shared", str(self.origin), "fork")
+            _clone(self.origin, work)
             git(work, "switch", "-qc", self.branch)
         _write(work, changes)
         git(work, "commit", "-qm", "a change")
         head = git(work, "rev-parse", "HEAD")
-        git(work, "switch", "-q", "--detach", "origin/main")
-        git(work, "merge", "-q", "--no-ff", "-m", "merge", head)
-        git(work, "push", "-qf", "origin", f"HEAD:refs/pull/{PULL}/merge")
-        git(work, "push", "-qf", "origin", f"{head}:refs/pull/{PULL}/head")
-        git(work, "switch", "-q", self.branch)
+        # Main is behind it: merged they have its files.
+        git(work, "merge-base", "--is-ancestor", "origin/main", head)
+        parents = ("-p", "origin/main", "-p", head)
+        merge = git(work, "commit-tree", *parents, "-m", "merge", f"{head}^{{tree}}")
+        places = (f"{merge}:refs/pull/{PULL}/merge", f"{head}:refs/pull/{PULL}/head")
+        git(work, "push", "-qf", "origin", *places)
         self.state.changed[PULL] = changed_files(work)
         others = [pull for pull in self.state.pulls if pull["number"] != PULL]
         self.state.pulls[:] = [
@@ -154,7 +159,7 @@ class Repository:
         if workflow == NONE:
             return {}
         text = git(self.origin, "show", f"main:.github/workflows/{workflow}.yml")
-        patterns = (yaml.safe_load(text)[True]["push"] or {}).get("paths") or ["*"]
+        patterns = (yaml.load(text, LOADER)[True]["push"] or {}).get("paths") or ["*"]
         if not any(fnmatch(name, pattern) for name in changes for pattern in patterns):
             return {}
         return self.pushed(workflow)
@@ -163,7 +168,7 @@ class Repository:
         """Somebody else's commit is on main."""
         work = self.folder / "colleague"
         if not work.exists():
-            git(self.folder, "clone", "-q", "--shared", str(self.origin), work.name)
+            _clone(self.origin, work)
         git(work, "pull", "-q", "origin", "main")
         _write(work, changes)
         git(work, "commit", "-qm", "meanwhile")
@@ -209,17 +214,14 @@ class Repository:
         """The event happens: check.yml runs, and then what follows it."""
         self.runs += 1
         ref = f"refs/pull/{PULL}/merge" if event == "pull_request" else "refs/heads/main"
-        github = {
-            "event_name": event,
-            "ref": ref,
-            "event": {},
-        }
+        github: dict[str, Any] = {"event_name": event, "ref": ref, "event": {}}
         if event == "pull_request":
             base = {"sha": git(self.origin, "rev-parse", "main"), "ref": "main"}
             about = {"title": self.title, "number": PULL, "base": base}
             github["event"] = {"pull_request": about}
         jobs = self.run("check", ref, github, trusted=event == "push")
         failed = any(job.result == "failure" for job in jobs.values())
+        fork = {"full_name": f"{self.owner}/models", "owner": {"login": self.owner}}
         self.state.runs[self.runs] = {
             "id": self.runs,
             "path": ".github/workflows/check.yml",
@@ -227,10 +229,7 @@ class Repository:
             "conclusion": "failure" if failed else "success",
             "head_sha": self.state.pulls[0]["head"]["sha"],
             "head_branch": self.branch,
-            "head_repository": {
-                "full_name": f"{self.owner}/models",
-                "owner": {"login": self.owner},
-            },
+            "head_repository": fork,
             "repository": {"full_name": self.state.repository},
             "html_url": f"https://github.com/team/models/actions/runs/{self.runs}",
         }
@@ -274,7 +273,7 @@ class Repository:
         if workflow in ("check", "train", "infra"):
             self.state.jobs[self.runs] = []
         jobs: dict[str, Job] = {}
-        waiting = dict(yaml.safe_load(text)["jobs"])
+        waiting = dict(yaml.load(text, LOADER)["jobs"])
         while waiting:
             key = next(key for key, job in waiting.items() if {*_needs(job)} <= {*jobs})
             self.meanwhile.pop(key, lambda: None)()
@@ -507,6 +506,9 @@ class Repository:
             "FAKE_MAKE": " ".join(self.fake),
             "FAILING": " ".join(self.failing),
             "WORKING": " ".join(self.working),
+            # `make test` runs every test of a project, and here one file has to do.
+            "PYTEST_ADDOPTS": "-k test_text",
+            "PYTEST_XDIST_AUTO_NUM_WORKERS": "1",
             **context.get("azure", {}),
             **{name: str(_filled(text, context)) for name, text in (step.get("env") or {}).items()},
         }
@@ -551,40 +553,46 @@ def changed_files(work: Path) -> list[dict[str, str]]:
     """What differs from main, as GitHub lists it: a renamed file once, with both names."""
     files = []
     kinds = {"A": "added", "D": "removed", "M": "modified", "R": "renamed", "T": "changed"}
-    for line in git(work, "diff", "--name-status", "-M", "origin/main").splitlines():
+    for line in git(work, "diff", "--name-status", "-M", "origin/main", "HEAD").splitlines():
         kind, *names = line.split("\t")
         file = {"filename": names[-1], "status": kinds[kind[0]]}
         files.append({**file, **({"previous_filename": names[0]} if len(names) > 1 else {})})
     return files
 
 
+def _clone(origin: Path, work: Path) -> None:
+    """A clone of no files but those that are written in it: for git the others stay as they are."""
+    git(origin, "clone", "-q", "--shared", "--no-checkout", str(origin), str(work))
+    git(work, "read-tree", "HEAD")
+
+
 def _write(work: Path, changes: Mapping[str, str | None]) -> None:
     for name, text in changes.items():
         path = work / name
         if text is None:
-            path.unlink()
+            path.unlink(missing_ok=True)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    git(work, "add", "-A")
+    git(work, "add", "-A", "--", *changes)
 
 
 def checkout(template: Path, origin: Path, work: Path, commit: str, depth: str) -> None:
     """As actions/checkout leaves it, with this environment's packages.
 
-    It is `depth` commits deep; 0 is all of them.
+    It is `depth` commits deep; 0 is all of them. Its files are copies of the template's, which git
+    takes for what it wrote itself; it writes those that differ.
     """
     ends = [commit] if depth == "1" else git(origin, "rev-parse", f"{commit}^@").splitlines()
-    git(work.parent, "clone", "-q", "--shared", "--no-checkout", str(origin), work.name)
+    alike = ("-c", "core.checkStat=minimal", "-c", "core.trustCtime=false")
+    git(origin, "clone", "-q", "--shared", "--no-checkout", *alike, str(origin), str(work))
+    subprocess.run(["tar", "-xf", template / f"{TREE}.tar", "-C", work], check=True)
     if depth != "0":
         (work / ".git/shallow").write_text("".join(f"{end}\n" for end in ends))
-    git(work, "checkout", "-q", "--detach", commit)
-    _link_compiled(template, work)
-    _link_environment(work)
-    (work / ".git/info/exclude").write_text(".venv\n")
-    # What is installed is not installed again.
-    for file in (*(work / "requirements").iterdir(), work / "pyproject.toml"):
-        os.utime(file, (0, 0))
+    git(work, "checkout", "-qf", "--detach", commit)
+    for name in imports.PROGRAMS:
+        program = work / ".venv/bin" / name
+        program.write_text(program.read_text().replace(str(template / TREE), str(work)))
 
 
 def _link_environment(work: Path) -> None:
@@ -600,31 +608,29 @@ def _link_environment(work: Path) -> None:
     subprocess.run([programs / "python", "-P", "-c", write], cwd=work, check=True)
 
 
-def _link_compiled(template: Path, work: Path) -> None:
-    """What Python compiled of the template, so that no job compiles it again; it looks whether the
-    source is the same.
+def template_in(folder: Path) -> None:
+    """A repository whose main is this tree, and the files that its clones begin with.
+
+    With what Python compiled of them, so that no job compiles it again; it looks whether the source
+    is the same. Nothing that is installed is newer than they are, so it is not installed again.
     """
-    for package in PACKAGES:
-        for file in template.glob(f"{package}/**/__pycache__/*.pyc"):
-            linked = work / file.relative_to(template)
-            if linked.parent.parent.is_dir():
-                linked.parent.mkdir(exist_ok=True)
-                linked.symlink_to(file)
-
-
-def origin_in(folder: Path) -> Path:
-    """A repository whose main is this tree."""
-    folder.mkdir()
+    origin, tree = folder / ORIGIN, folder / TREE
     for name in tracked(ROOT):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name)
-    git(folder, "init", "-q", "-b", "main")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "the template")
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
+        os.utime(tree / name, (0, 0))
+    git(folder, "init", "-q", "-b", "main", f"--separate-git-dir={origin}", tree.name)
+    git(tree, "add", "-A")
+    git(tree, "commit", "-qm", "the template")
+    git(tree, "repack", "-adq")
+    (tree / ".git").unlink()
+    (tree / ".git").mkdir()
+    (origin / "index").rename(tree / ".git/index")
     for package in PACKAGES:
         checked = py_compile.PycInvalidationMode.CHECKED_HASH
-        compileall.compile_dir(folder / package, quiet=2, invalidation_mode=checked)
-    return folder
+        compileall.compile_dir(tree / package, quiet=2, invalidation_mode=checked)
+    _link_environment(tree)
+    shutil.make_archive(str(tree), "tar", tree)
 
 
 def _variables(environment: str, azure: Mapping[str, str]) -> dict[str, str]:

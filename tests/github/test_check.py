@@ -14,7 +14,7 @@ import pytest
 
 from ml.reports.pull_requests.checks import MAX_LENGTH
 from tests.conftest import EXAMPLE, ROOT
-from tests.github.events import MYPY_CACHE, PULL, Repository, git, origin_in
+from tests.github.events import MYPY_CACHE, ORIGIN, PULL, Repository, git, template_in
 from tests.shared import once
 from tests.stand_ins.github import State, serving
 
@@ -29,7 +29,7 @@ def text(name: str) -> str:
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return once(tmp_path_factory, "team", lambda folder: origin_in(folder / "origin")) / "origin"
+    return once(tmp_path_factory, "team", template_in)
 
 
 # Where files are in memory: every job has a checkout, and a disk takes longer for its files than
@@ -48,7 +48,7 @@ def memory_serves() -> bool:
 def team(template: Path, tmp_path: Path) -> Iterator[Repository]:
     with tempfile.TemporaryDirectory(dir=MEMORY if memory_serves() else tmp_path) as name:
         folder = Path(name)
-        git(folder, "clone", "-q", "--bare", str(template), "origin")
+        git(folder, "clone", "-q", "--bare", "--shared", str(template / ORIGIN), "origin")
         with serving(State(folder=folder / "origin")) as state:
             yield Repository(folder, folder / "origin", state, template)
 

@@ -20,9 +20,11 @@ from ml.repository.github.releases import (
     revert,
     with_entry,
 )
+from tests.conftest import EXAMPLE
 from tests.core.test_markdown import APART, HOSTILE, MENTION
 from tests.github.events import NONE, Job, Repository, git
 from tests.github.test_check import team, template
+from tests.github.test_train import results
 from tests.reports.pull_requests.test_comparison import OURS, RENDER, elements
 from tests.stand_ins.github import APP
 
@@ -91,21 +93,17 @@ def merge(team: Repository, **versions: str) -> dict[str, Job]:
     return team.push({FILE: declared(**versions), **evidence}, "release")
 
 
-def results_of(jobs: Mapping[str, Job]) -> list[str]:
-    return [job.result for job in jobs.values()]
-
-
 def test_a_merge_releases_what_it_declares(team: Repository) -> None:
     """That environment alone; the same run again has the same effects."""
     jobs = merge(team, dev="2", prod="1")
-    assert results_of(jobs) == ["success", "success", "skipped"]
+    assert results(jobs) == ["success", "success", "skipped"]
     assert team.signed_in == ["dev-release"]
     words = ["advisories", "release", "release-summary", "release-issue"]
     assert team.commands() == ["make releases", *(f"make {each}" for each in words)]
     assert "✅ `words` `2` serves now" in jobs["release"].summary
     ends(team, came_to("unchanged"))
     jobs = team.pushed("release")
-    assert results_of(jobs) == ["success", "skipped", "skipped"]
+    assert results(jobs) == ["success", "skipped", "skipped"]
     assert team.state.changes == [] and team.signed_in == ["dev-release"]
 
 
@@ -218,7 +216,7 @@ def test_what_was_refused_is_in_the_summary(outcome: str, gate: str, team: Repos
     fields: dict[str, object] = {"gates": gates} if gate else {"problems": [problem]}
     ends(team, came_to(outcome, exit_code=3, serving="1", **fields))
     jobs = merge(team, dev="2", prod="1")
-    assert results_of(jobs) == ["success", "failure", "skipped"]
+    assert results(jobs) == ["success", "failure", "skipped"]
     words = f"`{gate}`: nobody attested it" if gate else "server-silent: no answer"
     assert words in jobs["release"].summary and "version `1` serves" in jobs["release"].summary
     assert team.state.changes == []
@@ -228,10 +226,10 @@ def test_a_release_that_was_killed_goes_on(team: Repository) -> None:
     """It wrote no results: nothing is opened; the run again ends it."""
     team.failing, team.writes = ("release",), {}
     jobs = merge(team, dev="2", prod="1")
-    assert results_of(jobs) == ["success", "failure", "skipped"] and team.state.changes == []
+    assert results(jobs) == ["success", "failure", "skipped"] and team.state.changes == []
     assert jobs["release"].steps[2] == {"name": "summary", "conclusion": "failure"}
     ends(team, came_to("applied"))
-    assert results_of(team.pushed("release")) == ["success", "success", "skipped"]
+    assert results(team.pushed("release")) == ["success", "success", "skipped"]
 
 
 @pytest.mark.attack("What a canary saw has Markdown, HTML or mentions in it")
@@ -284,21 +282,16 @@ def test_an_approval_is_of_what_main_declares(team: Repository, tmp_path: Path) 
         approved(team, root, ("ana", "prod-release"))
 
 
+@pytest.mark.example
 def test_the_command_itself_runs(team: Repository) -> None:
     """Not a fake: a comment in the example's declaration; nothing is declared to apply."""
     team.fake, team.writes = ("advisories",), {}
-    (name, *_) = [
-        path.relative_to(team.folder / "fork").as_posix()
-        for path in (team.folder / "fork").glob("ml/projects/*/release.yml")
-        if "words" not in str(path)
-    ] or [""]
-    if not name:
-        pytest.skip("no example project")
+    name = f"ml/projects/{EXAMPLE.name}/release.yml"
     text = git(team.origin, "show", f"main:{name}")
     team.push({FILE: None, EVIDENCE: None}, NONE)
     team.deployed(True, "release")
     jobs = team.push({name: text.replace("  dev: {}", "  dev: {} # soon") + "\n"}, "release")
-    assert results_of(jobs) == ["success", "success", "skipped"]
+    assert results(jobs) == ["success", "success", "skipped"]
     assert jobs["release"].summary.strip() == "Nothing is declared."
 
 

@@ -189,6 +189,7 @@ def test_links_and_programs_of_the_tree_are_texts(team: Repository) -> None:
     work = team.folder / "fork"
     (work / "ml/projects/words/secrets").symlink_to("/etc/passwd")
     (work / "ml/.gitattributes").write_text("*.py filter=lfs\n")
+    git(work, "add", "ml/.gitattributes", "ml/projects/words/secrets")
     team.pull_request({"README.md": "# words\n"})
     assert team.comment("/train", WRITER)["train"].result == "success"
     (tree,) = team.folder.glob("*-train-*/work/.local/pull-request")

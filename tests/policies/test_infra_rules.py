@@ -18,6 +18,7 @@ from pulumi_policy import (
 )
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
+from ml.core.documents import LOADER
 from ml.core.errors import Refused
 from policies.infra import limits, pack
 from policies.infra.limits import Limits
@@ -25,7 +26,7 @@ from policies.infra.pack import RULES, Context, plain, violations
 from policies.infra.rule import UNKNOWN, Item
 from policies.waivers import RuleWaiver, rule_waivers
 
-CASES = yaml.safe_load(Path(__file__).with_name("infra_rules.yml").read_text())
+CASES = yaml.load(Path(__file__).with_name("infra_rules.yml").read_text(), LOADER)
 TODAY = date(2026, 6, 1)
 NAMES = [rule.name for rule in RULES]
 LIMITS = limits.load(NAMES)

@@ -252,10 +252,10 @@ class _Change:
     # Imports.
 
     @cached_property
-    def modules(self) -> dict[str, frozenset[str]]:
-        """Each Python file of the repository and the files that its imports may mean."""
+    def modules(self) -> dict[str, str]:
+        """Each Python file of the repository, with its text."""
         return {
-            file: frozenset(_imported(file, self._text(file)))
+            file: self._text(file)
             for file in self.tree
             if file.endswith(".py") and file.startswith(tuple(f"{room}/" for room in SOURCES))
         }
@@ -275,16 +275,20 @@ class _Change:
                 causes.setdefault(file, file)
             elif not file.startswith(TEAM) and not _matches(file, SETTINGS):
                 causes.update(dict.fromkeys(self._beside(file) - {*causes}, file))
-        importers: dict[str, set[str]] = {}
-        for module, imported in self.modules.items():
-            for name in imported:
-                importers.setdefault(name, set()).add(module)
+        imported: dict[str, frozenset[str]] = {}
         waiting = list(causes)
         while waiting:
             name = waiting.pop()
-            for importer in importers.get(name, set()) - {*causes}:
-                causes[importer] = causes[name]
-                waiting.append(importer)
+            parts = name.removesuffix("/__init__.py").removesuffix(".py").split("/")[::-1]
+            for file, text in self.modules.items():
+                # Parsing takes longest: what imports it names each part, or is in that folder.
+                if file in causes or not all(part in text or part in file for part in parts):
+                    continue
+                if file not in imported:
+                    imported[file] = frozenset(_imported(file, text))
+                if name in imported[file]:
+                    causes[file] = causes[name]
+                    waiting.append(file)
         return causes
 
     def _beside(self, file: str) -> set[str]:
@@ -332,13 +336,11 @@ class _Change:
         )
 
     def _named(self, file: str, project: str) -> set[str]:
-        """The paths and modules of the repository that a spec or a script of a project names.
+        """The paths and modules of the repository that a spec of a project names.
 
         A folder above the project, such as the root in `code:`, is not followed: imports say which
-        of its modules are used.
+        of its modules are used, and `dirty` which of them the change reaches.
         """
-        if file.endswith(".py"):
-            return set(self.modules.get(file, ()))
         names: set[str] = set()
         for word in self._words(file) if file.endswith((".yml", ".yaml")) else ():
             if match := _ASSET.match(word):
