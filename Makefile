@@ -5,6 +5,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # No built-in rule makes a file of another: not the Makefile of a Makefile.sh.
 MAKEFLAGS += --no-builtin-rules
+# Images for containers set it: each of some thousand processes would compile what it imports anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= python3.11
 VENV := .venv
