@@ -58,6 +58,12 @@ KILLED = [
     *[("LocalRegistry.keep_evidence", call) for call in (0, 1)],
     *[("Path.replace", call) for call in (-5, -6)],
 ]
+# In `make test`, one of each step; the others take a minute.
+BRIEFLY = {
+    *[("proposing.store", 1), ("LocalRegistry.register", 1), ("audit.append", 2)],
+    *[("files.replace", 3), ("files.replace", 5), ("LocalRegistry.keep_evidence", 1)],
+    ("Path.replace", -6),
+}
 # Those after which release.yml declares what its evidence is not yet of.
 BETWEEN = {("files.replace", 5), ("Path.replace", -6)}
 
@@ -89,7 +95,14 @@ def waiting(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Wait
         return Waiting(made, gate_check.evaluate(BACKEND, project, evaluation).name)
 
 
-@pytest.mark.parametrize(("step", "call"), KILLED)
+@pytest.mark.torture
+@pytest.mark.parametrize(
+    ("step", "call"),
+    [
+        pytest.param(*case, marks=[] if case in BRIEFLY else pytest.mark.torture(only=True))
+        for case in KILLED
+    ],
+)
 @pytest.mark.attack("A proposal is killed at any of its steps")
 def test_a_proposal_killed_at_any_step_is_made_again(
     waiting: Waiting,

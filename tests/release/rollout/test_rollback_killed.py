@@ -37,6 +37,11 @@ KILLED = [
     *[("local", *one) for one in LOCAL],
     *[("prod", *one) for one in [*LOCAL, ("files.replace", 2), ("Path.replace", -2)]],
 ]
+# In `make test`, one of each step.
+BRIEFLY = {
+    *[("local", "files.replace", 1), ("local", "audit.append", 0), ("prod", "audit.append", 1)],
+    *[("prod", "files.replace", 2), ("prod", "Path.replace", -1)],
+}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +69,14 @@ def twice(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Templa
     return made
 
 
-@pytest.mark.parametrize(("where", "step", "call"), KILLED)
+@pytest.mark.torture
+@pytest.mark.parametrize(
+    ("where", "step", "call"),
+    [
+        pytest.param(*case, marks=[] if case in BRIEFLY else pytest.mark.torture(only=True))
+        for case in KILLED
+    ],
+)
 @pytest.mark.attack("A rollback is killed at any of its steps")
 def test_a_rollback_killed_at_any_step_is_done_by_the_next(
     declared: Template,

@@ -135,6 +135,7 @@ def test_the_projects_are_typed(fork: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.torture(only=True)
 def test_three_classes_by_the_demo(fork: Path) -> None:
     """The sweep that is named from the project's folder, whose candidate is the first version, and
     a fault that is seen; the answer is a label, beside the probabilities of all.
