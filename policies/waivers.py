@@ -249,11 +249,12 @@ def merge_days(file: Path) -> Mapping[int, date]:
     # No file of commits that blame passes over, which a setting of git may name.
     words = ("blame", "--first-parent", "--ignore-revs-file=", "--line-porcelain", "--", file.name)
     blame = git.ask(file.parent, *words) or ""
+    is_shallow = re.search(r"(?m)^boundary$", blame) and _is_shallow(file.parent)
     days: dict[int, date] = {}
     for entry in re.split(r"(?m)^(?=[0-9a-f]{40} \d+ \d+)", blame):
         head = re.match(r"[0-9a-f]{40} \d+ (\d+)", entry)
         time = re.search(r"(?m)^committer-time (\d+)$", entry)
-        is_first = re.search(r"(?m)^boundary$", entry) and _is_shallow(file.parent)
+        is_first = is_shallow and re.search(r"(?m)^boundary$", entry)
         if head and time and not is_first:
             days[int(head[1])] = datetime.fromtimestamp(int(time[1]), UTC).date()
     return days

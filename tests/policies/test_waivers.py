@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml.cli.render.verdicts import conclusion
+from ml.core import git
 from ml.core.errors import Refused
 from ml.measures.schema import Check, Contribution, Estimate
 from ml.release import audit
@@ -24,7 +25,7 @@ from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, Latency, LockedPackage, SupplyChain
 from policies.promotion.gate_settings import FLOOR, SETTINGS, Gates, load
-from policies.waivers import NEVER, GateWaiver
+from policies.waivers import NEVER, GateWaiver, merge_days
 from tests.local import LOG
 from tests.policies.cases import (
     NOW,
@@ -404,6 +405,20 @@ def test_a_shallow_clone_says_nothing_of_the_past(tmp_path: Path) -> None:
     url = f"file://{tmp_path / 'whole'}"
     _git(tmp_path, "clone", "-q", "--depth", "1", url, "shallow")
     assert not any(_holds(tmp_path / "shallow" / "gates.yml", date(2026, 6, 2)))
+
+
+def test_git_is_asked_twice_whatever_the_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a first commit, where each line is as old as the history: a fork begins so."""
+    file, asked = repository(tmp_path), []
+    file.write_text(project(_series(*FORTY)))
+    _git(tmp_path, "add", "gates.yml")
+    _git(tmp_path, "commit", "-q", "-m", "first")
+    ask = git.ask
+    monkeypatch.setattr(git, "ask", lambda *words: asked.append(words) or ask(*words))
+    assert len(merge_days(file)) == len(file.read_text().splitlines()) > 40
+    assert len(asked) == 2
 
 
 INVISIBLE = [
