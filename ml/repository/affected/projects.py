@@ -282,7 +282,9 @@ class _Change:
             parts = name.removesuffix("/__init__.py").removesuffix(".py").split("/")[::-1]
             for file, text in self.modules.items():
                 # Parsing takes longest: what imports it names each part, or is in that folder.
-                if file in causes or not all(part in text or part in file for part in parts):
+                # Python reads other letters as these.
+                named = all(part in text or part in file for part in parts)
+                if file in causes or (text.isascii() and not named):
                     continue
                 if file not in imported:
                     imported[file] = frozenset(_imported(file, text))

@@ -77,8 +77,9 @@ FILES = {
     "ml/environments/gpu/environment.yml": "name: ml-gpu\nversion: '1'\n",
     "ml/projects/README.md": "words",
     "ml/projects/__init__.py": "",
-    # one: metrics of the toolkit, data of another folder, the environment cpu, no scoring
-    "ml/projects/one/train.py": "from ml.toolkit.metrics import auc\n",
+    # one: metrics of the toolkit (Python reads that letter as m), data of another folder, the
+    # environment cpu, no scoring
+    "ml/projects/one/train.py": "from ml.toolkit.\uff4detrics import auc\n",
     "ml/projects/one/README.md": "words",
     "ml/projects/one/prompt.md": "what a model is told",
     "ml/projects/one/gates.yml": "{}",
