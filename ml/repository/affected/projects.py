@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
+from unicodedata import normalize
 
 from ml.core import git, repository
 from ml.core.errors import Problem, Refused, as_program
@@ -275,6 +276,8 @@ class _Change:
                 causes.setdefault(file, file)
             elif not file.startswith(TEAM) and not _matches(file, SETTINGS):
                 causes.update(dict.fromkeys(self._beside(file) - {*causes}, file))
+        # Each module's path and names, as Python reads them: other letters for these are these.
+        named = {file: f"{file}\n{normalize('NFKC', text)}" for file, text in self.modules.items()}
         imported: dict[str, frozenset[str]] = {}
         waiting = list(causes)
         while waiting:
@@ -282,9 +285,7 @@ class _Change:
             parts = name.removesuffix("/__init__.py").removesuffix(".py").split("/")[::-1]
             for file, text in self.modules.items():
                 # Parsing takes longest: what imports it names each part, or is in that folder.
-                # Python reads other letters as these.
-                named = all(part in text or part in file for part in parts)
-                if file in causes or (text.isascii() and not named):
+                if file in causes or not all(part in named[file] for part in parts):
                     continue
                 if file not in imported:
                     imported[file] = frozenset(_imported(file, text))
