@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -445,6 +446,15 @@ def test_make_starts_python_beside_the_tree() -> None:
     ]
     lock = (ROOT / "requirements/uv.lock").read_text()
     assert re.findall(r"^(\S+)==\S+ \\\n +--hash=sha256:", lock, re.M) == ["uv"]
+
+
+def test_what_make_starts_keeps_what_it_compiles() -> None:
+    """Also where an image says that Python writes no compiled files."""
+    rule = "--eval=shown: ; @echo [$$PYTHONDONTWRITEBYTECODE]"
+    words = ["make", "-s", "-f", "Makefile", rule, "shown"]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "MAKEFLAGS": ""}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_help_imports_nothing_heavy() -> None:
