@@ -334,7 +334,7 @@ comment: ## workflows: post the comment about a run of check.yml or train.yml: m
 $(RESULTS):
 	@mkdir -p $@
 
-# A worker a core; one that is done takes from another what that has not begun.
+# A worker that is done takes from another what that has not begun.
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 TESTED := $(VENV)/infra.stamp
 
