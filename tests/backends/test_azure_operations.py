@@ -63,7 +63,9 @@ def furnished(idle: StandIn) -> StandIn:
 
 @pytest.mark.slow
 def test_every_spec_of_the_repository_is_accepted(furnished: StandIn, tmp_path: Path) -> None:
-    """Jobs and schedules of the projects, as `ml run --on azure` sends them."""
+    """Jobs and schedules of the projects, as `ml run --on azure` sends them. Their code is there:
+    it came with the components, and is found by its hash.
+    """
     backend = AzureBackend()
     sent = []
     for path in SPECS:
@@ -76,6 +78,7 @@ def test_every_spec_of_the_repository_is_accepted(furnished: StandIn, tmp_path: 
         else:
             job = backend._submit(submission.prepare(planning.plan(spec)))
             sent.append(job.name)
+    assert not [each for each in furnished.requests() if re.match("PUT .*/codes/", each)]
     assert {job.name for job in backend.workspace.client.jobs.list()} == set(sent)
     assert len(sent) >= 4
 

@@ -302,13 +302,15 @@ class Workspace:
 
     @route("GET", rf"{{ws}}/(?P<kind>{'|'.join(_ASSETS)})/(?P<name>[^/]+)/versions")
     def _versions(self, request: Request, match: re.Match[str]) -> Answer:
-        """Newest first, with `$top`; codes are looked up by `hash` (SDK `CodeOperations`)."""
+        """Newest first, with `$top`. A code is looked up by its `hash` under every name: the SDK
+        asks with a new name and takes that of the answer (`CodeOperations.create_or_update`).
+        """
         values = self.below(self.path(match))
         if "hash" in request.query:
             wanted = request.query["hash"]
             values = [
                 value
-                for value in values
+                for value in self.below(self.path(match).rsplit("/", 2)[0])
                 if value["properties"]["properties"].get("hash_sha256") == wanted
             ]
         newest = values[::-1][: int(request.query.get("$top") or len(values) or 1)]
