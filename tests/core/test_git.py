@@ -206,6 +206,25 @@ def test_git_runs_no_other_program(
     assert not pwned.exists()
 
 
+@pytest.mark.attack("A remote that has what a repository lacks names a program in its settings")
+def test_what_a_repository_lacks_is_fetched_from_nowhere(
+    tree: Path, tmp_path: Path, evil: tuple[str, Path]
+) -> None:
+    """Git itself would ask the remote (a partial clone), by the program that the settings name."""
+    command, pwned = evil
+    shutil.copytree(tree, tmp_path / "remote")
+    blob = real(tree, "rev-parse", "HEAD:ml/projects/words/gates.yml")
+    (tree / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    real(tree, "config", "core.repositoryFormatVersion", "1")
+    real(tree, "config", "extensions.partialClone", "stranger")
+    real(tree, "config", "remote.stranger.url", str(tmp_path / "remote"))
+    real(tree, "config", "remote.stranger.uploadpack", f"{command} /dev/null; git-upload-pack")
+    assert git.ask(tree, "show", "HEAD:ml/projects/words/gates.yml") is None
+    assert not pwned.exists()
+    assert real(tree, "show", "HEAD:ml/projects/words/gates.yml") == "a: 1"
+    assert pwned.exists(), "the attack works on a git that fetches"
+
+
 @pytest.mark.attack("A repository inside has a program in its settings")
 def test_no_program_of_a_repository_inside_is_run(tree: Path, evil: tuple[str, Path]) -> None:
     """Not to say what has changed; no commit may hold one, and only a person can add it here."""
