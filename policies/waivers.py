@@ -7,8 +7,8 @@ number cannot decide. Both of these stand in the project's gates.yml.
 
 What counts is the time that a statement covers. It begins on the day on which git's first-parent
 history has its lines: the day of the merge, whatever its commits say. Without that history (no
-repository, a shallow or a partial clone) it begins today, and of statements about the same thing the one that
-ends last counts for all: a series that was written in advance holds for no day of it.
+repository, a shallow clone, a partial one) it begins today, and of statements about the same thing
+the one that ends last counts for all: a series that was written in advance holds for no day of it.
 """
 
 from __future__ import annotations

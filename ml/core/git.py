@@ -47,8 +47,8 @@ _DRIVERS = (
 _HARMLESS = {"required": "false", "textconv": "cat", "command": "true", "external": "true"}
 # What a program that reads what others wrote does not get.
 SECRETS = ("GH_TOKEN", "GITHUB_TOKEN")
-# Without the settings of the user and of the machine, and without remotes: git fetches what a partial
-# clone lacks while it reads, and a remote's settings name programs.
+# Without the settings of the user and of the machine, and without remotes: git fetches what a
+# partial clone lacks while it reads, and a remote's settings name programs.
 _ALONE = MappingProxyType(
     {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ALLOW_PROTOCOL": ""}
 )
