@@ -251,8 +251,8 @@ def merge_days(file: Path) -> Mapping[int, date]:
     blame = git.ask(file.parent, *words) or ""
     is_shallow = re.search(r"(?m)^boundary$", blame) and _is_shallow(file.parent)
     days: dict[int, date] = {}
-    for entry in re.split(r"(?m)^(?=[0-9a-f]{40} \d+ \d+)", blame):
-        head = re.match(r"[0-9a-f]{40} \d+ (\d+)", entry)
+    for entry in re.split(r"(?m)^(?=[0-9a-f]{40,64} \d+ \d+)", blame):
+        head = re.match(r"[0-9a-f]{40,64} \d+ (\d+)", entry)
         time = re.search(r"(?m)^committer-time (\d+)$", entry)
         is_first = is_shallow and re.search(r"(?m)^boundary$", entry)
         if head and time and not is_first:

@@ -35,6 +35,7 @@ _SETTINGS = (
     # A repository inside has settings of its own; its commit counts, and nothing is run in it.
     "diff.ignoreSubmodules=dirty",
     "color.ui=never",
+    "i18n.logOutputEncoding=UTF-8",
     "log.showSignature=false",
     "fetch.recurseSubmodules=false",
     "submodule.recurse=false",

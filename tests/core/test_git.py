@@ -316,6 +316,14 @@ def test_what_is_printed_is_whole(tree: Path) -> None:
     assert git.ask(tree, "show", "HEAD:nothing") is None
 
 
+def test_what_is_printed_is_in_utf_8(tree: Path) -> None:
+    """Whatever a repository's settings say; dates cannot be read in another encoding."""
+    real(tree, "commit", "-q", "--allow-empty", "-m", "café")
+    real(tree, "config", "i18n.logOutputEncoding", "UTF-16")
+    assert git.run(tree, "log", "-1", "--format=%s") == "café\n"
+    assert merge_days(tree / "ml/projects/words/gates.yml") == {1: date(2025, 6, 1)}
+
+
 def test_without_a_repository_nothing_is_read(tmp_path: Path, evil: tuple[str, Path]) -> None:
     """A folder that only looks like one is none."""
     (tmp_path / "a/b/c/d").mkdir(parents=True)
