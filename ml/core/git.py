@@ -224,6 +224,8 @@ def _start(
     # Objects and parents that stand in for others (`git replace`, grafts) say nothing of what was
     # merged.
     more = {
+        # Messages in English; and a name of any bytes is found among the settings.
+        "LC_ALL": "C",
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_GRAFT_FILE": os.devnull,
         "GIT_OPTIONAL_LOCKS": "0",

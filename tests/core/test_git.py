@@ -126,6 +126,13 @@ def of_a_filter(tree: Path, command: str) -> None:
     (tree / ".gitattributes").write_text("* filter=x=y\n")
 
 
+def of_a_name_that_is_no_text(tree: Path, command: str) -> None:
+    os.environ["LC_ALL"] = "C.UTF-8"
+    with (tree / ".git/config").open("ab") as settings:
+        settings.write(b'[filter "\xff"]\n\tclean = "%s"\n' % command.encode())
+    (tree / ".gitattributes").write_bytes(b"* filter=\xff\n")
+
+
 def of_a_process(tree: Path, command: str) -> None:
     real(tree, "config", "filter.long.process", command)
     (tree / ".gitattributes").write_text("* filter=long\n")
@@ -171,6 +178,7 @@ def of_a_variable(tree: Path, command: str) -> None:
     "way",
     [
         of_a_filter,
+        of_a_name_that_is_no_text,
         of_a_process,
         of_a_text,
         of_a_program_that_compares,
