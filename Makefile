@@ -7,6 +7,8 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 # Images for containers set it: each of some thousand processes would compile what it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
+# What a shell adds to the path of every Python may have an `ml` of its own.
+export PYTHONPATH :=
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -31,8 +33,8 @@ START := import runpy, sys; sys.path += sys.argv[1].split(":"); del sys.argv[:2]
 	runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 MODULE := -c '$(START)' "$(if $(FRAMEWORK),$(CURDIR)/$(FRAMEWORK):)$(CURDIR)"
 # The framework with Python alone, so that a pull request of documents installs nothing else.
-BARE := PYTHONPATH= $(PYTHON) -S -P $(MODULE)
-INSTALLED := PYTHONPATH= $(BIN)/python -P $(MODULE)
+BARE := $(PYTHON) -S -P $(MODULE)
+INSTALLED := $(BIN)/python -P $(MODULE)
 
 .PHONY: help
 help: ## list the targets
@@ -118,15 +120,15 @@ given = $(foreach word,$(1),$(if $(filter command%,$(origin $(word))),--$(shell 
 
 .PHONY: init
 init: $(VENV)/update.stamp ## make this clone your repository, or change it: make init NAME=contoso REPOSITORY=contoso/models …
-	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.init $(call given,$(INIT))
+	@$(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.init $(call given,$(INIT))
 
 .PHONY: update
 update: $(VENV)/update.stamp ## merge the template's changes into this fork: make update, or TO=v1.2.3
-	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.update $(call given,TO WHEEL)
+	@$(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.update $(call given,TO WHEEL)
 
 .PHONY: update-request
 update-request: $(VENV)/update.stamp ## workflows: the same as a pull request of GITHUB_REPOSITORY, with GH_TOKEN
-	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.update --pull-request
+	@$(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.update --pull-request
 
 ##@ the main job
 # The project of `demo` and `ask`, with what its train.yml is given for a quick first model and for a

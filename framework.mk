@@ -35,7 +35,7 @@ azure-standin: setup $(VENV)/azurite.stamp ## a stand-in for Azure ML, to try --
 
 .PHONY: wheel
 wheel: $(VENV)/update.stamp ## the framework of the commit as one wheel, in dist/
-	@PYTHONPATH= $(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.wheel
+	@$(VENV)/update/bin/python -P $(MODULE) ml.repository.forks.wheel
 
 .PHONY: publish-wheel
 publish-wheel: ## workflows: attach the wheel to the release of its tag: make publish-wheel TAG=v1.2.3

@@ -7,8 +7,8 @@ number cannot decide. Both of these stand in the project's gates.yml.
 
 What counts is the time that a statement covers. It begins on the day on which git's first-parent
 history has its lines: the day of the merge, whatever its commits say. Without that history (no
-repository, a shallow clone) it begins today, and of statements about the same thing the one that
-ends last counts for all: a series that was written in advance holds for no day of it.
+repository, a shallow clone, a partial one) it begins today, and of statements about the same thing
+the one that ends last counts for all: a series that was written in advance holds for no day of it.
 """
 
 from __future__ import annotations
@@ -251,8 +251,8 @@ def merge_days(file: Path) -> Mapping[int, date]:
     blame = git.ask(file.parent, *words) or ""
     is_shallow = re.search(r"(?m)^boundary$", blame) and _is_shallow(file.parent)
     days: dict[int, date] = {}
-    for entry in re.split(r"(?m)^(?=[0-9a-f]{40} \d+ \d+)", blame):
-        head = re.match(r"[0-9a-f]{40} \d+ (\d+)", entry)
+    for entry in re.split(r"(?m)^(?=[0-9a-f]{40,64} \d+ \d+)", blame):
+        head = re.match(r"[0-9a-f]{40,64} \d+ (\d+)", entry)
         time = re.search(r"(?m)^committer-time (\d+)$", entry)
         is_first = is_shallow and re.search(r"(?m)^boundary$", entry)
         if head and time and not is_first:

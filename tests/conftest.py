@@ -45,7 +45,11 @@ def torture(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_configure() -> None:
-    """Tests press Ctrl-C; a shell starts what it runs in the background deaf to it."""
+    """Tests press Ctrl-C; a shell starts what it runs in the background deaf to it. They commit to
+    repositories of their own; git tells its hooks, which may start them, of the person's.
+    """
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        del os.environ[name]
     gc.set_threshold(50_000, 20, 100)  # as ml.cli.app
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -449,10 +449,13 @@ def test_make_starts_python_beside_the_tree() -> None:
 
 
 def test_what_make_starts_keeps_what_it_compiles() -> None:
-    """Also where an image says that Python writes no compiled files."""
-    rule = "--eval=shown: ; @echo [$$PYTHONDONTWRITEBYTECODE]"
+    """Also where an image says that Python writes no compiled files; nor does a path of the shell,
+    with modules of these names, count.
+    """
+    rule = "--eval=shown: ; @echo [$$PYTHONDONTWRITEBYTECODE$$PYTHONPATH]"
     words = ["make", "-s", "-f", "Makefile", rule, "shown"]
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "MAKEFLAGS": ""}
+    of_a_shell = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": "/elsewhere", "MAKEFLAGS": ""}
+    environment = {**os.environ, **of_a_shell}
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.conftest import deal, pytest_xdist_auto_num_workers
+from tests.conftest import ROOT, deal, pytest_xdist_auto_num_workers
 
 
 def named(name: str) -> Any:
@@ -45,3 +48,18 @@ def test_a_worker_more_than_processors_unless_a_person_says(
     assert pytest_xdist_auto_num_workers() == 9
     monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "2")
     assert pytest_xdist_auto_num_workers() is None
+
+
+def test_a_hook_of_git_may_start_the_tests(tmp_path: Path) -> None:
+    """Git tells its hooks the repository by variables: tests commit to others, of their own."""
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    of_git = {"GIT_DIR": f"{tmp_path}/.git", "GIT_INDEX_FILE": f"{tmp_path}/.git/index"}
+    test = "tests/policies/test_waivers.py::test_a_waiver_begins_on_the_day_of_its_merge"
+    words = ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", test]
+    variables = {**os.environ, **of_git, "PYTHONPATH": str(ROOT)}
+    folders = ["--basetemp", str(tmp_path / "tests")]
+    done = subprocess.run(
+        [sys.executable, *words, *folders], cwd=ROOT, env=variables, capture_output=True, text=True
+    )
+    branches = subprocess.check_output(["git", "branch", "--all"], cwd=tmp_path)
+    assert (done.returncode, branches) == (0, b""), done.stdout + done.stderr

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +40,8 @@ OPTIONS = [("grpc.max_receive_message_length", 400 * 1024 * 1024)]
 _FRAME = re.compile(r' +File "(.+)", line (\d+)')
 # Refused settings name their own line; another revision may have the class elsewhere.
 _REFUSED = re.compile(r"\A[\w.]+\.Refused: ")
+# Of what a policy pack writes to its standard error, in bytes.
+_LONGEST = 1 << 20
 # Pulumi's protocol: a value that is unknown until the update.
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
@@ -67,10 +69,13 @@ class Runner:
         without the shortcut that `launch` describes.
         """
         findings: list[Breach] = []
+        failed: list[Refused] = []
 
         def analyze(resource: Resource) -> None:
-            if policies:
-                findings.extend(policies.resource(resource))
+            try:
+                findings.extend(policies.resource(resource) if policies else ())
+            except Refused as refused:  # the program would hear of it, and end
+                failed.append(refused)
 
         values = {**loader.configuration(stack, root / "infra"), **(config or {})}
         engine = Engine(PROJECT, stack, analyze, ask)
@@ -85,6 +90,8 @@ class Runner:
                     "bare": bare,
                 }
             )
+        if failed:
+            raise failed[0]
         if code:
             errors = errors.strip() or "\n".join(engine.errors[-1:])
             raise Refused(failure(stack, code, errors, root))
@@ -189,13 +196,17 @@ def analyzer(pack: Path, engine: str) -> Iterator[Analyzer]:
             hint = f"look at {pack.parent.name}/{pack.name}"
             raise Refused(Problem("policy-pack", found, expected, hint))
         with grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
-            yield Analyzer(channel)
+            yield Analyzer(channel, errors, pack.parents[1])
 
 
 class Analyzer:
-    """A client of a running policy pack, which applies every policy at its own level."""
+    """A client of a running policy pack, which applies every policy at its own level.
 
-    def __init__(self, channel: grpc.Channel) -> None:
+    `errors` is the pack's standard error; `root` is the tree with its rules.
+    """
+
+    def __init__(self, channel: grpc.Channel, errors: IO[str], root: Path) -> None:
+        self._errors, self._root = errors, root
         self._stub = analyzer_pb2_grpc.AnalyzerStub(channel)
         self._descriptions = {}
         configuration = analyzer_pb2.ConfigureAnalyzerRequest()
@@ -206,7 +217,7 @@ class Analyzer:
         self._stub.Configure(configuration)
 
     def resource(self, resource: Resource) -> list[Breach]:
-        """Findings of the policies of single resources."""
+        """Findings of the policies of single resources; Refused where a rule fails."""
         request = analyzer_pb2.AnalyzeRequest(
             type=resource.type,
             urn=resource.urn,
@@ -217,10 +228,10 @@ class Analyzer:
                 type="pulumi:providers:azure-native", name=resource.provider or "default"
             ),
         )
-        return self._findings(self._stub.Analyze(request).diagnostics, resource.urn)
+        return self._findings(self._stub.Analyze, request, resource.urn)
 
     def stack(self, capture: Capture) -> list[Breach]:
-        """Findings of the policies of a whole stack."""
+        """Findings of the policies of a whole stack; Refused where a rule fails."""
         request = analyzer_pb2.AnalyzeStackRequest()
         for resource in capture.resources:
             message = request.resources.add(
@@ -234,9 +245,18 @@ class Analyzer:
             )
             for key, urns in resource.uses.items():
                 message.propertyDependencies[key].urns.extend(urns)
-        return self._findings(self._stub.AnalyzeStack(request).diagnostics, "")
+        return self._findings(self._stub.AnalyzeStack, request, "")
 
-    def _findings(self, diagnostics: Iterable[Any], urn: str) -> list[Breach]:
+    def _findings(self, ask: Callable[[Any], Any], request: Any, urn: str) -> list[Breach]:
+        try:
+            diagnostics = ask(request).diagnostics
+        except grpc.RpcError:
+            # The pack goes on writing where it is: the file is read without moving in it.
+            written = os.pread(self._errors.fileno(), _LONGEST, 0).decode(errors="replace")
+            reason, place = raised(written, self._root, "policies")
+            found, expected = f"a rule ended with {reason}", "a rule that judges every resource"
+            hint = "correct what the message names"
+            raise Refused(Problem("rule-failed", found, expected, hint, place)) from None
         # CrossGuard puts the policy's description before its message.
         return [
             Breach(
@@ -292,6 +312,18 @@ def failure(stack: str, code: int, errors: str, root: Path) -> Problem:
 
     `errors` is its standard error; `root` is the tree with its code.
     """
+    reason, place = raised(errors, root, "infra")
+    return Problem(
+        "program-failed",
+        f"the program of `{stack}` ended with {code}: {_REFUSED.sub('', reason)}",
+        "a program that runs",
+        "correct what the message names",
+        None if _REFUSED.match(reason) else place,
+    )
+
+
+def raised(errors: str, root: Path, room: str) -> tuple[str, Place | None]:
+    """The exception of the last traceback in a text, and its last line in a room of the tree."""
     lines = errors.strip().splitlines()
     frames = {at: match for at, line in enumerate(lines) if (match := _FRAME.match(line))}
     last = max(frames, default=-1)
@@ -301,16 +333,9 @@ def failure(stack: str, code: int, errors: str, root: Path) -> Problem:
     own = [
         Place(str(Path(path).relative_to(root)), int(line))
         for path, line in (match.groups() for match in frames.values())
-        if Path(path).is_relative_to(root / "infra")
+        if Path(path).is_relative_to(root / room)
     ]
-    reason = reason[:1500] or "no message"
-    return Problem(
-        "program-failed",
-        f"the program of `{stack}` ended with {code}: {_REFUSED.sub('', reason)}",
-        "a program that runs",
-        "correct what the message names",
-        own[-1] if own and not _REFUSED.match(reason) else None,
-    )
+    return reason[:1500] or "no message", own[-1] if own else None
 
 
 @contextlib.contextmanager

@@ -223,7 +223,7 @@ def placeholders(stack: str, folder: Path = FOLDER) -> Iterator[Problem]:
 
 def imported(stack: str, folder: Path = FOLDER) -> tuple[str, ...]:
     """The environments of ESC whose settings Pulumi reads besides the stack file's, as texts."""
-    listed = _document(folder / f"Pulumi.{stack}.yaml").data.get("environment") or ()
+    listed = _document(folder / f"Pulumi.{stack}.yaml").data.get("environment") or []
     names = listed if isinstance(listed, list) else [listed]
     return tuple(each if isinstance(each, str) else json.dumps(each, default=str) for each in names)
 

@@ -4,7 +4,7 @@ A folder of a pull request may hold a repository with settings that name program
 `.gitattributes` choose programs from the settings of this machine. So git is never left to look for
 a repository: it is that of the nearest `.git` above the folder, a name that git checks out nowhere.
 Variables, the settings of the user and of the machine, hooks and file system monitors are left out;
-filters pass a file as it is.
+filters pass a file as it is, and what a partial clone lacks is asked of no remote.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _SETTINGS = (
     # A repository inside has settings of its own; its commit counts, and nothing is run in it.
     "diff.ignoreSubmodules=dirty",
     "color.ui=never",
+    "i18n.logOutputEncoding=UTF-8",
     "log.showSignature=false",
     "fetch.recurseSubmodules=false",
     "submodule.recurse=false",
@@ -47,8 +48,11 @@ _DRIVERS = (
 _HARMLESS = {"required": "false", "textconv": "cat", "command": "true", "external": "true"}
 # What a program that reads what others wrote does not get.
 SECRETS = ("GH_TOKEN", "GITHUB_TOKEN")
-# Without the settings of the user and of the machine.
-_ALONE = MappingProxyType({"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull})
+# Without the settings of the user and of the machine, and without remotes: git fetches what a
+# partial clone lacks while it reads, and a remote's settings name programs.
+_ALONE = MappingProxyType(
+    {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ALLOW_PROTOCOL": ""}
+)
 _LONGEST_S = 600
 _EXPORTED = re.compile(r"\bexport-(ignore|subst)\b")
 
@@ -65,7 +69,7 @@ def run(
     file that it takes for the index.
 
     Raises Refused without git, without a repository that git takes for this user's (its owner, or
-    `safe.directory`), and where git fails.
+    `safe.directory`), and where git fails, as in a partial clone that lacks what is asked for.
     """
     root, directory = repository_of(folder)
     place = ("-C", str(folder), f"--git-dir={directory}", f"--work-tree={root}")
@@ -201,6 +205,8 @@ def _output(
         # Of a folder that another user owns, as in a container: git names the folder.
         unsafe = re.search(r"dubious ownership in repository at '(.*)'", found)
         hint = "run it in a clone of the repository"
+        if re.search("transport '.*' not allowed", found):
+            hint = "git fetch --refetch --no-filter: the clone is a partial one"
         if unsafe:
             hint = f"git config --global --add safe.directory {shlex.quote(unsafe[1])}"
         raise Refused(Problem("git-failed", found, "exit 0", hint))
@@ -218,6 +224,8 @@ def _start(
     # Objects and parents that stand in for others (`git replace`, grafts) say nothing of what was
     # merged.
     more = {
+        # Messages in English; and a name of any bytes is found among the settings.
+        "LC_ALL": "C",
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_GRAFT_FILE": os.devnull,
         "GIT_OPTIONAL_LOCKS": "0",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from pulumi_policy import EnforcementLevel, PolicyPack
 from ml.core.errors import Refused
 from policies.infra.pack import policies
 
+# What a rule raises: gRPC tells it the log alone.
+logging.basicConfig()
 try:
     PolicyPack("platform", policies=policies(), enforcement_level=EnforcementLevel.MANDATORY)
 except Refused as refused:

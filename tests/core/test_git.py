@@ -126,6 +126,13 @@ def of_a_filter(tree: Path, command: str) -> None:
     (tree / ".gitattributes").write_text("* filter=x=y\n")
 
 
+def of_a_name_that_is_no_text(tree: Path, command: str) -> None:
+    os.environ["LC_ALL"] = "C.UTF-8"
+    with (tree / ".git/config").open("ab") as settings:
+        settings.write(b'[filter "\xff"]\n\tclean = "%s"\n' % command.encode())
+    (tree / ".gitattributes").write_bytes(b"* filter=\xff\n")
+
+
 def of_a_process(tree: Path, command: str) -> None:
     real(tree, "config", "filter.long.process", command)
     (tree / ".gitattributes").write_text("* filter=long\n")
@@ -171,6 +178,7 @@ def of_a_variable(tree: Path, command: str) -> None:
     "way",
     [
         of_a_filter,
+        of_a_name_that_is_no_text,
         of_a_process,
         of_a_text,
         of_a_program_that_compares,
@@ -204,6 +212,25 @@ def test_git_runs_no_other_program(
     assert (tmp_path / "more/ml/projects/words/gates.yml").read_text() == "a: 1\n"
     git.run(tree, "archive", "--output", str(tmp_path / "tree.tar"), "HEAD")
     assert not pwned.exists()
+
+
+@pytest.mark.attack("A remote that has what a repository lacks names a program in its settings")
+def test_what_a_repository_lacks_is_fetched_from_nowhere(
+    tree: Path, tmp_path: Path, evil: tuple[str, Path]
+) -> None:
+    """Git itself would ask the remote (a partial clone), by the program that the settings name."""
+    command, pwned = evil
+    shutil.copytree(tree, tmp_path / "remote")
+    blob = real(tree, "rev-parse", "HEAD:ml/projects/words/gates.yml")
+    (tree / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    real(tree, "config", "core.repositoryFormatVersion", "1")
+    real(tree, "config", "extensions.partialClone", "stranger")
+    real(tree, "config", "remote.stranger.url", str(tmp_path / "remote"))
+    real(tree, "config", "remote.stranger.uploadpack", f"{command} /dev/null; git-upload-pack")
+    assert git.ask(tree, "show", "HEAD:ml/projects/words/gates.yml") is None
+    assert not pwned.exists()
+    assert real(tree, "show", "HEAD:ml/projects/words/gates.yml") == "a: 1"
+    assert pwned.exists(), "the attack works on a git that fetches"
 
 
 @pytest.mark.attack("A repository inside has a program in its settings")
@@ -295,6 +322,14 @@ def test_what_is_printed_is_whole(tree: Path) -> None:
     with pytest.raises(Refused, match=r"git-failed.*git show: .*nothing"):
         git.run(tree, "show", "HEAD:nothing")
     assert git.ask(tree, "show", "HEAD:nothing") is None
+
+
+def test_what_is_printed_is_in_utf_8(tree: Path) -> None:
+    """Whatever a repository's settings say; dates cannot be read in another encoding."""
+    real(tree, "commit", "-q", "--allow-empty", "-m", "café")
+    real(tree, "config", "i18n.logOutputEncoding", "UTF-16")
+    assert git.run(tree, "log", "-1", "--format=%s") == "café\n"
+    assert merge_days(tree / "ml/projects/words/gates.yml") == {1: date(2025, 6, 1)}
 
 
 def test_without_a_repository_nothing_is_read(tmp_path: Path, evil: tuple[str, Path]) -> None:

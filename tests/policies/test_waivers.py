@@ -407,6 +407,16 @@ def test_a_shallow_clone_says_nothing_of_the_past(tmp_path: Path) -> None:
     assert not any(_holds(tmp_path / "shallow" / "gates.yml", date(2026, 6, 2)))
 
 
+def test_names_of_commits_may_be_longer(tmp_path: Path) -> None:
+    """In a repository of SHA-256."""
+    _git(tmp_path, "init", "-q", "-b", "main", "--object-format=sha256")
+    file = repository(tmp_path)
+    file.write_text(project(_series(FORTY[0])))
+    _git(tmp_path, "add", "gates.yml")
+    _git(tmp_path, "commit", "-q", "-m", "waivers")
+    assert [waiver.merged for waiver in load(file)["latency"].waivers] == [FIRST_DAY]
+
+
 def test_git_is_asked_twice_whatever_the_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

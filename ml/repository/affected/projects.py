@@ -68,6 +68,8 @@ _ASSET_NAME = re.compile(r"^name:\s*[\"']?([\w.-]+)", re.M)
 # Git's name of the tree without files.
 _EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _MODULE = re.compile(rf"(?:{'|'.join(SOURCES)})(?:\.\w+)+")
+# What of a package is run when it is imported, or as `python -m` runs it.
+_RUN_BY_PACKAGE = re.compile(r"/__(init|main)__\.py$")
 # A module, or a function of one, as `importlib` and entry points take it.
 _QUOTED = re.compile(rf"""["']({_MODULE.pattern})(?::[^"'\n]*)?["']""")
 
@@ -282,7 +284,7 @@ class _Change:
         waiting = list(causes)
         while waiting:
             name = waiting.pop()
-            parts = name.removesuffix("/__init__.py").removesuffix(".py").split("/")[::-1]
+            parts = _RUN_BY_PACKAGE.sub("", name).removesuffix(".py").split("/")[::-1]
             for file, text in self.modules.items():
                 # Parsing takes longest: what imports it names each part, or is in that folder.
                 if file in causes or not all(part in named[file] for part in parts):
@@ -345,15 +347,21 @@ class _Change:
         of its modules are used, and `dirty` which of them the change reaches.
         """
         names: set[str] = set()
-        for word in self._words(file) if file.endswith((".yml", ".yaml")) else ():
+        words = self._words(file) if file.endswith((".yml", ".yaml")) else []
+        for word in words:
             if match := _ASSET.match(word):
                 names |= self.assets.get(match[1], set())
             elif _MODULE.fullmatch(word):
                 names |= {*_files_of(word)}
             else:
+                word = word.removeprefix("file://").removeprefix("file:")
                 path = posixpath.normpath(posixpath.join(posixpath.dirname(file), word))
                 if not path.startswith("../") and not _is_at(project, path):
                     names.add(path)
+                # A program's path begins at `code:`, a folder above or another.
+                if word.endswith(".py") and "code:" in words:
+                    above = ("", *(file[: at.end()] for at in re.finditer("/", file)))
+                    names |= {f"{folder}{word}" for folder in above} & (self.tree | self.files)
         return names
 
     def _words(self, file: str) -> list[str]:
@@ -454,7 +462,7 @@ class _Change:
         path = self.root / file
         if path.is_symlink() or not path.is_file():
             return ""
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8-sig", errors="replace")
 
     def _former(self, file: str) -> str:
         try:
@@ -531,10 +539,14 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _files_of(module: str) -> Iterator[str]:
-    """`a.b` → `a/b.py`, `a/b/__init__.py`, `a/__init__.py`: importing a module runs its parents."""
+    """`a.b` → `a/b.py`, `a/b/__main__.py`, `a/b/__init__.py`, `a/__init__.py`.
+
+    Importing a module runs its parents, and `python -m` a package's `__main__`.
+    """
     parts = module.split(".")
     if parts[0] in SOURCES:
         yield f"{'/'.join(parts)}.py"
+        yield f"{'/'.join(parts)}/__main__.py"
         yield from (f"{'/'.join(parts[:end])}/__init__.py" for end in range(1, len(parts) + 1))
 
 

@@ -486,9 +486,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--template", help="The address that updates come from.")
     parser.add_argument("--from", help="The version of the template that this is a copy of.")
     options = {name: value for name, value in vars(parser.parse_args(argv)).items() if value}
-    for sentence in init(repository.root(), options, input if sys.stdin.isatty() else None):
+    root = repository.root()
+    for sentence in init(root, options, input if sys.stdin.isatty() else None):
         print(sentence)
-    print("next: make demo; git add -A; git commit; then README.md")
+    named = re.findall(r"(?m)^PROJECT := (.+)$", (root / "Makefile").read_text())
+    is_shown = any((root / EXAMPLES / name).is_dir() for name in named)
+    print(f"next: make {'demo' if is_shown else 'setup'}; git add -A; git commit; then README.md")
 
 
 if __name__ == "__main__":

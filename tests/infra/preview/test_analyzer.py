@@ -15,7 +15,7 @@ import yaml
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
-from ml.core.errors import Refused
+from ml.core.errors import Place, Refused
 from policies.infra.pack import RULES
 from tests.conftest import ROOT
 from tests.infra.programs import captures, tree
@@ -217,3 +217,23 @@ def test_a_pack_with_invalid_files_does_not_start(tmp_path: Path) -> None:
         match=r"did not start: waivers.yml:1: no `\[0\].owner`; expected: who answers for it",
     ):
         captures(["prod"], root=here)
+
+
+@pytest.mark.parametrize("of", ["resource", "stack"])
+def test_a_rule_that_fails_is_reported_at_its_own_line(of: str, tmp_path: Path) -> None:
+    """Not at a line of the program, nor with a traceback."""
+    here = _tree(tmp_path, PROGRAM)
+    file = here / "policies/infra/storage.py"
+    lines = file.read_text().splitlines()
+    rule = next(at for at, line in enumerate(lines) if line.startswith(f"@RULES.{of}("))
+    start = next(at for at in range(rule, len(lines)) if lines[at].startswith("def "))
+    ends = next(at for at in range(start, len(lines)) if lines[at].endswith(":"))
+    file.write_text("\n".join([*lines[: ends + 1], "    1 / 0", *lines[ends + 1 :], ""]))
+    with pytest.raises(Refused) as refused:
+        captures(["prod"], root=here)
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.place) == (
+        "rule-failed",
+        Place("policies/infra/storage.py", ends + 2),
+    )
+    assert "ZeroDivisionError: division by zero" in problem.found and problem.hint

@@ -44,6 +44,7 @@ def test_settings_from_elsewhere_are_noted(listed: str, tmp_path: Path) -> None:
     text = (FOLDER / "Pulumi.dev.yaml").read_text()
     (tmp_path / "Pulumi.dev.yaml").write_text(f"{text}environment: {listed}\n")
     (name,) = imported("dev", tmp_path)
+    assert imported("dev") == ()
     report = Report(Capture("dev", (STACK, VAULT), {}), estimate(load("dev"), read()))
     noted = dataclasses.replace(report, imported=(name,))
     for style in ("text", "md"):

@@ -41,6 +41,7 @@ FILES = {
     "shared/corpus.yml": "type: uri_folder\nname: corpus\nversion: '1'\npath: corpus\n",
     "shared/steps/score.yml": "type: command\nname: score\ncode: .\ncommand: python score.py\n",
     "shared/steps/score.py": "print(1)\n",
+    "shared/clean.yml": "type: command\nname: clean\ncommand: echo\n",
     "unused/notes.txt": "1",
     "requirements/main.lock": "",
     "requirements/framework.lock": "",
@@ -69,6 +70,12 @@ FILES = {
     "ml/toolkit/metrics.py": "from ml.toolkit import tables\n",
     "ml/toolkit/tables.py": "",
     "ml/toolkit/words.txt": "the",
+    "ml/toolkit/rank/__init__.py": "",
+    "ml/toolkit/rank/__main__.py": "from ml.toolkit.rank import order\n",
+    "ml/toolkit/rank/order.py": "",
+    "ml/toolkit/split.py": "",
+    "ml/toolkit/marked.py": "\ufefffrom ml.toolkit import names\n",
+    "ml/toolkit/names.py": "",
     "ml/features/joins.py": "",
     "ml/serving/scoring/model.py": "",
     "ml/serving/server.py": "find('ml.serving.scoring.model')\n",
@@ -92,6 +99,13 @@ FILES = {
     "ml/projects/two/jobs/train.yml": JOB.format("two") + "environment: azureml:ml-gpu@latest\n",
     "ml/projects/two/jobs/score.yml": "type: pipeline\njobs:\n  a:\n    component: "
     "../../../../shared/steps/score.yml\n",
+    # three: a package and a file of the toolkit that its job runs, a component as a file, a module
+    # that begins with a byte order mark
+    "ml/projects/three/train.py": "from ml.toolkit import marked\n",
+    "ml/projects/three/jobs/rank.yml": "type: command\ncode: ../../../..\n"
+    "command: python -m ml.toolkit.rank && python ml/toolkit/split.py\n",
+    "ml/projects/three/jobs/clean.yml": "type: pipeline\njobs:\n  a:\n    component: "
+    "file:../../../../shared/clean.yml\n",
     "tests/test_architecture.py": "",
     "tests/projects/test_every_project.py": "",
     "tests/projects/one/test_it.py": "",
@@ -101,7 +115,7 @@ FILES = {
     ".github/workflows/check.yml": "on: push",
     ".github/CODEOWNERS": "",
 }
-ALL = ("one", "two")
+ALL = ("one", "three", "two")
 STACKS = ("dev", "prod")
 ONE = ("tests/projects/one", "tests/projects/test_every_project.py")
 
@@ -163,7 +177,7 @@ CASES = {
     ),
     "a file renamed between projects": Case(
         {"ml/projects/one/train.py": None, "ml/projects/two/learn.py": "x = 1"},
-        projects=ALL,
+        projects=("one", "two"),
         tests=ONE,
     ),
     "a project's tests": Case(edit("tests/projects/one/test_it.py"), tests=("tests/projects/one",)),
@@ -222,7 +236,24 @@ CASES = {
         tests=("tests",),
     ),
     "a file beside the modules of the toolkit": framework(
-        "ml/toolkit/words.txt", projects=("one",), rooms=("ml/toolkit",)
+        "ml/toolkit/words.txt", projects=("one", "three"), rooms=("ml/toolkit",)
+    ),
+    "a package that a spec runs": framework(
+        "ml/toolkit/rank/__main__.py", projects=("three",), rooms=("ml/toolkit",)
+    ),
+    "what a package that a spec runs imports": framework(
+        "ml/toolkit/rank/order.py", projects=("three",), rooms=("ml/toolkit",)
+    ),
+    "a program in the code of a spec": framework(
+        "ml/toolkit/split.py", projects=("three",), rooms=("ml/toolkit",)
+    ),
+    "what a module with a byte order mark imports": framework(
+        "ml/toolkit/names.py", projects=("three",), rooms=("ml/toolkit",)
+    ),
+    "a component as a file": Case(
+        edit("shared/clean.yml"),
+        projects=("three",),
+        tests=("tests/projects/test_every_project.py",),
     ),
     "features": framework("ml/features/joins.py", projects=("two",), rooms=("ml/features",)),
     "scoring, which the server imports by name": framework(

@@ -246,7 +246,7 @@ def test_again_with_one_value(fork: Made) -> None:
     """That one is changed, and nothing else."""
     folder = fork("thin")
     assert git(folder, "status", "--porcelain") == ""
-    ask(folder, "forks.init")
+    assert "next: make demo; git add" in ask(folder, "forks.init").stdout
     assert git(folder, "status", "--porcelain") == ""
     owners_of = (
         "dev=dev@contoso.com prod=prod@contoso.com shared=ml@contoso.com staging=ml@contoso.com"
@@ -298,7 +298,8 @@ def test_without_the_example(template: Path, tmp_path: Path) -> None:
     """Nor its tests, nor its endpoint among those that the stacks watch."""
     folder = tmp_path / "models"
     git(template, "clone", "-q", str(template), str(folder))
-    ask(folder, "forks.init", *options({**VALUES, "keep": "none"}))
+    done = ask(folder, "forks.init", *options({**VALUES, "keep": "none"}))
+    assert "next: make setup; git add" in done.stdout  # `make demo` has no project to show
     assert not (folder / PROJECT).exists()
     assert not (folder / "tests/projects" / EXAMPLE.name).exists()
     assert "platform:endpoints" not in stack(folder, "dev")
