@@ -208,16 +208,22 @@ def apply(
     Without PROJECT each one with a declared version in turn; --json then prints a list.
     """
     from ml.release.declaration import desired_state
+    from ml.release.rollout.plan import project_changes
 
     backend = _open(to, desired_state.place_of(to, on))
     if project is None:
         _apply_all(backend, to, approved_by, every, as_json)
         return
     promotion = _apply(backend, project, to, approved_by, port=port)
-    if as_json:
-        write_json(_document(promotion) if promotion else _nothing(backend, project, to))
+    changes = project_changes(promotion.change) if promotion else ()
+    if as_json and promotion:
+        write_json({**_document(promotion), "project_changes": changes})
+    elif as_json:
+        write_json(_nothing(backend, project, to))
     else:
         _show(backend, project, to, promotion, every)
+        if promotion:
+            _show_project_changes(backend, promotion.change, changes)
     if promotion is not None and promotion.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 

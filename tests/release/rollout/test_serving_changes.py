@@ -51,7 +51,7 @@ def changed(world: World) -> None:
 def test_changed_serving_waits_for_a_proposal(
     served: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An apply serves what is declared; the plan says which changes it leaves out."""
+    """An apply serves what is declared; it and the plan say which changes that leaves out."""
     before = endpoint.live("tiny")
     assert plan(BACKEND, "tiny").project_changes == ()
     changed(served)
@@ -66,6 +66,11 @@ def test_changed_serving_waits_for_a_proposal(
     assert f"next: ml release propose tiny --run {served.run(0.8)}" in text
     assert "nothing to do" not in text
     code, out, _ = ml(capsys, "release", "plan", "tiny", "--json")
+    assert json.loads(out)["project_changes"][0] == SCRIPT_CHANGED
+    code, out, err = ml(capsys, "release", "apply", "tiny")
+    assert code == 0
+    assert f"serving code of tiny differs from what is declared: {SCRIPT_CHANGED};" in out + err
+    code, out, _ = ml(capsys, "release", "apply", "tiny", "--json")
     assert json.loads(out)["project_changes"][0] == SCRIPT_CHANGED
 
 
