@@ -156,6 +156,14 @@ def test_kept_serving_that_was_edited_is_refused(served: World, old: str, new: s
     assert raised.value.problems[0].code == "serving-edited"
 
 
+def test_kept_serving_that_cannot_be_read_is_refused(own_home: Path) -> None:
+    """A folder in its place, say, or a file of another user's."""
+    (own_home / "servings" / "0123" / "serving.json").mkdir(parents=True)
+    with pytest.raises(Refused) as raised:
+        serving.find("0123")
+    assert raised.value.problems[0].code == "serving-edited"
+
+
 def test_a_rollback_with_a_name_serves_at_once(
     challenged: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
