@@ -227,7 +227,10 @@ def test_serving_that_was_rolled_back_can_be_proposed_again(
         with pytest.raises(Refused, match="`new_fields` of release"):
             apply(BACKEND, "tiny", "local", "ana")
     stops = plan(BACKEND, "tiny").stops
-    assert stops is not None and "ml release propose tiny" in stops.problems[0].hint
+    again = (
+        f"the same again: ml release propose tiny --run {BACKEND.runs.find(run).id} --env local;"
+    )
+    assert stops is not None and again in stops.problems[0].hint
     assert propose(BACKEND, "tiny", run).decision.outcome == "pending"
     assert plan(BACKEND, "tiny").stops is None
     edit(score, "BAD = True", "MENDED = True")
