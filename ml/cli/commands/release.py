@@ -53,8 +53,9 @@ def propose(
     run: Annotated[
         str | None,
         typer.Option(
-            help="A run, sweep or pipeline; without it, the latest that completed, and after the "
-            "first environment the attested version that the one before declares."
+            help="A run, sweep or pipeline; without it, the latest sweep or pipeline that "
+            "completed, and after the first environment the attested version that the one before "
+            "declares."
         ),
     ] = None,
     to: Environment = "local",
