@@ -267,7 +267,7 @@ def _read(digest: str) -> Serving | None:
         serving = _SERVING.validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (ValidationError, ValueError) as error:
+    except (OSError, ValidationError, ValueError) as error:
         raise _edited(path, str(error).splitlines()[0]) from None
     if serving.digest != digest:
         raise _edited(path, "its content has another digest")

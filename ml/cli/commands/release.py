@@ -53,8 +53,9 @@ def propose(
     run: Annotated[
         str | None,
         typer.Option(
-            help="A run, sweep or pipeline; without it, the latest that completed, and after the "
-            "first environment the attested version that the one before declares."
+            help="A run, sweep or pipeline; without it, the latest sweep or pipeline that "
+            "completed, and after the first environment the attested version that the one before "
+            "declares."
         ),
     ] = None,
     to: Environment = "local",
@@ -208,16 +209,22 @@ def apply(
     Without PROJECT each one with a declared version in turn; --json then prints a list.
     """
     from ml.release.declaration import desired_state
+    from ml.release.rollout.plan import project_changes
 
     backend = _open(to, desired_state.place_of(to, on))
     if project is None:
         _apply_all(backend, to, approved_by, every, as_json)
         return
     promotion = _apply(backend, project, to, approved_by, port=port)
-    if as_json:
-        write_json(_document(promotion) if promotion else _nothing(backend, project, to))
+    changes = project_changes(promotion.change) if promotion else ()
+    if as_json and promotion:
+        write_json({**_document(promotion), "project_changes": changes})
+    elif as_json:
+        write_json(_nothing(backend, project, to))
     else:
         _show(backend, project, to, promotion, every)
+        if promotion:
+            _show_project_changes(backend, promotion.change, changes)
     if promotion is not None and promotion.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 

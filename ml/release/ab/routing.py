@@ -9,6 +9,7 @@ from dataclasses import replace
 from ml.backends.base import Backend
 from ml.backends.deployments import Canary, Launch, Live
 from ml.backends.endpoints import Router, reserved
+from ml.backends.model_registry import Version
 from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID
 from ml.core.errors import Refused
 from ml.release import audit
@@ -37,7 +38,7 @@ def serve(
     project = projects.find(experiment.project)
     version = backend.registry.find(experiment.model, experiment.b.version)
     launch = project.serving().snapshot().launch(version, experiment.endpoint)
-    _check_not_rolled_back(backend, launch, project.name)
+    _check_not_rolled_back(backend, launch, version)
     check = check_gates(
         backend,
         project,
@@ -160,14 +161,15 @@ def _state(backend: Backend, experiment: Experiment) -> Live:
     return state
 
 
-def _check_not_rolled_back(backend: Backend, launch: Launch, project: str) -> None:
+def _check_not_rolled_back(backend: Backend, launch: Launch, version: Version) -> None:
     """Refuse a B whose canary rolled it back: an experiment has no canary."""
     history = audit.history(backend.audit_log, launch.endpoint)
     if (line := history.rolled_back(launch)) is not None:
         raise audit.refused_before(
             line,
             "a B that its canary has not rolled back: an experiment has no canary",
-            f"fix its serving code, or propose it again: ml release propose {project}",
+            "fix its serving code, or propose it again: "
+            f"ml release propose {version.project} --run {version.run}",
         )
 
 

@@ -187,7 +187,10 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
         own = stated
     except ValueError as error:
         faults.append(str(error))
-    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+    # Read once: the rows are of the very bytes that are hashed, whoever writes the file meanwhile.
+    content = path.read_bytes()
+    kept = hashlib.sha256(content).hexdigest()
+    with io.StringIO(content.decode(errors="replace"), newline="") as stream:
         rows = csv.DictReader(stream)
         names = tuple(rows.fieldnames or ())
         slices, classes = (
@@ -200,7 +203,7 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
                 f"{PREDICTIONS} does not have the columns {COLUMNS}, of slices, of classes and of "
                 "the project's own metrics"
             )
-            return Predictions({}, sha256(path), (*faults, problem), task)
+            return Predictions({}, kept, (*faults, problem), task)
         for line, row in enumerate(rows, start=2):
             units = splits.setdefault(row["split"], {})
             if None in row or None in row.values():
@@ -229,7 +232,7 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
                     for name, metric in own.items()
                 },
             )
-    return Predictions(splits, sha256(path), tuple(faults), task, own)
+    return Predictions(splits, kept, tuple(faults), task, own)
 
 
 def with_predictions(evidence: Evidence, rows: Predictions) -> Evidence:

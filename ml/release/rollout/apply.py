@@ -100,8 +100,9 @@ class Change:
         return audit.refused_before(
             line,
             "a version that its canary has not refused",
-            f"propose another, or the same again: ml release propose {self.project}; to return to "
-            f"the version before: ml release rollback {self.project} --env {self.environment}",
+            "propose another, or the same again: "
+            f"{_proposal(self.project, self.version, self.environment)}; to return to the version "
+            f"before: ml release rollback {self.project} --env {self.environment}",
         )
 
     def is_current(self) -> bool:
@@ -217,7 +218,7 @@ def find_change(
     live = backend.endpoints.live(name)
     history = audit.history(backend.audit_log, name)
     if not history.has_decided(declared, environment):
-        raise _decision_unknown(project, environment, declared, version.run or "RUN")
+        raise _decision_unknown(project, environment, declared, version)
     # The registry says that it served; that it was merged before, git does.
     returns = environment in version.served_in(launch.serving) and (
         environment == desired_state.LOCAL
@@ -357,13 +358,20 @@ def _declared_version(
     return version
 
 
-def _decision_unknown(project: Project, environment: str, declared: Declared, run: str) -> Refused:
+def _proposal(project: str, version: Version, environment: str) -> str:
+    """What proposes the version again: without its run the latest sweep would be proposed."""
+    return f"ml release propose {project} --run {version.run or 'RUN'} --env {environment}"
+
+
+def _decision_unknown(
+    project: Project, environment: str, declared: Declared, version: Version
+) -> Refused:
     return Refused.of(
         "decision-unknown",
         f"the audit log has no decision {declared.decision[:12]}… on version "
         f"{declared.version} for {environment}",
         "a decision of the gates on this model and environment",
-        f"ml release propose {project.name} --run {run} --env {environment} asks the gates",
+        f"{_proposal(project.name, version, environment)} asks the gates",
         desired_state.place(project.name, environment, "decision"),
         exit_code=Exit.GATE_SAID_NO,
     )

@@ -110,7 +110,7 @@ def plan(
     if change is None:
         return report(nothing_declared(serving.version if serving else None))
     version = change.version.version
-    changes = _project_changes(change)
+    changes = project_changes(change)
     report = partial(report, project_changes=changes)
     if not change.is_champion and not change.check.decision.allowed:
         gates = ", ".join(result.gate for result in change.check.decision.blocking)
@@ -204,7 +204,7 @@ def _steps(change: Change, serving: LiveVersion | None) -> Iterator[str]:
     yield f"record who approved the {'return' if back else 'release'}"
 
 
-def _project_changes(change: Change) -> Sequence[str]:
+def project_changes(change: Change) -> Sequence[str]:
     """How the project's serving code and settings differ by now from the declared ones.
 
     Files that could not be proposed do not keep what is declared from serving: the error is one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,6 +117,27 @@ def test_rows_that_cannot_be_are_faults(row: str, tmp_path: Path) -> None:
     found = read_predictions(write(tmp_path, [*ROWS, row]), RANKED)
     assert len(found.faults) == 1 and ":6:" in found.faults[0]
     assert disagreements(kept(STATED, found.sha256), found)
+
+
+class Replaced(type(Path())):  # type: ignore[misc]
+    """A path whose file is replaced by its original as soon as it is open."""
+
+    def open(self, *arguments: Any, **named: Any) -> Any:
+        stream = super().open(*arguments, **named)
+        original = self.with_name("original")
+        if original.exists():
+            original.rename(self)
+        return stream
+
+
+def test_the_hash_is_that_of_the_rows_that_were_read(tmp_path: Path) -> None:
+    """A file that is put back while it is read does not lend its hash to other rows."""
+    original = write(tmp_path, ROWS)
+    known = sha256(original)
+    original.rename(tmp_path / "original")
+    better = write(tmp_path, ["q1,test,,a,a,1,1,x", *ROWS[1:]])
+    edited = sha256(better)
+    assert read_predictions(Replaced(better), RANKED).sha256 == edited != known
 
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:

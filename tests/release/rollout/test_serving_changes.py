@@ -51,7 +51,7 @@ def changed(world: World) -> None:
 def test_changed_serving_waits_for_a_proposal(
     served: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An apply serves what is declared; the plan says which changes it leaves out."""
+    """An apply serves what is declared; it and the plan say which changes that leaves out."""
     before = endpoint.live("tiny")
     assert plan(BACKEND, "tiny").project_changes == ()
     changed(served)
@@ -66,6 +66,11 @@ def test_changed_serving_waits_for_a_proposal(
     assert f"next: ml release propose tiny --run {served.run(0.8)}" in text
     assert "nothing to do" not in text
     code, out, _ = ml(capsys, "release", "plan", "tiny", "--json")
+    assert json.loads(out)["project_changes"][0] == SCRIPT_CHANGED
+    code, out, err = ml(capsys, "release", "apply", "tiny")
+    assert code == 0
+    assert f"serving code of tiny differs from what is declared: {SCRIPT_CHANGED};" in out + err
+    code, out, _ = ml(capsys, "release", "apply", "tiny", "--json")
     assert json.loads(out)["project_changes"][0] == SCRIPT_CHANGED
 
 
@@ -151,6 +156,14 @@ def test_kept_serving_that_was_edited_is_refused(served: World, old: str, new: s
     assert raised.value.problems[0].code == "serving-edited"
 
 
+def test_kept_serving_that_cannot_be_read_is_refused(own_home: Path) -> None:
+    """A folder in its place, say, or a file of another user's."""
+    (own_home / "servings" / "0123" / "serving.json").mkdir(parents=True)
+    with pytest.raises(Refused) as raised:
+        serving.find("0123")
+    assert raised.value.problems[0].code == "serving-edited"
+
+
 def test_a_rollback_with_a_name_serves_at_once(
     challenged: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,7 +227,10 @@ def test_serving_that_was_rolled_back_can_be_proposed_again(
         with pytest.raises(Refused, match="`new_fields` of release"):
             apply(BACKEND, "tiny", "local", "ana")
     stops = plan(BACKEND, "tiny").stops
-    assert stops is not None and "ml release propose tiny" in stops.problems[0].hint
+    again = (
+        f"the same again: ml release propose tiny --run {BACKEND.runs.find(run).id} --env local;"
+    )
+    assert stops is not None and again in stops.problems[0].hint
     assert propose(BACKEND, "tiny", run).decision.outcome == "pending"
     assert plan(BACKEND, "tiny").stops is None
     edit(score, "BAD = True", "MENDED = True")
