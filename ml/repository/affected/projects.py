@@ -63,13 +63,14 @@ _PACKAGE = re.compile(r"^[ \t]*(?:-[ \t]+)?([a-z]+)\b", re.M)
 # A folder of a project, a stack and an environment become words of commands and of a matrix.
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 _WORD = re.compile(r"""[^\s'",\[\]{}()]+""")
+_COMMENT = re.compile(r"(^|[ \t])#.*", re.M)
+# What follows a key or a dash on its line: a path may have spaces and commas.
+_VALUE = re.compile(r"""^[ \t]*(?:- +)*(?:[\w$-]+: +)?["']?(.+?)["']?[ \t]*(?:[ \t]#.*)?$""", re.M)
 _ASSET = re.compile(r"azureml:([^:@/]+)")
 _ASSET_NAME = re.compile(r"^name:\s*[\"']?([\w.-]+)", re.M)
 # Git's name of the tree without files.
 _EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _MODULE = re.compile(rf"(?:{'|'.join(SOURCES)})(?:\.\w+)+")
-# What of a package is run when it is imported, or as `python -m` runs it.
-_RUN_BY_PACKAGE = re.compile(r"/__(init|main)__\.py$")
 # A module, or a function of one, as `importlib` and entry points take it.
 _QUOTED = re.compile(rf"""["']({_MODULE.pattern})(?::[^"'\n]*)?["']""")
 
@@ -284,7 +285,7 @@ class _Change:
         waiting = list(causes)
         while waiting:
             name = waiting.pop()
-            parts = _RUN_BY_PACKAGE.sub("", name).removesuffix(".py").split("/")[::-1]
+            parts = name.removesuffix("/__init__.py").removesuffix(".py").split("/")[::-1]
             for file, text in self.modules.items():
                 # Parsing takes longest: what imports it names each part, or is in that folder.
                 if file in causes or not all(part in named[file] for part in parts):
@@ -347,25 +348,30 @@ class _Change:
         of its modules are used, and `dirty` which of them the change reaches.
         """
         names: set[str] = set()
-        words = self._words(file) if file.endswith((".yml", ".yaml")) else []
+        words = self._words(file) if file.endswith((".yml", ".yaml", "/MLTable")) else []
         for word in words:
             if match := _ASSET.match(word):
                 names |= self.assets.get(match[1], set())
             elif _MODULE.fullmatch(word):
-                names |= {*_files_of(word)}
+                names |= {*_files_of(word), f"{word.replace('.', '/')}/__main__.py"}
             else:
                 word = word.removeprefix("file://").removeprefix("file:")
+                if "*" in word:  # of a pattern, the folder
+                    word = word.partition("*")[0].rpartition("/")[0] or word
                 path = posixpath.normpath(posixpath.join(posixpath.dirname(file), word))
                 if not path.startswith("../") and not _is_at(project, path):
                     names.add(path)
-                # A program's path begins at `code:`, a folder above or another.
-                if word.endswith(".py") and "code:" in words:
-                    above = ("", *(file[: at.end()] for at in re.finditer("/", file)))
-                    names |= {f"{folder}{word}" for folder in above} & (self.tree | self.files)
+        if "code:" in words:  # where the paths of programs begin: a folder above
+            above = ("", *(file[: at.end()] for at in re.finditer("/", file)))
+            words = _WORD.findall(_COMMENT.sub("", self._text(file)))
+            programs = [word.removeprefix("./") for word in words if word.endswith(".py")]
+            paths = {f"{folder}{program}" for folder in above for program in programs}
+            names |= paths & (self.tree | self.files)
         return names
 
     def _words(self, file: str) -> list[str]:
-        return _WORD.findall(self._text(file))
+        text = self._text(file)
+        return _WORD.findall(text) + _VALUE.findall(text)
 
     @cached_property
     def assets(self) -> dict[str, set[str]]:
@@ -539,14 +545,10 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _files_of(module: str) -> Iterator[str]:
-    """`a.b` → `a/b.py`, `a/b/__main__.py`, `a/b/__init__.py`, `a/__init__.py`.
-
-    Importing a module runs its parents, and `python -m` a package's `__main__`.
-    """
+    """`a.b` → `a/b.py`, `a/b/__init__.py`, `a/__init__.py`: importing a module runs its parents."""
     parts = module.split(".")
     if parts[0] in SOURCES:
         yield f"{'/'.join(parts)}.py"
-        yield f"{'/'.join(parts)}/__main__.py"
         yield from (f"{'/'.join(parts[:end])}/__init__.py" for end in range(1, len(parts) + 1))
 
 

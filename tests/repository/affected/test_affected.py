@@ -42,6 +42,9 @@ FILES = {
     "shared/steps/score.yml": "type: command\nname: score\ncode: .\ncommand: python score.py\n",
     "shared/steps/score.py": "print(1)\n",
     "shared/clean.yml": "type: command\nname: clean\ncommand: echo\n",
+    "shared/two words/rows, all.tsv": "1",
+    "shared/table/MLTable": "type: mltable\npaths:\n  - pattern: ../parts/*.tsv\n",
+    "shared/parts/a.tsv": "1",
     "unused/notes.txt": "1",
     "requirements/main.lock": "",
     "requirements/framework.lock": "",
@@ -99,11 +102,14 @@ FILES = {
     "ml/projects/two/jobs/train.yml": JOB.format("two") + "environment: azureml:ml-gpu@latest\n",
     "ml/projects/two/jobs/score.yml": "type: pipeline\njobs:\n  a:\n    component: "
     "../../../../shared/steps/score.yml\n",
-    # three: a package and a file of the toolkit that its job runs, a component as a file, a module
-    # that begins with a byte order mark
+    # three: a package and a file of the toolkit that its job runs, a table of files elsewhere, a
+    # path of several words, a component as a file, a module that begins with a byte order mark
     "ml/projects/three/train.py": "from ml.toolkit import marked\n",
     "ml/projects/three/jobs/rank.yml": "type: command\ncode: ../../../..\n"
-    "command: python -m ml.toolkit.rank && python ml/toolkit/split.py\n",
+    "# as ml/features/joins.py does\n"
+    "command: python -m ml.toolkit.rank && python ./ml/toolkit/split.py\n"
+    "inputs:\n  a: {type: mltable, path: ../../../../shared/table}\n"
+    "  b:\n    path: ../../../../shared/two words/rows, all.tsv # both\n",
     "ml/projects/three/jobs/clean.yml": "type: pipeline\njobs:\n  a:\n    component: "
     "file:../../../../shared/clean.yml\n",
     "tests/test_architecture.py": "",
@@ -249,6 +255,16 @@ CASES = {
     ),
     "what a module with a byte order mark imports": framework(
         "ml/toolkit/names.py", projects=("three",), rooms=("ml/toolkit",)
+    ),
+    "a path of several words": Case(
+        {"shared/two words/rows, all.tsv": "2"},
+        projects=("three",),
+        tests=("tests/projects/test_every_project.py",),
+    ),
+    "a file of a pattern of a table": Case(
+        edit("shared/parts/a.tsv"),
+        projects=("three",),
+        tests=("tests/projects/test_every_project.py",),
     ),
     "a component as a file": Case(
         edit("shared/clean.yml"),
