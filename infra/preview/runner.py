@@ -69,13 +69,13 @@ class Runner:
         without the shortcut that `launch` describes.
         """
         findings: list[Breach] = []
-        failed: list[Refused] = []
+        failures: list[Refused] = []
 
         def analyze(resource: Resource) -> None:
             try:
                 findings.extend(policies.resource(resource) if policies else ())
             except Refused as refused:  # the program would hear of it, and end
-                failed.append(refused)
+                failures.append(refused)
 
         values = {**loader.configuration(stack, root / "infra"), **(config or {})}
         engine = Engine(PROJECT, stack, analyze, ask)
@@ -90,8 +90,8 @@ class Runner:
                     "bare": bare,
                 }
             )
-        if failed:
-            raise failed[0]
+        if failures:
+            raise failures[0]
         if code:
             errors = errors.strip() or "\n".join(engine.errors[-1:])
             raise Refused(failure(stack, code, errors, root))
@@ -252,8 +252,8 @@ class Analyzer:
             diagnostics = ask(request).diagnostics
         except grpc.RpcError:
             # The pack goes on writing where it is: the file is read without moving in it.
-            written = os.pread(self._errors.fileno(), _LONGEST, 0).decode(errors="replace")
-            reason, place = raised(written, self._root, "policies")
+            output = os.pread(self._errors.fileno(), _LONGEST, 0).decode(errors="replace")
+            reason, place = last_exception(output, self._root, "policies")
             found, expected = f"a rule ended with {reason}", "a rule that judges every resource"
             hint = "correct what the message names"
             raise Refused(Problem("rule-failed", found, expected, hint, place)) from None
@@ -312,7 +312,7 @@ def failure(stack: str, code: int, errors: str, root: Path) -> Problem:
 
     `errors` is its standard error; `root` is the tree with its code.
     """
-    reason, place = raised(errors, root, "infra")
+    reason, place = last_exception(errors, root, "infra")
     return Problem(
         "program-failed",
         f"the program of `{stack}` ended with {code}: {_REFUSED.sub('', reason)}",
@@ -322,7 +322,7 @@ def failure(stack: str, code: int, errors: str, root: Path) -> Problem:
     )
 
 
-def raised(errors: str, root: Path, room: str) -> tuple[str, Place | None]:
+def last_exception(errors: str, root: Path, room: str) -> tuple[str, Place | None]:
     """The exception of the last traceback in a text, and its last line in a room of the tree."""
     lines = errors.strip().splitlines()
     frames = {at: match for at, line in enumerate(lines) if (match := _FRAME.match(line))}

@@ -189,7 +189,7 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
         faults.append(str(error))
     # Read once: the rows are of the very bytes that are hashed, whoever writes the file meanwhile.
     content = path.read_bytes()
-    kept = hashlib.sha256(content).hexdigest()
+    digest = hashlib.sha256(content).hexdigest()
     with io.StringIO(content.decode(errors="replace"), newline="") as stream:
         rows = csv.DictReader(stream)
         names = tuple(rows.fieldnames or ())
@@ -203,7 +203,7 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
                 f"{PREDICTIONS} does not have the columns {COLUMNS}, of slices, of classes and of "
                 "the project's own metrics"
             )
-            return Predictions({}, kept, (*faults, problem), task)
+            return Predictions({}, digest, (*faults, problem), task)
         for line, row in enumerate(rows, start=2):
             units = splits.setdefault(row["split"], {})
             if None in row or None in row.values():
@@ -232,7 +232,7 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
                     for name, metric in own.items()
                 },
             )
-    return Predictions(splits, kept, tuple(faults), task, own)
+    return Predictions(splits, digest, tuple(faults), task, own)
 
 
 def with_predictions(evidence: Evidence, rows: Predictions) -> Evidence:

@@ -64,8 +64,8 @@ _PACKAGE = re.compile(r"^[ \t]*(?:-[ \t]+)?([a-z]+)\b", re.M)
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 _WORD = re.compile(r"""[^\s'",\[\]{}()]+""")
 _COMMENT = re.compile(r"(^|[ \t])#.*", re.M)
-# What follows a key or a dash on its line: a path may have spaces and commas.
-_VALUE = re.compile(r"""^[ \t]*(?:- +)*(?:[\w$-]+: +)?["']?(.+?)["']?[ \t]*(?:[ \t]#.*)?$""", re.M)
+# What stands before a value on its line.
+_KEY = re.compile(r"[ \t]*(?:- +)*(?:[\w$-]+: +)?")
 _ASSET = re.compile(r"azureml:([^:@/]+)")
 _ASSET_NAME = re.compile(r"^name:\s*[\"']?([\w.-]+)", re.M)
 # Git's name of the tree without files.
@@ -363,15 +363,18 @@ class _Change:
                     names.add(path)
         if "code:" in words:  # where the paths of programs begin: a folder above
             above = ("", *(file[: at.end()] for at in re.finditer("/", file)))
-            words = _WORD.findall(_COMMENT.sub("", self._text(file)))
-            programs = [word.removeprefix("./") for word in words if word.endswith(".py")]
+            uncommented = _WORD.findall(_COMMENT.sub("", self._text(file)))
+            programs = [word.removeprefix("./") for word in uncommented if word.endswith(".py")]
             paths = {f"{folder}{program}" for folder in above for program in programs}
             names |= paths & (self.tree | self.files)
         return names
 
     def _words(self, file: str) -> list[str]:
+        """Its words, and the values of its lines: a path may have blanks and commas."""
         text = self._text(file)
-        return _WORD.findall(text) + _VALUE.findall(text)
+        lines = _COMMENT.sub("", text).splitlines()
+        values = [_KEY.sub("", line, count=1).strip(" \t'\"") for line in lines]
+        return _WORD.findall(text) + [value for value in values if value]
 
     @cached_property
     def assets(self) -> dict[str, set[str]]:

@@ -489,9 +489,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     root = repository.root()
     for sentence in init(root, options, input if sys.stdin.isatty() else None):
         print(sentence)
-    named = re.findall(r"(?m)^PROJECT := (.+)$", (root / "Makefile").read_text())
-    is_shown = any((root / EXAMPLES / name).is_dir() for name in named)
-    print(f"next: make {'demo' if is_shown else 'setup'}; git add -A; git commit; then README.md")
+    demonstrated = re.findall(r"(?m)^PROJECT := (.+)$", (root / "Makefile").read_text())
+    has_demo = any((root / EXAMPLES / name).is_dir() for name in demonstrated)
+    print(f"next: make {'demo' if has_demo else 'setup'}; git add -A; git commit; then README.md")
 
 
 if __name__ == "__main__":

@@ -337,6 +337,11 @@ CASES = {
     "a spec that is no YAML": Case(
         {"ml/projects/one/jobs/train.yml": "{["}, projects=("one",), tests=ONE
     ),
+    "a spec with a long run of blanks": Case(
+        {"ml/projects/one/jobs/train.yml": f"command: a{' ' * 1_000_000}b\n"},
+        projects=("one",),
+        tests=ONE,
+    ),
     "a module that is no Python": Case(
         {"ml/projects/one/train.py": "def ("}, projects=("one",), tests=ONE
     ),
