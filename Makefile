@@ -162,7 +162,7 @@ lint: $(VENV)/dev.stamp $(VENV)/infra.stamp | $(RESULTS) ## ruff, mypy and the c
 	@rm -f $(RESULTS)/lint.json
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
+	@$(BIN)/mypy --num-workers auto
 	@$(BIN)/ml check $(if $(GITHUB_ACTIONS),--format github)
 	@echo '[]' > $(RESULTS)/lint.json
 

@@ -15,11 +15,15 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from ml.backends.local.tracking import tracking
+from ml.core.home import database
 from tests.shared import once
 
 ROOT = Path(__file__).parent.parent
 # The project that comes with the template; a fork deletes it: ml/projects/README.md.
 EXAMPLE = ROOT / "ml" / "projects" / "faq_matching"
+# How the database of an empty home is made, where a test is about that.
+CREATE = tracking._create
 # An example's time is the machine's, and the first imports what it needs: no test asserts it.
 settings.register_profile("usual", deadline=None)
 settings.register_profile("deep", max_examples=1000, deadline=None)
@@ -124,15 +128,24 @@ def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow store without runs: making one takes seconds."""
 
     def fill(folder: Path) -> None:
-        from ml.backends.local.tracking.tracking import Tracking
-
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tracking, "_create", CREATE)
             patch.setenv("MLOPS_HOME", str(folder))
-            Tracking().close()
+            tracking.Tracking().close()
         with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     return once(tmp_path_factory, "store", fill) / "mlflow.db"
+
+
+@pytest.fixture(autouse=True)
+def stores_are_copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test's own process makes of an empty home. Other processes have MLflow make it."""
+
+    def copy() -> None:
+        shutil.copy(request.getfixturevalue("fresh_store"), database())
+
+    monkeypatch.setattr(tracking, "_create", copy)
 
 
 @pytest.fixture

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 from unittest import mock
 
@@ -14,6 +21,7 @@ from tests.shared import ROOT
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _MODULES: list[str] = []
+_LOCK = Lock()
 
 
 def preload(*modules: str) -> None:
@@ -26,10 +34,11 @@ def start(function: Callable[..., Any], *arguments: Any) -> ForkServerProcess:
     """Start `function(*arguments)`, a function of a module, in a process of its own."""
     # The server has its own sys.path, and says nothing of a module that it does not find. The
     # folder that it begins in may be a test's, with an `ml` that is not ours.
-    with mock.patch.dict(os.environ, {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}):
-        forkserver.ensure_running()
-    process = _CONTEXT.Process(target=_begin, args=(function, arguments))
-    process.start()
+    with _LOCK:
+        with mock.patch.dict(os.environ, {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}):
+            forkserver.ensure_running()
+        process = _CONTEXT.Process(target=_begin, args=(function, arguments))
+        process.start()
     return process
 
 
@@ -38,3 +47,77 @@ def _begin(function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
         os.environ.pop(name, None)
     function(*arguments)
+
+
+_STREAMS = ("stdout", "stderr")
+# What `ml run` imports before it does anything.
+preload("ml.cli.app", "azure.ai.ml.entities", "mlflow.store.tracking.sqlalchemy_store")
+
+
+class Program:
+    """`ml …` in a process of its own that need not import anything: what `subprocess.Popen` of it
+    offers to a test. Output is captured as text, and nobody is at the keyboard.
+    """
+
+    def __init__(self, *words: str, cwd: Path | None = None) -> None:
+        self._folder = TemporaryDirectory()
+        variables = {**os.environ, "NO_COLOR": "1"}
+        self._process = start(_ml, words, cwd or Path.cwd(), variables, Path(self._folder.name))
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; negative for the signal that ended it."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """The same."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Unless it has ended."""
+        if self.poll() is None and self.pid:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """By SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code; raises TimeoutExpired."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("ml", timeout or 0)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it wrote to stdout and to stderr, once it has ended; raises TimeoutExpired."""
+        self.wait(timeout)
+        out, err = (Path(self._folder.name, name) for name in _STREAMS)
+        return out.read_text(), err.read_text()
+
+
+def ml(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """`ml …`, as `subprocess.run` of it."""
+    program = Program(*words, cwd=cwd)
+    out, err = program.communicate()
+    return subprocess.CompletedProcess(words, program.wait(), out, err)
+
+
+def _ml(words: Sequence[str], cwd: Path, variables: Mapping[str, str], folder: Path) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+    os.chdir(cwd)
+    for number, name in enumerate((os.devnull, *_STREAMS)):
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.argv = ["ml", *words]
+    from ml.cli.app import main
+
+    try:
+        main()
+    finally:  # as at the end of a program; `multiprocessing` leaves it out
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()

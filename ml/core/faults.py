@@ -17,7 +17,8 @@ from ml.core.home import database, home
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # A file is at the path of the home or of a folder above it, or the folder cannot be created.
 _NO_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST, errno.ENOENT})
-_BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+# Rights, or a folder where a file should be.
+_BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR})
 _BROKEN = ("not a database", "malformed", "unable to open", "no such table")
 # Codes of problems that are the machine's fault, not the run's.
 CODES = frozenset({"disk-full", "disk-error", "database-locked", "database-corrupt", "no-access"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from ml.cli.render.runs_text import outcome
 from ml.core.errors import Place
 from ml.core.home import tracking_uri
 from ml.specs.plan.plans import CommandPlan, Distribution, InputPlan, OutputPlan
+from tests import forks
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.pipelines import planned, repository, statuses
 from tests.conftest import ROOT
@@ -345,13 +345,7 @@ def ml(tmp_path: Path, home: Path) -> Callable[..., subprocess.CompletedProcess[
     )
 
     def call(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from ml.cli.app import main; main()", *words],
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(ROOT), "MLOPS_HOME": str(home), "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-        )
+        return forks.ml(*words, cwd=tmp_path)
 
     return call
 

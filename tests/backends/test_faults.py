@@ -47,6 +47,7 @@ exec "$PYTHON" -m tests.backends.small_disk "$SMALL" "$CODE"
         (MlflowException("Detected out-of-date database schema"), "database-outdated"),
         (PermissionError(errno.EACCES, "denied"), "no-access"),
         (OSError(errno.EROFS, "Read-only file system"), "no-access"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory"), "no-access"),
         (shutil.Error([("/a", "/b", "[Errno 28] No space left on device: '/b'")]), "disk-full"),
         (shutil.Error([("/a", "/b", "[Errno 13] Permission denied: '/a'")]), "no-access"),
     ],

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +16,7 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
 from ml.core.home import tracking_uri
 from tests.backends.conftest import LOG, Plans, Sweeps
-from tests.conftest import ROOT
+from tests.forks import Program
 
 # Children and grandchildren, one of them in a session of its own, one deaf to SIGTERM.
 STUBBORN = (
@@ -52,27 +49,21 @@ experiment_name: tests
 
 
 @pytest.fixture
-def ml_run(home: Path, tmp_path: Path) -> Callable[[str, str], subprocess.Popen[str]]:
+def ml_run(home: Path, tmp_path: Path) -> Callable[[str, str], Program]:
     """Starts `ml run` on a spec and a script, as a person would."""
 
-    def start(spec: str, script: str) -> subprocess.Popen[str]:
+    def start(spec: str, script: str) -> Program:
         for folder in ("code", "jobs"):
             (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / "pyproject.toml").touch()
         (tmp_path / "code" / "script.py").write_text(script)
         (tmp_path / "jobs" / "job.yml").write_text(spec)
-        return subprocess.Popen(
-            [sys.executable, "-c", "from ml.cli.app import main; main()", "run", "jobs/job.yml"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return Program("run", "jobs/job.yml", cwd=tmp_path)
 
     return start
 
 
-def wait_for(what: Callable[[], object], executor: subprocess.Popen[str]) -> None:
+def wait_for(what: Callable[[], object], executor: Program) -> None:
     """Until `what` is true; fails when the executor has ended before."""
     while not what():
         assert executor.poll() is None, executor.communicate()[1]
@@ -97,7 +88,7 @@ def everything(run: Run) -> list[Run]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_command_and_all_its_children(
-    home: Path, ml_run: Callable[..., subprocess.Popen[str]], number: signal.Signals
+    home: Path, ml_run: Callable[..., Program], number: signal.Signals
 ) -> None:
     """The run is Canceled, MLflow's KILLED, the exit code 1, and nothing is left running."""
     executor = ml_run(COMMAND, STUBBORN)
@@ -115,9 +106,7 @@ def test_a_signal_ends_a_command_and_all_its_children(
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_every_trial_of_a_sweep(
-    home: Path, ml_run: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_ctrl_c_ends_every_trial_of_a_sweep(home: Path, ml_run: Callable[..., Program]) -> None:
     """Completed trials are kept, the best of them is named."""
     script = (
         LOG
@@ -147,7 +136,7 @@ def test_ctrl_c_ends_every_trial_of_a_sweep(
 @pytest.mark.slow
 @pytest.mark.attack("The executor of a job is killed")
 def test_a_killed_executor_leaves_no_orphan_and_no_damage(
-    home: Path, ml_run: Callable[..., subprocess.Popen[str]], command: Plans, sweep: Sweeps
+    home: Path, ml_run: Callable[..., Program], command: Plans, sweep: Sweeps
 ) -> None:
     """SIGKILL in mid-sweep: earlier runs stay readable, the next run works and closes the dead."""
     earlier = LocalBackend().run(sweep(LOG + "log('score', float(sys.argv[1]))"))

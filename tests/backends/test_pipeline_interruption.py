@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +17,7 @@ from ml.core.home import tracking_uri
 from tests.backends.pipelines import RunPipeline, statuses, write
 from tests.backends.pipelines import repository as repository
 from tests.backends.pipelines import run_pipeline as run_pipeline
-from tests.conftest import ROOT
+from tests.forks import Program
 
 # `b` and the step of the nested pipeline wait for a file that nobody makes before the kill.
 WAIT = "touch HERE/{name}; while ! test -e HERE/go; do sleep 0.05; done"
@@ -36,7 +33,7 @@ INNER = f"""
 jobs:
   i: {{@, command: "{WAIT.format(name="i")}"}}
 """
-Start = Callable[[], "subprocess.Popen[str]"]
+Start = Callable[[], Program]
 
 
 @pytest.fixture
@@ -45,16 +42,10 @@ def start(home: Path, repository: Path) -> Iterator[Start]:
     inner = write(repository, INNER.replace("HERE", str(repository)), "inner.yml")
     inner.write_text(inner.read_text().replace("experiment_name: tests", 'name: i\nversion: "1"'))
     write(repository, TEXT.replace("HERE", str(repository)))
-    started: list[subprocess.Popen[str]] = []
+    started: list[Program] = []
 
-    def run() -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", "from ml.cli.app import main; main()"]
-        process = subprocess.Popen(
-            [*words, "run", "pipeline.yml"],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def run() -> Program:
+        process = Program("run", "pipeline.yml")
         started.append(process)
         return process
 
@@ -63,7 +54,7 @@ def start(home: Path, repository: Path) -> Iterator[Start]:
         process.kill()
 
 
-def wait_until(found: Callable[[], object], process: subprocess.Popen[str]) -> None:
+def wait_until(found: Callable[[], object], process: Program) -> None:
     """Until it is true; fails when the executor has ended before."""
     while not found():
         assert process.poll() is None, process.communicate()[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -20,37 +19,23 @@ from ml.core.errors import Refused
 from ml.core.home import tracking_uri
 from tests.backends.made_runs import made, made_sweep
 from tests.backends.test_interruption import COMMAND, STUBBORN, SWEEP, trial_logs, wait_for
-from tests.conftest import ROOT
+from tests.forks import Program
 
-Start = Callable[[str], "subprocess.Popen[str]"]
+Start = Callable[[str], Program]
 
 
 @pytest.fixture
 def start(home: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts `ml run` on a spec whose script is deaf to SIGTERM."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Program] = []
 
-    def go(spec: str) -> subprocess.Popen[str]:
+    def go(spec: str) -> Program:
         for folder in ("code", "jobs"):
             (tmp_path / folder).mkdir()
         (tmp_path / "pyproject.toml").touch()
         (tmp_path / "code" / "script.py").write_text(STUBBORN)
         (tmp_path / "jobs" / "job.yml").write_text(spec)
-        started.append(
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    "from ml.cli.app import main; main()",
-                    "run",
-                    "jobs/job.yml",
-                ],
-                cwd=tmp_path,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+        started.append(Program("run", "jobs/job.yml", cwd=tmp_path))
         return started[-1]
 
     yield go

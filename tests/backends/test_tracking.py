@@ -17,7 +17,7 @@ from mlflow.tracking import MlflowClient
 from ml.backends.local.tracking import reader
 from ml.backends.local.tracking.tracking import Tracking, prepare
 from ml.core.home import tracking_uri
-from tests.conftest import ROOT
+from tests.conftest import CREATE, ROOT
 
 WRITER = """
 import mlflow, sys
@@ -136,10 +136,36 @@ def test_reading_follows_the_store(
     assert reader.latest(run_id) == {"m": 2.0}
 
 
-def test_a_new_store_takes_nothing_over_from_one_that_was_moved_away(home: Path) -> None:
+def test_a_new_store_takes_nothing_over_from_one_that_was_moved_away(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SQLite would read the log that lay beside it as its own."""
+    monkeypatch.setattr("ml.backends.local.tracking.tracking._create", CREATE)
     tracking = Tracking()
     run_id = tracking.start("tests", home / "jobs" / "a_b_01", "a_b_01", {})
     assert (home / "mlflow.db-wal").exists()
     (home / "mlflow.db").rename(home / "mlflow.db.broken")
     assert run_id not in Tracking().running(home / "jobs")
+
+
+PLUGIN = """
+import sys
+from contextlib import suppress
+from ml.backends.local.tracking import plugins
+
+with plugins.deferred():
+    import mlflow.store.tracking.sqlalchemy_store
+assert "azureml" not in sys.modules
+at = "azureml://westeurope.api.azureml.ms/mlflow/v2.0/subscriptions/s/resourceGroups/g"
+with suppress(Exception):  # no workspace is there
+    mlflow.MlflowClient(f"{at}/providers/Microsoft.MachineLearningServices/workspaces/w")
+assert "azureml" in sys.modules
+"""
+
+
+def test_azure_mls_plugin_is_imported_when_it_is_called() -> None:
+    """By its scheme, as where MLflow imports it at once."""
+    nowhere = {"ARM_CLOUD_METADATA_URL": "http://127.0.0.1:9", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PLUGIN]
+    done = subprocess.run(command, env={**os.environ, **nowhere}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,7 @@ from ml.core.errors import Place, Problem
 from ml.specs.plan.plans import PipelinePlan
 from tests.backends.pipelines import planned
 from tests.backends.pipelines import repository as repository
-from tests.conftest import ROOT
+from tests.forks import ml
 from tests.local import BACKEND
 
 TWO = """
@@ -28,16 +25,6 @@ jobs:
     inputs: {x: "${{parent.jobs.a.outputs.o}}"}}
 """
 NEAR = TWO.replace(TWO.splitlines()[1] + "\n", "")
-
-
-def ml(*words: str) -> subprocess.CompletedProcess[str]:
-    """`ml …` in the working directory."""
-    return subprocess.run(
-        [sys.executable, "-c", "from ml.cli.app import main; main()", *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-    )
 
 
 @pytest.mark.slow

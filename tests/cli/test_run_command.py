@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +17,8 @@ from ml.core.errors import Place, Refused
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import CommandPlan, Environment
 from ml.specs.sdk.load import load
-from tests.conftest import EXAMPLE, ROOT
+from tests import forks
+from tests.conftest import EXAMPLE
 
 SPEC = """$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
 type: command
@@ -59,13 +58,7 @@ def ml(tmp_path: Path, own_home: Path) -> Ml:
     (tmp_path / "pyproject.toml").touch()
 
     def call(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from ml.cli.app import main; main()", *words],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
-            capture_output=True,
-            text=True,
-        )
+        return forks.ml(*words, cwd=tmp_path)
 
     return call
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.deployments import Live, Server
 from ml.backends.local.serving import endpoint
 from ml.cli.app import main
+from tests.backends.serving.servers import launch
 from tests.release import tiny
 from tests.release.conftest import World
 
@@ -166,3 +168,20 @@ def test_nothing_to_show_or_stop_is_no_error(capsys: pytest.CaptureFixture[str])
         assert (code, out) == (0, "")
     code, out, _ = ml(capsys, "serve", "--json")
     assert (code, json.loads(out)) == (0, []) and endpoint.names() == []
+
+
+def test_an_endpoint_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ml serve` shows the others, and ends with the problem."""
+    made = launch(tmp_path, endpoint="good")
+    slot = endpoint.folder("good") / "blue"
+    slot.mkdir(parents=True)
+    endpoint.switch("good", Live(Server(slot, pid=2**22, port=1), made))
+    damaged = endpoint.folder("broken") / "live.json"
+    damaged.parent.mkdir()
+    damaged.write_text("{}")
+    code, out, err = ml(capsys, "serve")
+    assert code == 1 and out.startswith("good: ") and f"error[endpoint-state]: {damaged}" in err
+    code, out, _ = ml(capsys, "serve", "--json")
+    assert code == 1 and [row["endpoint"] for row in json.loads(out)] == ["good"]

@@ -7,15 +7,18 @@ import json
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.backends.endpoints import Servers
+from ml.backends.endpoints import Router, Servers
 from ml.cli.options import AsJson, Environment, On, Port, moment
 from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.names import check
+
+if TYPE_CHECKING:  # pydantic
+    from ml.backends.deployments import Live
 
 WIDTH = 96
 # What an answer has that is an entry of a ranking.
@@ -50,45 +53,57 @@ def serve(
             was = "stopped" if processes.stop(name) else "was not running"
             typer.echo(f"{name}: {was}", err=True)
         return
+    unreadable: list[Problem] = []  # what an endpoint hides of itself hides no other
     if endpoint is not None:
         live, started = endpoints.ensure(endpoint, port)
         typer.echo(f"{endpoint}: {'started' if started else 'was running already'}", err=True)
         servers = [(endpoint, live, endpoints.router(endpoint))]
     else:
-        launched = [(name, endpoints.live(name)) for name in processes.names()]
-        servers = [
-            (name, live, endpoints.router(name) if endpoints.is_up(live.server) else None)
-            for name, live in launched
-            if live
-        ]
-        if not servers:
+        servers = []
+        for name in processes.names():
+            try:
+                shown = endpoints.live(name)
+            except Refused as refused:
+                unreadable += refused.problems
+                continue
+            if shown:
+                router = endpoints.router(name) if endpoints.is_up(shown.server) else None
+                servers.append((name, shown, router))
+        if not servers and not unreadable:
             typer.echo("nothing is served; next: make demo", err=True)
     if as_json:
-        rows = [
-            {
-                "endpoint": name,
-                "model": live.launch.model,
-                "version": live.launch.version,
-                "digest": live.launch.digest,
-                "running": router is not None,
-                "url": router.url if router else None,
-                "log": processes.log(live.server.slot),
-                "canary": live.canary
-                and {
-                    "version": live.canary.launch.version,
-                    "weight": live.canary.weight,
-                    "baseline": live.canary.baseline is not None,
-                },
-            }
-            for name, live, router in servers
-        ]
-        write_json(rows)
-        return
-    for name, live, router in servers:
-        where = router.url if router else f"stopped (`ml serve {name}` starts it)"
-        beside = live.canary
-        canary = f", canary {beside.launch.version} ({beside.weight} %)" if beside else ""
-        typer.echo(f"{name}: {live.launch.model} {live.launch.version}{canary}, {where}")
+        write_json([_row(*server, processes) for server in servers])
+    else:
+        for server in servers:
+            typer.echo(_line(*server))
+    if unreadable:
+        raise Refused(*unreadable, exit_code=Exit.RUN_FAILED)
+
+
+def _row(name: str, live: Live, router: Router | None, processes: Servers) -> Mapping[str, object]:
+    """An endpoint of `ml serve --json`."""
+    return {
+        "endpoint": name,
+        "model": live.launch.model,
+        "version": live.launch.version,
+        "digest": live.launch.digest,
+        "running": router is not None,
+        "url": router.url if router else None,
+        "log": processes.log(live.server.slot),
+        "canary": live.canary
+        and {
+            "version": live.canary.launch.version,
+            "weight": live.canary.weight,
+            "baseline": live.canary.baseline is not None,
+        },
+    }
+
+
+def _line(name: str, live: Live, router: Router | None) -> str:
+    where = router.url if router else f"stopped (`ml serve {name}` starts it)"
+    beside = live.canary
+    canary = f", canary {beside.launch.version} ({beside.weight} %)" if beside else ""
+    return f"{name}: {live.launch.model} {live.launch.version}{canary}, {where}"
 
 
 def _endpoint_of(name: str, servers: Servers | None) -> str:

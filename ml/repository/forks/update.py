@@ -60,6 +60,7 @@ from ml.repository.github.api import GitHub
 
 BRANCHES = "template-update/"
 CONFLICT, LABELS = "conflict", "labels"
+MERGED = "is merged already"
 # The commit that this work tree is to become, with its text as the message; gone once it has.
 UNFINISHED = "refs/worktree/template-update"
 # The same, once it has, until somebody was told what there is to decide.
@@ -90,6 +91,8 @@ class Update:
     left: Sequence[str] = ()
 
     def __str__(self) -> str:
+        if self.before == self.after:
+            return f"{self.after} of the template {MERGED}"
         return "\n".join(
             [
                 f"{self.before} → {self.after}",
@@ -413,7 +416,7 @@ def request(root: Path, github: GitHub, revision: str = "", source: str = "") ->
     """
     result = merged(root, revision, source)
     if not result.commit:
-        return f"{result.after} of the template is merged already"
+        return str(result)
     branch = f"{BRANCHES}{result.after}"
     pulls = {
         str(pull["head"]["ref"]): pull
@@ -498,7 +501,8 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         return 130
     if (root / repository.FRAMEWORK_LOCK).exists() and (root / repository.LOCK).exists():
         print(f"{repository.LOCK} is of the former version: make lock")
-    print("next: git diff; make test; git commit")
+    if not text.endswith(MERGED):
+        print("next: git diff; make test; git commit")
     return Exit.RUN_FAILED if f"\n{CONFLICT}: " in text else None
 
 

@@ -523,8 +523,11 @@ def test_an_update_is_one_pull_request(changed: bool, small: Path, github: State
 @pytest.mark.slow
 def test_a_merged_version_is_not_asked_for_again(small: Path, github: State) -> None:
     variables = {"GITHUB_API_URL": github.api, "GITHUB_REPOSITORY": github.repository}
-    ask(small, "forks.update", PYTHONPATH=str(ROOT))
+    first = ask(small, "forks.update", PYTHONPATH=str(ROOT))
+    assert "next: git diff" in first.stdout
     commit(small, "v0.2.0")
+    again = ask(small, "forks.update", PYTHONPATH=str(ROOT))
+    assert again.stdout == "v0.2.0 of the template is merged already\n"
     done = ask(
         small, "forks.update", "--pull-request", PYTHONPATH=str(ROOT), GH_TOKEN="app", **variables
     )

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ml.backends.local.tracking import reader
+from ml.backends.local.tracking import plugins, reader
 from ml.backends.runs import Status
 from ml.core import faults, files, home
 from ml.core.imports import BIND
@@ -198,7 +198,8 @@ def _create() -> None:
 
 def _open(database: Path) -> SqlAlchemyStore:
     is_first = "mlflow.store.tracking.sqlalchemy_store" not in sys.modules
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+    with plugins.deferred():
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from sqlalchemy import event
     from sqlalchemy.orm import sessionmaker
 
