@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from ml.backends.local.process_environment import THREADS
 from ml.backends.local.tracking import tracking
 from ml.core.home import database
 from tests.shared import once
@@ -22,6 +23,10 @@ from tests.shared import once
 ROOT = Path(__file__).parent.parent
 # The project that comes with the template; a fork deletes it: ml/projects/README.md.
 EXAMPLE = ROOT / "ml" / "projects" / "faq_matching"
+# Threads that wait for each other spin, and other workers need the processor: a fifth of what the
+# tests of AutoML take. Libraries read these when they are imported; jobs and servers get their own.
+for name in THREADS:
+    os.environ.setdefault(name, "1")
 # How the database of an empty home is made, where a test is about that.
 CREATE = tracking._create
 # An example's time is the machine's, and the first imports what it needs: no test asserts it.
