@@ -17,7 +17,6 @@ from hypothesis import settings
 
 from ml.backends.local.process_environment import THREADS
 from ml.backends.local.tracking import tracking
-from ml.core.home import database
 from tests.shared import once
 
 ROOT = Path(__file__).parent.parent
@@ -27,8 +26,7 @@ EXAMPLE = ROOT / "ml" / "projects" / "faq_matching"
 # tests of AutoML take. Libraries read these when they are imported; jobs and servers get their own.
 for name in THREADS:
     os.environ.setdefault(name, "1")
-# How the database of an empty home is made, where a test is about that.
-CREATE = tracking._create
+MAKE_TABLES = tracking._make_tables
 # An example's time is the machine's, and the first imports what it needs: no test asserts it.
 settings.register_profile("usual", deadline=None)
 settings.register_profile("deep", max_examples=1000, deadline=None)
@@ -134,7 +132,7 @@ def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def fill(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tracking, "_create", CREATE)
+            patch.setattr(tracking, "_make_tables", MAKE_TABLES)
             patch.setenv("MLOPS_HOME", str(folder))
             tracking.Tracking().close()
         with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
@@ -145,12 +143,12 @@ def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def stores_are_copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test's own process makes of an empty home. Other processes have MLflow make it."""
+    """Those that a test's own process makes. Other processes have MLflow make theirs."""
 
-    def copy() -> None:
-        shutil.copy(request.getfixturevalue("fresh_store"), database())
+    def copy(database: Path) -> None:
+        shutil.copy(request.getfixturevalue("fresh_store"), database)
 
-    monkeypatch.setattr(tracking, "_create", copy)
+    monkeypatch.setattr(tracking, "_make_tables", copy)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from mlflow.tracking import MlflowClient
 from ml.backends.local.tracking import reader
 from ml.backends.local.tracking.tracking import Tracking, prepare
 from ml.core.home import tracking_uri
-from tests.conftest import CREATE, ROOT
+from tests.conftest import ROOT
 
 WRITER = """
 import mlflow, sys
@@ -136,11 +136,8 @@ def test_reading_follows_the_store(
     assert reader.latest(run_id) == {"m": 2.0}
 
 
-def test_a_new_store_takes_nothing_over_from_one_that_was_moved_away(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_store_takes_nothing_over_from_one_that_was_moved_away(home: Path) -> None:
     """SQLite would read the log that lay beside it as its own."""
-    monkeypatch.setattr("ml.backends.local.tracking.tracking._create", CREATE)
     tracking = Tracking()
     run_id = tracking.start("tests", home / "jobs" / "a_b_01", "a_b_01", {})
     assert (home / "mlflow.db-wal").exists()

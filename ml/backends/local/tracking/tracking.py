@@ -183,7 +183,7 @@ def _create() -> None:
     unfinished = home.database().with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     try:
-        _open(unfinished).engine.dispose()
+        _make_tables(unfinished)
         # In this mode readers (the watcher of a sweep) and writers (its trials) do not wait for
         # each other.
         with closing(sqlite3.connect(unfinished)) as connection:
@@ -194,6 +194,11 @@ def _create() -> None:
         unfinished.rename(home.database())
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _make_tables(database: Path) -> None:
+    """By MLflow's migrations, which take more than a second."""
+    _open(database).engine.dispose()
 
 
 def _open(database: Path) -> SqlAlchemyStore:
