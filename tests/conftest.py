@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,6 +19,7 @@ from hypothesis import settings
 
 from ml.backends.local.process_environment import THREADS
 from ml.backends.local.tracking import tracking
+from ml.core.imports import BIND
 from tests.shared import once
 
 ROOT = Path(__file__).parent.parent
@@ -26,7 +29,6 @@ EXAMPLE = ROOT / "ml" / "projects" / "faq_matching"
 # tests of AutoML take. Libraries read these when they are imported; jobs and servers get their own.
 for name in THREADS:
     os.environ.setdefault(name, "1")
-MAKE_TABLES = tracking._make_tables
 # An example's time is the machine's, and the first imports what it needs: no test asserts it.
 settings.register_profile("usual", deadline=None)
 settings.register_profile("deep", max_examples=1000, deadline=None)
@@ -131,10 +133,10 @@ def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow store without runs: making one takes seconds."""
 
     def fill(folder: Path) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tracking, "_make_tables", MAKE_TABLES)
-            patch.setenv("MLOPS_HOME", str(folder))
-            tracking.Tracking().close()
+        # Not in this process, where it may be a test that asks for it.
+        make = f"{BIND}; from ml.backends.local.tracking.tracking import Tracking; Tracking()"
+        variables = {**os.environ, "MLOPS_HOME": str(folder)}
+        subprocess.run([sys.executable, "-P", "-c", make], env=variables, check=True)
         with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

@@ -61,7 +61,8 @@ class Program:
 
     def __init__(self, *words: str, cwd: Path | None = None) -> None:
         self._folder = TemporaryDirectory()
-        variables = {**os.environ, "NO_COLOR": "1"}
+        with _LOCK:  # else it may have the variables of the server
+            variables = {**os.environ, "NO_COLOR": "1"}
         self._process = start(_ml, words, cwd or Path.cwd(), variables, Path(self._folder.name))
         self.pid = self._process.pid
 

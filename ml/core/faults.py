@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -17,8 +18,7 @@ from ml.core.home import database, home
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # A file is at the path of the home or of a folder above it, or the folder cannot be created.
 _NO_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST, errno.ENOENT})
-# Rights, or a folder where a file should be.
-_BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR})
+_BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _BROKEN = ("not a database", "malformed", "unable to open", "no such table")
 # Codes of problems that are the machine's fault, not the run's.
 CODES = frozenset({"disk-full", "disk-error", "database-locked", "database-corrupt", "no-access"})
@@ -60,6 +60,10 @@ def explain(error: BaseException) -> Problem | None:
             f"the tracking store {database()} was written by another version of MLflow",
             hint=f"copy it, then: mlflow db upgrade sqlite:///{database()}",
         )
+    if isinstance(fault, IsADirectoryError) and Path(fault.filename or "").is_relative_to(home()):
+        path = shlex.quote(str(fault.filename))
+        hint = f"move it away: mv {path} {path}.away"
+        return Problem("not-a-file", f"{fault.filename} is a folder", "a file of `ml`", hint)
     if fault and (fault.errno in _BARRED or (fault.errno in _NO_FOLDER and not home().is_dir())):
         return _no_access(Path(fault.filename or home()), str(fault.strerror))
     return None

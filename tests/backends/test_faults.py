@@ -47,7 +47,6 @@ exec "$PYTHON" -m tests.backends.small_disk "$SMALL" "$CODE"
         (MlflowException("Detected out-of-date database schema"), "database-outdated"),
         (PermissionError(errno.EACCES, "denied"), "no-access"),
         (OSError(errno.EROFS, "Read-only file system"), "no-access"),
-        (IsADirectoryError(errno.EISDIR, "Is a directory"), "no-access"),
         (shutil.Error([("/a", "/b", "[Errno 28] No space left on device: '/b'")]), "disk-full"),
         (shutil.Error([("/a", "/b", "[Errno 13] Permission denied: '/a'")]), "no-access"),
     ],
@@ -61,6 +60,18 @@ def test_every_fault_has_a_problem(error: Exception, code: str) -> None:
         assert problem is not None
         assert problem.code == code
         assert problem.hint
+
+
+def test_a_folder_in_place_of_a_file_of_the_home(own_home: Path, tmp_path: Path) -> None:
+    """It is named; elsewhere it is no fault of the machine."""
+    place = own_home / "audit.jsonl"
+    for folder in (place, tmp_path / "x"):
+        folder.mkdir()
+    known = pytest.raises(Refused, match=r"not-a-file.*audit.jsonl is a folder")
+    with known, faults.as_refusals():
+        place.read_bytes()
+    with pytest.raises(IsADirectoryError), faults.as_refusals():
+        (tmp_path / "x").read_bytes()
 
 
 def test_files_may_not_grow(own_home: Path) -> None:

@@ -178,10 +178,12 @@ def test_an_endpoint_that_cannot_be_read_hides_no_other(
     slot = endpoint.folder("good") / "blue"
     slot.mkdir(parents=True)
     endpoint.switch("good", Live(Server(slot, pid=2**22, port=1), made))
-    damaged = endpoint.folder("broken") / "live.json"
+    damaged, folder = (endpoint.folder(name) / "live.json" for name in ("broken", "folder"))
     damaged.parent.mkdir()
     damaged.write_text("{}")
+    folder.mkdir(parents=True)
     code, out, err = ml(capsys, "serve")
     assert code == 1 and out.startswith("good: ") and f"error[endpoint-state]: {damaged}" in err
+    assert f"error[not-a-file]: {folder} is a folder" in err
     code, out, _ = ml(capsys, "serve", "--json")
     assert code == 1 and [row["endpoint"] for row in json.loads(out)] == ["good"]

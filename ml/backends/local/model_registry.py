@@ -114,4 +114,6 @@ def _client() -> MlflowClient:
         with plugins.deferred():
             from mlflow.tracking import MlflowClient
 
-            return MlflowClient(home.tracking_uri(), home.tracking_uri())
+            client = MlflowClient(home.tracking_uri(), home.tracking_uri())
+            client.search_registered_models(max_results=1)  # opens the registry
+            return client

@@ -499,10 +499,11 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130
+    if text.endswith(MERGED):
+        return None
     if (root / repository.FRAMEWORK_LOCK).exists() and (root / repository.LOCK).exists():
         print(f"{repository.LOCK} is of the former version: make lock")
-    if not text.endswith(MERGED):
-        print("next: git diff; make test; git commit")
+    print("next: git diff; make test; git commit")
     return Exit.RUN_FAILED if f"\n{CONFLICT}: " in text else None
 
 

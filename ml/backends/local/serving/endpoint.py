@@ -25,7 +25,7 @@ from ml.backends.local.serving.router import process
 from ml.backends.local.serving.router.process import Router
 from ml.backends.local.serving.router.records import EXPOSED, FOLDER, numbered
 from ml.backends.traffic import TIMEOUT_MS
-from ml.core import files, home
+from ml.core import faults, files, home
 from ml.core import names as forms
 from ml.core.errors import Exit, Problem, Refused
 
@@ -64,9 +64,14 @@ def live(endpoint: str, *, as_released: bool = True) -> Live | None:
     """
     path = folder(endpoint) / STATE
     try:
-        return _LIVE.validate_json(path.read_bytes())
-    except FileNotFoundError:
+        with faults.as_refusals():
+            content = path.read_bytes() if path.exists() else None
+    except FileNotFoundError:  # an apply took it back meanwhile
         return None
+    if content is None:
+        return None
+    try:
+        return _LIVE.validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
