@@ -143,29 +143,3 @@ def test_a_new_store_takes_nothing_over_from_one_that_was_moved_away(home: Path)
     assert (home / "mlflow.db-wal").exists()
     (home / "mlflow.db").rename(home / "mlflow.db.broken")
     assert run_id not in Tracking().running(home / "jobs")
-
-
-PLUGIN = """
-import sys
-from contextlib import suppress
-from ml.backends.local import model_registry
-from ml.backends.local.tracking.tracking import Tracking
-
-Tracking().start("tests", sys.argv[1], "a_b_01", {})
-model_registry._client().search_registered_models()
-assert "mlflow.store.tracking.sqlalchemy_store" in sys.modules and "azureml" not in sys.modules
-from mlflow import MlflowClient
-
-at = "azureml://westeurope.api.azureml.ms/mlflow/v2.0/subscriptions/s/resourceGroups/g"
-with suppress(Exception):  # no workspace is there
-    MlflowClient(f"{at}/providers/Microsoft.MachineLearningServices/workspaces/w")
-assert "azureml" in sys.modules
-"""
-
-
-def test_azure_mls_plugin_is_imported_when_it_is_called(home: Path) -> None:
-    """By its scheme, as where MLflow imports it at once: a store of this machine does without."""
-    nowhere = {"ARM_CLOUD_METADATA_URL": "http://127.0.0.1:9", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", PLUGIN, home / "jobs/a_b_01"]
-    done = subprocess.run(command, env={**os.environ, **nowhere}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

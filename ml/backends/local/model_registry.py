@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ml.backends.local.tracking import plugins, reader
+from ml.backends.local.tracking import reader
 from ml.backends.local.tracking.reader import DIGEST, EVIDENCE, PROJECT
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.model_registry import (
@@ -111,9 +111,6 @@ def _client() -> MlflowClient:
     """For writing: the first takes a second. Raises Refused for a damaged store."""
     with faults.as_refusals():
         Tracking()  # makes the store when there is none
-        with plugins.deferred():
-            from mlflow.tracking import MlflowClient
+        from mlflow.tracking import MlflowClient
 
-            client = MlflowClient(home.tracking_uri(), home.tracking_uri())
-            client.search_registered_models(max_results=1)  # opens the registry
-            return client
+        return MlflowClient(home.tracking_uri(), home.tracking_uri())

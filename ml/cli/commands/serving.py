@@ -17,7 +17,7 @@ from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.names import check
 
-if TYPE_CHECKING:  # pydantic
+if TYPE_CHECKING:
     from ml.backends.deployments import Live
 
 WIDTH = 96
@@ -53,7 +53,7 @@ def serve(
             was = "stopped" if processes.stop(name) else "was not running"
             typer.echo(f"{name}: {was}", err=True)
         return
-    unreadable: list[Problem] = []  # what an endpoint hides of itself hides no other
+    unreadable: list[Problem] = []  # they hide no other endpoint
     if endpoint is not None:
         live, started = endpoints.ensure(endpoint, port)
         typer.echo(f"{endpoint}: {'started' if started else 'was running already'}", err=True)

@@ -18,14 +18,11 @@ import runpy
 import signal
 import sys
 import threading
-from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from multiprocessing import forkserver, resource_tracker
 from types import ModuleType, TracebackType
 from typing import Any
-
-from ml.backends.local.tracking import plugins
 
 _MARK = b"MLFLOW_RUN_ID="
 _FRAMEWORK = {"infra", "ml", "policies"}
@@ -46,8 +43,7 @@ def serve(listener: int, alive: int, modules: list[str]) -> None:
     gc.disable()  # what is imported stays
     for name in modules:
         try:
-            with plugins.deferred() if name.startswith("mlflow") else nullcontext():
-                importlib.import_module(name)
+            importlib.import_module(name)
         except (Exception, SystemExit):  # the script will meet it as well
             continue
         if state != (state := _state()):

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ml.backends.local.tracking import plugins, reader
+from ml.backends.local.tracking import reader
 from ml.backends.runs import Status
 from ml.core import faults, files, home
 from ml.core.imports import BIND
@@ -89,11 +89,13 @@ class Tracking:
     def _experiment(self, name: str) -> str:
         """The id of the experiment, created with its artifacts in the home if there is none."""
         if name not in self._experiments:
+            from mlflow.exceptions import MlflowException
+
             experiment = self._store.get_experiment_by_name(name)
             if experiment is None:
                 try:
                     self._store.create_experiment(name, str(home.artifacts() / name))
-                except plugins.mlflow().exceptions.MlflowException as error:
+                except MlflowException as error:
                     if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another process
                         raise
                 experiment = self._store.get_experiment_by_name(name)
@@ -102,30 +104,31 @@ class Tracking:
 
     def start(self, experiment: str, folder: Path, name: str, tags: Mapping[str, str]) -> str:
         """The id of a new run that is RUNNING under `name` in the job folder `folder`."""
-        entities = plugins.mlflow().entities
+        from mlflow.entities import RunTag
+
         own = {"mlflow.source.type": "JOB", JOB_FOLDER: str(folder)}
         tags = {"mlflow.user": home.user(), **own, **tags}
         run = self._store.create_run(
             self._experiment(experiment),
             tags["mlflow.user"],
             _now(),
-            [entities.RunTag(key, value) for key, value in tags.items()],
+            [RunTag(key, value) for key, value in tags.items()],
             name,
         )
         return str(run.info.run_id)
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags of a run."""
-        entities = plugins.mlflow().entities
-        self._store.log_batch(
-            run_id, [], [], [entities.RunTag(key, value) for key, value in tags.items()]
-        )
+        from mlflow.entities import RunTag
+
+        self._store.log_batch(run_id, [], [], [RunTag(key, value) for key, value in tags.items()])
 
     def metrics(self, run_id: str, metrics: Mapping[str, float]) -> None:
         """Log the last values of metrics that another run has logged."""
-        entities = plugins.mlflow().entities
+        from mlflow.entities import Metric
+
         now = _now()
-        points = [entities.Metric(key, value, now, 0) for key, value in metrics.items()]
+        points = [Metric(key, value, now, 0) for key, value in metrics.items()]
         self._store.log_batch(run_id, points, [], [])
 
     def end(self, run_id: str, status: Status, parameters: Mapping[str, Value]) -> None:
@@ -134,29 +137,28 @@ class Tracking:
         They come last because MLflow refuses a second value: a script that logs `31.0` for the
         `31` it was given must not fail here when it would not on Azure ML.
         """
-        entities = plugins.mlflow().entities
+        from mlflow.entities import Param, RunStatus
+
         logged = reader.parameters(run_id) if parameters else {}
-        missing = [
-            entities.Param(key, str(value))
-            for key, value in parameters.items()
-            if key not in logged
-        ]
+        missing = [Param(key, str(value)) for key, value in parameters.items() if key not in logged]
         if missing:
             self._store.log_batch(run_id, [], missing, [])
         self._store.update_run_info(
-            run_id, entities.RunStatus.from_string(MLFLOW_STATUS[status]), _now(), None
+            run_id, RunStatus.from_string(MLFLOW_STATUS[status]), _now(), None
         )
 
     def reopen(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Let a closed run be RUNNING again; it keeps its end time until the next."""
-        entities = plugins.mlflow().entities
-        self._store.update_run_info(run_id, entities.RunStatus.RUNNING, None, None)
+        from mlflow.entities import RunStatus
+
+        self._store.update_run_info(run_id, RunStatus.RUNNING, None, None)
         self.tag(run_id, tags)
 
     def set_aside(self, run_id: str, name: str, folder: Path) -> None:
         """Close a run as an attempt that counts for nothing: KILLED, under a name of its own."""
-        entities = plugins.mlflow().entities
-        self._store.update_run_info(run_id, entities.RunStatus.KILLED, _now(), name)
+        from mlflow.entities import RunStatus
+
+        self._store.update_run_info(run_id, RunStatus.KILLED, _now(), name)
         self.tag(run_id, {JOB_FOLDER: str(folder), "attempt": "cut off"})
 
     def runs_in(self, folder: Path) -> list[str]:
@@ -201,8 +203,7 @@ def _make_tables(database: Path) -> None:
 
 def _open(database: Path) -> SqlAlchemyStore:
     is_first = "mlflow.store.tracking.sqlalchemy_store" not in sys.modules
-    with plugins.deferred():
-        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from sqlalchemy import event
     from sqlalchemy.orm import sessionmaker
 
