@@ -133,7 +133,7 @@ def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow store without runs: making one takes seconds."""
 
     def fill(folder: Path) -> None:
-        # Not in this process, where it may be a test that asks for it.
+        # In a process of its own: a running test may ask for it, and this one has its variables.
         make = f"{BIND}; from ml.backends.local.tracking.tracking import Tracking; Tracking()"
         variables = {**os.environ, "MLOPS_HOME": str(folder)}
         subprocess.run([sys.executable, "-P", "-c", make], env=variables, check=True)
@@ -145,7 +145,9 @@ def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def stores_are_copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that a test's own process makes. Other processes have MLflow make theirs."""
+    """A store that the test's own process makes has copied tables. In other processes MLflow
+    makes them.
+    """
 
     def copy(database: Path) -> None:
         shutil.copy(request.getfixturevalue("fresh_store"), database)

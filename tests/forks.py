@@ -55,13 +55,15 @@ preload("ml.cli.app", "azure.ai.ml.entities", "mlflow.store.tracking.sqlalchemy_
 
 
 class Program:
-    """`ml …` in a process of its own that need not import anything: what `subprocess.Popen` of it
-    offers to a test. Output is captured as text, and nobody is at the keyboard.
+    """`ml …` in a process of its own, which has imported MLflow and azure-ai-ml before it starts.
+
+    It offers what tests use of `subprocess.Popen`. Output is text in files, so nothing waits for
+    descendants that still hold them; stdin is empty.
     """
 
     def __init__(self, *words: str, cwd: Path | None = None) -> None:
         self._folder = TemporaryDirectory()
-        with _LOCK:  # else it may have the variables of the server
+        with _LOCK:  # while another thread starts the server, its variables are set here
             variables = {**os.environ, "NO_COLOR": "1"}
         self._process = start(_ml, words, cwd or Path.cwd(), variables, Path(self._folder.name))
         self.pid = self._process.pid
