@@ -23,6 +23,8 @@ from ml.specs.plan.plans import (
 from tests.stand_ins.azure.running import StandIn, register_environment, running
 
 SPEC = "jobs/job.yml"
+# A failed assertion of the contract says what it compared; pytest does so for test_*.py alone.
+pytest.register_assert_rewrite("tests.backends.contract")
 
 
 Plans = Callable[..., CommandPlan]

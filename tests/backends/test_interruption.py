@@ -11,6 +11,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.processes import reaper
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
@@ -167,4 +168,21 @@ def test_what_a_command_leaves_in_the_background_ends_with_it(home: Path, comman
     """A node goes away with its job; so does everything that the job had started."""
     run = LocalBackend().run(command("", "sleep 600 & setsid sleep 600 & echo started"))
     assert run.status == "Completed"
+    assert processes_of(run.id) == []
+
+
+def test_what_was_missed_by_the_first_signal_is_ended_too(
+    home: Path, command: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was just forked, or takes a moment to die: the run ends when it is gone."""
+    send, signals = reaper.send, list[int]()
+
+    def miss(signum: int, run_id: str, group: int | None) -> list[int]:
+        signals.append(signum)
+        return send(signum, run_id, group) if len(signals) > 1 else processes_of(run_id)
+
+    monkeypatch.setattr(reaper, "send", miss)
+    run = LocalBackend().run(command("", "setsid sleep 600 & echo started"))
+    assert run.status == "Completed"
+    assert len(signals) > 1
     assert processes_of(run.id) == []

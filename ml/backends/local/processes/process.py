@@ -71,6 +71,7 @@ class RunProcess(ABC):
         self._run_id = run_id
         self._reaper = reaper
         self._kill_at: float | None = None
+        self._gone_by: float | None = None
         self._returncode: int | None = None
         reaper.tell("+", run_id)
 
@@ -101,8 +102,12 @@ class RunProcess(ABC):
             if terminated and late:
                 reaper_script.send(signal.SIGKILL, self._run_id, self.group)
             return None
-        # What it left in the background.
-        reaper_script.send(signal.SIGKILL, self._run_id, self.group)
+        # What it left in the background. A killed process is there for another moment, and one that
+        # was just forked may have been missed; one in a system call that never returns is left.
+        self._gone_by = self._gone_by or time.monotonic() + reaper_script.GRACE_S
+        left = reaper_script.send(signal.SIGKILL, self._run_id, self.group)
+        if left and time.monotonic() < self._gone_by:
+            return None
         self._reaper.tell("-", self._run_id)
         self._returncode = code
         return code

@@ -35,14 +35,19 @@ def processes_of(run_id: str) -> list[int]:
     return [pid for pid in numbers if pid != os.getpid()]
 
 
-def send(signum: int, run_id: str, group: int | None) -> None:
-    """The signal to every process of the run; those that have ended meanwhile are no error."""
+def send(signum: int, run_id: str, group: int | None) -> list[int]:
+    """The signal to every process of the run, and which these are by `processes_of`.
+
+    Those that have ended meanwhile are no error.
+    """
     if group is not None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signum)
-    for pid in processes_of(run_id):
+    numbers = processes_of(run_id)
+    for pid in numbers:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signum)
+    return numbers
 
 
 def main() -> None:
