@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import io
 import json
@@ -330,7 +331,8 @@ for command in app.registered_commands:
 def main(argv: list[str] | None = None) -> None:
     """Run the command line; a SIGTERM also ends the processes it started."""
     if argv is None:
-        gc.set_threshold(50_000, 20, 100)  # as ml.cli.app
+        gc.set_threshold(50_000, 20, 100)  # both as in ml.cli.app
+        atexit.register(gc.freeze)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):

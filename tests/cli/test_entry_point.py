@@ -78,6 +78,23 @@ entry.main()
     assert "default_int_handler" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("module", "words"), [("ml.cli.entry", ["runs", "list"]), ("infra.cli", ["settings"])]
+)
+def test_the_end_of_the_process_does_not_look_through_what_was_imported(
+    module: str, words: list[str]
+) -> None:
+    """The collection at Python's end takes a second where azure-ai-ml was imported."""
+    program = (
+        "import atexit, gc, importlib, sys; "
+        "atexit.register(lambda: print(len(gc.get_objects()))); "  # the last to be called
+        f"sys.argv = ['program', *{words}]; importlib.import_module('{module}').main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) < 1000
+
+
 def test_a_shell_that_has_it_ignore_ctrl_c_is_obeyed() -> None:
     """A job in the background is not ended by Ctrl-C in the foreground."""
     program = (

@@ -6,9 +6,11 @@ MLFLOW_EXPERIMENT_NAME, which Azure ML and the local backend set alike.
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 
@@ -37,7 +39,24 @@ class Tracker:
 @contextmanager
 def tracking() -> Iterator[Tracker]:
     """A tracker of the run that the environment names, or of a new one; a failure marks it so."""
-    import mlflow  # 1 s: only a job that logs pays for it
+    with _without_collections() if "mlflow" not in sys.modules else nullcontext():
+        import mlflow  # 1 s: only a job that logs pays for it
 
-    with mlflow.start_run():
+        run = mlflow.start_run()
+    with run:
         yield Tracker(mlflow)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """For imports: what they leave is kept out of every collection, the one at the process's end
+    above all. With MLflow these take a second.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        if was_enabled:
+            gc.enable()
