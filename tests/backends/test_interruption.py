@@ -182,7 +182,9 @@ def test_what_was_missed_by_the_first_signal_is_ended_too(
         return send(signum, run_id, group) if len(signals) > 1 else processes_of(run_id)
 
     monkeypatch.setattr(reaper, "send", miss)
-    run = LocalBackend().run(command("", "setsid sleep 600 & echo started"))
+    # A process in the middle of exec has no environment to be known by: this one stays a shell.
+    left = "setsid sh -c 'touch ready; while :; do sleep 1; done' & "
+    run = LocalBackend().run(command("", left + "until [ -e ready ]; do sleep 0.1; done"))
     assert run.status == "Completed"
     assert len(signals) > 1
     assert processes_of(run.id) == []

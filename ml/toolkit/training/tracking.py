@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import gc
 import math
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -39,7 +38,7 @@ class Tracker:
 @contextmanager
 def tracking() -> Iterator[Tracker]:
     """A tracker of the run that the environment names, or of a new one; a failure marks it so."""
-    with _without_collections() if "mlflow" not in sys.modules else nullcontext():
+    with _without_collections():
         import mlflow  # 1 s: only a job that logs pays for it
 
         run = mlflow.start_run()
@@ -49,14 +48,11 @@ def tracking() -> Iterator[Tracker]:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """For imports: what they leave is kept out of every collection, the one at the process's end
-    above all. With MLflow these take a second.
-    """
+    """For an import, which leaves nothing to collect: looking for it takes a sixth of MLflow's."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
-        gc.freeze()
     finally:
         if was_enabled:
             gc.enable()

@@ -45,18 +45,20 @@ def test_a_metric_that_is_not_finite_fails_the_run(store: str, bad: float):
     assert run.info.status == "FAILED" and run.data.metrics == {}
 
 
-_FROZEN = """
+_COUNTS = """
 import gc, sys
 from ml.toolkit.training.tracking import tracking
-before = set(sys.modules)
-with tracking() as tracker:
-    tracker.metrics({"gain": 0.5})
-    print("sqlalchemy" in before, "sqlalchemy" in sys.modules)
-    print(gc.isenabled(), len(gc.get_objects()) < gc.get_freeze_count() / 10)
+assert "mlflow" not in sys.modules
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(phase))
+with tracking():
+    print(len(collections), gc.isenabled())
 """
 
 
-def test_mlflow_costs_no_collection(store: str):
-    """What its import leaves is not looked through again; the job's own objects are."""
-    done = subprocess.run([sys.executable, "-c", _FROZEN], capture_output=True, text=True)
-    assert done.stdout.split() == ["False", "True", "True", "True"], done.stderr
+def test_nothing_is_collected_while_mlflow_is_imported(store: str):
+    """Of a million objects that stay; afterwards Python collects as before."""
+    done = subprocess.run([sys.executable, "-c", _COUNTS], capture_output=True, text=True)
+    count, is_enabled = done.stdout.split()
+    assert int(count) < 10, "hundreds without it"
+    assert is_enabled == "True"

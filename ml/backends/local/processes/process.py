@@ -71,7 +71,6 @@ class RunProcess(ABC):
         self._run_id = run_id
         self._reaper = reaper
         self._kill_at: float | None = None
-        self._gone_by: float | None = None
         self._returncode: int | None = None
         reaper.tell("+", run_id)
 
@@ -103,11 +102,12 @@ class RunProcess(ABC):
                 reaper_script.send(signal.SIGKILL, self._run_id, self.group)
             return None
         # What it left in the background. A killed process is there for another moment, and one that
-        # was just forked may have been missed; one in a system call that never returns is left.
-        self._gone_by = self._gone_by or time.monotonic() + reaper_script.GRACE_S
-        left = reaper_script.send(signal.SIGKILL, self._run_id, self.group)
-        if left and time.monotonic() < self._gone_by:
-            return None
+        # was forked meanwhile is seen at the next look; one that no signal reaches is left.
+        gone_by = time.monotonic() + reaper_script.GRACE_S
+        while reaper_script.send(signal.SIGKILL, self._run_id, self.group):
+            if time.monotonic() > gone_by:
+                break
+            time.sleep(0.01)
         self._reaper.tell("-", self._run_id)
         self._returncode = code
         return code
