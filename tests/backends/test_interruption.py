@@ -183,8 +183,19 @@ def test_what_was_missed_by_the_first_signal_is_ended_too(
 
     monkeypatch.setattr(reaper, "send", miss)
     # A process in the middle of exec has no environment to be known by: this one stays a shell.
-    left = "setsid sh -c 'touch ready; while :; do sleep 1; done' & "
-    run = LocalBackend().run(command("", left + "until [ -e ready ]; do sleep 0.1; done"))
+    background = "setsid sh -c 'touch ready; while :; do sleep 1; done' & "
+    run = LocalBackend().run(command("", background + "until [ -e ready ]; do sleep 0.1; done"))
     assert run.status == "Completed"
     assert len(signals) > 1
     assert processes_of(run.id) == []
+
+
+def test_a_process_that_no_signal_reaches_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One whose disk has gone away, say: it is signalled for the grace period, then left."""
+    signals = []
+    monkeypatch.setattr(reaper, "GRACE_S", 0.1)
+    monkeypatch.setattr(reaper, "send", lambda *call: signals.append(call) or [1])
+    reaper.kill("0" * 32, None)
+    assert len(signals) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.toolkit.training.tracking import NotFinite, tracking
+from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -62,3 +64,20 @@ def test_nothing_is_collected_while_mlflow_is_imported(store: str):
     count, is_enabled = done.stdout.split()
     assert int(count) < 10, "hundreds without it"
     assert is_enabled == "True"
+
+
+_UNCLOSED = """
+from ml.toolkit.training.tracking import tracking
+def step(): ...
+with tracking():
+    file = open("predictions.csv", "w")
+    file.write("last")
+"""
+
+
+def test_a_file_that_a_script_leaves_open_is_whole(store: str, tmp_path: Path):
+    """Its variables and functions refer to each other: only a collection finds the file."""
+    (tmp_path / "train.py").write_text(_UNCLOSED)
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=variables, check=True)
+    assert (tmp_path / "predictions.csv").read_text() == "last"

@@ -101,13 +101,8 @@ class RunProcess(ABC):
             if terminated and late:
                 reaper_script.send(signal.SIGKILL, self._run_id, self.group)
             return None
-        # What it left in the background. A killed process is there for another moment, and one that
-        # was forked meanwhile is seen at the next look; one that no signal reaches is left.
-        gone_by = time.monotonic() + reaper_script.GRACE_S
-        while reaper_script.send(signal.SIGKILL, self._run_id, self.group):
-            if time.monotonic() > gone_by:
-                break
-            time.sleep(0.01)
+        # What it left in the background.
+        reaper_script.kill(self._run_id, self.group)
         self._reaper.tell("-", self._run_id)
         self._returncode = code
         return code

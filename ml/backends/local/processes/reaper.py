@@ -50,6 +50,17 @@ def send(signum: int, run_id: str, group: int | None) -> list[int]:
     return numbers
 
 
+def kill(run_id: str, group: int | None) -> None:
+    """SIGKILL to every process of the run until none is left, for GRACE_S at most.
+
+    A killed process is there for another moment, and one that was forked meanwhile is seen at the
+    next look. One in a system call that never returns is left.
+    """
+    gone_by = time.monotonic() + GRACE_S
+    while send(signal.SIGKILL, run_id, group) and time.monotonic() < gone_by:
+        time.sleep(0.01)
+
+
 def main() -> None:
     """Listen until the executor is gone, then end what it had started."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -67,7 +78,7 @@ def main() -> None:
     while time.monotonic() < deadline and any(processes_of(run_id) for run_id in runs):
         time.sleep(0.1)
     for run_id, pgid in runs.items():
-        send(signal.SIGKILL, run_id, pgid)
+        kill(run_id, pgid)
 
 
 if __name__ == "__main__":

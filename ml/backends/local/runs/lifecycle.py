@@ -198,8 +198,6 @@ def earlier(part: Path) -> list[Path]:
 
 def end_processes(run_ids: Iterable[str]) -> None:
     """End every process of runs whose executor is gone."""
-    alive = list(run_ids)
-    while alive := [run_id for run_id in alive if reaper.processes_of(run_id)]:
-        for run_id in alive:
-            reaper.send(signal.SIGKILL, run_id, None)
-        time.sleep(_POLL_S)
+    for run_id in run_ids:
+        while reaper.send(signal.SIGKILL, run_id, None):
+            time.sleep(_POLL_S)
