@@ -154,6 +154,9 @@ ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"
 BASE := origin/main
 RESULTS := .local/check
 AFFECTED := $(BARE) ml.repository.affected.projects $(if $(PULL),--pull "$(PULL)",--base "$(BASE)")
+# A thin fork type-checks what is source there, by the framework's settings unless it has its own.
+TYPES = $(or $(wildcard requirements/mypy.ini),$(LOCKS)/mypy.ini)
+TYPED := ml
 # What the affected projects need besides the main job's packages, such as torch.
 INSTALL_EXTRAS = extras="$$($(AFFECTED) --extras)"; [ -z "$$extras" ] || $(MAKE) --no-print-directory -f Makefile $$extras
 
@@ -162,7 +165,7 @@ lint: $(VENV)/dev.stamp $(VENV)/infra.stamp | $(RESULTS) ## ruff, mypy and the c
 	@rm -f $(RESULTS)/lint.json
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy --num-workers auto
+	@$(BIN)/mypy --num-workers auto --config-file $(TYPES) $(TYPED:%=--package %)
 	@$(BIN)/ml check $(if $(GITHUB_ACTIONS),--format github)
 	@echo '[]' > $(RESULTS)/lint.json
 

@@ -1,4 +1,5 @@
 # What is needed to work on the framework itself; a thin fork does not have it.
+TYPED += benchmarks infra policies
 TESTED += images $(VENV)/actionlint.stamp $(VENV)/checkov.stamp $(VENV)/update.stamp
 
 # Azure Storage for the tests, which runs on Node.js: the machine's, or one from a wheel.

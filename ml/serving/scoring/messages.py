@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ml.serving.scoring.model import ServedModel
 
 if TYPE_CHECKING:
-    from azureml_inference_server_http.api.aml_response import AMLResponse  # type: ignore[import-untyped]
+    from azureml_inference_server_http.api.aml_response import AMLResponse
 
 
 class BadRequest(Exception):

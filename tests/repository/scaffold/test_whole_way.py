@@ -130,7 +130,7 @@ def test_the_projects_are_typed(fork: Path) -> None:
         getattr(tables, name)(fork / f"{name}.csv")
         typed(fork, five(name, target)[0])
     mypy = f"{sys.executable} -m mypy --cache-dir {fork}/.mypy_cache"
-    sites = f"--config-file {ROOT}/pyproject.toml ml/projects"
+    sites = f"--config-file {ROOT}/requirements/mypy.ini ml/projects"
     assert "Success" in typed(fork, f"{mypy} {sites}")
 
 

@@ -44,7 +44,7 @@ def main() -> None:
     os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
     sys.meta_path.insert(0, _ClientFinder())
     gc.disable()  # what is imported stays
-    from azureml_inference_server_http import amlserver  # type: ignore[import-untyped]
+    from azureml_inference_server_http import amlserver
 
     gc.enable()
     sys.argv = ["azmlinfsrv", "--entry_script", script, "--port", str(port)]

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from azureml_inference_server_http.api.aml_request import (  # type: ignore[import-untyped]
+from azureml_inference_server_http.api.aml_request import (
     AMLRequest,
     rawhttp,
 )
