@@ -7,12 +7,17 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 
 from infra import cli as infra_cli
 from ml.cli import app as ml_cli
 from tests.conftest import ROOT
 
+# For pages about the whole template.
+SOURCE = pytest.mark.skipif(
+    not (ROOT / "framework.mk").exists(), reason="it names files that a thin fork does not have"
+)
 TARGETS = {
     target
     for file in ("Makefile", "framework.mk")

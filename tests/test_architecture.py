@@ -29,7 +29,7 @@ ROOMS_OF_THE_CLI = [
 # Rooms that travel to the node by themselves; all others may import `ml.core`.
 ON_THE_NODE = [
     *("ml.projects*", "ml.measures*", "ml.toolkit*", "ml.features*", "ml.serving.scoring*"),
-    "ml.automl.[!l]*",  # all but the lowering
+    "ml.automl*",
 ]
 
 # room → what it may import of this repository besides itself. The first pattern that matches rules.
@@ -70,8 +70,6 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ),
     ("ml.backends*", ["ml.specs*"]),
     ("ml.sweeps*", ["ml.specs*"]),
-    # The sweep of a search is made here; its trials travel to the node.
-    ("ml.automl.lowering", ["ml.automl*", "ml.specs*"]),
     ("ml.automl*", ["ml.measures*", "ml.toolkit*", "ml.serving.scoring*"]),
     ("ml.specs*", []),
     (

@@ -1,4 +1,4 @@
-"""An AutoML job on this machine: a sweep whose trials it chooses.
+"""The code of an AutoML job's trials: it travels to the node.
 
-`lowering` makes the sweep; the other modules are the code of its trials, and travel to the node.
+`ml.backends.local.automl_sweep` compiles the job to the sweep that runs them.
 """

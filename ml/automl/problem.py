@@ -30,7 +30,7 @@ GROUP, TIME = "group_column_name", "time_column_name"
 
 
 class Job:
-    """What the spec says about the data and the judging; see `ml.automl.lowering`.
+    """What the spec says about the data and the judging; see `ml.backends.local.automl_sweep`.
 
     `seed` is that of the folds and the fits, `seconds` what the search may take in all; a table is
     taken as it stands unless it `featurizes`.

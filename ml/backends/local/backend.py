@@ -9,11 +9,10 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-from ml.automl import lowering
 from ml.backends import snapshot
 from ml.backends.base import DATA_NOT_HERE, EnvironmentComparison, Options, Resumption
 from ml.backends.endpoints import Endpoints, Servers
-from ml.backends.local import distribution, process_environment, registration
+from ml.backends.local import automl_sweep, distribution, process_environment, registration
 from ml.backends.local.environments import building, requirements
 from ml.backends.local.execution import resumption, reuse
 from ml.backends.local.execution.pipeline import drive, start_task
@@ -124,7 +123,7 @@ class LocalBackend:
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """What this machine cannot honour: launchers that it lacks, data that is not here."""
-        if problems := [of for search in searches(plan) for of in lowering.refusals(search)]:
+        if problems := [of for search in searches(plan) for of in automl_sweep.refusals(search)]:
             return tuple(dict.fromkeys(problems))
         steps = _lowered(plan)
         problems = list(building.refusals(steps)) if self._isolated else []
@@ -228,7 +227,7 @@ class LocalBackend:
 
 def _lowered(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
     if isinstance(plan, AutoMLPlan) or any(searches(plan)):
-        return lowering.lower(plan)
+        return automl_sweep.lower(plan)
     return plan
 
 

@@ -6,15 +6,11 @@ import pytest
 
 from ml.projects.faq_matching.loading import DEFAULT_SCHEMA, read
 from tests.conftest import ROOT
-from tests.named import spans, wrong
+from tests.named import SOURCE, spans, wrong
 
 PROJECT = ROOT / "ml/projects/faq_matching"
 # An answer that says so may name what is designed and not here yet.
 DESIGNED = "status table"
-# The questions are about the whole template.
-SOURCE = pytest.mark.skipif(
-    not (ROOT / "framework.mk").exists(), reason="it names files that a thin fork does not have"
-)
 
 
 @SOURCE

@@ -25,7 +25,7 @@ from ml.projects.filings_nlp.tokens import MOST_CHARACTERS, SECTIONS
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import CommandPlan, SweepPlan
 from ml.specs.sdk.load import load
-from tests.named import spans, wrong
+from tests.named import SOURCE, spans, wrong
 from tests.projects.filings_nlp.small import ARGUMENTS, write_filings
 
 FOLDER = SCHEMA.parents[1]
@@ -189,6 +189,7 @@ def test_the_sweep_searches_settings() -> None:
     assert (sweep.goal, sweep.primary_metric) == ("minimize", "validation_log_loss")
 
 
+@SOURCE
 def test_the_page_names_what_is_there() -> None:
     """Commands with their options, files."""
     page = (FOLDER / "README.md").read_text(encoding="utf-8")

@@ -98,7 +98,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     which there are many.
     """
     folder = tmp_path_factory.mktemp("template")
-    names = ("projects/", "github/", "stand_ins/", "conftest", "shared", "named")
+    names = ("projects/", "github/", "stand_ins/", "__init__", "conftest", "shared", "named")
     of_forks = tuple(f"tests/{name}" for name in names)
     for name in tracked(ROOT):
         if name.startswith(("tests/", "benchmarks/")) and not name.startswith(of_forks):
@@ -149,14 +149,21 @@ def environment(folder: Path) -> None:
     """A `.venv` with this one's packages and programs of its own."""
     own, venv = folder / ".venv", ROOT / ".venv"
     (own / "bin").mkdir(parents=True, exist_ok=True)
-    for name in ("python", "python3", "uv"):
+    for name in ("python", "python3", "ruff", "uv"):
         (own / "bin" / name).symlink_to(venv / "bin" / name)
+    for name in ("mypy", "pytest"):  # programs of Python, by the fork's own
+        text = (venv / "bin" / name).read_text().replace(str(venv), str(own))
+        (own / "bin" / name).write_text(text)
+        (own / "bin" / name).chmod(0o755)
     packages = next(venv.glob("lib/python3*/site-packages"))
     (own / packages.relative_to(venv)).parent.mkdir(parents=True)
     (own / packages.relative_to(venv)).symlink_to(packages)
     (own / "update").symlink_to(venv / "update")
     shutil.copy(venv / "pyvenv.cfg", own / "pyvenv.cfg")
-    for stamp in ("framework", "update", "main", "dev", "infra"):
+    (own / "framework.stamp").touch()
+    for lock in own.glob("framework/requirements/*"):
+        lock.touch()
+    for stamp in ("update", "main", "dev", "infra", "torch", "automl"):
         (own / f"{stamp}.stamp").touch()
 
 
@@ -553,6 +560,35 @@ command: python -c "import ml.toolkit.data.tables as t; print(t.__file__); impor
 environment: azureml:ml-cpu:1
 compute: azureml:cpu-cluster
 """
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", ["all", "none"])
+def test_the_first_pull_request_of_a_thin_fork_passes(
+    keep: str, template: Path, tmp_path: Path
+) -> None:
+    """What check.yml runs, for a new project and, where the examples are kept, an edit of one."""
+    folder = tmp_path / "models"
+    git(template, "clone", "-q", str(template), str(folder))
+    ask(folder, "forks.init", *options(VALUES), *(["--keep=none"] if keep == "none" else []))
+    install(folder)
+    commit(folder, "ours")
+    environment(folder)
+    shell(folder, "PYTHONPATH=.venv/framework .venv/bin/python -m ml.core.imports")
+    table(tmp_path / "churn.csv")
+    shell(folder, ".venv/bin/ml new churn --table ../churn.csv --target left")
+    commit(folder, "churn")
+    touched = {"churn"}
+    for name in ["fraud_scoring"] if keep == "all" else []:
+        file = folder / f"ml/projects/{name}/train.py"
+        file.write_text(f"{file.read_text()}\n# An edit.\n")
+        touched.add(name)
+    for command in ("make lint", "make smoke BASE=HEAD^", "make affected-tests BASE=HEAD^"):
+        shell(folder, command)
+    smoke = json.loads((folder / ".local/check/smoke.json").read_text())
+    assert {(each["project"], each["status"]) for each in smoke} == {
+        (name, "Completed") for name in touched
+    }
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ _MATCH = re.compile(
 _OPTION = re.compile(r"\s--?[A-Za-z].*$")
 # What a Python that Azure ML's images have is called in a conda file.
 _PYTHON = "python"
-# What Azure ML brings for AutoML jobs, as `ml.automl.lowering` names it for their trials.
+# The environment that Azure ML brings for AutoML jobs; `automl_sweep` gives it to their trials.
 AUTOML = "azureml:AutoML:1"
 
 
