@@ -25,7 +25,16 @@ NAMES = frozenset(
     {
         *(".amlignore", ".ci", ".copier-answers.yml", ".copier-answers.yml.copier", ".github"),
         *(".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
-        *("benchmarks", "copier.yml", "docs", "framework.mk", "infra", "ml", "policies"),
+        *(
+            "SECURITY.md",
+            "benchmarks",
+            "copier.yml",
+            "docs",
+            "framework.mk",
+            "infra",
+            "ml",
+            "policies",
+        ),
         *("pyproject.toml", "requirements", "tests", "wheels"),
     }
 )
