@@ -72,3 +72,10 @@ lock: | $(BIN)/uv
 	@$(UV) pip compile requirements/update.txt $(LOCK) -o requirements/update.lock >/dev/null
 	@$(UV) pip compile requirements/uv.txt $(LOCK) -o requirements/uv.lock >/dev/null
 LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11
+
+.PHONY: pictures
+pictures: setup | $(RESULTS) ## draw the README's pictures from a run of `make demo`; needs Chromium
+	@$(BIN)/ml demo $(PROJECT) $(DEMO) | tee $(RESULTS)/demo.log
+	@$(BIN)/python -P docs/pictures.py demo $(RESULTS)/demo.log docs/images/demo.svg
+	@$(BIN)/ml report "$$(sed -n 's/^\[5\] ml select //p' $(RESULTS)/demo.log)" --out $(RESULTS)/report.html
+	@$(BIN)/python -P docs/pictures.py page $(RESULTS)/report.html docs/images/report.png

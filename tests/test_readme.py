@@ -1,21 +1,27 @@
-"""The README does what it says: its commands run, in order, and its map is the tree."""
+"""The README does what it says: its commands run, in order; pages name what is there."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+from azure.ai.ml import load_job
 
+from policies.promotion.engine import RULES
 from tests.conftest import EXAMPLE, ROOT
 from tests.named import spans, wrong
 from tests.release import tiny
 
 README = (ROOT / "README.md").read_text()
+MAP = (ROOT / "docs/architecture.md").read_text()
 # Pages that name commands and files; a project's own is tested with the project.
 PAGES = [
+    *("docs/architecture.md", "docs/fork.md", "docs/status.md", "SECURITY.md"),
     *("README.md", "CONTRIBUTING.md", "infra/README.md", "policies/README.md"),
     *("ml/projects/README.md", "ml/release/README.md", "ml/sweeps/README.md"),
     *("ml/backends/local/README.md", "ml/backends/azure/README.md"),
@@ -57,12 +63,23 @@ def test_every_command_of_the_readme_runs(text: str, own_home: object) -> None:
         subprocess.run([ROOT / ".venv/bin/ml", "serve", "--stop-all"], cwd=ROOT, env=environment)
 
 
+def test_the_files_that_the_readme_shows_are_valid(tmp_path: Path) -> None:
+    """azure-ai-ml loads the job; the gates and the settings exist."""
+    job, gates, stack = re.findall(r"^```yaml\n(.*?)^```", README, re.M | re.S)
+    (tmp_path / "train.yml").write_text(job.replace("code: ../../../..", "code: ."))
+    assert load_job(tmp_path / "train.yml").environment == "ml-cpu:1"
+    assert {*yaml.safe_load(gates)["gates"]} <= {*RULES}
+    properties = json.loads((ROOT / "infra/settings.schema.json").read_text())
+    known = {*properties["properties"]["config"]["properties"]}
+    assert {*yaml.safe_load(stack)["config"]} <= known
+
+
 def test_the_readme_has_the_two_commands() -> None:
     """The commands that the template promises are among those that run."""
     assert {"make demo", "make test"} <= set(commands(README))
 
 
-@pytest.mark.parametrize("folder", re.findall(r"^\| `([\w./]+/)` \|", README, re.M))
+@pytest.mark.parametrize("folder", re.findall(r"^\| `([\w./]+/)` \|", MAP, re.M))
 def test_the_map_names_folders_that_exist(folder: str) -> None:
     """No room in the map that is not in the house."""
     assert any((ROOT / folder).iterdir())

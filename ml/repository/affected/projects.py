@@ -35,6 +35,7 @@ _LOOKS = 3
 # Files that people read and no program does; a text of a project may be data, or a prompt, but its
 # README, and one beside a Dockerfile or a lock may be what is installed.
 DOCUMENTS = ("*.md", "LICENSE")
+PICTURES = "docs/images/"
 NO_DOCUMENTS = (f"{PROJECTS}/*/*/*", f"{TESTS}/*", "ml/environments/*", "requirements/*")
 # What is installed: the stacks and the framework run with it. Of that a job has the packages alone:
 # the wheel of a thin fork judges what a node made, and the fork's own files are what runs there.
@@ -484,6 +485,8 @@ def is_document(file: str) -> bool:
     """Whether people read the file and no program does."""
     if _matches(file, (f"{PROJECTS}/*/*",)) and posixpath.basename(file) != "README.md":
         return False
+    if file.startswith(PICTURES):
+        return True
     return _matches(posixpath.basename(file), DOCUMENTS) and not _matches(file, NO_DOCUMENTS)
 
 

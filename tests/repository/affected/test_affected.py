@@ -152,6 +152,7 @@ def framework(*files: str, **more: tuple[str, ...]) -> Case:
 CASES = {
     "nothing": Case({}),
     "documents": Case(edit("README.md", "infra/README.md", "ml/projects/one/README.md"), True),
+    "a picture of a page": Case({"docs/images/demo.svg": "<svg/>"}, True),
     "a new document": Case({"docs/new page.md": "words"}, True),
     "a removed document": Case({"README.md": None}, True),
     "text that is data": Case(

@@ -623,9 +623,9 @@ def test_the_main_job_runs(kind: str, fork: Made) -> None:
         assert " 0 errors" in shell(folder, f"{ml} check")
 
 
-# The lines of the README.
+# The lines of docs/fork.md.
 
-FIRST = re.search(r"^```shell\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+FIRST = re.search(r"^```shell\n(.*?)^```", (ROOT / "docs/fork.md").read_text(), re.M | re.S)
 # Before the stand-in for `gh`: what `infra bootstrap` does not ask of it.
 GH = """#!/bin/sh
 case "$1 $2" in
