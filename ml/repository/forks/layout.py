@@ -23,19 +23,11 @@ from ml.core.terminal import printable
 TABLE = "azureml-gitops-starter"
 NAMES = frozenset(
     {
-        *(".amlignore", ".ci", ".copier-answers.yml", ".copier-answers.yml.copier", ".github"),
-        *(".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
-        *(
-            "SECURITY.md",
-            "benchmarks",
-            "copier.yml",
-            "docs",
-            "framework.mk",
-            "infra",
-            "ml",
-            "policies",
-        ),
-        *("pyproject.toml", "requirements", "tests", "wheels"),
+        *(".amlignore", ".ci", ".copier-answers.yml", ".copier-answers.yml.copier"),
+        *(".devcontainer", ".github", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md"),
+        *("LICENSE", "Makefile", "README.md", "SECURITY.md", "benchmarks", "copier.yml"),
+        *("docs", "framework.mk", "infra", "ml", "policies", "pyproject.toml"),
+        *("requirements", "tests", "wheels"),
     }
 )
 # Packages of several parts, which have no such file: with it, a fork's part would hide the

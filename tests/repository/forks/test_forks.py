@@ -585,6 +585,11 @@ def test_the_first_pull_request_of_a_thin_fork_passes(
         touched.add(name)
     for command in ("make lint", "make smoke BASE=HEAD^", "make affected-tests BASE=HEAD^"):
         shell(folder, command)
+    shell(folder, "make hooks; make hooks")
+    hook = folder / ".git/hooks/pre-commit"
+    assert "make -f Makefile lint" in hook.read_text() and os.access(hook, os.X_OK)
+    hook.write_text("#!/bin/sh\n")
+    assert "error[hook-exists]" in shell(folder, "make hooks", code=2)
     smoke = json.loads((folder / ".local/check/smoke.json").read_text())
     assert {(each["project"], each["status"]) for each in smoke} == {
         (name, "Completed") for name in touched
