@@ -21,8 +21,8 @@ README = (ROOT / "README.md").read_text()
 MAP = (ROOT / "docs/architecture.md").read_text()
 # Pages that name commands and files; a project's own is tested with the project.
 PAGES = [
-    *("docs/architecture.md", "docs/fork.md", "docs/status.md", "SECURITY.md"),
-    *("README.md", "CONTRIBUTING.md", "infra/README.md", "policies/README.md"),
+    *("docs/architecture.md", "docs/fork.md", "docs/status.md", "docs/workflows.md"),
+    *("SECURITY.md", "README.md", "CONTRIBUTING.md", "infra/README.md", "policies/README.md"),
     *("ml/projects/README.md", "ml/release/README.md", "ml/sweeps/README.md"),
     *("ml/backends/local/README.md", "ml/backends/azure/README.md"),
     "ml/toolkit/torch/README.md",
