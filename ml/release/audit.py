@@ -19,7 +19,8 @@ from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
 
 START = "0" * 64  # what the first line holds in place of a hash before it
-APPLIED, ROLLED_BACK = "applied", "rolled-back"  # events of a rollout
+# Events of a rollout, and of a declaration that was taken back before it was applied.
+APPLIED, ROLLED_BACK, WITHDRAWN = "applied", "rolled-back", "withdrawn"
 Line = Mapping[str, object]
 T = TypeVar("T")
 
@@ -133,9 +134,9 @@ def _broken(log: AuditLog, number: int, why: str) -> Refused:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The result of an apply: `outcome` is "applied", "rolled-back" or "refused".
+    """The result of an apply: `outcome` is "applied", "rolled-back" or "refused"; or "withdrawn".
 
-    `why` is of the last two; `by` is the person who approved it, "" for nobody.
+    `why` is "" of an applied one; `by` is the person who approved or withdrew it, "" for nobody.
     """
 
     at: str
@@ -153,7 +154,8 @@ class History:
         self._rollouts = [
             line
             for line in log
-            if line.get("endpoint") == endpoint and line["event"] in (APPLIED, ROLLED_BACK)
+            if line.get("endpoint") == endpoint
+            and line["event"] in (APPLIED, ROLLED_BACK, WITHDRAWN)
         ]
 
     @property
@@ -179,7 +181,7 @@ class History:
 
     def is_good(self, declared: Declared) -> bool:
         """Whether the declared version served here and was not rolled back since. Where no version
-        was ever applied, as on another machine, any is.
+        was ever applied, as on another machine, any is that was not withdrawn.
         """
         for line in reversed(self._rollouts):
             if is_declared(line, declared):
@@ -187,23 +189,23 @@ class History:
         return not self.applied
 
     def refusal(self, declared: Declared) -> Line | None:
-        """The line of the rollback of what is declared, if nothing happened to it since."""
+        """The line that rolled back or withdrew what is declared, if it was not applied since."""
         for line in reversed(self._rollouts):
-            if line["event"] == ROLLED_BACK and line.get("decision") == declared.decision:
+            if line["event"] != APPLIED and line.get("decision") == declared.decision:
                 return line
             if line["event"] == APPLIED and line["digest"] == declared.digest:
                 return None
         return None
 
     def rolled_back(self, launch: Launch, decision: str | None = None) -> Line | None:
-        """The line of the rollback when this model with this code was not applied since.
+        """The line that rolled back or withdrew this model with this code, if it was not applied
+        since.
 
-        Only of the proposal with that decision, if one is given. None when it was never rolled
-        back.
+        Only of the proposal with that decision, if one is given. None when there is none.
         """
         for line in reversed(self._rollouts):
             if is_launch(line, launch) and decision in (None, line.get("decision")):
-                return line if line["event"] == ROLLED_BACK else None
+                return line if line["event"] != APPLIED else None
         return None
 
     def went_back_to(self, declared: Declared, project: str, environment: str) -> bool:
@@ -217,11 +219,11 @@ class History:
         return False
 
     def refused(self) -> Sequence[Attempt]:
-        """The versions that were rolled back and not applied since, the latest last."""
+        """Those that were rolled back or withdrawn and not applied since, the latest last."""
         attempts: dict[str, Attempt] = {}
         for line in self._rollouts:
             attempts.pop(str(line["digest"]), None)
-            if line["event"] == ROLLED_BACK:
+            if line["event"] != APPLIED:
                 attempts[str(line["digest"])] = _attempt(line)
         return list(attempts.values())
 
@@ -286,15 +288,20 @@ def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
 
 
 def refused_before(line: Line, expected: str, hint: str) -> Refused:
-    """The error for a version that the line of the log says was rolled back."""
+    """The error for a version that the line of the log says was rolled back or withdrawn."""
     return Refused.of(
         "refused-before",
-        f"{line['model']} {line['version']} was rolled back on {str(line['at'])[:16]}: "
+        f"{line['model']} {line['version']} was {happened(line)} on {str(line['at'])[:16]}: "
         f"{line['why']}",
         expected,
         hint,
         exit_code=Exit.GATE_SAID_NO,
     )
+
+
+def happened(line: Line) -> str:
+    """The event in words: `applied`, `rolled back` or `withdrawn`."""
+    return str(line["event"]).replace("-", " ")
 
 
 def is_launch(line: Line, launch: Launch) -> bool:
@@ -317,5 +324,5 @@ def _attempt(line: Line) -> Attempt:
         outcome=str(line["event"]),
         version=str(line["version"]),
         why=str(line.get("why", "")),
-        by=str(line.get("approved_by", "")),
+        by=str(line.get("approved_by") or line.get("by", "")),
     )

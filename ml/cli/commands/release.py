@@ -262,7 +262,7 @@ def rollback(
     why: Annotated[str, typer.Option(help="What is wrong with the version that serves.")] = "",
     version: Annotated[
         str | None,
-        typer.Option(help="An earlier one than the version before: 2, or 2@SERVING."),
+        typer.Option(help="An earlier one than the version before: 2, or 2@SERVING; none."),
     ] = None,
     approved_by: Annotated[
         str, typer.Option(help="The person who signs off: the earlier version serves at once.")
@@ -274,7 +274,8 @@ def rollback(
 ) -> None:
     """Declare the version before, as `git revert` would; with --approved-by, serve it at once.
 
-    Repeated, it does not go back further; --version does.
+    Repeated, it does not go back further; --version does. Where nothing was ever applied, it
+    withdraws the declared version: nothing is declared then.
     """
     from ml.core.repository import shown
     from ml.release.declaration import desired_state
@@ -285,9 +286,9 @@ def rollback(
         hint = f"ml release rollback {project} --through-canary --approved-by NAME"
         raise Refused(Problem("nobody-approves", found, "the person who signs off", hint))
     backend = open_backend(desired_state.place_of(to, on or ("local" if not approved_by else None)))
-    result = roll_back(backend, project, to, why, version)
+    result = roll_back(backend, project, to, why, version, is_here=bool(on or approved_by))
     back, was = result.declared, result.replaced
-    live = backend.endpoints.live(backend.endpoints.name_of(back.model, to))
+    live = backend.endpoints.live(backend.endpoints.name_of(was.model, to))
     serves = live is not None and (live.launch.digest, live.launch.serving) == (
         back.digest,
         back.serving or live.launch.serving,
@@ -302,18 +303,23 @@ def rollback(
             further = f"ml release rollback {project}{_env(to)} --version {result.further[0]}"
             typer.echo(f"further back: {further}", err=True)
     elif not as_json:
-        typer.echo(f"{back.model} {back.version} is declared in place of {was.version}", err=True)
+        typer.echo(
+            f"{back.model} {back.version} is declared in place of {was.version}"
+            if back.model
+            else f"{was.model} {was.version} is withdrawn: nothing is declared for {to}",
+            err=True,
+        )
         for path in result.written:
             typer.echo(f"written: {shown(path)}", err=True)
     promotion = None
-    if approved_by:
+    if approved_by and back.model:
         promotion = _apply(backend, project, to, approved_by, back, through_canary=through_canary)
     if as_json:
         write_json(
             {
                 "project": result.project,
                 "environment": result.environment,
-                "declared": asdict(back),
+                "declared": asdict(back) if back.model else None,
                 "replaced": asdict(was),
                 "written": result.written,
                 "applied": _document(promotion) if promotion else None,
@@ -321,6 +327,9 @@ def rollback(
         )
     elif promotion:
         _show(backend, project, to, promotion)
+    elif not back.model:
+        propose = f"next: ml release propose {project}"
+        typer.echo(propose if to == "local" else "next: commit it and merge it", err=True)
     elif result.written or not serves:
         typer.echo(next_text(project, to, on), err=True)
     if promotion is not None and promotion.outcome == "refused":

@@ -77,9 +77,10 @@ def rival_text(proposal: Proposal, rival: Version) -> str:
     text = f"version {rival.version} is declared and was never applied: it had to be beaten too"
     if proposal.written:
         return f"{text}, and is no longer declared"
-    if proposal.decision.request.environment == "local":
-        return f"{text}; ml release rollback {rival.project} undoes the declaration"
-    return f"{text}; git revert undoes a declaration by mistake"
+    request = proposal.decision.request
+    where = "local" if request.rehearsal else "azure"
+    place = "" if request.environment == "local" else f" --env {request.environment} --on {where}"
+    return f"{text}; ml release rollback {rival.project}{place} --why WHY takes it back"
 
 
 def named(model: str, version: str, digest: str) -> str:

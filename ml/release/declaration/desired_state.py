@@ -175,7 +175,7 @@ def declare(
     declared: Declared,
     first: Callable[[Path], object] = lambda _: None,
 ) -> Path:
-    """Replace the declaration atomically; returns the file.
+    """Replace the declaration atomically, an empty one removes it; returns the file.
 
     All other text of a tracked file stays. `first` is called with the file just before the write,
     once the edit has succeeded. The caller holds the lock. Raises Refused when the file cannot be
@@ -203,7 +203,7 @@ def declare(
             "cannot-edit",
             f"`{environment}` cannot be written in place: {error}",
             "an entry of its own, without anchors and merged keys",
-            f"write it by hand: {lines}",
+            f"write it by hand: {lines or 'without any of these fields'}",
             Place(repository.shown(file), 1),
         ) from None
     first(file)

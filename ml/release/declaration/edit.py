@@ -18,8 +18,8 @@ class CannotEdit(Exception):
 def declared(text: str, environment: str, values: Mapping[str, str]) -> str:
     """The YAML text with `values` under `environments.ENVIRONMENT`.
 
-    An empty value replaces an existing one but adds no key. Comments, order, quotes and every other
-    value stay as they are. Raises CannotEdit when that is not possible.
+    An empty value removes its key, with the comment beside it. All other comments, the order,
+    quotes and every other value stay as they are. Raises CannotEdit when that is not possible.
     """
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
@@ -30,31 +30,45 @@ def declared(text: str, environment: str, values: Mapping[str, str]) -> str:
         edited = _into(text, entry, values)
     else:
         present = {key: value for key, value in values.items() if value}
-        edited = _under(text, root, ("environments", environment), present)
+        edited = text if not present else _under(text, root, ("environments", environment), present)
     _demand(text, edited, environment, values)
     return edited
 
 
 def _into(text: str, entry: yaml.MappingNode, values: Mapping[str, str]) -> str:
-    """Replace existing values in place; new keys come before the first key."""
+    """Replace or remove existing values in place; new keys come before the first key."""
     first = entry.value[0][0].start_mark
     changes: list[tuple[int, int, str]] = []
     new = ""
     for key, value in values.items():
         node = _value(entry, key)
-        if node is not None:
+        if node is not None and not value:
+            changes.append((*_extent(text, entry, key), ""))
+        elif node is not None:
             # A block of text (`|`) ends with its line.
             end = "\n" if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">") else ""
             lead = " " if node.start_mark.index == node.end_mark.index else ""
             replaced = f"{lead}{_scalar(value)}{end}"
             changes.append((node.start_mark.index, node.end_mark.index, replaced))
         elif value:
-            after = ", " if entry.flow_style else "\n" + " " * first.column
-            new += f"{key}: {_scalar(value)}{after}"
+            pair = f"{key}: {_scalar(value)}"
+            new += f"{pair}, " if entry.flow_style else f"{' ' * first.column}{pair}\n"
+    place = first.index - (0 if entry.flow_style else first.column)
     # From the end, so that earlier positions stay valid.
-    for start, stop, put in sorted([*changes, (first.index, first.index, new)], reverse=True):
+    for start, stop, put in sorted([*changes, (place, place, new)], reverse=True):
         text = text[:start] + put + text[stop:]
     return text
+
+
+def _extent(text: str, entry: yaml.MappingNode, key: str) -> tuple[int, int]:
+    """Where the pair begins and ends: its lines in a block, else with the comma that follows."""
+    name, value = next(pair for pair in entry.value if pair[0].value == key)
+    start, stop = name.start_mark.index, value.end_mark.index
+    if entry.flow_style:
+        comma = re.compile(r"\s*,\s*").match(text, stop)
+        return start, comma.end() if comma else stop
+    ends = stop if text[stop - 1] == "\n" else text.find("\n", stop) + 1
+    return start - name.start_mark.column, ends or len(text)
 
 
 def _under(
@@ -114,14 +128,14 @@ def _demand(before: str, after: str, environment: str, values: Mapping[str, str]
     """Check that the declaration changed and nothing else did; raises CannotEdit."""
     try:
         was, now = (_apart(yaml.safe_load(content)) for content in (before, after))
-        entry = now["environments"].pop(environment)
-        environments = was.get("environments") or {}
-        old = environments.pop(environment, None) or {}
-        expected = {**old, **{key: value for key, value in values.items() if value or key in old}}
-        rest = {**was, "environments": environments}
+        for content in (was, now):
+            content["environments"] = content.get("environments") or {}
+        old, entry = (each["environments"].pop(environment, None) or {} for each in (was, now))
+        kept = {key: value for key, value in old.items() if key not in values}
+        expected = {**kept, **{key: value for key, value in values.items() if value}}
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise CannotEdit(str(error)) from None
-    if entry != expected or now != rest:
+    if entry != expected or now != was:
         raise CannotEdit("another value would change with it")
 
 

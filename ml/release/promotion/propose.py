@@ -355,7 +355,7 @@ def _serving_changes(call: _Call, declared: Declared | None, version: Version) -
 def _rival(call: _Call, declared: Declared | None) -> Version | None:
     """What is declared and not champion yet; None when it cannot be, or its canary refused it.
 
-    `ml release rollback` takes one back that is in the way, and so does git where that declares.
+    `ml release rollback` takes one back that is in the way.
     """
     backend = call.backend
     if declared is None or _champion(call, declared.model, declared.digest):
@@ -405,17 +405,17 @@ def _declared(
         return (release, *attach(release, call.environment, version))
 
 
-def attach(release: Path, environment: str, version: Version) -> list[Path]:
+def attach(release: Path, environment: str, version: Version | None) -> list[Path]:
     """Copy the evidence beside a tracked declaration, for the pull request that carries it.
 
-    Its attestation comes with it, if it has one; the files written.
+    Its attestation comes with it, if it has one; the files written. None removes both.
     """
     to = evidence_path(release, environment)
     attestation = to.with_suffix(f".{ATTESTATION}")
     written = []
     for name, copy in ((EVIDENCE_FILE, to), (ATTESTATION, attestation)):
         files.sweep(copy)
-        if (kept := version.evidence_folder / name).is_file():
+        if version and (kept := version.evidence_folder / name).is_file():
             files.replace(copy, kept.read_text(encoding="utf-8"))
             written.append(copy)
         else:

@@ -99,10 +99,11 @@ class Change:
             return None
         return audit.refused_before(
             line,
-            "a version that its canary has not refused",
+            "a version that was neither rolled back nor withdrawn",
             "propose another, or the same again: "
             f"{_proposal(self.project, self.version, self.environment)}; to return to the version "
-            f"before: ml release rollback {self.project} --env {self.environment}",
+            f"before, or to none: ml release rollback {self.project} --env {self.environment} "
+            f"--on {self.backend.name}",
         )
 
     def is_current(self) -> bool:

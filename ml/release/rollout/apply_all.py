@@ -111,7 +111,7 @@ def _result(
     except Refused as refused:
         problems, code = refused.problems, refused.exit_code
         line = audit.history(backend.audit_log, name).refusal(declared)
-        if line is not None:
+        if line is not None and line["event"] == audit.ROLLED_BACK:
             outcome = "rolled-back"
             canary = line.get("canary")
             figures = dict(canary) if isinstance(canary, Mapping) else None

@@ -132,7 +132,7 @@ def plan(
         return report(f"nothing to do: version {version} serves as declared", change)
     if (before := change.refusal) is not None:
         return report(
-            "apply would refuse: this version was rolled back before", change, stops=before
+            "apply would refuse: this version was rolled back or withdrawn", change, stops=before
         )
     if (waits := _waits(change)) is not None:
         return report("apply would refuse: it is not its turn", change, stops=waits)

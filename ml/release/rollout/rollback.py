@@ -3,27 +3,31 @@
 It is taken from the history of release.yml on the branch; where the declaration is not committed,
 as that of `local` never is, from the audit log. One rollback goes back once: repeated, it finds
 that the version before is declared already. Further back goes who names the version.
+
+A declared version is withdrawn where nothing was ever applied: its declaration is removed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
 from ml.backends.base import Backend
 from ml.backends.model_registry import Registry
-from ml.core import faults
+from ml.core import faults, home
 from ml.core.errors import Refused
 from ml.release import audit
-from ml.release.audit import History
+from ml.release.audit import WITHDRAWN, History
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
 from ml.release.promotion.propose import attach
 
 # Characters of a serving's digest that tell two of one version apart.
 _SHORT = 8
+# The name of no version: nothing is declared then.
+NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,8 @@ class RolledBack:
     """The declared version, the one it replaces, and the files written.
 
     None are written, and `replaced` is what is declared, where a rollback declared it already;
-    `further` then names the versions before, as `roll_back` takes them.
+    `further` then names the versions before, as `roll_back` takes them. `declared` is empty where
+    the version was withdrawn.
     """
 
     project: str
@@ -48,17 +53,21 @@ def roll_back(
     environment: str = desired_state.LOCAL,
     why: str = "",
     to: str | None = None,
+    is_here: bool = False,
 ) -> RolledBack:
     """Declare the version before the declared one, or the earlier one `to` (`2`, or `2@` and the
-    beginning of its serving's digest); `ml release apply` rolls it out.
+    beginning of its serving's digest, or NONE); `ml release apply` rolls it out.
 
     Versions that were refused or rolled back are passed over: where the declared one is, the live
     one is declared. Nothing changes where a rollback led to what is declared, unless a version is
-    named or that one failed since. Raises Refused when nothing is declared, when nothing good was
-    before, and when the version that is named is none of those.
+    named or that one failed since. Where nothing was ever applied, and nothing good is before, the
+    version is withdrawn: nothing is declared. That takes a backend that knows what was applied,
+    because the environment `is_here`, as `local` is. Raises Refused when nothing is declared, when
+    what was applied has nothing good before it, and when the named version is none of those.
     """
     desired_state.check_environment(environment)
     target = projects.find(project)
+    is_here = is_here or environment == desired_state.LOCAL
     with desired_state.project_lock(target.name):
         now = desired_state.read(target.name, environment)
         if now is None:
@@ -68,22 +77,32 @@ def roll_back(
         branch = desired_state.on_branch(target.name, environment)
         is_back = log.went_back_to(now, target.name, environment) or _is_return(branch, now)
         before = _before(backend.registry, now, log, branch)
+        can_withdraw = is_here and not log.applied and backend.endpoints.live(name) is None
+        further = (*map(_name, before), *([NONE] if can_withdraw else []))
         if to in (None, now.version) and is_back and log.refusal(now) is None:
-            return RolledBack(target.name, environment, now, now, (), tuple(map(_name, before)))
+            return RolledBack(target.name, environment, now, now, (), further)
         back = next((each for each in before if to is None or _is_named(each, to)), None)
-        if back is None:
+        if back is None and not (can_withdraw and to in (None, NONE)):
             which = "nothing served" if to is None else f"version {to} did not serve"
             state = f"{which} before version {now.version}"
-            raise _nowhere(target.name, environment, state, before)
-        version = replace(backend.registry.find(back.model, back.version), evidence=back.evidence)
-        if (shared := backend.registry.shared) is not None:
-            shared.bring(version)
+            raise _nowhere(target.name, environment, state, further, is_here)
+        version = None
+        if back is not None:
+            found = backend.registry.find(back.model, back.version)
+            version = replace(found, evidence=back.evidence)
+            if (shared := backend.registry.shared) is not None:
+                shared.bring(version)
+        back = back or Declared()
         beside: list[Path] = []
 
         def first(file: Path) -> None:
             if environment != desired_state.LOCAL:
                 beside.extend(attach(file, environment, version))
             details = {"project": target.name, "environment": environment, "why": why}
+            details["by"] = home.user()
+            if is_here and not any(audit.is_declared(line, now) for line in log.applied):
+                about = {**details, **asdict(now), "endpoint": name}
+                audit.append(backend.audit_log, WITHDRAWN, about)
             declared = {name: getattr(back, name) for name in ("digest", "serving", "decision")}
             numbers = {"from": now.version, "to": back.version}
             audit.append(backend.audit_log, "rollback", {**details, **declared, **numbers})
@@ -109,13 +128,12 @@ def _before(
     registry: Registry, now: Declared, log: History, branch: Sequence[Declared]
 ) -> Sequence[Declared]:
     """The good versions before what is declared, the last one first: those of the branch where it
-    is committed, else those of the audit log.
+    is committed or the audit log has none, else those of the audit log.
     """
-    good: list[Declared] = []
-    if branch and branch[-1] == now:
-        *before, _ = audit.returnable(branch, lambda each: (each.digest, each.serving))
-        good = [each for each in reversed(before) if log.is_good(each)]
-    return good or [*_served(registry, now, log)]
+    *before, _ = audit.returnable([*branch, now], lambda each: (each.digest, each.serving))
+    good = [each for each in reversed(before) if log.is_good(each)]
+    is_committed = good and branch[-1] == now
+    return good if is_committed else [*_served(registry, now, log)] or good
 
 
 def _is_named(declared: Declared, to: str) -> bool:
@@ -140,14 +158,17 @@ def _served(registry: Registry, now: Declared, log: History) -> Iterator[Declare
 
 
 def _nowhere(
-    project: str, environment: str, state: str, before: Sequence[Declared] = ()
+    project: str, environment: str, state: str, further: Sequence[str] = (), is_here: bool = True
 ) -> Refused:
-    names = ", ".join(map(_name, before))
+    names, hint = ", ".join(further), f"ml release status {project}"
+    if not is_here:
+        hint = f"ml release rollback {project} --env {environment} --on azure (local: a rehearsal) "
+        hint += "withdraws a version that was never applied"
     return Refused.of(
         "nothing-before",
         f"{state} in `{environment}` on this machine",
         f"one of: {names}" if names else "a version that served before the one that is declared",
-        f"ml release status {project}",
+        hint,
     )
 
 

@@ -140,12 +140,13 @@ def _model(project: str) -> str:
 
 
 def _refused(declared: Declared, line: Line | None, live: str | None, project: str) -> str | None:
-    """The verdict on a version that its canary refused; None for any other."""
+    """The verdict on a version that was rolled back or withdrawn; None for any other."""
     if line is None:
         return None
     serves = f"version {live} serves" if live else "nothing serves"
     again = f"next: ml release propose {project}"
-    return f"version {declared.version} was rolled back ({line['why']}); {serves}; {again}"
+    what = f"version {declared.version} was {audit.happened(line)} ({line['why']})"
+    return f"{what}; {serves}; {again}"
 
 
 def _verdict(on: str, project: str, environment: str, name: str, applied: bool, up: bool) -> str:

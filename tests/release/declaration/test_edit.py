@@ -64,6 +64,25 @@ def test_it_is_written_where_it_belongs(name: str) -> None:
         assert comment in first and comment in second
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_it_is_taken_out_again(name: str) -> None:
+    """Without its lines, and with all others; where nothing is declared the text stays."""
+    empty = dict.fromkeys(ENTRY, "")
+    none = edit.declared(FILES[name], "dev", empty)
+    for values in (ENTRY, OTHER):
+        made = edit.declared(edit.declared(none, "dev", values), "dev", empty)
+        wanted = yaml.safe_load(none)
+        environments = wanted["environments"] = wanted["environments"] or {}
+        found = yaml.safe_load(made)
+        entry, before = (
+            each.pop("dev", None) or {} for each in (found["environments"], environments)
+        )
+        assert found == wanted and entry == before and not ENTRY.keys() & entry.keys()
+        assert (
+            not changed(none, made) or name.startswith("flow") or "no env" in name or "{}" in none
+        )
+
+
 def test_the_next_version_changes_its_lines_alone() -> None:
     """The difference that a reviewer sees is the declaration."""
     first = edit.declared(FILES["a strategy"], "dev", ENTRY)

@@ -28,7 +28,7 @@ def git(*words: str) -> None:
 
 def declared(version: str) -> Declared:
     """A declaration of that version, and its evidence on this machine."""
-    of = Declared("tiny", version, f"sha256:{version * 64}", "e" * 63 + version, "d" * 64)
+    of = Declared("tiny", version, f"sha256:{version * 64}", "e" * 63 + version, version * 64)
     folder = Version(of.model, of.version, of.digest, "tiny", "", of.evidence).evidence_folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / EVIDENCE_FILE).write_text(version)
@@ -44,7 +44,7 @@ def commit(version: str, environment: str = "prod") -> None:
 
 def happened(event: str, version: str) -> None:
     """Add a line of a rollout to the audit log."""
-    of = {"endpoint": "tiny-prod", "model": "tiny", "version": version, "decision": "d" * 64}
+    of = {"endpoint": "tiny-prod", "model": "tiny", "version": version, "decision": version * 64}
     audit.append(LOG, event, {**of, "digest": f"sha256:{version * 64}", "serving": "5" * 64})
 
 
@@ -55,8 +55,8 @@ def registered(model: str, version: str) -> Version:
 
 
 REGISTRY = SimpleNamespace(find=registered, shared=None)
-ENDPOINTS = SimpleNamespace(name_of="{}-{}".format)
-RELEASED: Any = SimpleNamespace(registry=REGISTRY, audit_log=LOG, endpoints=ENDPOINTS)
+ENDPOINTS = SimpleNamespace(name_of="{}-{}".format, live=lambda name: None)
+RELEASED: Any = SimpleNamespace(name="local", registry=REGISTRY, audit_log=LOG, endpoints=ENDPOINTS)
 
 
 def back(to: str | None = None) -> str:
