@@ -3,7 +3,8 @@
 A rule's waiver sets aside what the rule refuses for one resource of one environment, in
 policies/infra/waivers.yml. A gate's waiver sets aside what the gate measured and found
 insufficient; evidence that is missing is never waived. A review says what a person found where a
-number cannot decide. Both of these stand in the project's gates.yml.
+number cannot decide. An invalid version is one that a person found wrong, such as a champion that
+saw the answers: no candidate has to beat it. These three stand in the project's gates.yml.
 
 What counts is the time that a statement covers. It begins on the day on which git's first-parent
 history has its lines: the day of the merge, whatever its commits say. Without that history (no
@@ -216,6 +217,35 @@ class Review(Statement):
 
     def __str__(self) -> str:
         return f"reviewed by {self.owner}: {self.finding} ({self.place})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvalidVersion(Waiver):
+    """A model version whose measurements say nothing: a candidate does not have to beat it, and it
+    is not promoted itself. Its digest names the model, because registries number their own.
+    """
+
+    __pydantic_config__ = CLOSED
+    NAME = "invalid version"
+    LONGEST = timedelta(days=90)
+
+    version: Version
+    digest: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
+
+    @property
+    def subject(self) -> tuple[str]:
+        """The model."""
+        return (self.digest,)
+
+    def unusable(self, today: date, digest: str | None) -> str:
+        """Why it does not hold today for the model of that digest, or ""."""
+        if self.digest != digest:
+            return f"the {self.NAME} at {self.place} is another model: {self.digest[:19]}…"
+        return self.expired(today)
+
+    def __str__(self) -> str:
+        about = f"version {self.version} ({self.digest[:19]}…) is invalid"
+        return f"{about}, says {self.owner} until {self.expires}: {self.reason} ({self.place})"
 
 
 _RULE_WAIVERS = tuple[RuleWaiver, ...]

@@ -22,7 +22,13 @@ from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.evidence import evidence
 from ml.release.evidence.recomputation import Predictions, read_predictions, with_predictions
-from ml.release.promotion.gate_check import champion_evidence, champion_of, load_gates, request
+from ml.release.promotion.gate_check import (
+    champion_evidence,
+    champion_of,
+    load_gates,
+    request,
+    without_invalid,
+)
 from ml.release.versions import EVALUATION, digest_of, version_of
 from policies.promotion.champion_gates import Difference, chosen, difference, paired_difference
 from policies.promotion.decision import Decision
@@ -192,12 +198,12 @@ def versus(
         gates = load_gates(project)
         confidence = gates["non-inferiority"].number("confidence")
         reason = desired_state.reason_for(project.name, environment, ours.digest)
-        decision = decide(
-            gates,
-            evidence.with_advisories(ours.evidence),
-            against_evidence,
-            request(backend, candidate, environment, reason=reason),
-        )
+        wanted = request(backend, candidate, environment, reason=reason)
+        if isinstance(champion, Version):
+            valid, wanted = without_invalid(gates, wanted, champion)
+            against_evidence = against_evidence if valid else None
+        judged = evidence.with_advisories(ours.evidence)
+        decision = decide(gates, judged, against_evidence, wanted)
     else:
         notes.append(f"the gates were not asked: the model of {ours.name} is not registered")
     return replace(
@@ -241,7 +247,8 @@ def versus_champion(
     gates = load_gates(project)
     unregistered = Version(model, trained.name, ours.digest, project.name, trained.id, "")
     wanted = request(backend, unregistered, environment)
-    decision = decide(gates, own, against, wanted, EVALUATION_RULES)
+    valid, wanted = without_invalid(gates, wanted, champion)
+    decision = decide(gates, own, against if valid else None, wanted, EVALUATION_RULES)
     if decision.outcome == "approved":  # a promotion waits for a person too
         decision = replace(decision, outcome="pending")
     return replace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ml.core.names import not_words
 from ml.measures.schema import Evaluation, Stability
 from policies.promotion.decision import Case, Finding, estimate, listed, real, shown, unsound
 from policies.promotion.evidence import Evidence, Statistic
-from policies.promotion.gate_settings import Gate
+from policies.promotion.gate_settings import Gate, Gates
 
 RESAMPLES = 10_000
 # Of a metric of all units together, of which every draw is computed anew.
@@ -170,7 +171,16 @@ def _numbered(labels: list[str]) -> np.ndarray:
 
 
 _NO_SPLIT = Finding("fail", "no split", "`non-inferiority.splits` in the project's gates.yml")
-_NO_CHAMPION = Finding("not asked", "no champion yet", "see first-promotion")
+
+
+def set_aside(gates: Gates, digest: str, today: date) -> str:
+    """The statement in gates.yml that the champion of that digest is invalid today; "" without."""
+    statements = gates["non-inferiority"].invalid_versions
+    return next((str(each) for each in statements if not each.unusable(today, digest)), "")
+
+
+def _no_champion(case: Case) -> Finding:
+    return Finding("not asked", case.request.set_aside or "no champion yet", "see first-promotion")
 
 
 def first_promotion(case: Case, gate: Gate) -> Finding:
@@ -192,7 +202,7 @@ def first_promotion(case: Case, gate: Gate) -> Finding:
     values = f"{shown(candidate.value)}, the baseline's {shown(baseline.value)}"
     origin = f" ({evaluation.baseline_from})" if evaluation.baseline_from else ""
     found = f"{metric} on {split} is {values}{origin}"
-    reason = "there is no champion to beat yet"
+    reason = case.request.set_aside or "there is no champion to beat yet"
     return Finding("pass" if better else "fail", found, required, reason, measured=sign is not None)
 
 
@@ -201,7 +211,7 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
     champion by more than the margin; on no other slice is it shown to be worse by more.
     """
     if case.champion is None:
-        return _NO_CHAMPION
+        return _no_champion(case)
     if not case.splits:
         return _NO_SPLIT
     confidence, first = gate.number("confidence"), case.splits[0]
@@ -219,6 +229,7 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
     if any(result is None or not result.low > -margin for result in differences):
         measured = None not in differences
         why = ["it may be worse", *(_too_few(of, margin) for of in differences if of)]
+        why += _not_set_aside(case, gate)
         return Finding("fail", found, required, "; ".join(filter(None, why)), measured)
     worse, unsure = _worse_slices(case, gate, first, slices)
     if worse:
@@ -226,6 +237,21 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
         return Finding("fail", found, required, reason, measured=True)
     notes = f"not shown either way: {listed(unsure, '; ')}" if unsure else ""
     return Finding("pass", found, required, notes)
+
+
+def _not_set_aside(case: Case, gate: Gate) -> Iterator[str]:
+    """Why the champion has to be beaten although its number is listed as invalid, or a reason for
+    the replacement is given.
+    """
+    champion = case.champion or Evidence()
+    stated = [each for each in gate.invalid_versions if each.version == champion.version]
+    yield from (each.unusable(case.request.day, champion.digest) for each in stated)
+    if case.request.reason and not stated:
+        yield (
+            "a reason excuses no worse model; if the champion itself is wrong, gates.yml says so: "
+            f"invalid_versions: [{{version: {champion.version}, digest: {champion.digest}, "
+            "owner: NAME, expires: DATE, reason: WHY}]"
+        )
 
 
 def _margin(case: Case, gate: Gate) -> float:
@@ -308,9 +334,15 @@ def _worse_slices(
 
 
 def superiority(case: Case, gate: Gate) -> Finding:
-    """On the first split the candidate beats the champion, or the request gives a reason."""
+    """On the first split the candidate beats the champion, or the request gives a reason.
+
+    A version that gates.yml states to be invalid is better than none, however old the statement is.
+    """
+    for each in gate.invalid_versions:
+        if each.digest == case.request.digest:
+            return Finding("fail", str(each), "a version that gates.yml does not list as invalid")
     if case.champion is None:
-        return _NO_CHAMPION
+        return _no_champion(case)
     if case.is_champion:
         return Finding("not asked", "it is the champion's own model", "")
     if not case.splits:

@@ -33,7 +33,8 @@ class Request:
     own model, to be served by other code or settings. `rehearsal` means that the environment is
     only acted out on one machine; `served_in` are the environments that have served this very model
     by this very serving code. `serving` is the digest of the code and settings that are to serve
-    it; "" where nothing says which, and nothing is going to be served.
+    it; "" where nothing says which, and nothing is going to be served. `set_aside` says which
+    champion does not have to be beaten, because gates.yml states that it is invalid.
     """
 
     environment: str
@@ -49,6 +50,7 @@ class Request:
     rehearsal: bool = False
     served_in: tuple[str, ...] = ()
     serving: str = ""
+    set_aside: str = ""
 
     @property
     def day(self) -> date:

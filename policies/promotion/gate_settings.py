@@ -19,7 +19,7 @@ from ml.core import documents, repository, settings
 from ml.core.documents import Document
 from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
-from policies.waivers import GateWaiver, Review, check_review, check_waiver, located
+from policies.waivers import GateWaiver, InvalidVersion, Review, check_review, check_waiver, located
 
 FLOOR = ROOT / repository.GATES
 Mode = Literal["enabled", "report-only", "disabled"]
@@ -95,6 +95,8 @@ EQUAL = Kind(str, ne)
 GUESSES = Kind(Mapping[str, _VALUE], ne)
 POINTER = Kind(str, lambda value, floor: False)
 ORDER = Kind(Names, ne)
+# The gates that compare with the champion.
+COMPARING = ("non-inferiority", "superiority")
 # The gates that no file turns off.
 ALWAYS = ("attestation", "order")
 ENABLED = Kind(Literal["enabled"], ne)
@@ -213,6 +215,7 @@ _PROJECT_FILE = settings.mapping(
         "gates": NotRequired[_gates(required=False)],
         "waivers": NotRequired[tuple[_GATE_WAIVER, ...]],
         "reviews": NotRequired[tuple[Annotated[Review, AfterValidator(check_review)], ...]],
+        "invalid_versions": NotRequired[tuple[InvalidVersion, ...]],
     }
 )
 
@@ -226,6 +229,7 @@ class Gate:
     settings: Mapping[str, object]
     waivers: tuple[GateWaiver, ...] = ()
     reviews: tuple[Review, ...] = ()
+    invalid_versions: tuple[InvalidVersion, ...] = ()
 
     def number(self, setting: str) -> float:
         """A maximum or a minimum."""
@@ -261,7 +265,7 @@ def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
     values = file["gates"]
     if problems := tuple(_vacuous(document, values, values["quality"])):
         raise Refused(*problems)
-    waivers, reviews = _tighten(values, project) if project else ((), ())
+    waivers, reviews, invalid = _tighten(values, project) if project else ((), (), ())
     return {
         gate: Gate(
             gate,
@@ -269,6 +273,7 @@ def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
             {setting: values[gate][setting] for setting in kinds},
             tuple(waiver for waiver in waivers if waiver.gate == gate),
             tuple(review for review in reviews if review.gate == gate),
+            invalid if gate in COMPARING else (),
         )
         for gate, kinds in SETTINGS.items()
     }
@@ -276,8 +281,8 @@ def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
 
 def _tighten(
     values: dict[str, dict[str, Any]], project: Path
-) -> tuple[tuple[GateWaiver, ...], tuple[Review, ...]]:
-    """Apply a project's settings to those of the floor; its waivers and reviews."""
+) -> tuple[tuple[GateWaiver, ...], tuple[Review, ...], tuple[InvalidVersion, ...]]:
+    """Apply a project's settings to those of the floor; its waivers, reviews, invalid versions."""
     file, document = _read(_PROJECT_FILE, project)
     problems: list[Problem] = []
     for gate, stated in file.get("gates", {}).items():
@@ -293,6 +298,7 @@ def _tighten(
     return (
         located(file.get("waivers", ()), document, project, "waivers"),
         located(file.get("reviews", ()), document, project, "reviews"),
+        located(file.get("invalid_versions", ()), document, project, "invalid_versions"),
     )
 
 

@@ -39,6 +39,7 @@ def show(decision: Decision, waits: str = "", every: bool = False) -> None:
 
     request = decision.request
     against = f"against champion {decision.champion}" if decision.champion else "no champion yet"
+    against = request.set_aside if request.set_aside and not decision.champion else against
     if waits:
         against = f"against version {waits}, which is declared and waits"
     console = output.console(stderr=True, width=None if sys.stderr.isatty() else LOG_WIDTH)
@@ -96,6 +97,7 @@ def conclusion(decision: Decision) -> str:
         where += ", as a rehearsal on this machine"
     waived = ", ".join(result.gate for result in decision.waived)
     but = f"; waived, not passed: {waived}" if waived else ""
+    but += f"; not compared: {decision.request.set_aside}" if decision.request.set_aside else ""
     match decision.outcome:
         case "refused":
             gates = ", ".join(result.gate for result in decision.blocking)

@@ -26,6 +26,7 @@ from ml.release.versions import EVALUATION, MODEL
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import AutoMLPlan, CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.sdk.load import load as load_spec
+from policies.promotion.champion_gates import set_aside
 from policies.promotion.decision import VALIDATION, Decision, Request, Step, real
 from policies.promotion.engine import RUN_RULES, decide
 from policies.promotion.evidence import Evidence
@@ -117,8 +118,8 @@ def check_gates(
     """
     gates = load_gates(project)
     own = evidence.load(backend, version)
-    way_back = request.served_before
-    champion = rival or champion_of(backend, version.model, request.environment, way_back)
+    there = champion_of(backend, version.model, request.environment, request.served_before)
+    champion, request = without_invalid(gates, request, rival, there)
     if request.served_before:
         against = evidence.load(backend, champion) if champion else None
     else:
@@ -129,7 +130,22 @@ def check_gates(
     decision = decide(gates, own, against, request)
     line = {"project": project.name, "decision": decision.to_json()}
     audited = audit.append(backend.audit_log, "decision", line) if record else ""
-    return GateCheck(decision, version, champion, own, audited)
+    return GateCheck(decision, version, rival or there, own, audited)
+
+
+def without_invalid(
+    gates: Gates, request: Request, *versions: Version | None
+) -> tuple[Version | None, Request]:
+    """The first of the versions that gates.yml does not state to be invalid: the one to beat; and
+    the request that names the others. The candidate's own model is not set aside.
+    """
+    valid, stated = None, []
+    for version in filter(None, versions):
+        is_own = version.digest == request.digest
+        why = "" if is_own else set_aside(gates, version.digest, request.day)
+        stated += [why] if why else []
+        valid = valid if why else valid or version
+    return valid, replace(request, set_aside="; ".join(dict.fromkeys(stated)))
 
 
 def check_before_evaluation(
@@ -229,7 +245,7 @@ def champion_evidence(
             f"{version} was measured with `folds: {was:g}` and this one with `folds: {now:g}`: set "
             "it in the schema as it was, or begin a project of another name"
         )
-        return Evidence(version=champion.version, disagreements=(wrong,))
+        return Evidence(version=champion.version, digest=champion.digest, disagreements=(wrong,))
     own_code, their_code = (each.lineage.evaluation_snapshot or "" for each in (own, theirs))
     is_kept = believed and their_code != "" and _snapshot(their_code).is_dir()
     scored = partial(_scored_again, backend, project, own, champion, theirs, watch)
@@ -253,7 +269,7 @@ def champion_evidence(
         f"these ({'; '.join(dict.fromkeys(faults))}): propose the change of the model on {data} "
         "first, where kept predictions are compared, and the other data after it"
     )
-    return Evidence(version=champion.version, disagreements=(wrong,))
+    return Evidence(version=champion.version, digest=champion.digest, disagreements=(wrong,))
 
 
 def _on_one_line(fault: str) -> str:

@@ -249,9 +249,7 @@ def find_change(
         launch=launch,
         # The project's requests may be others by now than those that an earlier version takes.
         samples=(returns and serving.samples(launch.serving)) or project.samples(),
-        strategy=desired_state.strategy(project.name, environment).within(
-            load_gates(project)["latency"].number("p95_ms")
-        ),
+        strategy=_strategy(project, environment, check),
         approved_by=approved_by,
         check=check,
         backend=backend,
@@ -263,6 +261,15 @@ def find_change(
         spent=spent,
         examination=_examination(project, wanted, check),
     )
+
+
+def _strategy(project: Project, environment: str, check: GateCheck) -> Strategy:
+    """How the canary is led; the predictions of a champion that was set aside are no reference."""
+    limit = load_gates(project)["latency"].number("p95_ms")
+    strategy = desired_state.strategy(project.name, environment).within(limit)
+    if not check.decision.request.set_aside:
+        return strategy
+    return replace(strategy, tolerances=replace(strategy.tolerances, drift=1.0))
 
 
 def _examination(

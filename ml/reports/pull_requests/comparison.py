@@ -127,6 +127,8 @@ def _verdict(compared: Value) -> Iterator[str]:
         request = decision["request"]
         if request["rehearsal"].json is True and request["environment"].json != LOCAL:
             yield "A rehearsal on one machine: its evidence cannot be applied to Azure."
+        if stated := request["set_aside"]:
+            yield f"⚠️ **Set aside, not beaten**: {stated.text()}."
         waived = [r["gate"].code() for r in decision["results"] if r["verdict"].json == "waived"]
         if waived:
             yield f"Waived, not passed: {', '.join(waived)}."

@@ -223,7 +223,9 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
             outcome = "refused"
         if champion is not None and champion.digest == what.digest:
             outcome = "already-champion"
-        decision: Any = SimpleNamespace(outcome=outcome, allowed=outcome == "approved")
+        decision: Any = SimpleNamespace(
+            outcome=outcome, allowed=outcome == "approved", request=request
+        )
         evidence: Any = None
         machine.judged += 1
         return GateCheck(decision, what, champion, evidence, f"{machine.judged:064x}")
