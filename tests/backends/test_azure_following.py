@@ -185,11 +185,77 @@ def test_a_status_of_another_shape_is_a_problem(status: object) -> None:
         AzureRuns(workspace).history("one")
 
 
-def test_a_log_of_a_long_name_is_passed_over(tmp_path: Path) -> None:
-    """No disk holds the file; a name of that form is none of Azure's."""
-    details = {"logFiles": {f"user_logs/std_log_{'a' * 300}.txt": "https://x"}}
-    workspace: Any = SimpleNamespace(folder=tmp_path, read_from=lambda *_: b"x")
-    assert [*AzureRuns(workspace).fetch_logs("job", details)] == []
+def fetched(folder: Path, *names: str) -> tuple[dict[str, str], list[str]]:
+    """By rank what is read of logs that hold their own names, and what is echoed."""
+    details = {"status": "Running", "logFiles": {name: name for name in names}}
+    workspace: Any = SimpleNamespace(
+        folder=folder,
+        history=lambda run: details,
+        read_from=lambda url, start: url.encode()[start:],
+    )
+    runs = AzureRuns(workspace)
+    echoed = [*runs.fetch_logs("job", details)]
+    logs = runs.logs(SimpleNamespace(id="job"))  # type: ignore[arg-type]
+    assert {*folder.rglob("*.txt")} == {*logs.values()}
+    return {rank: path.read_text() for rank, path in logs.items()}, echoed
+
+
+# As azure-ai-ml's own tests have them, with what a rank is called here.
+USER = "user_logs/std_log"
+LEGACY = "azureml-logs/70_driver_log"
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        {"0": f"{USER}.txt"},
+        {"0": f"{USER}_process_00.txt", "1": f"{USER}_process_01.txt", "12": f"{USER}_12.txt"},
+        {
+            **{"0": f"{USER}_node_00_worker.txt", "2": f"{USER}_node_02_worker.txt"},
+            **{"ps_0": f"{USER}_node_00_ps.txt", "ps_1": f"{USER}_node_01_ps.txt"},
+        },
+        {"0": f"{LEGACY}.txt", "image_build": "azureml-logs/20_image_build_log.txt"},
+        {"0": f"{LEGACY}_0.txt", "1": f"{LEGACY}_rank_1.txt"},
+        {"0": f"{LEGACY}-worker-0.txt", "ps_3": f"{LEGACY}-ps-3.txt"},
+        # Two that claim one rank are two files.
+        {"0": f"{USER}.txt", "std_log_process_0": f"{USER}_process_0.txt", "1": f"{USER}_1.txt"},
+        {"0": f"{USER}_0.txt", "std_log_process_00": f"{USER}_process_00.txt"},
+        {"0": f"{USER}.txt", "70_driver_log": f"{LEGACY}.txt"},
+        {"0": f"{USER}.txt", "retry_001.std_log": "user_logs/retry_001/std_log.txt"},
+        {"std_log_of_tomorrow_a": f"{USER}_of_tomorrow_a.txt"},
+    ],
+)
+def test_each_log_of_the_service_is_a_file_here(ranks: dict[str, str], tmp_path: Path) -> None:
+    """Each by its rank, the same after a second look; rank 0 and the image's build are echoed."""
+    found, echoed = fetched(tmp_path, *reversed(ranks.values()))
+    assert found == ranks
+    assert sorted(echoed) == sorted(ranks[rank] for rank in ("image_build", "0") if rank in ranks)
+    assert fetched(tmp_path, *ranks.values()) == (ranks, [])
+
+
+@pytest.mark.attack("A log's name leads out of the folder of logs")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            f"{USER}_{'a' * 300}.txt",
+            f"{USER}_../../a.txt",
+            f"{USER}/../../a.txt",
+            f"{USER}\x00.txt",
+        ),
+        *(
+            "user_logs/../std_log.txt",
+            "/user_logs/std_log.txt",
+            f"{USER}_..\\a.txt",
+            f"{USER}.txt\n",
+        ),
+        *("user_logs/retry_1/../std_log.txt", f"{USER}_é.txt", f"{USER}_٣.txt", "std_log.txt"),
+        *("azureml-logs/process_info.json", "azureml-logs/65_job_prep.txt", "logs/azureml/a.log"),
+    ],
+)
+def test_a_name_that_is_no_log_of_the_program_is_passed_over(name: str, tmp_path: Path) -> None:
+    """No disk holds the file, it would lie elsewhere, or it is the service's own."""
+    assert fetched(tmp_path, name) == ({}, []) and not [*tmp_path.rglob("*.txt")]
 
 
 @pytest.mark.attack("A tag on a sweep says which of its trials is the best")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +41,17 @@ from ml.specs.plan.plans import Sample, Value
 
 _LOGS = "logs"
 _BUILD = "image_build"
+# What a log's name may hold: it names a file here. `retry_001/` is the folder of a second attempt.
+_LOG = re.compile(
+    r"user_logs/(?:(retry_\d{1,9})/)?(std_log[A-Za-z0-9_-]{0,100}\.txt)"
+    r"|azureml-logs/((?:70_driver_log[A-Za-z0-9_-]{0,100}|20_image_build_log)\.txt)"
+)
+# Of a process, or of a node's worker or parameter server: std_log_process_03, std_log_node_00_ps,
+# 70_driver_log_3, 70_driver_log-worker-0.
+_RANK = re.compile(
+    r"(?:std_log|70_driver_log)(?:[_-](?P<before>process|node|rank|worker|ps))?"
+    r"(?:[_-](?P<number>\d{1,9}))?(?:[_-](?P<after>worker|ps))?"
+)
 # A data asset, as azure-ai-ml shortens it or by its ARM id.
 _DATA = re.compile(r"(?:^(?:azureml:)?|/data/)([\w.-]+)(?::|/versions/)([\w.-]+)$")
 _COMPONENT = re.compile(
@@ -300,9 +311,8 @@ class AzureRuns:
         folder = self.reader.folder(run.id) / _LOGS
         for _ in self.fetch_logs(run.id, self.history(run.id)):
             pass
-        files = sorted(folder.glob("*.txt"))
-        ranks = {path: path.stem.removeprefix("rank_") for path in files}
-        return {"0" if rank == "std_log" else rank: path for path, rank in ranks.items()}
+        ranks = _by_rank(path.name for path in folder.glob("*.txt"))
+        return {rank: folder / name for rank, name in ranks.items()}
 
     def fetch_logs(self, job: str, details: Mapping[str, Any]) -> Iterator[str]:
         """Bring the logs of a job here as far as they are written; what rank 0 wrote since.
@@ -312,12 +322,10 @@ class AzureRuns:
         """
         with as_refusals(), _legible(job):
             listed = dict(details.get("logFiles") or {})
-        for name, url in listed.items():
-            rank = _rank(name)
-            if rank is None:
-                continue
-            file = {"0": "std_log.txt", _BUILD: f"{_BUILD}.txt"}.get(rank, f"rank_{rank}.txt")
-            path = self.reader.folder(job) / _LOGS / file
+        files = {name: file for name in listed if (file := _local_name(name))}
+        ranks = _by_rank(files.values())
+        for name, file in files.items():
+            url, path = listed[name], self.reader.folder(job) / _LOGS / file
             path.parent.mkdir(parents=True, exist_ok=True)
             start = path.stat().st_size if path.exists() else 0
             try:
@@ -330,7 +338,7 @@ class AzureRuns:
                 raise Refused(unread, exit_code=refused.exit_code) from refused
             with path.open("ab") as log:
                 log.write(content)
-            if content and rank in ("0", _BUILD):
+            if content and file in (ranks.get("0"), ranks.get(_BUILD)):
                 yield content.decode(errors="replace")
 
     @property
@@ -362,19 +370,29 @@ class AzureRuns:
         return Problem(code, " ".join(message.split()), hint=hint)
 
 
-def _rank(file: str) -> str | None:
-    """The rank whose log a file is: `user_logs/std_log.txt`, `user_logs/std_log_process_3.txt`.
+def _local_name(file: str) -> str | None:
+    """The name here of a log of the service: its own, after the folder of a retry if there is one.
 
-    None for a file that is no log of the user's program. The log of the image's build
-    (how-to-log-view-metrics: azureml-logs/20_image_build_log.txt) has a name instead.
+    None for a file that is no log of the user's program or of the image's build. Two files of the
+    service never have one name here. The names are those of azure-ai-ml's JobLogPattern and tests.
     """
-    folder, _, name = file.rpartition("/")
-    if name == "20_image_build_log.txt":
-        return _BUILD
-    if folder != "user_logs" or not name.startswith("std_log"):
-        return None
-    rank = name.removeprefix("std_log").removesuffix(".txt").rpartition("_")[2] or "0"
-    return rank if re.fullmatch(r"\w{1,40}", rank) else None
+    match = _LOG.fullmatch(file)
+    return None if match is None else ".".join(filter(None, match.groups()))
+
+
+def _by_rank(names: Iterable[str]) -> dict[str, str]:
+    """Rank → name of its log. A log that names no rank, or one that another has, has its name."""
+    ranks: dict[str, str] = {}
+    # Those of the common runtime, std_log, come before the earlier 70_driver_log, as in the SDK.
+    for name in sorted(names, key=lambda name: (not name.startswith("std_log"), name)):
+        stem = name.removesuffix(".txt")
+        match = _RANK.fullmatch(stem)
+        rank = _BUILD if stem == "20_image_build_log" else stem
+        if match is not None:
+            number = str(int(match["number"] or 0))
+            rank = f"ps_{number}" if "ps" in (match["before"], match["after"]) else number
+        ranks[stem if rank in ranks else rank] = name
+    return ranks
 
 
 @contextmanager

@@ -238,7 +238,10 @@ def summary(backend: Backend, plan: Plan, run: Run, echoed: bool = False) -> str
     for name, path in run.outputs.items():
         lines.append(f"  output {name}: {output_text(run, name, path, 'not written')}")
     what, where = _LOGS[type(plan)]
-    lines.append(f"  {what}: {shown(run.folder / where)}")
+    place = run.folder / where
+    if isinstance(plan, CommandPlan) and not place.exists():  # each process on Azure has its own
+        place = place.parent
+    lines += [f"  {what}: {shown(place)}"] if place.exists() else []
     on = repeated_on(backend.name)
     if run.status == "Completed":
         lines.append(f"next: ml report {run.name}{on}, or ml ui for MLflow's pages")
