@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.ai.ml import load_component
 from azure.ai.ml.operations import _job_operations
 
 from ml.backends.azure import submission
@@ -431,6 +432,39 @@ def test_data_that_a_component_supplies(
         (folder / "words" / "a.txt").write_text(text)
         names.append(submission.prepare(planned(folder / "pipeline.yml")).name)
     assert names[0] != names[1] == names[2]
+
+
+@pytest.mark.slow
+def test_a_registered_component_runs(spec: Path, workspace: StandIn) -> None:
+    """It is submitted by its reference, as the spec has it."""
+    folder = spec.parent
+    (folder / "component.yml").write_text(
+        "name: teams_scorer\nversion: '3'\ntype: command\ncommand: echo ${{inputs.rows}} rows\n"
+        "environment: azureml:ml-cpu:1\ninputs: {rows: {type: integer}}\n"
+    )
+    components = configured().client.components
+    components.create_or_update(load_component(folder / "component.yml"))
+    (folder / "component.yml").unlink()
+    backend, logs = AzureBackend(), []
+    for rows, reference in enumerate(("teams_scorer:3", "teams_scorer@latest")):
+        (folder / "pipeline.yml").write_text(
+            "type: pipeline\nsettings: {default_compute: azureml:cpu-cluster}\njobs:\n  score:\n"
+            f"    type: command\n    component: azureml:{reference}\n    inputs: {{rows: {rows}}}\n"
+        )
+        plan = planned(folder / "pipeline.yml")
+        assert not backend.refusals(plan) and reference in "".join(backend.requests(plan))
+        run = backend.run(plan)
+        assert run.status == "Completed", run
+        logs.append(backend.runs.logs(run.step("score"))["0"].read_text())
+    assert logs == ["0 rows\n", "1 rows\n"]
+
+
+def test_the_request_of_a_whole_job_that_is_a_registered_component(spec: Path) -> None:
+    """A dry run asks no workspace for it."""
+    path, name = spec.with_name("whole.yml"), "azureml://registries/r/components/c/versions/3"
+    path.write_text(f"type: pipeline\ncomponent: {name}\n")
+    backend = AzureBackend(workspace=Workspace("s", "g", "w"))
+    assert name in "".join(backend.requests(planned(path)))
 
 
 GOOD = {

@@ -25,6 +25,7 @@ from ml.specs.plan.plans import (
     supplied_inputs,
 )
 from ml.specs.sdk.load import load
+from tests.local import BACKEND
 
 
 def pipeline(repo: Path, text: str, **overrides: str) -> PipelinePlan:
@@ -283,33 +284,65 @@ def test_the_implicit_output(repo: Path, name: str) -> None:
         ),
     ],
 )
-def test_code_and_components_elsewhere_are_refused(
-    repo: Path, step: str, line: int, reason: str
-) -> None:
-    """Refused with 33, the line and the reason, though other steps could be planned."""
-    error = refused(repo, f"type: pipeline\njobs:\n  a: {step}\n  b: {{{STEP}}}\n")
-    assert error.exit_code == Exit.CANNOT_HONOUR
-    assert reason in str(error)
-    assert error.problems[0].place is not None
-    assert error.problems[0].place.line == line
+def test_what_only_azure_runs_is_in_the_plan(repo: Path, step: str, line: int, reason: str) -> None:
+    """The backend decides; this machine refuses it with 33, the line and the reason."""
+    job = pipeline(repo, f"type: pipeline\njobs:\n  a: {step}\n  b: {{{STEP}}}\n")
+    assert [*job.steps] == ["a", "b"] and reason in str(job.not_here[0])
+    assert job.not_here[0].place is not None and job.not_here[0].place.line == line
+    assert BACKEND.refusals(job) == job.not_here
+    with pytest.raises(Refused) as raised:
+        BACKEND.run(job)
+    assert raised.value.exit_code == Exit.CANNOT_HONOUR
+    assert raised.value.problems == job.not_here
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["azureml:c:3", "azureml:c@latest", "azureml://registries/r/components/c/versions/3"],
+)
+@pytest.mark.parametrize(
+    "step",
+    [
+        "type: command, component: 'REF'",
+        "type: pipeline, component: 'REF'",
+        "type: parallel, component: 'REF'",
+        "type: sweep, trial: 'REF', search_space: {rounds: {type: choice, values: [1]}}, "
+        "sampling_algorithm: random, objective: {goal: maximize, primary_metric: m}, "
+        "limits: {max_total_trials: 1}",
+    ],
+    ids=["command", "pipeline", "parallel", "sweep"],
+)
+def test_a_registered_component_keeps_its_reference(repo: Path, step: str, reference: str) -> None:
+    """With the inputs that the step sets, and the steps that take its outputs."""
+    text = (
+        f"type: pipeline\njobs:\n  a: {{{step.replace('REF', reference)}, inputs: {{n: 5}}, "
+        "outputs: {y: {type: uri_file}}}\n"
+        f"  b: {{{STEP}, inputs: {{x: '${{{{parent.jobs.a.outputs.y}}}}'}}}}\n"
+    )
+    job = pipeline(repo, text)
+    plan = job.steps["a"].plan
+    assert getattr(plan, "trial", plan).component == reference
+    assert plan.inputs["n"].value == 5 and job.steps["b"].sources["x"] == FromStep("a", "y")
+    assert [problem.code for problem in job.not_here] == ["component-not-here"]
+    assert reference in as_text(job)
+    whole = pipeline(repo, f"type: pipeline\ncomponent: {reference}\n")
+    assert (whole.component, whole.steps) == (reference, {})
 
 
 def test_outside_a_repository_a_missing_component_hints_at_one(repo: Path) -> None:
     """Without it only the specs beside the pipeline are looked at."""
     text = "type: pipeline\njobs:\n  a: {type: command, component: 'azureml:nobody:1'}\n"
-    assert "touch" not in str(refused(repo, text))
+    assert "touch" not in str(pipeline(repo, text).not_here[0])
     (repo / "pyproject.toml").unlink()
     repository._nearest.cache_clear()
-    assert "run `touch pyproject.toml` in it" in str(refused(repo, text))
+    assert "run `touch pyproject.toml` in it" in str(pipeline(repo, text).not_here[0])
 
 
 @pytest.mark.parametrize("key", ["on_init", "on_finalize"])
-def test_steps_before_or_after_all_others_are_refused(repo: Path, key: str) -> None:
+def test_steps_before_or_after_all_others_are_not_run_here(repo: Path, key: str) -> None:
     text = TWO.replace("settings: {", f"settings: {{{key}: last, ")
     assert text != TWO
-    error = refused(repo, text)
-    assert error.exit_code == Exit.CANNOT_HONOUR
-    (problem,) = error.problems
+    (problem,) = pipeline(repo, text).not_here
     assert problem.code == "unsupported-step" and f"{key}: last" in problem.found
     assert problem.place is not None and problem.place.line == 4
 

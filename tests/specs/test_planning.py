@@ -202,9 +202,9 @@ def test_missing_data_stops_a_plan(repo: Path, tmp_path: Path) -> None:
 
 
 def test_remote_code_cannot_be_run_here(repo: Path) -> None:
-    """Code in another place is refused with 33."""
-    error = refused(repo, COMMAND + "code: git+https://example.org/r.git\n")
-    assert (error.exit_code, error.problems[0].code) == (Exit.CANNOT_HONOUR, "remote-code")
+    """Code in another place is for Azure ML."""
+    job = command(repo, COMMAND + "code: git+https://example.org/r.git\n")
+    assert [problem.code for problem in job.not_here] == ["remote-code"]
 
 
 # A plan does not depend on the clusters that there are.

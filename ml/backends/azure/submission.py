@@ -179,7 +179,8 @@ def requests(workspace: Workspace, submission: Submission) -> list[str]:
     with load.quiet():
         if job.type == "pipeline":
             # What runs a component file is registered too (azure-ai-ml's JobOperations).
-            is_file = job.component._source == ComponentSource.YAML_COMPONENT
+            source = getattr(job.component, "_source", "")  # none of a registered one
+            is_file = source == ComponentSource.YAML_COMPONENT
             lines += _register(job, "component") if is_file else _register_steps(job)
         body = _body(to_rest_job_object(job))
     return [

@@ -122,7 +122,11 @@ class LocalBackend:
         )
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
-        """What this machine cannot honour: launchers that it lacks, data that is not here."""
+        """What this machine cannot honour: steps of other kinds, components, code and data that
+        are not here, launchers that it lacks.
+        """
+        if plan.not_here:
+            return plan.not_here
         if problems := [of for search in searches(plan) for of in automl_sweep.refusals(search)]:
             return tuple(dict.fromkeys(problems))
         steps = _lowered(plan)
@@ -193,6 +197,8 @@ class LocalBackend:
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         """Carry the plan out; see the protocol. Raises Refused when the disk or the store fails."""
+        if plan.not_here:
+            raise Refused(*plan.not_here, exit_code=Exit.CANNOT_HONOUR)
         _demand_inputs(plan)
         plan = _lowered(plan)
         with ExitStack() as stack:

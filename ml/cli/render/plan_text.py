@@ -67,6 +67,8 @@ def _pipeline(plan: PipelinePlan) -> Iterator[tuple[str, str]]:
     """The pipeline's own fields, then each step after those that it waits for."""
     yield "pipeline", f"{plan.display_name} ({plan.place})"
     yield "experiment", plan.experiment
+    if plan.component:
+        yield "component", plan.component
     for name, data in plan.inputs.items():
         yield f"input {name}", _input(data)
     for name, output in plan.outputs.items():
@@ -155,11 +157,14 @@ def _command(plan: CommandPlan) -> Iterator[tuple[str, str]]:
     yield "experiment", plan.experiment
     if plan.parallel is not None:
         yield from _parallel(plan, plan.parallel)
+    if plan.component:
+        yield "component", plan.component
     what = "arguments" if plan.parallel is not None else "command"
     for number, line in enumerate(plan.command.strip().splitlines()):
         yield "" if number else what, line
-    yield "code", shown(plan.code) if plan.code else "none"
-    yield "environment", plan.environment.reference
+    if not plan.component:
+        yield "code", shown(plan.code) if plan.code else "none"
+        yield "environment", plan.environment.reference
     yield "compute", plan.compute or "none"
     if plan.distribution is not None:
         yield "distribution", _distribution(plan)

@@ -34,7 +34,7 @@ from ml.specs.sdk.load import Spec
 from ml.specs.search import hints
 
 RUNNABLE = frozenset({"command", "sweep", "pipeline", "parallel", "automl"})
-# Problems that no edit of the spec fixes: what it names is not on this machine.
+# What Azure ML runs and this machine cannot; the backend decides.
 NOT_HERE = frozenset({"remote-code", "component-not-here", "unsupported-step"})
 # Outputs that every step has without declaring them: its `./outputs` and `./logs`.
 _IMPLICIT = frozenset({"default", "artifacts"})
@@ -53,8 +53,8 @@ def plan(
 
     `root` is the repository whose specs define `azureml:` assets, `registered` the folder of those
     that runs on this machine registered. `problems` are what the checks found, where they were
-    asked before. Kinds of jobs and steps that cannot run here, and
-    code and components in other places, are refused with exit code 33.
+    asked before. Kinds of jobs that cannot run here are refused with exit code 33. Steps that
+    cannot, and code and components in other places, are in the plan's `not_here`.
     """
     if wrong := errors(check.check(spec) if problems is None else problems):
         raise Refused(*wrong)
@@ -65,17 +65,11 @@ def plan(
     name = str(spec.get("display_name") or spec.get("name") or spec.file.stem)
     bindings = Bindings(root or repository.root(spec.file), registered)
     job = _Planner(bindings, experiment).step(spec, name, _Around())
-    if job is None or bindings.problems:
-        _refuse(bindings.problems)
+    found = tuple(dict.fromkeys(bindings.problems))
+    if wrong := [problem for problem in found if problem.code not in NOT_HERE]:
+        raise Refused(*wrong)
     # Without azure-ai-ml's entity, which can be neither copied nor sent to another process.
-    return replace(job.plan, spec=replace(spec, entity=None))
-
-
-def _refuse(problems: Sequence[Problem]) -> NoReturn:
-    """Raise Refused; exit code 33 if one of the problems is in NOT_HERE."""
-    not_here = any(problem.code in NOT_HERE for problem in problems)
-    code = Exit.CANNOT_HONOUR if not_here else Exit.WRONG_CALL
-    raise Refused(*dict.fromkeys(problems), exit_code=code)
+    return replace(job.plan, spec=replace(spec, entity=None), not_here=found)
 
 
 def _refuse_kind(spec: Spec) -> NoReturn:
@@ -117,23 +111,24 @@ class _Planner:
         self._bindings, self._experiment = bindings, experiment
         self._problems = bindings.problems
 
-    def step(self, own: Part, name: str, around: _Around) -> StepPlan | None:
-        """The plan of a step, or of a job as the only step; None when it has a problem."""
-        component = None
+    def step(self, own: Part, name: str, around: _Around) -> StepPlan:
+        """The plan of a step, or of a job as the only step.
+
+        A step that only Azure ML can run has what the spec says of it.
+        """
+        component, registered = None, ""
         if own.get("component") is not None:
             component = self._component(own, "component")
-            if component is None:
-                return None
+            registered = "" if component else str(own.get("component"))
         layers = Layers(own, component)
         kind = str((component or own).get("type") or own.get("type") or "command").lower()
         if kind not in RUNNABLE or (component is not None and component.get("nodes") is not None):
             self._problems.append(_unsupported(own, name, kind if kind not in RUNNABLE else "flow"))
-            return None
+            kind = "command"
         declared = component
         if kind == "sweep":
             declared = self._component(layers.owner("trial"), "trial")
-            if declared is None:
-                return None
+            registered = "" if declared else str(layers.get("trial"))
         ports = Ports(own, declared, self._bindings, around.prefix)
         inputs, sources = ports.inputs()
         outputs, promoted = ports.outputs(around.outputs)
@@ -151,14 +146,15 @@ class _Planner:
         elif kind == "pipeline":
             # The checks refuse a component that contains itself.
             plan = self._pipeline(layers, name, replace(around, outputs=outputs), inputs)
+            plan = replace(plan, component=registered)
             if around.prefix:  # a step redeclares the outputs of its component
                 plan = replace(plan, outputs=outputs)
         else:
-            task = layers.owner("task") if kind == "parallel" else None
+            task = layers.owner("task") if kind == "parallel" and not registered else None
             command = self._command(Layers(own, declared), name, around.compute, task)
             if around.prefix:
                 outputs = Frozen((k, v) for k, v in outputs.items() if not _is_implicit(k, command))
-            command = replace(command, inputs=inputs, outputs=outputs)
+            command = replace(command, inputs=inputs, outputs=outputs, component=registered)
             plan = self._sweep(layers, command, around) if kind == "sweep" else command
         return StepPlan(
             place=own.place(),
@@ -181,9 +177,7 @@ class _Planner:
         for key in jobs.mapping():
             prefix = f"{around.prefix}jobs.{key}."
             inside = replace(around, settings=settings, compute=str(compute), prefix=prefix)
-            step = self.step(jobs.at(key), str(key), inside)
-            if step is not None:
-                steps[str(key)] = step
+            steps[str(key)] = self.step(jobs.at(key), str(key), inside)
         self._demand(steps, inputs, jobs)
         origins = {
             target: FromStep(step, output)
@@ -212,7 +206,7 @@ class _Planner:
         `task` is the part with a parallel step's `task`: the arguments of its entry script.
         """
         at = ("task",) if task is not None else ()
-        command = task.get("task", "program_arguments") or "" if task else layers.get("command")
+        command = task.get("task", "program_arguments") if task else layers.get("command")
         variables = {
             **(layers.component.mapping("environment_variables") if layers.component else {}),
             **layers.own.mapping("environment_variables"),
@@ -223,7 +217,7 @@ class _Planner:
             place=layers.owner("command").place(),
             display_name=name,
             experiment=self._experiment,
-            command=str(command),
+            command=str(command or ""),
             code=self._bindings.code(task or layers.owner("code"), *at, "code"),
             environment=self._bindings.environment(environment, *at, "environment"),
             compute=str(layers.own.get("compute") or compute),
@@ -263,7 +257,7 @@ class _Planner:
         if component is None:
             text = str(owner.get(key))
             where = "a registry" if text.startswith("azureml://registries") else "the workspace"
-            hint = "export it beside the spec (`az ml component show`) and name the file"
+            hint = "run it with `--on azure`, or export it (`az ml component show`) to a file"
             if not repository.is_root(root):
                 hint += f"; to use all specs below a folder, run `touch {repository.MARK}` in it"
             self._problems.append(
@@ -363,7 +357,7 @@ def _unsupported(step: Part, name: str, kind: str) -> Problem:
         "unsupported-step",
         f"step `{name}` is {article} {kind} step, which cannot run on this machine",
         "command, sweep, pipeline, parallel and AutoML steps",
-        "run the other steps as a separate pipeline",
+        "run it with `--on azure`, or the other steps as a separate pipeline",
         step.place("type") if step.get("type") is not None else step.place(),
         source=_SOURCE,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 from ml.core import trees
-from ml.core.errors import Place
+from ml.core.errors import Place, Problem
 
 Value = str | int | float | bool
 Mode = Literal[
@@ -286,6 +286,10 @@ class Job:
     # The loaded spec (`ml.specs.sdk.load.Spec`) that a job was planned from, for a backend that
     # passes it on; None for a step, a trial, and a plan that was read back or made in code.
     spec: Any = field(default=None, compare=False, repr=False, kw_only=True)
+    # The reference of a component in the workspace or a registry, which has what it runs.
+    component: str = field(default="", kw_only=True)
+    # Of a job: what in it only Azure ML can run.
+    not_here: tuple[Problem, ...] = field(default=(), compare=False, repr=False, kw_only=True)
 
     def leaves(self) -> Iterator[Any]:
         """The plans in it that have no steps: itself, or those of its steps."""
