@@ -161,7 +161,9 @@ def _nowhere(
     project: str, environment: str, state: str, further: Sequence[str] = (), is_here: bool = True
 ) -> Refused:
     names, hint = ", ".join(further), f"ml release status {project}"
-    if not is_here:
+    if is_here:
+        hint += "; that it is wrong is stated in gates.yml (`invalid_versions`): others replace it"
+    else:
         hint = f"ml release rollback {project} --env {environment} --on azure (local: a rehearsal) "
         hint += "withdraws a version that was never applied"
     return Refused.of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,17 +15,22 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.model_registry import Version
 from ml.backends.runs import unwatched
 from ml.measures.schema import Evaluation
+from ml.release import audit
 from ml.release.evidence import evidence
 from ml.release.promotion.gate_check import champion_evidence
-from ml.release.promotion.propose import propose
+from ml.release.promotion.propose import promotion, propose
+from ml.release.rollout.apply import apply
+from ml.release.rollout.rollback import roll_back
+from ml.reports.pull_requests import comparison as pull_request
 from policies.promotion.evidence import Evidence
-from tests.local import BACKEND
+from tests.local import BACKEND, LOG
 from tests.policies.cases import result
 from tests.release import tiny, tiny_classes
 from tests.release.conftest import World
 from tests.release.rollout.test_serving_changes import edit
 
 pytestmark = pytest.mark.slow
+WHY = "it saw the answer"
 
 
 def of_another_library(world: World) -> None:
@@ -42,6 +48,36 @@ def test_a_candidate_of_another_library_is_compared(promoted_world: World) -> No
     assert made.decision.allowed, made.decision.blocking
     assert "0.1500 better than the champion's" in result(made.decision, "superiority").found
     assert len([*LocalRuns().all()]) == before + 1  # the candidate's own evaluation
+
+
+def test_a_champion_that_is_invalid_is_replaced_by_a_worse_one(promoted_world: World) -> None:
+    """Stated in gates.yml, also beside other data, which it cannot be measured on; the canary does
+    not compare predictions with it, and a rollback to it stays possible."""
+    tiny.questions(promoted_world.project.root, 300)
+    worse = promoted_world.project.train(0.7).name
+    refused = result(propose(BACKEND, "tiny", worse, reason=WHY).decision, "non-inferiority")
+    champion = BACKEND.registry.champion("tiny", "local")
+    assert champion and f"digest: {champion.digest}, owner" in refused.why
+    expires = datetime.now(UTC).date() + timedelta(days=30)
+    line = (
+        f"{{version: 1, digest: {champion.digest}, owner: ana, expires: {expires}, reason: {WHY}}}"
+    )
+    with (promoted_world.project.folder / "gates.yml").open("a") as gates:
+        gates.write(f"invalid_versions:\n  - {line}\n")
+    made = propose(BACKEND, "tiny", worse)
+    assert made.decision.allowed, made.decision.blocking
+    text = pull_request.comment(promotion(BACKEND, made, "local")["comparison"])
+    assert "Set aside, not beaten" in text and WHY in text
+    done = apply(BACKEND, "tiny", "local", "bo")
+    assert done and done.outcome == "applied" and done.replaced == champion
+    assert done.change.strategy.tolerances.drift == 1
+    kept = [line["decision"]["request"]["set_aside"] for line in audit.verify(LOG)[-2:-1]]  # type: ignore[index]
+    assert WHY in kept[0] and "ana" in kept[0]
+    leaky = propose(BACKEND, "tiny", promoted_world.run(0.8))
+    assert result(leaky.decision, "superiority").verdict == "fail"
+    assert roll_back(BACKEND, "tiny").declared.version == "1"
+    back = apply(BACKEND, "tiny", "local", "bo")
+    assert back and back.version.digest == champion.digest
 
 
 def test_a_champion_is_measured_on_other_data_by_its_own_code(promoted_world: World) -> None:

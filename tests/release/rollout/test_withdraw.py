@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
+from ml.backends.local.serving import endpoint
 from ml.core.errors import Refused
 from ml.release import audit
+from ml.release.canary import canary
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
+from ml.release.promotion.propose import propose
+from ml.release.rollout.apply import apply
 from ml.release.rollout.rollback import NONE, RolledBack, roll_back
-from tests.local import LOG
+from tests.local import BACKEND, LOG
 from tests.release.conftest import World
 from tests.release.rollout.test_rollback import (
     RELEASED,
@@ -137,3 +141,23 @@ def test_the_hint_of_a_refusal_leads_out(world: World, capsys: pytest.CaptureFix
     assert code == 0 and json.loads(out)["version"] == "2"
     code, out, _ = ml(capsys, "release", "rollback", "tiny", "--why", WHY, "--json")
     assert code == 0 and json.loads(out)["declared"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.attack("A declaration is withdrawn while it is applied")
+def test_a_version_that_is_withdrawn_meanwhile_does_not_go_live(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The apply sees it before it switches, and leaves nothing behind."""
+    assert propose(BACKEND, "tiny", world.run(0.95)).decision.allowed
+    start = canary.start_trial
+
+    def started(*given: Any, **named: Any) -> Any:
+        trial = start(*given, **named)
+        assert roll_back(BACKEND, "tiny", why=WHY).declared == Declared()
+        return trial
+
+    monkeypatch.setattr(canary, "start_trial", started)
+    assert apply(BACKEND, "tiny", "local", "ana") is None
+    assert endpoint.live("tiny") is None and BACKEND.registry.champion("tiny", "local") is None
+    assert not audit.history(LOG, "tiny").applied
