@@ -66,7 +66,7 @@ def plan(
     bindings = Bindings(root or repository.root(spec.file), registered)
     job = _Planner(bindings, experiment).step(spec, name, _Around())
     found = tuple(dict.fromkeys(bindings.problems))
-    if wrong := [problem for problem in found if problem.code not in NOT_HERE]:
+    if wrong := tuple(problem for problem in found if problem.code not in NOT_HERE):
         raise Refused(*wrong)
     # Without azure-ai-ml's entity, which can be neither copied nor sent to another process.
     return replace(job.plan, spec=replace(spec, entity=None), not_here=found)
