@@ -15,6 +15,7 @@ from ml.specs import kinds
 from ml.specs.assets.links import Links
 from ml.specs.check.clusters import Cluster, Placed, placed
 from ml.specs.check.nodes import Node, inside, nodes
+from ml.specs.check.references import references
 from ml.specs.check.rules.rule import RULES, Rule, Subject
 from ml.specs.sdk.load import Spec, from_document, quiet
 from ml.specs.search import hints
@@ -23,23 +24,27 @@ from ml.specs.search import hints
 def check(
     spec: Spec, links: Links | None = None, clusters: Sequence[Cluster] = ()
 ) -> list[Problem]:
-    """The problems of a spec in the order of its lines, errors and warnings.
+    """The problems of a spec and of the specs that it names, in the order of their lines.
 
     The rules also run on a spec that the SDK refused, so that all problems show at once.
     `links` remembers the folders that were searched, for a caller with many specs; jobs that name
     one of the `clusters` are compared with it.
     """
-    own_nodes = nodes(spec)
-    subject = Subject(spec, links or Links(), own_nodes)
+    links = links or Links()
     problems: list[Problem] = []
-    all_nodes = [*own_nodes, *inside(own_nodes)]
-    for rule in RULES.values():
-        for target in _targets(rule, subject, all_nodes, clusters):
-            try:
-                problems += rule.apply(target)
-            except (AttributeError, KeyError, TypeError, ValueError):
-                if not spec.problems:
-                    raise  # a spec that the SDK refused may have any shape
+    for part in [spec, *references(spec)]:
+        own_nodes = nodes(part)
+        subject = Subject(part, links, own_nodes)
+        all_nodes = [*own_nodes, *inside(own_nodes)]
+        for rule in RULES.values():
+            if rule.scope == "root" and part is not spec:
+                continue
+            for target in _targets(rule, subject, all_nodes, clusters):
+                try:
+                    problems += rule.apply(target)
+                except (AttributeError, KeyError, TypeError, ValueError):
+                    if part is spec and not spec.problems:
+                        raise  # a spec that the SDK refused, or has not read, may have any shape
     problems = _without_repeats(spec.problems, problems)
     problems.sort(key=lambda problem: _order(problem, spec))
     if not errors(problems):
@@ -87,7 +92,7 @@ def _printable(problem: Problem) -> Problem:
 def _targets(
     rule: Rule, subject: Subject, pieces: list[Node], clusters: Sequence[Cluster]
 ) -> Iterator[Subject | Node | Placed]:
-    if rule.scope in ("spec", subject.spec.kind.family):
+    if rule.scope in ("root", "spec", subject.spec.kind.family):
         yield subject
     elif rule.scope == "node":
         yield from pieces

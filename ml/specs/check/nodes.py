@@ -76,12 +76,12 @@ class Node(Part):
 
     @cached_property
     def inner(self) -> Node | None:
-        """The pipeline component that the step runs, in the file that contains it."""
+        """The component that the step runs: a pipeline component, or any that it contains."""
         part = self._component
-        if self.type != "pipeline" or part is None or self.component is None:
+        if part is None or self.component is None or not (self.type == "pipeline" or part.keys):
             return None
-        keys = part.keys
-        return Node(part.document, part.file, keys, type=self.type, is_component=True, user=self)
+        kind = str(part.get("type") or ("command" if self.type == "sweep" else self.type)).lower()
+        return Node(part.document, part.file, part.keys, type=kind, is_component=True, user=self)
 
     @property
     def is_remote(self) -> bool:
@@ -170,8 +170,8 @@ def inside(pieces: Iterable[Node], above: frozenset[Path] = frozenset()) -> Iter
     """The pipeline components that the nodes run, their steps, and those that these run."""
     for node in pieces:
         inner = node.inner
-        # A rule refuses a component that contains itself.
-        if inner is not None and (inner.keys or inner.file not in above):
+        # A rule refuses a component that contains itself. `_below` has those that a step contains.
+        if inner is not None and not inner.keys and inner.file not in above:
             below = list(_below(inner))
             yield from below
             yield from inside(below, above | {inner.file})
@@ -181,6 +181,8 @@ def _below(node: Node) -> Iterator[Node]:
     yield node
     for step in node.steps.values():
         yield from _below(step)
+    if node.inner is not None and node.inner.keys:
+        yield from _below(node.inner)
 
 
 def _type_of_component(step: Part) -> str:

@@ -9,15 +9,14 @@ from ml.core import repository
 from ml.core.documents import Key, read, strings
 from ml.core.errors import Refused, Severity
 from ml.specs.assets import assets, conda
+from ml.specs.check.references import FAMILIES, environments
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.parts import Part
 from ml.specs.sdk.load import Spec
 
 # Keys whose text is a path, and keys whose text is one when it looks like one.
 _PATHS = frozenset({"code", "path", "conda_file", "local_path", "training_data"})
-_MAY_BE_PATHS = frozenset(
-    {"component", "create_job", "job", "trial", "environment", "model", "specification", "$ref"}
-)
+_MAY_BE_PATHS = FAMILIES.keys()
 _WORK = frozenset({"job", "component", "schedule"})
 _LOOKS_LOCAL = ("./", "../", "/", "file:", "~")
 _SOURCE = "a job's snapshot and data come from the repository"
@@ -52,40 +51,16 @@ def _is_path(keys: tuple[Key, ...], text: str) -> bool:
 def path_escape(subject: Subject) -> Iterator[Finding]:
     """A path stays in the repository, whether it climbs out by `..` or by a link."""
     spec = subject.spec
-    for part, keys, text in _written_paths(spec):
+    for keys, text, _ in local_paths(spec):
         written = Path(text.removeprefix("file://").removeprefix("file:"))
-        real = subject.links.escape(written, part.folder, spec.boundary)
+        real = subject.links.escape(written, spec.folder, spec.boundary)
         if real is not None:
             yield Finding(
                 keys,
                 f"`{text}` leaves the repository for {real}",
                 f"a path below {repository.shown(spec.boundary or spec.folder)}",
                 "register the data as an asset, or give the path with `--set` when you run it",
-                place=part.place(*keys),
             )
-
-
-def _written_paths(spec: Spec) -> Iterator[tuple[Part, tuple[Key, ...], str]]:
-    """The local paths of a spec and of the files that it includes, whatever their ending.
-
-    A component's or an environment's file names files that are read with it.
-    """
-    own = Part(spec.document, spec.file)
-    yield from ((own, keys, text) for keys, text, _ in local_paths(spec))
-    queue, seen = [own], {spec.file.resolve()}
-    while queue:
-        part = queue.pop()
-        for keys, text in strings(part.document.data):
-            if not _is_path(keys, text) or "${{" in text:
-                continue
-            if part is not own and assets.local(text, part.folder) is not None:
-                yield part, keys, text
-            if keys[-1] not in _MAY_BE_PATHS:
-                continue
-            file = assets.included(text, part.folder)
-            if file is not None and file.file.resolve() not in seen:
-                seen.add(file.file.resolve())
-                queue.append(file)
 
 
 @rule("link-escape", scope="spec", source=_SOURCE)
@@ -153,14 +128,20 @@ def bad_conda_file(subject: Subject) -> Iterator[Finding]:
 
     The SDK reads one only as YAML; Azure ML finds the fault when it builds the environment.
     """
-    spec = subject.spec
-    for keys, path in _conda_files(spec):
-        contents = conda.of_file(path) if path else conda.of_part(spec.at(*keys))
+    for part in environments(subject.spec):
+        written = part.get("conda_file")
+        path = assets.local(written, part.folder) if isinstance(written, str) else None
+        if path is None and isinstance(written, dict | list):
+            contents = conda.of_part(part.at("conda_file"))
+        elif path is None or not path.is_file():
+            continue
+        else:
+            contents = conda.of_file(path)
         for problem in contents.problems:
             # The SDK refuses unreadable files; included files may be created before the build.
             if problem.code == "bad-conda-file":
                 yield Finding(
-                    keys, problem.found, problem.expected, problem.hint, place=problem.place
+                    (), problem.found, problem.expected, problem.hint, None, problem.place
                 )
 
 
@@ -199,16 +180,6 @@ def _names_one(entry: object) -> bool:
     return isinstance(entry, dict) and len(ways) == 1 and isinstance(entry[ways.pop()], str)
 
 
-def _conda_files(spec: Spec) -> Iterator[tuple[tuple[Key, ...], Path | None]]:
-    for keys, _, path in local_paths(spec):
-        if keys[-1] == "conda_file" and path.is_file():
-            yield keys, path
-    at = ((), ("environment",), ("trial", "environment"))
-    for owner in at:
-        if isinstance(spec.get(*owner, "conda_file"), dict | list):
-            yield (*owner, "conda_file"), None
-
-
 def _exists(path: Path, text: str) -> bool:
     """AutoML's data paths are relative to the working directory (azure-ai-ml 1.35)."""
     try:
@@ -217,7 +188,7 @@ def _exists(path: Path, text: str) -> bool:
         return False
 
 
-@rule("declared-twice", scope="spec", source="which of two files is meant, no reader is told")
+@rule("declared-twice", scope="root", source="which of two files is meant, no reader is told")
 def declared_twice(subject: Subject) -> Iterator[Finding]:
     """A version of an asset, and the name of an endpoint, is declared by one file.
 

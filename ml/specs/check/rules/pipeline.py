@@ -179,7 +179,7 @@ def misspelt_field(node: Node) -> Iterator[Finding]:
             )
 
 
-@rule("component-cycle", scope="spec", source=_COMPONENT)
+@rule("component-cycle", scope="root", source=_COMPONENT)
 def component_cycle(subject: Subject) -> Iterator[Finding]:
     """A pipeline component does not contain itself."""
     for node in subject.nodes:

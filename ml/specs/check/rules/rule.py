@@ -18,7 +18,7 @@ from ml.specs.check.clusters import Placed
 from ml.specs.check.nodes import Node
 from ml.specs.sdk.load import Spec
 
-Scope = Literal["spec", "schedule", "node", "sweep", "pipeline", "automl", "cluster"]
+Scope = Literal["root", "spec", "schedule", "node", "sweep", "pipeline", "automl", "cluster"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a rule of scope "spec", or "schedule": the whole spec."""
+    """The subject of a rule of scope "spec" or "schedule": a whole spec, also one that another
+    names; of scope "root": the spec that is checked alone.
+    """
 
     spec: Spec
     links: Links
