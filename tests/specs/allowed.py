@@ -101,7 +101,7 @@ ALLOWED: dict[str, list[str]] = {
         "environment_variables: {OMP_NUM_THREADS: '1'}\n",
     ],
     "deployment-variable": [
-        DEPLOYMENT + "environment_variables: {SCORE_RATE: '0.5', OMP_NUM_THREADS: 4}\n",
+        DEPLOYMENT + "environment_variables: {SCORE_RATE: '0.5', OMP_NUM_THREADS: '4'}\n",
         COMMAND + "environment_variables: {OPENSSL_CONF: x}\n",
     ],
     "declared-twice": [COMPONENT.replace("name: c", "name: train").replace("'1'", "'2'") + _RUN],
@@ -131,6 +131,18 @@ ALLOWED: dict[str, list[str]] = {
         COMMAND + "inputs: {x: {path: 'https://a.blob.core.windows.net/c/f.csv?v=1'}}\n",
         "type: azure_blob\nname: d\naccount_name: a\ncontainer_name: c\n"
         "credentials: {sas_token: '?sv=XXXX&sig=XXXXXXXXXXXXXXXXXXXXXXXX'}\n",
+    ],
+    "variable-not-text": [
+        COMMAND + "environment_variables: {A: '1', B: 'true', C: yes please, D: '', E: '1.0'}\n",
+        COMMAND + "tags: {environment_variables: x}\ninputs: {environment_variables: 1}\n",
+        PIPELINE + "  environment_variables: {command: echo, environment: 'azureml:e:1'}\n",
+    ],
+    "bad-environment": [
+        _RUN + "environment: {image: i:1}\n",
+        _RUN + "environment: {build: {path: src, dockerfile_path: file.txt}}\n",
+        _RUN + "environment: {build: {path: 'https://github.com/team/x.git#main'}}\n",
+        COMMAND + "inputs: {environment: {type: uri_folder, path: data}}\n",
+        PIPELINE + "  environment: {command: echo, environment: {image: i:1}}\n",
     ],
     "unbound-expression": [
         "environment: azureml:e:1\ncommand: train ${{ inputs.x }} ${{outputs.y}}\n"

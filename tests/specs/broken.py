@@ -40,6 +40,12 @@ endpoint_name: faq
 model: azureml:m:1
 instance_type: Standard_DS3_v2
 """
+BATCH = """\
+$schema: https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json
+name: one
+endpoint_name: words
+model: azureml:m:1
+"""
 
 # What the SDK refuses, in our words.
 LOADING = {
@@ -517,7 +523,60 @@ PARALLEL = {
     + "      append_row_to: rows.txt  # error: parallel-output\n",
 }
 
+_ENVIRONMENT = "command: echo\nenvironment:\n"
+SERVICE = {
+    **{
+        f"variable-that-is-{name}": COMMAND
+        + f"environment_variables:\n  A: {value}  # error: variable-not-text\n"
+        for name, value in {
+            **{"true": "true", "yes": "yes", "on": "on", "whole": "3", "number": "1.0"},
+            **{"null": "", "tilde": "~", "date": "2026-01-01", "list": "[a]", "mapping": "{a: b}"},
+        }.items()
+    },
+    "variable-of-deployment": DEPLOYMENT
+    + "environment_variables:\n  OMP_NUM_THREADS: 4  # error: variable-not-text\n",
+    "variable-of-batch-settings": BATCH
+    + "type: model\nsettings:\n  environment_variables: {A: 1}  # error: variable-not-text\n",
+    "variable-of-trial": "type: sweep\nobjective: {goal: maximize, primary_metric: gain}\n"
+    "trial:\n  command: train ${{search_space.rate}}\n  environment: azureml:e:1\n"
+    "  environment_variables: {A: off}  # error: variable-not-text\n" + SPACE + LIMITS,
+    "variable-of-inline-component": PIPELINE
+    + "  a:\n    type: command\n    component:\n      type: command\n      command: echo\n"
+    "      environment: azureml:e:1\n      environment_variables:\n"
+    "        A: no  # error: variable-not-text\n",
+    "variable-of-a-step-named-inputs": PIPELINE
+    + "  inputs:\n    command: echo\n    environment: azureml:e:1\n"
+    "    environment_variables: {A: 1}  # error: variable-not-text\n",
+    "build-without-path": _ENVIRONMENT
+    + "  build: {dockerfile_path: src/file.txt}  # error: bad-environment\n",
+    "build-of-nothing": _ENVIRONMENT + "  build: {}  # error: bad-environment\n",
+    "dockerfile-relative-to-the-spec": _ENVIRONMENT
+    + "  build:\n    path: src\n    dockerfile_path: src/file.txt  # error: bad-environment\n",
+    "dockerfile-outside-of-the-context": _ENVIRONMENT
+    + "  build:\n    path: src\n    dockerfile_path: ../conda.yml  # error: bad-environment\n",
+    "context-without-dockerfile": _ENVIRONMENT + "  build: {path: src}  # error: bad-environment\n",
+    "context-that-is-a-file": _ENVIRONMENT
+    + "  build: {path: src/file.txt}  # error: bad-environment\n",
+    "image-and-build": _ENVIRONMENT
+    + "  build: {path: src, dockerfile_path: file.txt}\n  image: i:1  # error: bad-environment\n",
+    "conda-file-and-build": _ENVIRONMENT
+    + "  build: {path: src, dockerfile_path: file.txt}\n"
+    + "  conda_file: conda.yml  # warning: bad-environment\n",
+    "conda-file-without-image": "command: echo\n"
+    "environment:  # error: bad-environment\n  conda_file: conda.yml\n",
+    "build-without-path-of-trial": "type: sweep\ntrial:\n  command: train ${{search_space.rate}}\n"
+    "  environment: {build: {dockerfile_path: Dockerfile}}  # error: bad-environment\n"
+    "objective: {goal: maximize, primary_metric: gain}\n" + SPACE + LIMITS,
+    "build-without-path-of-parallel": _BATCH
+    + "    input_data: ${{inputs.rows}}\n"
+    + _TASK.replace("azureml:e:1", "{build: {dockerfile_path: x}}  # error: bad-environment"),
+    "build-without-path-of-batch": BATCH
+    + "environment: {build: {dockerfile_path: x}}  # error: bad-environment\n",
+    "environment-asset": "name: one\nbuild:  # error: bad-environment\n  dockerfile_path: x\n",
+}
+
 CASES = {
+    **SERVICE,
     **CLUSTERS,
     **AUTOML_JOBS,
     **LOADING, **YAML, **EXPRESSIONS, **SWEEPS, **NUMBERS, **PIPELINES, **ATTACKS, **SCHEDULES,

@@ -132,11 +132,11 @@ def test_digest_is_of_the_content(tmp_path: Path) -> None:
 
 
 def test_an_environment_without_its_dockerfile(repo: Path) -> None:
-    """Checked alone: an error of the repository's own asset, gone when the file is there."""
+    """The error is gone when the file is there."""
     spec = repo / "env.yml"
     spec.write_text("name: e\nversion: '1'\nbuild:\n  path: src\n  dockerfile_path: Docker\n")
     (problem,) = check(load(spec))
-    assert (problem.code, problem.severity) == ("missing-file", "error")
+    assert (problem.code, problem.severity) == ("bad-environment", "error")
     assert str(problem.place) == "env.yml:5" and "`Docker`" in problem.found
     (repo / "src" / "Docker").write_text("FROM b\n")
     assert check(load(spec)) == []

@@ -2,7 +2,7 @@
 
 The format is conda's `environment.yml` (docs.conda.io, "Creating an environment file manually"):
 `dependencies` are match specifications, and one mapping `pip:` with what a requirements file of
-pip may hold, `-r` with the path of another included.
+pip may hold, other than lines that name a file.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from ml.specs.parts import Part
 from ml.specs.plan.plans import Dependency
 
 _INCLUDE = re.compile(r"(?:-r|--requirement)[\s=]*(?P<file>\S.*)$")
+# Lines of pip that read a file or a folder of the machine that installs: an address is none.
+_LOCAL = re.compile(
+    r"(?!.*://(?!/))(?:-[rcef]|--(?:requirement|constraint|editable|find-links))[\s=]*\S"
+    r"|(?:[\w.\[\],-]+\s*@\s*)?(?:\.{1,2}(?:[/\\]|$)|[/~]|file:)"
+)
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _SOURCE = "conda's environment.yml and pip's requirements file format"
 
@@ -63,13 +68,18 @@ def of_part(part: Part) -> Conda:
         )
     for index, entry in enumerate(data.get("dependencies") or []):
         place = part.place("dependencies", index)
-        if isinstance(entry, str):
+        if isinstance(entry, str) and _LOCAL.match(entry.strip()):
+            problems.append(_left_behind(entry.strip(), place))
+        elif isinstance(entry, str):
             dependencies.append(Dependency(entry.strip(), "conda", place))
         elif isinstance(entry, Mapping) and set(entry) == {"pip"}:
             for number, line in enumerate(entry["pip"] or []):
                 place = part.place("dependencies", index, "pip", number)
-                if isinstance(line, str):
-                    dependencies += _line(line, place, part.folder, problems, ())
+                text = _COMMENT.sub("", line).strip() if isinstance(line, str) else ""
+                if _LOCAL.match(text):
+                    problems.append(_left_behind(text, place))
+                elif isinstance(line, str):
+                    dependencies += [Dependency(" ".join(text.split()), "pip", place)] * bool(text)
                 else:
                     problems.append(_wrong(f"a pip dependency is {line!r}", place))
         else:
@@ -126,6 +136,20 @@ def _joined(content: str) -> Iterator[tuple[int, str]]:
         joined, first = "", 0
     if joined:
         yield first, joined
+
+
+def _left_behind(text: str, place: Place) -> Problem:
+    """The problem of a line that names a file: azure-ai-ml sends the conda file's text alone
+    (1.35, Environment._to_rest_object), so that no other file is there when the image is built.
+    """
+    return Problem(
+        "bad-conda-file",
+        f"`{text}` names a file, and Azure ML builds the environment from the conda file alone",
+        "the packages themselves, such as `numpy==2.1`",
+        "list them here, or copy both files into a build context with a Dockerfile",
+        place,
+        source=_SOURCE,
+    )
 
 
 def _wrong(found: str, place: Place) -> Problem:

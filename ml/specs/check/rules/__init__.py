@@ -11,6 +11,7 @@ from ml.specs.check.rules import (
     ports,
     schedule,
     security,
+    service,
     sweep,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "ports",
     "schedule",
     "security",
+    "service",
     "sweep",
 ]

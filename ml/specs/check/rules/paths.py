@@ -109,17 +109,6 @@ def missing_file(subject: Subject) -> Iterator[Finding]:
             "create it before the job is submitted, or correct the path",
             severity,
         )
-    for keys, _, path in local_paths(spec):
-        if keys[-2:] == ("build", "path") and path.is_dir():
-            dockerfile = spec.get(*keys[:-1], "dockerfile_path")
-            if not (path / str(dockerfile or "Dockerfile")).is_file():
-                yield Finding(
-                    (*keys[:-1], "dockerfile_path") if dockerfile else keys,
-                    f"`{dockerfile or 'Dockerfile'}` is not in `{repository.shown(path)}`",
-                    "a Dockerfile in the build context",
-                    "its path is relative to the context",
-                    severity,
-                )
 
 
 @rule("bad-conda-file", scope="spec", source="conda's environment.yml: the build fails without")
