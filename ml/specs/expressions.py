@@ -26,6 +26,8 @@ METACHARACTERS = "|&;()<>$`\\\"'\n\r\0"
 
 _PLACEHOLDER = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
 _OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]", re.DOTALL)
+# One begins before the one before it is closed.
+NESTED = re.compile(r"\$\[\[(?:(?!\]\]).)*\$\[\[", re.DOTALL)
 # One word or path that no shell, awk, Python or other language takes for more than that. `=` stands
 # after a slash only, as in `data/year=2024`: `X=1` is an assignment.
 _PLAIN = re.compile(

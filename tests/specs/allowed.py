@@ -163,7 +163,18 @@ ALLOWED: dict[str, list[str]] = {
     "optional-without-brackets": [
         COMPONENT
         + "inputs: {rate: {type: number, optional: true}}\n"
-        + "command: train $[[--rate ${{inputs.rate}}]]\n",
+        + "command: train $[[--rate ${{inputs.rate}}]] $[[ --again ${{ inputs.rate }} ]]\n",
+        COMPONENT + "inputs: {rate: {type: number}}\ncommand: train ${{inputs.rate}}\n",
+    ],
+    "empty-input": [
+        _STEP + "      data: ${{parent.inputs.faq}}\n      rate: 0\n      note: x\n",
+        COMMAND + "inputs: {a: 0, b: false, c: _}\n",
+    ],
+    "optional-binding": [
+        COMPONENT.replace("command", "pipeline").replace("environment: azureml:e:1\n", "")
+        + "inputs: {note: {type: string, optional: true}, data: {type: uri_folder}}\njobs:\n"
+        "  train:\n    component: component.yml\n"
+        "    inputs: {data: '${{parent.inputs.data}}', rate: 0, note: '${{parent.inputs.note}}'}\n",
     ],
     "number-too-small": [
         COMMAND + "resources: {instance_count: 1}\n",

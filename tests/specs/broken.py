@@ -151,7 +151,55 @@ EXPRESSIONS = {
     'command: "echo ${{inputs.rate"  # warning: unknown-expression\ninputs: {rate: 1}\n',
     "optional-without-brackets": COMPONENT
     + "inputs: {rate: {type: number, optional: true}}\n"
+    + "command: train ${{inputs.rate}}  # error: optional-without-brackets\n",
+    "optional-with-a-default": COMPONENT
+    + "inputs: {rate: {type: number, optional: true, default: 1}}\n"
     + "command: train ${{inputs.rate}}  # warning: optional-without-brackets\n",
+    "optional-beside-brackets": COMPONENT
+    + "inputs: {rate: {type: number, optional: yes}}\n"
+    + "command:  # error: optional-without-brackets\n"
+    + "  train $[[--rate ${{inputs.rate}}]] --again ${{ inputs.rate }}\n",
+    "optional-in-variable": COMPONENT
+    + "command: train\ninputs: {rate: {type: number, optional: true}}\nenvironment_variables:\n"
+    + "  RATE: ${{inputs.rate}}  # error: optional-without-brackets\n",
+    "optional-of-inline-component": PIPELINE
+    + "  a:\n    type: command\n    component:\n      type: command\n"
+    "      environment: azureml:e:1\n      inputs: {rate: {type: number, optional: true}}\n"
+    "      command: train ${{inputs.rate}}  # error: optional-without-brackets\n",
+    "optional-of-trial-component": PIPELINE
+    + "  tune:\n    type: sweep\n    trial:\n      type: command\n"
+    "      command: train ${{inputs.rate}} ${{inputs.n}}  # error: optional-without-brackets\n"
+    "      inputs: {n: {type: integer, optional: true}, rate: {type: number}}\n"
+    "      environment: azureml:e:1\n    objective: {goal: maximize, primary_metric: gain}\n"
+    "    search_space: {rate: {type: uniform, min_value: 0, max_value: 1}}\n"
+    "    limits: {max_total_trials: 2}\n",
+    "optional-of-parallel": "type: parallel\nname: p\nversion: 1\n"
+    "inputs: {rows: {type: uri_folder}, n: {type: integer, optional: true}}\n"
+    "outputs: {scored: {type: uri_file}}\ninput_data: ${{inputs.rows}}\ntask:\n"
+    "  type: run_function\n  code: src\n  entry_script: file.txt\n  environment: azureml:e:1\n"
+    "  program_arguments: --n ${{inputs.n}}  # error: optional-without-brackets\n",
+    "brackets-that-are-not-closed": "environment: azureml:e:1\ninputs: {rate: 1}\n"
+    "command: train $[[--rate ${{inputs.rate}}  # error: unknown-expression\n",
+    "brackets-in-brackets": "environment: azureml:e:1\ninputs: {rate: 1}\n"
+    "command: train $[[--a $[[--rate ${{inputs.rate}}]]]]  # error: unknown-expression\n",
+    "empty-input": COMMAND + "inputs:\n  tag: ''  # error: empty-input\n",
+    "empty-input-of-step": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
+    "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"
+    '      note: ""  # error: empty-input\n',
+    "blank-input-of-pipeline": "type: pipeline\ninputs:\n  tag: ' '  # error: empty-input\njobs:\n"
+    "  a:\n    component: component.yml\n"
+    "    inputs: {data: {path: data}, rate: 1, note: '${{parent.inputs.tag}}'}\n",
+    "empty-default": COMPONENT + "command: train ${{inputs.x}}\n"
+    "inputs:\n  x:\n    type: string\n    default: ''  # warning: empty-input\n",
+    "optional-to-a-required-input": "type: pipeline\nname: p\nversion: 1\n"
+    "inputs: {rate: {type: number, optional: true}, data: {type: uri_folder}}\njobs:\n"
+    "  train:\n    component: component.yml\n    inputs:\n"
+    "      data: ${{parent.inputs.data}}\n"
+    "      rate: ${{parent.inputs.rate}}  # error: optional-binding\n",
+    "optional-to-an-inline-step": "type: pipeline\nname: p\nversion: 1\n"
+    "inputs: {rate: {type: number, optional: true}}\njobs:\n"
+    "  train:\n    command: echo ${{inputs.x}}\n    environment: azureml:e:1\n    inputs:\n"
+    "      x: ${{parent.inputs.rate}}  # error: optional-binding\n",
 }
 
 SWEEPS = {

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ml.core.documents import Key
+from ml.core.errors import Severity
 from ml.specs import expressions
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.rule import Finding, rule
@@ -75,30 +76,34 @@ def unknown_expression(node: Node) -> Iterator[Finding]:
                 )
         if text.count("${{") > len(references):
             yield Finding(keys, "`${{` without `}}`", "`${{inputs.NAME}}`")
-        if text.count("$[[") > text.count("]]"):
-            yield Finding(keys, "`$[[` without `]]`", "`$[[--NAME ${{inputs.NAME}}]]`")
+        if expressions.NESTED.search(text) or text.count("$[[") > text.count("]]"):
+            found = "`$[[` without `]]` before the next one or the end"
+            yield Finding(
+                keys, found, "`$[[--NAME ${{inputs.NAME}}]]`", "close each", severity="error"
+            )
 
 
 @rule(
     "optional-without-brackets",
     scope="node",
-    severity="warning",
-    source="reference-yaml-component-command: optional inputs are in `$[[…]]`",
+    source="Azure/azure-sdk-for-python#26252: optional input must be placed in `$[[…]]`",
 )
 def optional_without_brackets(node: Node) -> Iterator[Finding]:
-    """An optional input is in `$[[…]]`, so that it can be left out."""
-    if not node.is_component or node.command is None:
-        return
-    keys, text = node.command
-    ports = node.ports("inputs") or {}
-    for reference in expressions.references(text):
-        port = ports.get(reference.name)
-        if reference.source != "inputs" or not isinstance(port, dict) or reference.block:
-            continue
-        if port.get("optional") is True and port.get("default") is None:
-            hint = f"write `$[[--{reference.name} {reference.text}]]`"
-            message = f"`{reference.text}` is optional and has no value when left out"
-            yield Finding(keys, message, "`$[[…]]` around it", hint)
+    """An optional input is in `$[[…]]`, so that it can be left out.
+
+    Nothing is said of one with a default, which has always a value: that is a warning.
+    """
+    ports = node.ports("inputs") or {} if node.is_component else {}
+    for keys, text in templates(node):
+        for reference in expressions.references(text):
+            port = ports.get(reference.name)
+            if reference.source != "inputs" or not isinstance(port, dict) or reference.block:
+                continue
+            if port.get("optional") is True and keys != ("input_data",):
+                hint = f"write `$[[--{reference.name} {reference.text}]]`"
+                message = f"`{reference.text}` is optional and is used outside of `$[[…]]`"
+                severity: Severity = "error" if port.get("default") is None else "warning"
+                yield Finding(keys, message, "`$[[…]]` around it", hint, severity)
 
 
 # Parallel jobs: where mini-batches come from, and where their results go.

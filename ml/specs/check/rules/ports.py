@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ml.specs.check.nodes import Node
+from ml.specs.check.rules.pipeline import bindings
 from ml.specs.check.rules.rule import Finding, rule
 from ml.specs.expressions import did_you_mean
 
@@ -124,3 +125,49 @@ def port_range(node: Node) -> Iterator[Finding]:
         if wrong and not (isinstance(default, str) and "${{" in default):
             message = f"the default {default} of `{name}` is {wrong[0]}"
             yield Finding(("inputs", name, "default"), message, wrong[1])
+
+
+@rule(
+    "empty-input",
+    scope="node",
+    source="Azure/azure-sdk-for-python#41834: `The Value field is required`, of an empty text",
+)
+def empty_input(node: Node) -> Iterator[Finding]:
+    """A literal input has a text: an optional one is left out.
+
+    A default that is empty is a warning: it is refused where a job does not set the input.
+    """
+    for name, value in node.mapping("inputs").items():
+        port = value if node.is_component and isinstance(value, dict) else None
+        text = port.get("default") if port is not None else value
+        if isinstance(text, str) and not text.strip():
+            yield Finding(
+                ("inputs", name) if port is None else ("inputs", name, "default"),
+                f"`{name}` is an empty text",
+                "a value with a letter or a digit",
+                f"leave `{name}` out where it is optional, else write `none` and read it so",
+                "error" if port is None else "warning",
+            )
+
+
+@rule(
+    "optional-binding",
+    scope="pipeline",
+    source="azure-ai-ml 1.35 PipelineComponent._validate_binding_inputs",
+)
+def optional_binding(node: Node) -> Iterator[Finding]:
+    """An optional input of a pipeline component goes only to optional inputs of its steps."""
+    ports = node.mapping("inputs") if node.is_component else {}
+    for keys, reference in bindings(node):
+        port = ports.get(".".join(reference.path[2:]))
+        is_whole = str(node.get(*keys)).strip() == reference.text
+        if keys[2:3] != ("inputs",) or reference.path[1:2] != ("inputs",) or not is_whole:
+            continue
+        step = node.steps.get(str(keys[1]))
+        targets = step.ports("inputs") if step is not None else None
+        if not isinstance(port, dict) or port.get("optional") is not True or targets is None:
+            continue
+        target = targets.get(keys[3]) if step is not None and step.component else None
+        if not isinstance(target, dict) or target.get("optional") is not True:
+            message = f"`{reference.text}` is optional, and `{keys[3]}` of `{keys[1]}` is required"
+            yield Finding(keys, message, "an optional input, or a default in place of `optional`")
