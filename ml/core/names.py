@@ -23,7 +23,11 @@ _DOTTED = "letters, digits, `-`, `_` and `.`, at most 255, not starting with `-`
 _FORMS: Mapping[Kind, tuple[str, str]] = {
     "asset": (r"[A-Za-z0-9_][\w.-]{0,254}", _DOTTED),
     "version": (r"[A-Za-z0-9_][\w.-]{0,254}", _DOTTED),
-    "endpoint": (r"[A-Za-z0-9][\w-]{0,63}", "letters, digits and `-`, a letter or digit first"),
+    # And of a deployment (how-to-manage-quotas; azure-ai-ml 1.35 EndpointConfigurations).
+    "endpoint": (
+        r"[A-Za-z][A-Za-z0-9-]{1,30}[A-Za-z0-9]",
+        "3 to 32 letters, digits and `-`, a letter first, no `-` last",
+    ),
     # Without one it is the name of the working folder, so blanks, brackets and accents are in it.
     "experiment": (
         r"(?![. -])(?u:[\w.()@+, -]){1,255}(?<! )",

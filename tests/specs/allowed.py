@@ -7,6 +7,7 @@ from tests.specs.broken import (
     COMMAND,
     COMPONENT,
     DEPLOYMENT,
+    ENDPOINT,
     LIMITS,
     PIPELINE,
     SPACE,
@@ -96,6 +97,7 @@ ALLOWED: dict[str, list[str]] = {
         "inputs: {x: a|b}\n",
     ],
     "bad-name": [
+        *(DEPLOYMENT.replace("blue", name) for name in ("abc", "A-b-1", "B" * 32, "a--b")),
         COMMAND + "name: train-1.2\nexperiment_name: My work (2)\n"
         "inputs: {a-b_1: 1}\noutputs: {y: {type: uri_folder, name: words-2, version: 1.0}}\n"
         "environment_variables: {OMP_NUM_THREADS: '1'}\n",
@@ -136,6 +138,30 @@ ALLOWED: dict[str, list[str]] = {
         COMMAND + "environment_variables: {A: '1', B: 'true', C: yes please, D: '', E: '1.0'}\n",
         COMMAND + "tags: {environment_variables: x}\ninputs: {environment_variables: 1}\n",
         PIPELINE + "  environment_variables: {command: echo, environment: 'azureml:e:1'}\n",
+    ],
+    "bad-traffic": [
+        ENDPOINT + written + "\n"
+        for written in (
+            *(
+                "traffic: {}",
+                "traffic: {blue: 0}",
+                "traffic: {blue: 100}",
+                "traffic: {blue: '100'}",
+            ),
+            *(
+                "traffic: {blue: 90, green: 10}",
+                "traffic: {blue: 100}\nmirror_traffic: {green: 50}",
+            ),
+            "traffic: {blue: 100, green: 0}\nmirror_traffic: {green: 10}",
+            "traffic: {blue: 100}\nmirror_traffic: {blue: 0}",
+        )
+    ],
+    "model-version": [
+        "type: custom_model\nname: m\npath: src\nversion: '12'\n",
+        "type: custom_model\nname: m\npath: src\n",
+        DEPLOYMENT.replace("m:1", "m@prod"),
+        "type: uri_folder\nname: d\npath: src\nversion: v1\n",
+        COMMAND + "inputs: {m: {type: custom_model, path: 'azureml:m@latest'}, version: v1}\n",
     ],
     "bad-environment": [
         _RUN + "environment: {image: i:1}\n",

@@ -572,6 +572,11 @@ PARALLEL = {
 }
 
 _ENVIRONMENT = "command: echo\nenvironment:\n"
+ENDPOINT = """\
+$schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json
+name: words
+auth_mode: key
+"""
 SERVICE = {
     **{
         f"variable-that-is-{name}": COMMAND
@@ -620,6 +625,53 @@ SERVICE = {
     + _TASK.replace("azureml:e:1", "{build: {dockerfile_path: x}}  # error: bad-environment"),
     "build-without-path-of-batch": BATCH
     + "environment: {build: {dockerfile_path: x}}  # error: bad-environment\n",
+    **{
+        f"name-of-{kind}-{number}": BATCH.replace("one", f"{name}  # error: bad-name")
+        if kind == "batch"
+        else DEPLOYMENT.replace("blue", f"{name}  # error: bad-name")
+        if kind == "deployment"
+        else ENDPOINT.replace("words", f"{name}  # error: bad-name")
+        for kind in ("batch", "deployment", "endpoint")
+        for number, name in enumerate(
+            ("ab", "a" * 33, "1blue", "blue-", "blue_green", "blue.green", "-blue", "bl ue", "bläu")
+        )
+    },
+    "name-of-batch-endpoint": BATCH.partition("batchDep")[0]
+    + "batchEndpoint.schema.json\nname: X1-  # error: bad-name\n",
+    "name-of-batch-pipeline": BATCH.replace("one", "a  # error: bad-name").replace(
+        "model: azureml:m:1", "type: pipeline\ncomponent: azureml:c:1"
+    ),
+    "endpoint-name-of-deployment": DEPLOYMENT.replace("faq", "f  # error: bad-name"),
+    **{
+        f"traffic-{number}": ENDPOINT + f"{written}  # error: bad-traffic\n"
+        for number, written in enumerate(
+            [
+                *("traffic: {blue: 60, green: 10}", "traffic: {blue: '60', green: '30'}"),
+                *("traffic: {blue: 150, green: -50}", "traffic: {blue: -100}"),
+                *("traffic: {blue: 99.5, green: 0.5}", "traffic: {blue: 50}"),
+                "traffic: {blue: 100}\nmirror_traffic: {green: 51}",
+                "traffic: {blue: 100}\nmirror_traffic: {blue: 10}",
+                "traffic: {blue: 50, green: 50}\nmirror_traffic: {blue: '10'}",
+                "traffic: {blue: 100}\nmirror_traffic: {green: 10, red: 10}",
+                "traffic: {blue: 100}\nmirror_traffic: {green: -10}",
+                "traffic: {blue: 100}\nmirror_traffic: {green: 10.5}",
+            ]
+        )
+    },
+    "mirror-without-traffic": ENDPOINT
+    + "traffic: {blue: 0}\nmirror_traffic: {green: 10}  # warning: bad-traffic\n",
+    **{
+        f"version-of-model-{version}": "type: custom_model\nname: m\npath: src\n"
+        f"version: {version}  # error: model-version\n"
+        for version in ("v1", "1.0", "'1.2'", "0", "'2026-01-01'", "latest")
+    },
+    "version-of-inline-model": DEPLOYMENT.replace("model: azureml:m:1\n", "")
+    + "model: {name: m, version: v1, path: src, type: custom_model}  # error: model-version\n",
+    "version-of-named-model": DEPLOYMENT.replace("m:1", "m:v1  # error: model-version"),
+    "version-of-registered-model": COMMAND
+    + "outputs:\n  m: {type: mlflow_model, name: m, version: v1}  # error: model-version\n",
+    "version-of-model-input": COMMAND
+    + "inputs:\n  m: {type: mlflow_model, path: 'azureml:m:1.0'}  # error: model-version\n",
     "environment-asset": "name: one\nbuild:  # error: bad-environment\n  dockerfile_path: x\n",
 }
 

@@ -18,7 +18,6 @@ from ml.core.errors import Place, Problem, Refused
 from ml.specs.parts import Part
 from ml.specs.plan.plans import Dependency
 
-_INCLUDE = re.compile(r"(?:-r|--requirement)[\s=]*(?P<file>\S.*)$")
 # Lines of pip that read a file or a folder of the machine that installs: an address is none.
 _LOCAL = re.compile(
     r"(?!.*://(?!/))(?:-[rcef]|--(?:requirement|constraint|editable|find-links))[\s=]*\S"
@@ -87,41 +86,19 @@ def of_part(part: Part) -> Conda:
     return Conda(tuple(dependencies), tuple(problems))
 
 
-def included(path: Path, place: Place, problems: list[Problem]) -> Iterator[Dependency]:
-    """The dependencies of a requirements file that is named at `place`."""
-    yield from _line(f"-r {path.name}", place, path.parent, problems, ())
-
-
-def _line(
-    line: str, place: Place, folder: Path, problems: list[Problem], above: tuple[Path, ...]
-) -> Iterator[Dependency]:
-    """The dependencies of one line: its own, or those of the file that it includes."""
-    text = _COMMENT.sub("", line).strip()
-    include = _INCLUDE.match(text)
-    if include is None:
-        if text:
-            yield Dependency(" ".join(text.split()), "pip", place)
-        return
-    path = Path(folder, include["file"].strip("\"'"))
-    if path in above:
-        return
-    boundary = repository.boundary(folder)
-    if boundary and not path.resolve().is_relative_to(boundary):
-        message, hint = f"`{text}` leaves the repository", "copy what it names beside this file"
-        expected = f"a path below {repository.shown(boundary)}"
-        problems.append(Problem("path-escape", message, expected, hint, place))
-        return
+def requirements(path: Path) -> tuple[Dependency, ...] | None:
+    """The lines of pip's requirements file at `path`; None where they are not all known: it cannot
+    be read, or names another file.
+    """
     try:
         content = path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        message = f"`{text}`: {repository.shown(path)} cannot be read: {why}"
-        hint = "the path is relative to the file that names it"
-        problems.append(Problem("missing-file", message, "a requirements file", hint, place))
-        return
-    for number, joined in _joined(content):
-        there = Place(repository.shown(path), number)
-        yield from _line(joined, there, path.parent, problems, (*above, path))
+    except (OSError, ValueError):
+        return None
+    lines = [(number, _COMMENT.sub("", line).strip()) for number, line in _joined(content)]
+    if any(_LOCAL.match(text) for _, text in lines):
+        return None
+    shown = repository.shown(path)
+    return tuple(Dependency(" ".join(t.split()), "pip", Place(shown, n)) for n, t in lines if t)
 
 
 def _joined(content: str) -> Iterator[tuple[int, str]]:

@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 
 from ml.core import repository
-from ml.core.errors import Place, Problem
+from ml.core.errors import Place
 from ml.specs.assets import assets, conda
 from ml.specs.parts import Part
 from ml.specs.plan.plans import Dependency
@@ -229,17 +229,17 @@ def _of_pip(
     words: Iterator[str], copied: Mapping[str, Path], place: Place
 ) -> list[Dependency] | None:
     dependencies: list[Dependency] = []
-    problems: list[Problem] = []
     for word in words:
         if word in {"-r", "--requirement"}:
             file = copied.get(next(words, ""))
-            if file is None:
+            lines = conda.requirements(file) if file is not None else None
+            if lines is None:
                 return None
-            dependencies += conda.included(file, place, problems)
+            dependencies += lines
         elif word in {"--index-url", "--extra-index-url", "-i"}:
             next(words, None)
         elif word.startswith("-") and word not in {"-e", "--editable"}:
             continue
         else:
             dependencies.append(Dependency(word, "pip", place))
-    return None if problems else dependencies
+    return dependencies

@@ -18,7 +18,9 @@ from ml.specs.check.clusters import Placed
 from ml.specs.check.nodes import Node
 from ml.specs.sdk.load import Spec
 
-Scope = Literal["root", "spec", "schedule", "node", "sweep", "pipeline", "automl", "cluster"]
+Scope = Literal[
+    "root", "spec", "schedule", "online_endpoint", "node", "sweep", "pipeline", "automl", "cluster"
+]
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,7 @@ _NAMED: Mapping[str, Mapping[str, names.Kind]] = {
     **dict.fromkeys(("component", "data", "environment", "model"), _ASSET),
     **dict.fromkeys(("online_endpoint", "online_deployment"), _ENDPOINT),
     **dict.fromkeys(("batch_endpoint", "batch_deployment", "model_batch_deployment"), _ENDPOINT),
+    "pipeline_component_batch_deployment": _ENDPOINT,
 }
 
 

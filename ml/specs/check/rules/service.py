@@ -5,15 +5,18 @@ Each rule also applies to the specs and the parts that a spec names (`ml.specs.c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ml.core import repository
+from ml.core.documents import walk
 from ml.specs.assets import assets
 from ml.specs.check.references import environments, fields
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.parts import Part
 from ml.specs.sdk.errors import in_words
 
+MODEL_TYPES = frozenset({"custom_model", "mlflow_model", "triton_model"})
 _ONLINE = "reference-yaml-endpoint-online"
 
 
@@ -78,3 +81,75 @@ def _dockerfile(part: Part, context: object) -> Iterator[Finding]:
             "a Dockerfile in the build context",
             "its path is relative to the context, not to this file",
         )
+
+
+@rule("bad-traffic", scope="online_endpoint", source=f"{_ONLINE}: traffic, mirror_traffic")
+def bad_traffic(subject: Subject) -> Iterator[Finding]:
+    """Traffic adds up to 0 or 100 %; at most 50 % is mirrored, to one deployment without traffic.
+
+    The limit of a mirror is that of azure-ai-ml 1.35, `_schema/_endpoint/online`.
+    """
+    spec = subject.spec
+    shares, mirrors = (
+        {str(name): whole_number(share) for name, share in spec.mapping(key).items()}
+        for key in ("traffic", "mirror_traffic")
+    )
+    beside = [assets.included(file.name, spec.folder) for file in spec.folder.glob("*.y*ml")]
+    own = [part for part in beside if part and part.get("endpoint_name") == spec.get("name")]
+    declared = {str(part.get("name")) for part in own}
+    for key, values, most in (("traffic", shares, 100), ("mirror_traffic", mirrors, 50)):
+        for name, share in values.items():
+            if share is None or not 0 <= share <= most:
+                found = f"`{name}` gets {spec.get(key, name)} %"
+                yield Finding((key, name), found, f"a whole number from 0 to {most}")
+            elif share and key == "mirror_traffic" and shares.get(name):
+                found = f"`{name}` has traffic of its own and mirrors {share} %"
+                yield Finding((key, name), found, "a deployment without traffic")
+            elif declared and name not in declared:
+                found = f"no file beside this one declares a deployment `{name}`"
+                listed = ", ".join(sorted(declared))
+                yield Finding((key, name), found, f"one of {listed}", severity="warning")
+    total = sum(share or 0 for share in shares.values())
+    if None not in shares.values() and total not in {0, 100}:
+        hint = "the deployments share all of it, or there is none yet"
+        yield Finding(("traffic",), f"the traffic adds up to {total} %", "0 or 100", hint)
+    if len(mirrors) > 1:
+        yield Finding(("mirror_traffic",), f"{len(mirrors)} deployments mirror traffic", "one")
+    elif any(mirrors.values()) and not total:
+        found, hint = "there is no traffic to mirror", "set `traffic` of a deployment to 100 first"
+        yield Finding(("mirror_traffic",), found, "a live deployment", hint, "warning")
+
+
+def whole_number(value: object) -> int | None:
+    """A number as azure-ai-ml reads it, from text too; None for a fraction or anything else."""
+    try:
+        number = float(value) if isinstance(value, str | int | float) else float("nan")
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() and not isinstance(value, bool) else None
+
+
+@rule(
+    "model-version",
+    scope="spec",
+    source="Azure/azureml-examples#2725: the version of a model is a positive integer",
+)
+def model_version(subject: Subject) -> Iterator[Finding]:
+    """The version of a model is a positive whole number, where it is made and where it is named."""
+    spec = subject.spec
+    versions = [(("version",), spec.get("version"))] if spec.kind.family == "model" else []
+    for keys, value in walk(spec.document.data):
+        inside = keys[-2:-1] in {("inputs",), ("outputs",)} and isinstance(value, dict)
+        if inside and value.get("type") in MODEL_TYPES:
+            reference = assets.parse(str(value.get("path") or ""))
+            versions += [((*keys, "version"), value.get("version"))]
+            versions += [((*keys, "path"), reference.version or None)] if reference else []
+    for keys, value in fields(spec.document.data):
+        if keys[-1] == "model" and isinstance(value, dict):
+            versions.append(((*keys, "version"), value.get("version")))
+        elif keys[-1] == "model" and isinstance(value, str) and (name := assets.parse(value)):
+            versions.append((keys, name.version or None))
+    for at, version in versions:
+        if version is not None and not re.fullmatch(r"0*[1-9][0-9]*", str(version)):
+            hint = "put what it stands for into `tags`"
+            yield Finding(at, f"the version of the model is `{version}`", "1, 2, 3 …", hint)
