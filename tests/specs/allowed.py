@@ -202,10 +202,16 @@ ALLOWED: dict[str, list[str]] = {
         "  train:\n    component: component.yml\n"
         "    inputs: {data: '${{parent.inputs.data}}', rate: 0, note: '${{parent.inputs.note}}'}\n",
     ],
-    "number-too-small": [
+    "number-out-of-range": [
         COMMAND + "resources: {instance_count: 1}\n",
         COMMAND + "inputs: {timeout: -1, instance_count: -1}\n",
-        DEPLOYMENT + "instance_count: 1\n",
+        DEPLOYMENT + "instance_count: 1\nrequest_settings: {request_timeout_ms: 180000}\n"
+        "liveness_probe: {success_threshold: 1, period: 1}\n"
+        "data_collector: {collections: {a: {enabled: 'true'}}, sampling_rate: 0.5}\n",
+        DEPLOYMENT.replace("managed", "kubernetes")
+        + "request_settings: {request_timeout_ms: 300000}\n",
+        AUTOML + "target_column_name: price\n"
+        "limits: {timeout_minutes: '90', trial_timeout_minutes: 2.0, exit_score: 0.5}\n",
     ],
     "path-escape": [
         COMMAND + "code: ./src/../data\n",

@@ -285,20 +285,56 @@ SWEEPS = {
 }
 
 NUMBERS = {
-    "negative-instances": COMMAND + "resources: {instance_count: -1}  # error: number-too-small\n",
-    "no-instances": COMMAND + "resources:\n  instance_count: 0  # error: number-too-small\n",
+    "negative-instances": COMMAND
+    + "resources: {instance_count: -1}  # error: number-out-of-range\n",
+    "no-instances": COMMAND + "resources:\n  instance_count: 0  # error: number-out-of-range\n",
     "negative-processes": COMMAND
     + "distribution:\n  type: pytorch\n"
-    + "  process_count_per_instance: -2  # error: number-too-small\n",
-    "negative-timeout": COMMAND + "limits:\n  timeout: -5  # error: number-too-small\n",
+    + "  process_count_per_instance: -2  # error: number-out-of-range\n",
+    "negative-timeout": COMMAND + "limits:\n  timeout: -5  # error: number-out-of-range\n",
     "negative-interval": SWEEP
     + SPACE
     + LIMITS
     + "early_termination:\n  type: median_stopping\n"
-    + "  evaluation_interval: -1  # error: number-too-small\n",
+    + "  evaluation_interval: -1  # error: number-out-of-range\n",
     "timeout-of-deployment": DEPLOYMENT
     + "environment_variables:\n  SCORING_TIMEOUT_MS: '180001'  # error: deployment-variable\n",
-    "negative-in-deployment": DEPLOYMENT + "instance_count: -1  # error: number-too-small\n",
+    **{
+        f"number-of-deployment-{number}": DEPLOYMENT + f"{written}  # error: number-out-of-range\n"
+        for number, written in enumerate(
+            [
+                *("request_settings: {request_timeout_ms: 180001}", "instance_count: 1.5"),
+                *("request_settings: {request_timeout_ms: '600000'}", "instance_count: '0'"),
+                "request_settings: {request_timeout_ms: 0}",
+                "request_settings: {max_concurrent_requests_per_instance: 0}",
+                "liveness_probe: {success_threshold: 2}",
+                *("liveness_probe: {initial_delay: 0}", "readiness_probe: {timeout: 0}"),
+                "readiness_probe: {period: 1.5}",
+                "data_collector: {collections: {a: {enabled: 'true'}}, sampling_rate: 1.5}",
+            ]
+        )
+    },
+    "timeout-of-kubernetes": DEPLOYMENT.replace("managed", "kubernetes")
+    + "request_settings: {request_timeout_ms: 300001}  # error: number-out-of-range\n",
+    "timeout-of-batch": BATCH + "retry_settings: {timeout: 259201}  # error: number-out-of-range\n",
+    "timeout-of-batch-settings": BATCH
+    + "type: model\nsettings:\n  retry_settings: {timeout: 0}  # error: number-out-of-range\n",
+    "mini-batch-of-batch": BATCH + "mini_batch_size: 1.5  # error: number-out-of-range\n",
+    "timeout-with-a-fraction": COMMAND + "limits: {timeout: 1.5}  # error: number-out-of-range\n",
+    "trials-with-a-fraction": SWEEP
+    + SPACE
+    + "limits: {max_total_trials: 4.5}  # error: number-out-of-range\n",
+    **{
+        f"automl-limit-{name}": AUTOML
+        + f"target_column_name: price\nlimits: {{{name}}}  # error: number-out-of-range\n"
+        for name in (
+            *("timeout_minutes: 1.5", "trial_timeout_minutes: 0.5", "max_trials: 2.5"),
+            *("max_concurrent_trials: 1.5", "max_cores_per_trial: 1.1", "timeout_minutes: '0'"),
+        )
+    },
+    "automl-folds": AUTOML
+    + "target_column_name: price\nn_cross_validations: 2.5  # error: number-out-of-range\n",
+    "negative-in-deployment": DEPLOYMENT + "instance_count: -1  # error: number-out-of-range\n",
 }
 
 PIPELINES = {

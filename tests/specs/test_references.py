@@ -84,5 +84,5 @@ def test_reference(name: str, repo: Path, problems: Check) -> None:
         "type: command\nname: x\ncommand: echo\nenvironment: file:environment.part\n"
     )
     actual = [(str(problem.place), problem.code) for problem in problems(text)]
-    code = "bad-conda-file" if place.startswith("environment") else "number-too-small"
+    code = "bad-conda-file" if place.startswith("environment") else "number-out-of-range"
     assert (place, code) in actual, actual

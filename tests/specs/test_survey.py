@@ -53,7 +53,7 @@ def test_the_repository(specs: Path, capsys: pytest.CaptureFixture[str]) -> None
     """Without a path every spec of the repository is checked, whatever the working directory."""
     assert run() == 2
     out = capsys.readouterr().out
-    assert "error[number-too-small]: jobs/wrong.yaml:3: `instance_count` is -1" in out
+    assert "error[number-out-of-range]: jobs/wrong.yaml:3: `instance_count` is -1" in out
     assert "warning[bayesian-early-termination]: jobs/doubtful.yml:" in out
     assert out.splitlines()[-1] == "3 specs, 1 error, 1 warning (3 other YAML files)"
 
@@ -114,7 +114,7 @@ def test_json(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(captured.out)
     assert (report["specs"], report["errors"], report["warnings"]) == (3, 1, 1)
     wrong = next(problem for problem in report["problems"] if problem["severity"] == "error")
-    assert wrong["code"] == "number-too-small"
+    assert wrong["code"] == "number-out-of-range"
     assert (wrong["file"], wrong["line"]) == ("jobs/wrong.yaml", 3)
     assert wrong["expected"] == "at least 1" and wrong["source"]
     assert captured.err.startswith("3 specs, 1 error")
@@ -131,7 +131,7 @@ def test_github(
         assert run("jobs/wrong.yaml", "--format", "github") == 2
     first = capsys.readouterr().out.splitlines()[0]
     assert first == (
-        "::error file=jobs/wrong.yaml,line=3,title=number-too-small"
+        "::error file=jobs/wrong.yaml,line=3,title=number-out-of-range"
         "::`instance_count` is -1%0Aexpected: at least 1"
     )
 
