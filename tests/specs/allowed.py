@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.specs.broken import (
     AUTOML,
+    BATCH,
     COMMAND,
     COMPONENT,
     DEPLOYMENT,
@@ -16,6 +17,7 @@ from tests.specs.broken import (
 
 _STEP = PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
 _RUN = "command: echo\n"
+_NO_SCRIPT = DEPLOYMENT.partition("code_")[0]
 _CRON = "name: s\ncreate_job: azureml:j\ntrigger: {type: cron, expression: '%s'}\n"
 
 _PARALLEL = (
@@ -162,6 +164,17 @@ ALLOWED: dict[str, list[str]] = {
         DEPLOYMENT.replace("m:1", "m@prod"),
         "type: uri_folder\nname: d\npath: src\nversion: v1\n",
         COMMAND + "inputs: {m: {type: custom_model, path: 'azureml:m@latest'}, version: v1}\n",
+    ],
+    "scoring-script": [
+        DEPLOYMENT + "environment: azureml:e:1\n",
+        _NO_SCRIPT,
+        _NO_SCRIPT.replace("azureml:m:1", "{path: src, type: mlflow_model}")
+        + "environment: {image: i:1, conda_file: conda.yml}\n",
+        _NO_SCRIPT + "environment:\n  image: i:1\n  inference_config:\n"
+        "    liveness_route: {port: 80, path: /}\n    readiness_route: {port: 80, path: /}\n"
+        "    scoring_route: {port: 80, path: /score}\n",
+        BATCH,
+        BATCH.partition("code_")[0],
     ],
     "bad-environment": [
         _RUN + "environment: {image: i:1}\n",

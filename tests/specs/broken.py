@@ -39,12 +39,14 @@ name: blue
 endpoint_name: faq
 model: azureml:m:1
 instance_type: Standard_DS3_v2
+code_configuration: {code: src, scoring_script: file.txt}
 """
 BATCH = """\
 $schema: https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json
 name: one
 endpoint_name: words
 model: azureml:m:1
+code_configuration: {code: src, scoring_script: file.txt}
 """
 
 # What the SDK refuses, in our words.
@@ -613,6 +615,7 @@ $schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schem
 name: words
 auth_mode: key
 """
+_NO_SCRIPT = DEPLOYMENT.partition("code_")[0].replace("\n", "  # error: scoring-script\n", 1)
 SERVICE = {
     **{
         f"variable-that-is-{name}": COMMAND
@@ -675,7 +678,7 @@ SERVICE = {
     "name-of-batch-endpoint": BATCH.partition("batchDep")[0]
     + "batchEndpoint.schema.json\nname: X1-  # error: bad-name\n",
     "name-of-batch-pipeline": BATCH.replace("one", "a  # error: bad-name").replace(
-        "model: azureml:m:1", "type: pipeline\ncomponent: azureml:c:1"
+        BATCH[BATCH.index("model:") :], "type: pipeline\ncomponent: azureml:c:1\n"
     ),
     "endpoint-name-of-deployment": DEPLOYMENT.replace("faq", "f  # error: bad-name"),
     **{
@@ -708,6 +711,23 @@ SERVICE = {
     + "outputs:\n  m: {type: mlflow_model, name: m, version: v1}  # error: model-version\n",
     "version-of-model-input": COMMAND
     + "inputs:\n  m: {type: mlflow_model, path: 'azureml:m:1.0'}  # error: model-version\n",
+    **{
+        f"script-of-{kind}-{number}": text.replace("{code: src, scoring_script: file.txt}", written)
+        for kind, text in (("online", DEPLOYMENT), ("batch", BATCH))
+        for number, written in enumerate(
+            [
+                "\n  code: src\n  scoring_script: src/file.txt  # error: scoring-script",
+                "\n  code: src\n  scoring_script: ./none.py  # error: scoring-script",
+                "{scoring_script: file.txt}  # error: scoring-script",
+            ]
+        )
+    },
+    "deployment-without-script": _NO_SCRIPT + "environment: {image: i:1, conda_file: conda.yml}\n",
+    "deployment-of-a-file-without-script": _NO_SCRIPT.replace(
+        "model: azureml:m:1", "model: {path: src, type: custom_model}"
+    ),
+    "deployment-of-an-image-without-script": _NO_SCRIPT.replace("error", "warning")
+    + "environment: azureml:e:1\n",
     "environment-asset": "name: one\nbuild:  # error: bad-environment\n  dockerfile_path: x\n",
 }
 

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 
 from ml.core import repository
 from ml.core.documents import walk
+from ml.core.errors import Severity
 from ml.specs.assets import assets
 from ml.specs.check.references import environments, fields
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.parts import Part
 from ml.specs.sdk.errors import in_words
+from ml.specs.sdk.load import Spec
 
 MODEL_TYPES = frozenset({"custom_model", "mlflow_model", "triton_model"})
+DEPLOYMENTS = frozenset({"online_deployment", "batch_deployment", "model_batch_deployment"})
 _ONLINE = "reference-yaml-endpoint-online"
 
 
@@ -153,3 +156,52 @@ def model_version(subject: Subject) -> Iterator[Finding]:
         if version is not None and not re.fullmatch(r"0*[1-9][0-9]*", str(version)):
             hint = "put what it stands for into `tags`"
             yield Finding(at, f"the version of the model is `{version}`", "1, 2, 3 …", hint)
+
+
+@rule(
+    "scoring-script",
+    scope="spec",
+    source="azure-ai-ml 1.35 validate_scoring_script; how-to-deploy-custom-container",
+)
+def scoring_script(subject: Subject) -> Iterator[Finding]:
+    """A deployment has a scoring script in its code, other than of MLflow models and own servers.
+
+    A warning where its environment is elsewhere, which may be a server of its own.
+    """
+    spec, keys = subject.spec, ("code_configuration", "scoring_script")
+    if spec.kind.family not in DEPLOYMENTS:
+        return
+    if spec.get(keys[0]) is None:
+        model, environment = _named(spec, "model"), _named(spec, "environment")
+        kind = model.get("type") or "custom_model" if model else ""
+        is_server = environment and (
+            environment.get("inference_config") or environment.get("build")
+        )
+        if kind in {"mlflow_model", "triton_model"} or is_server:
+            return
+        is_online = spec.kind.family == "online_deployment"
+        if kind or spec.get("environment") is not None:
+            hint = "code_configuration: {code: ., scoring_script: score.py}"
+            severity: Severity = "error" if kind or (environment and is_online) else "warning"
+            yield Finding((), "it has no `code_configuration`", "a scoring script", hint, severity)
+        return
+    code, script = (spec.get(keys[0], key) for key in ("code", keys[1]))
+    folder = assets.local(code, spec.folder) if isinstance(code, str) else None
+    if not isinstance(code, str) or not isinstance(script, str):
+        hint = "`code` is a folder, and `scoring_script` a file in it"
+        yield Finding(keys[:1], f"it has no `{'scoring_script' if code else 'code'}`", "both", hint)
+    elif folder is not None and folder.is_dir() and not (folder / script).is_file():
+        found, hint = (
+            f"`{script}` is not in `{repository.shown(folder)}`",
+            "it is relative to `code`",
+        )
+        yield Finding(keys, found, "a file in `code`", hint)
+
+
+def _named(spec: Spec, key: str) -> Part | None:
+    """The model or the environment of a deployment: inline, or declared in this repository."""
+    written = spec.get(key)
+    if not isinstance(written, str):
+        return spec.at(key) if isinstance(written, dict) else None
+    file = assets.included(written, spec.folder)
+    return file or assets.find(written, key, repository.root(spec.file))
