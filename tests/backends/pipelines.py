@@ -42,7 +42,8 @@ def write(repository: Path, text: str, name: str = "pipeline.yml") -> Path:
     """The spec of a pipeline in the repository."""
     path = repository / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text("type: pipeline\nexperiment_name: tests\n" + text.replace("@", EVERY_STEP))
+    text = f"type: pipeline\nexperiment_name: tests\n{text.rstrip()}\n"
+    path.write_text(text.replace("@", EVERY_STEP) + "compute: azureml:c\n")
     return path
 
 

@@ -385,6 +385,7 @@ def test_a_step_between_others(run_pipeline: RunPipeline, repository: Path) -> N
 SPEC = """
 type: pipeline
 experiment_name: tests
+compute: azureml:c
 jobs:
   score:
     type: parallel

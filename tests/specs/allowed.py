@@ -18,10 +18,11 @@ from tests.specs.broken import (
 _STEP = PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
 _RUN = "command: echo\n"
 _NO_SCRIPT = DEPLOYMENT.partition("code_")[0]
+_JOBS = "type: pipeline\njobs:\n  a: {command: echo, environment: 'azureml:e:1'"
 _CRON = "name: s\ncreate_job: azureml:j\ntrigger: {type: cron, expression: '%s'}\n"
 
 _PARALLEL = (
-    "type: pipeline\njobs:\n  batch:\n    type: parallel\n"
+    "type: pipeline\ncompute: azureml:c\njobs:\n  batch:\n    type: parallel\n"
     "    inputs: {rows: {type: uri_folder, path: data}}\n    outputs: {scored: {type: uri_file}}\n"
     "    input_data: ${{inputs.rows}}\n    task:\n      type: run_function\n      code: src\n"
     "      entry_script: file.txt\n      environment: azureml:e:1\n"
@@ -79,7 +80,7 @@ ALLOWED: dict[str, list[str]] = {
     ],
     "parallel-input": [
         _PARALLEL,
-        "type: pipeline\njobs:\n  batch:\n    type: parallel\n"
+        "type: pipeline\ncompute: azureml:c\njobs:\n  batch:\n    type: parallel\n"
         "    component: azureml://registries/r/components/c/versions/1\n",
     ],
     "parallel-output": [_PARALLEL + "      append_row_to: ${{outputs.scored}}\n"],
@@ -176,6 +177,13 @@ ALLOWED: dict[str, list[str]] = {
         BATCH,
         BATCH.partition("code_")[0],
     ],
+    "no-compute": [
+        COMMAND,
+        _JOBS + ", compute: 'azureml:c'}\n",
+        _JOBS + "}\nsettings: {default_compute: azureml:serverless}\n",
+        _JOBS.replace("jobs", "name: p\nversion: 1\njobs") + "}\n",
+        "type: pipeline\njobs: {a: {type: pipeline, component: around.part}}\n",
+    ],
     "bad-environment": [
         _RUN + "environment: {image: i:1}\n",
         _RUN + "environment: {build: {path: src, dockerfile_path: file.txt}}\n",
@@ -196,7 +204,7 @@ ALLOWED: dict[str, list[str]] = {
         COMMAND + "outputs: {y: {path: 'azureml://datastores/d/paths/${{name}}/'}}\n",
     ],
     "misspelt-field": [
-        "type: pipeline\njobs:\n  train:\n    component: azureml:elsewhere:1\n"
+        "type: pipeline\ncompute: azureml:c\njobs:\n  train:\n    component: azureml:elsewhere:1\n"
         "    compute: azureml:c\n    $schema: x\n    unheard_of: 1\n",
     ],
     "optional-without-brackets": [
@@ -237,7 +245,10 @@ ALLOWED: dict[str, list[str]] = {
         + "inputs: {x: {path: 'https://example.org/none'}, y: {path: azureml:none@latest}}\n"
     ],
     "empty-pipeline": [PIPELINE],
-    "bad-mltable": [COMMAND + "inputs: {x: {type: mltable, path: data}}\n"],
+    "bad-mltable": [
+        COMMAND + "inputs: {x: {type: mltable, path: multi}, y: {type: uri_folder, path: lines}}\n",
+        COMMAND + "inputs: {x: {type: mltable, path: data}}\n",
+    ],
     "bad-conda-file": [
         "command: echo\nenvironment: {image: i:1, conda_file: conda.yml}\n",
         "command: echo\nenvironment:\n  image: i:1\n  conda_file: {dependencies: [numpy]}\n",
@@ -255,11 +266,13 @@ ALLOWED: dict[str, list[str]] = {
     "wrong-type": [PIPELINE],
     "not-a-component": [_STEP + "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"],
     "component-cycle": [
-        "type: pipeline\njobs:\n  one: {type: pipeline, component: around.part}\n"
+        "type: pipeline\ncompute: azureml:c\n"
+        "jobs:\n  one: {type: pipeline, component: around.part}\n"
         "  two: {type: pipeline, component: around.part}\n"
     ],
     "output-shared": [
-        "type: pipeline\noutputs: {one: {type: uri_folder}, two: {type: uri_folder}}\njobs:\n"
+        "type: pipeline\ncompute: azureml:c\n"
+        "outputs: {one: {type: uri_folder}, two: {type: uri_folder}}\njobs:\n"
         "  a:\n    command: a ${{outputs.x}} ${{outputs.y}}\n    environment: azureml:e:1\n"
         "    outputs: {x: '${{parent.outputs.one}}', y: '${{parent.outputs.two}}'}\n"
     ],

@@ -6,6 +6,8 @@ nowhere else. A case begins with the lines of its kind (below), so that it shows
 
 from __future__ import annotations
 
+import textwrap
+
 COMMAND = "command: echo hello\nenvironment: azureml:e:1\n"
 SWEEP = """\
 type: sweep
@@ -16,6 +18,7 @@ SPACE = "search_space: {rate: {type: uniform, min_value: 0, max_value: 1}}\n"
 LIMITS = "limits: {max_total_trials: 4, max_concurrent_trials: 2}\n"
 PIPELINE = """\
 type: pipeline
+compute: azureml:c
 inputs:
   faq: {type: uri_folder, path: data}
 jobs:
@@ -188,7 +191,8 @@ EXPRESSIONS = {
     "empty-input-of-step": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
     "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"
     '      note: ""  # error: empty-input\n',
-    "blank-input-of-pipeline": "type: pipeline\ninputs:\n  tag: ' '  # error: empty-input\njobs:\n"
+    "blank-input-of-pipeline": "type: pipeline\ncompute: azureml:c\n"
+    "inputs:\n  tag: ' '  # error: empty-input\njobs:\n"
     "  a:\n    component: component.yml\n"
     "    inputs: {data: {path: data}, rate: 1, note: '${{parent.inputs.tag}}'}\n",
     "empty-default": COMPONENT + "command: train ${{inputs.x}}\n"
@@ -340,7 +344,7 @@ NUMBERS = {
 }
 
 PIPELINES = {
-    "empty-pipeline": "type: pipeline\njobs: {}  # warning: empty-pipeline\n",
+    "empty-pipeline": "type: pipeline\ncompute: azureml:c\njobs: {}  # warning: empty-pipeline\n",
     "mltable-without-its-file": COMMAND
     + "inputs:\n  x:\n    type: mltable\n    path: src  # error: bad-mltable\n",
     "conda-file-without-a-list": "command: echo\nenvironment:\n  image: i:1\n  conda_file:\n"
@@ -363,13 +367,15 @@ PIPELINES = {
     "unknown-parent-output": PIPELINE + "  train:\n    environment: azureml:e:1\n"
     "    command: train ${{outputs.model}}\n    outputs:\n"
     "      model: ${{parent.outputs.model}}  # error: unknown-parent\n",
-    "cycle": "type: pipeline\njobs:\n  a:  # error: pipeline-cycle\n    environment: azureml:e:1\n"
+    "cycle": "type: pipeline\ncompute: azureml:c\n"
+    "jobs:\n  a:  # error: pipeline-cycle\n    environment: azureml:e:1\n"
     "    command: a ${{inputs.x}} ${{outputs.y}}\n    outputs: {y: {type: uri_folder}}\n"
     "    inputs: {x: '${{parent.jobs.b.outputs.y}}'}\n  b:\n    environment: azureml:e:1\n"
     "    command: b ${{inputs.x}} ${{outputs.y}}\n    outputs: {y: {type: uri_folder}}\n"
     "    inputs: {x: '${{parent.jobs.a.outputs.y}}'}\n",
-    "list-of-steps": "type: pipeline\njobs:  # error: wrong-type\n  - command: train\n",
-    "empty-step": "type: pipeline\njobs:\n  train:  # error: wrong-type\n",
+    "list-of-steps": "type: pipeline\ncompute: azureml:c\n"
+    "jobs:  # error: wrong-type\n  - command: train\n",
+    "empty-step": "type: pipeline\ncompute: azureml:c\njobs:\n  train:  # error: wrong-type\n",
     "empty-component": PIPELINE
     + "  train:\n    type: command\n    component: empty.part  # error: not-a-component\n",
     "unreadable-component": PIPELINE
@@ -380,12 +386,14 @@ PIPELINES = {
     + "    computer: azureml:c  # warning: misspelt-field\n",
     "component-of-itself": PIPELINE
     + "  train:\n    type: pipeline\n    component: endless.part  # error: component-cycle\n",
-    "output-of-two-steps": "type: pipeline\noutputs: {all: {type: uri_folder}}\njobs:\n"
+    "output-of-two-steps": "type: pipeline\ncompute: azureml:c\n"
+    "outputs: {all: {type: uri_folder}}\njobs:\n"
     "  a:\n    command: a ${{outputs.y}}\n    environment: azureml:e:1\n"
     "    outputs: {y: '${{parent.outputs.all}}'}\n"
     "  b:\n    command: b ${{outputs.y}}\n    environment: azureml:e:1\n    outputs:\n"
     "      y: {type: uri_folder, path: '${{parent.outputs.all}}'}  # error: output-shared\n",
-    "output-of-one-step-twice": "type: pipeline\noutputs: {all: {type: uri_folder}}\njobs:\n"
+    "output-of-one-step-twice": "type: pipeline\ncompute: azureml:c\n"
+    "outputs: {all: {type: uri_folder}}\njobs:\n"
     "  a:\n    command: a ${{outputs.x}} ${{outputs.y}}\n    environment: azureml:e:1\n"
     "    outputs:\n      x: ${{parent.outputs.all}}\n"
     "      y: ${{ parent.outputs.all }}  # error: output-shared\n",
@@ -431,7 +439,7 @@ ATTACKS = {
     + LIMITS
     + "search_space:\n  rate:\n    type: choice\n    values:\n      - plain\n"
     + "      - a > /etc/passwd  # error: shell-metacharacter\n",
-    "literal-of-pipeline": "type: pipeline\ninputs:\n"
+    "literal-of-pipeline": "type: pipeline\ncompute: azureml:c\ninputs:\n"
     "  x: a; b  # error: shell-metacharacter\njobs:\n"
     "  s:\n    environment: azureml:e:1\n    command: python train.py ${{inputs.y}}\n"
     "    inputs: {y: '${{parent.inputs.x}}'}\n",
@@ -536,6 +544,7 @@ SCHEDULES = {
 
 _BATCH = """\
 type: pipeline
+compute: azureml:c
 jobs:
   batch:
     type: parallel
@@ -565,7 +574,8 @@ AUTOML_JOBS = {
     + "target_column_name: price\n",
     "automl-target": AUTOML.replace("path: data", "path: prices")
     + "target_column_name: cost  # error: automl-target\n",
-    "automl-target-of-step": "type: pipeline\njobs:\n  find:\n    type: automl\n"
+    "automl-target-of-step": "type: pipeline\ncompute: azureml:c\n"
+    "jobs:\n  find:\n    type: automl\n"
     "    task: regression\n    primary_metric: r2_score\n"
     "    training_data: {type: mltable, path: prices}\n"
     "    target_column_name: cost  # error: automl-target\n",
@@ -579,7 +589,7 @@ _GPUS = COMMAND + "compute: azureml:gpus\n"
 CLUSTERS = {
     "cluster-nodes-nowhere": _GPUS + "resources:\n  instance_count: 9  # error: cluster-nodes\n",
     "cluster-nodes-in-one": _GPUS + "resources:\n  instance_count: 3  # warning: cluster-nodes\n",
-    "cluster-nodes-of-default-compute": PIPELINE
+    "cluster-nodes-of-default-compute": PIPELINE.replace("compute: azureml:c\n", "")
     + "  train:\n    command: train\n    environment: azureml:e:1\n"
     "    resources: {instance_count: 9}  # error: cluster-nodes\n"
     "settings: {default_compute: azureml:gpus}\n",
@@ -728,6 +738,23 @@ SERVICE = {
     ),
     "deployment-of-an-image-without-script": _NO_SCRIPT.replace("error", "warning")
     + "environment: azureml:e:1\n",
+    "step-without-compute": "type: pipeline\njobs:\n"
+    "  one: {command: echo, environment: 'azureml:e:1', compute: 'azureml:c'}\n"
+    "  two: {command: echo, environment: 'azureml:e:1'}  # error: no-compute\n",
+    **{
+        f"{kind}-without-compute": "type: pipeline\njobs:\n"
+        + f"  one:  # error: no-compute\n    type: {kind}\n"
+        + fields
+        for kind, fields in {
+            "parallel": "    inputs: {rows: {type: uri_folder, path: data}}\n"
+            "    input_data: ${{inputs.rows}}\n" + _TASK,
+            "automl": textwrap.indent(
+                AUTOML.partition("\n")[2].replace("compute: azureml:c\n", ""), "    "
+            )
+            + "    target_column_name: price\n",
+            "sweep": textwrap.indent(SWEEP.partition("\n")[2] + SPACE + LIMITS, "    "),
+        }.items()
+    },
     "environment-asset": "name: one\nbuild:  # error: bad-environment\n  dockerfile_path: x\n",
 }
 

@@ -34,6 +34,13 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "paths: [{file: ./rows.csv}]\ntransformations: [{read_delimited: {delimiter: ';'}}]\n"
     )
     (root / "prices" / "rows.csv").write_text("date;price\n2026-01-01;3\n")
+    for name, option in {"lines": "", "multi": ", support_multi_line: true"}.items():
+        (root / name).mkdir()
+        (root / name / "rows.csv").write_text('date,price\n"one\ntwo",3\n')
+        (root / name / "MLTable").write_text(
+            "paths: [{pattern: ./*.csv}]\n"
+            f"transformations: [{{read_delimited: {{encoding: utf8{option}}}}}]\n"
+        )
     (root / "pyproject.toml").write_text("")
     (root / "conda.yml").write_text("name: conda\ndependencies: [python=3.11]\n")
     (root / "component.yml").write_text(COMPONENT)
@@ -66,7 +73,7 @@ def problems(repo: Path) -> Check:
     return of
 
 
-STEP = "{only: {command: echo, environment: 'azureml:e:1'}}"
+STEP = "{only: {command: echo, environment: 'azureml:e:1', compute: 'azureml:c'}}"
 COMPONENT = """\
 type: command
 name: train

@@ -137,7 +137,7 @@ def test_a_library_of_a_sweep_and_of_steps(code: Path, problems: Check) -> None:
     assert lines(problems(sweep)) == [(6, "error", "missing-package")]
     assert problems(sweep.replace(":cpu:", ":torch:")) == []
     step = "".join(f"    {line}\n" for line in JOB.format("cpu").splitlines())
-    pipeline = f"type: pipeline\njobs:\n  train:\n{step}"
+    pipeline = f"type: pipeline\njobs:\n  train:\n{step}compute: azureml:c\n"
     assert lines(problems(pipeline)) == [(6, "error", "missing-package")]
 
 

@@ -123,7 +123,7 @@ def test_all_unknown_targets_are_reported_at_once() -> None:
 def test_overrides_are_checked_like_the_file() -> None:
     """What the SDK or a rule refuses is at the `--set` that brought it, not at a line."""
     for field, value, code in (
-        ("resources.instance_count", "-1", "number-too-small"),
+        ("resources.instance_count", "-1", "number-out-of-range"),
         ("limits.timeout", "soon", "wrong-type"),
     ):
         problems = check(load(Path("command.yml"), {field: value}))

@@ -29,6 +29,8 @@ from tests.local import BACKEND
 
 
 def pipeline(repo: Path, text: str, **overrides: str) -> PipelinePlan:
+    if "default_compute" not in text and "\ncompute:" not in text:
+        text += "compute: azureml:c\n"
     (repo / "jobs.yml").write_text(text)
     job = plan(load(Path("jobs.yml"), {k.replace("__", "."): v for k, v in overrides.items()}))
     assert isinstance(job, PipelinePlan)

@@ -27,7 +27,7 @@ conda_file:
 """
 INNER = "type: pipeline\nname: inner\njobs: {leaf: {type: command, component: ./leaf.part}}\n"
 BATCH = "$schema: https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json\n"
-PIPELINE = "type: pipeline\nsettings: {default_compute: azureml:c}\njobs:\n"
+PIPELINE = "type: pipeline\ncompute: azureml:c\njobs:\n"
 SWEEP = "objective: {goal: maximize, primary_metric: gain}\n" + SPACE + LIMITS
 TASK = (
     "    task:\n      type: run_function\n      code: src\n      entry_script: file.txt\n"

@@ -522,11 +522,11 @@ def test_a_value_for_a_pipeline_component(repo: Path, problems: Check) -> None:
         "    inputs: {y: '${{parent.inputs.title}}'}\n"
     )
     text = "type: pipeline\njobs:\n  outer:\n    type: pipeline\n    component: inner.part\n"
-    found = problems(text + "    inputs:\n      title: a; id\n")
+    found = problems(text + "    inputs:\n      title: a; id\ncompute: azureml:c\n")
     assert [(problem.code, str(problem.place)) for problem in found] == [
         ("shell-metacharacter", "spec.yml:7")
     ]
-    assert not problems(text + "    inputs:\n      title: two words\n")
+    assert not problems(text + "    inputs:\n      title: two words\ncompute: azureml:c\n")
 
 
 @pytest.mark.attack("a value that a schedule gives to a job")
@@ -537,7 +537,7 @@ def test_a_value_for_a_pipeline_component(repo: Path, problems: Check) -> None:
         (
             "type: pipeline\njobs:\n  s:\n    environment: azureml:e:1\n"
             "    command: python train.py ${{inputs.y}}\n"
-            "    inputs: {y: '${{parent.inputs.x}}'}\n",
+            "    inputs: {y: '${{parent.inputs.x}}'}\n    compute: azureml:c\n",
             "pipeline",
         ),
     ],

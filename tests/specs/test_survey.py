@@ -151,7 +151,9 @@ def test_a_problem_of_a_shared_component_is_reported_once(
     (specs / "part.yml").write_text("name: p\ntype: command\nversion: '1'\ncommand: x\n"
                                     "environmen: azureml:e:1\n")  # fmt: skip
     for name in ("one", "two"):
-        (specs / f"{name}.yml").write_text("type: pipeline\njobs: {s: {component: part.yml}}\n")
+        (specs / f"{name}.yml").write_text(
+            "type: pipeline\ncompute: azureml:c\njobs: {s: {component: part.yml}}\n"
+        )
     run("one.yml", "two.yml", "part.yml")
     assert capsys.readouterr().out.count("a command component has no `environment`") == 1
 

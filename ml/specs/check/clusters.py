@@ -70,12 +70,12 @@ def placed(node: Node, clusters: Sequence[Cluster]) -> Placed | None:
     """The node beside its clusters; None where it runs on none of these."""
     if node.type not in {"command", "sweep", "parallel"} or node.is_component:
         return None
-    name = _compute(node).removeprefix("azureml:")
+    name = compute(node).removeprefix("azureml:")
     own = [cluster for cluster in clusters if cluster.name == name]
     return Placed(node, own) if own else None
 
 
-def _compute(node: Node) -> str:
+def compute(node: Node) -> str:
     """Its own compute, else that of what is around it."""
     at: Node | None = node
     while at is not None:

@@ -12,6 +12,8 @@ from ml.core import repository
 from ml.core.documents import walk
 from ml.core.errors import Severity
 from ml.specs.assets import assets
+from ml.specs.check.clusters import compute
+from ml.specs.check.nodes import Node
 from ml.specs.check.references import environments, fields
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.parts import Part
@@ -20,6 +22,7 @@ from ml.specs.sdk.load import Spec
 
 MODEL_TYPES = frozenset({"custom_model", "mlflow_model", "triton_model"})
 DEPLOYMENTS = frozenset({"online_deployment", "batch_deployment", "model_batch_deployment"})
+_COMPUTING = frozenset({"command", "sweep", "parallel", "automl"})
 _ONLINE = "reference-yaml-endpoint-online"
 
 
@@ -205,3 +208,15 @@ def _named(spec: Spec, key: str) -> Part | None:
         return spec.at(key) if isinstance(written, dict) else None
     file = assets.included(written, spec.folder)
     return file or assets.find(written, key, repository.root(spec.file))
+
+
+@rule("no-compute", scope="node", source="azure-ai-ml 1.35 PipelineJob._validate_compute_is_set")
+def no_compute(node: Node) -> Iterator[Finding]:
+    """A step of a job has a compute: its own, or that of a pipeline around it."""
+    top = node
+    while above := top.parent or top.user:
+        top = above
+    if node.parent is None or top.is_component or node.type not in _COMPUTING or compute(node):
+        return
+    hint = "settings: {default_compute: azureml:cpu-cluster}, or azureml:serverless"
+    yield Finding((), f"step `{node.name}` has no compute", "`compute`, or a default", hint)
