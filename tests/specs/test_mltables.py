@@ -58,3 +58,22 @@ def test_a_table_that_cannot(
 ) -> None:
     """At the line of the file that is wrong."""
     assert problems_of(repo, table) == [(severity, code, place)]
+
+
+@pytest.mark.parametrize("path", ["file: rows.csv", "folder: .", "pattern: ./*.csv"])
+def test_a_text_of_several_lines(repo: Path, path: str) -> None:
+    """Azure ML ends a record at each line break, unless the table says otherwise."""
+    table = repo / "lines" / "MLTable"
+    (repo / "job.yml").write_text(JOB.replace("./table", "./lines"))
+    for options, expected in (
+        ("", [("bad-mltable", "lines/MLTable:1")]),
+        (", support_multi_line: false", [("bad-mltable", "lines/MLTable:1")]),
+        (", support_multi_line: true", []),
+        (", delimiter: ';', support_multi_line: true", []),
+    ):
+        table.write_text(
+            f"paths: [{{{path}}}]\n"
+            f"transformations: [{{read_delimited: {{encoding: utf8{options}}}}}]\n"
+        )
+        actual = check(load(Path("job.yml")))
+        assert [(problem.code, str(problem.place)) for problem in actual] == expected

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from ml.core import repository
 from ml.core.documents import Key, read, strings
@@ -19,6 +22,8 @@ _PATHS = frozenset({"code", "path", "conda_file", "local_path", "training_data"}
 _MAY_BE_PATHS = FAMILIES.keys()
 _WORK = frozenset({"job", "component", "schedule"})
 _LOOKS_LOCAL = ("./", "../", "/", "file:", "~")
+_WAYS = frozenset({"file", "folder", "pattern"})
+_MAX_LINES = 200_000
 _SOURCE = "a job's snapshot and data come from the repository"
 
 
@@ -161,11 +166,53 @@ def bad_mltable(subject: Subject) -> Iterator[Finding]:
             expected = "`paths:`, a list of mappings with one of file, folder, pattern"
             place = table.place("paths", *wrong[:1])
             yield Finding(keys, message, expected, example, place=place)
+        elif options := _line_by_line(table):
+            for number, entry in enumerate(entries):
+                if name := _multi_line(folder, entry, str(options.get("delimiter") or ",")):
+                    yield Finding(
+                        keys,
+                        f"a text in {name} has several lines, which Azure ML reads as several rows",
+                        "`support_multi_line: true` in `read_delimited`",
+                        "reference-yaml-mltable, read_delimited: every line break ends a record",
+                        place=table.place("paths", number),
+                    )
+
+
+def _line_by_line(table: Part) -> Mapping[str, Any]:
+    """The options of `read_delimited` where it reads each line as a row; empty otherwise."""
+    for step in table.get("transformations") or ():
+        if step == "read_delimited" or (isinstance(step, dict) and "read_delimited" in step):
+            options = (step.get("read_delimited") if isinstance(step, dict) else None) or {}
+            is_wide = str(options.get("encoding")).startswith(("utf16", "utf32"))
+            if options.get("support_multi_line") is not True and not is_wide:
+                return {"delimiter": ",", **options}
+    return {}
+
+
+def _multi_line(folder: Path, entry: Mapping[str, str], delimiter: str) -> str:
+    """The first of the local files of a path with a line break inside of quotes; "" for none.
+
+    It reads the first `_MAX_LINES` lines of each.
+    """
+    ((way, text),) = ((way, text) for way, text in entry.items() if way in _WAYS)
+    path = assets.local(text, folder)
+    if path is None:
+        return ""
+    pattern = folder.glob(text.removeprefix("./")) if way == "pattern" else [path]
+    for file in sorted(path.rglob("*") if way == "folder" else pattern):
+        try:
+            with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+                rows = csv.reader(islice(lines, _MAX_LINES), delimiter=delimiter)
+                if any("\n" in field for row in rows for field in row):
+                    return repository.shown(file)
+        except (OSError, csv.Error, TypeError):
+            continue  # no file, or none of text
+    return ""
 
 
 def _names_one(entry: object) -> bool:
     """Whether an entry of a table's paths is a mapping with one way to name files."""
-    ways = {"file", "folder", "pattern"} & entry.keys() if isinstance(entry, dict) else set()
+    ways = _WAYS & entry.keys() if isinstance(entry, dict) else set()
     return isinstance(entry, dict) and len(ways) == 1 and isinstance(entry[ways.pop()], str)
 
 
