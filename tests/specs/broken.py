@@ -755,6 +755,18 @@ SERVICE = {
             "sweep": textwrap.indent(SWEEP.partition("\n")[2] + SPACE + LIMITS, "    "),
         }.items()
     },
+    "script-of-command": "environment: azureml:e:1\ncode: src\n"
+    "command: python -u train.py --rate 1  # error: missing-script\n",
+    "script-of-component": COMPONENT
+    + "code: src\ncommand: python src/file.py  # error: missing-script\n",
+    "script-of-trial": SWEEP.replace(
+        'command: "train', 'code: src, command: "python train.py'
+    ).replace("e:1}", "e:1}  # error: missing-script")
+    + SPACE
+    + LIMITS,
+    "script-of-parallel": _BATCH
+    + "    input_data: ${{inputs.rows}}\n"
+    + _TASK.replace("file.txt", "none.py  # error: missing-script"),
     "environment-asset": "name: one\nbuild:  # error: bad-environment\n  dockerfile_path: x\n",
 }
 

@@ -136,7 +136,7 @@ def test_a_missing_entry_script_is_refused(repo: Path) -> None:
     """On its line, before anything runs."""
     error = refused(repo, "mini_batch_size: '1'", "no.py")
     (problem,) = error.problems
-    assert (problem.code, str(problem.place)) == ("entry-script-not-found", "pipeline.yml:15")
+    assert (problem.code, str(problem.place)) == ("missing-script", "pipeline.yml:15")
     assert error.exit_code == Exit.WRONG_CALL
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from ml.core.errors import Place, Problem
@@ -17,11 +16,8 @@ _SIZE = re.compile(r"(\d+)([kmg]b)?", re.IGNORECASE)
 _FACTORS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 
 
-def planned(layers: Layers, code: Path | None) -> Parallel | list[Problem]:
-    """The mini-batches of a step (layered over its component), or the problems with them.
-
-    `code` is the folder with the entry script.
-    """
+def planned(layers: Layers) -> Parallel | list[Problem]:
+    """The mini-batches of a step (layered over its component), or the problems with them."""
     problems: list[Problem] = []
     task = layers.owner("task")
     script, kind = str(task.get("task", "entry_script") or ""), task.get("task", "type")
@@ -32,15 +28,6 @@ def planned(layers: Layers, code: Path | None) -> Parallel | list[Problem]:
                 f"`task.type: {kind}` is not built here",
                 "run_function",
                 task.place("task", "type"),
-            )
-        )
-    elif code is not None and code.is_dir() and not (code / script).is_file():
-        problems.append(
-            _problem(
-                "entry-script-not-found",
-                f"there is no `{script}` in {code.name}",
-                "the Python file with init() and run(mini_batch)",
-                task.place("task", "entry_script"),
             )
         )
 

@@ -231,7 +231,7 @@ class _Planner:
         )
         if task is None:
             return plan
-        mini_batches = parallel.planned(layers, plan.code)
+        mini_batches = parallel.planned(layers)
         if isinstance(mini_batches, list):
             self._problems += mini_batches
             return plan

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from ml.core import repository
-from ml.core.documents import walk
+from ml.core.documents import Key, walk
 from ml.core.errors import Severity
 from ml.specs.assets import assets
 from ml.specs.check.clusters import compute
@@ -199,6 +199,23 @@ def scoring_script(subject: Subject) -> Iterator[Finding]:
             "it is relative to `code`",
         )
         yield Finding(keys, found, "a file in `code`", hint)
+
+
+@rule("missing-script", scope="node", source="a job ends with exit code 2 once its node is up")
+def missing_script(node: Node) -> Iterator[Finding]:
+    """The script that a command begins with, or that a parallel step runs, is in its code."""
+    at: tuple[Key, ...] = {"sweep": ("trial",), "parallel": ("task",)}.get(node.type, ())
+    key = "entry_script" if node.type == "parallel" else "command"
+    code, text = node.get(*at, "code"), str(node.get(*at, key) or "")
+    match = re.match(r"\s*python3?\s+(?:-[uBEIs]\s+)*([\w./-]+\.py)(?!\S)", text)
+    script = text if key == "entry_script" else match[1] if match else ""
+    folder = assets.local(code, node.folder) if isinstance(code, str) else None
+    if script and folder is not None and folder.is_dir() and not (folder / script).is_file():
+        found, hint = (
+            f"`{script}` is not in `{repository.shown(folder)}`",
+            "it is relative to `code`",
+        )
+        yield Finding((*at, key), found, "a file in `code`", hint)
 
 
 def _named(spec: Spec, key: str) -> Part | None:
