@@ -119,6 +119,29 @@ def test_outputs_and_logs_of_the_working_folder_become_artifacts(
     assert client.list_artifacts(silent.id) == []
 
 
+def test_what_azure_ml_would_not_log_is_a_warning(home: Path, command: Plans) -> None:
+    """Each limit of its tracking server that was exceeded once; none of a run within them."""
+    script = """import mlflow
+mlflow.log_params({f"p{n}": "x" * 501 if MORE and not n else "x" for n in range(200 + MORE)})
+mlflow.set_tags({f"t{n}": "x" for n in range(50 + MORE)})
+mlflow.log_metrics({f"m{n}": float("nan") if MORE and not n else 1 for n in range(50 + MORE)})
+if MORE:
+    mlflow.initialize_logged_model(name="model", source_run_id=mlflow.active_run().info.run_id)
+"""
+    within = LocalBackend().run(command("MORE = 0\n" + script))
+    assert (within.status, within.warnings) == ("Completed", ())
+    beyond = LocalBackend().run(command("MORE = 1\n" + script))
+    assert {warning.code for warning in beyond.warnings} == {"beyond-azure"}
+    assert [warning.found for warning in beyond.warnings] == [
+        "the run logged 201 parameters",
+        "the value of the parameter `p0` is too long",
+        "the run logged 51 tags",
+        "the run logged 51 metrics",
+        "`m0` was logged as NaN",
+        "`log_model` logged the model `model`",
+    ]
+
+
 def test_an_output_left_empty_is_a_warning(home: Path, command: Plans) -> None:
     """Azure ML completes such a job too; a person should know before the next step fails."""
     outputs = {"model": "custom_model", "note": "uri_file", "full": "uri_folder"}

@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -182,6 +182,48 @@ def empty_outputs(plan: CommandPlan, run: Run) -> tuple[Problem, ...]:
         )
         for name, path in run.outputs.items()
         if not (path.is_file() or (path.is_dir() and any(path.iterdir())))
+    )
+
+
+# What Azure ML takes of a run: how many, and the characters of a name and of a text. Of tags and
+# metrics by resource-limits-capacity, the number of parameters by azure-sdk-for-python#35685. No
+# document of Azure ML has the lengths of a parameter: 500 is MLflow's older limit (mlflow#1976).
+_LIMITS = {"parameter": (200, 255, 500), "tag": (50, 100, 1000), "metric": (50, 255, 255)}
+
+
+def beyond_azure(
+    plan: CommandPlan, run: Run, own: Container[str], *, is_trial: bool
+) -> tuple[Problem, ...]:
+    """A warning for each limit of Azure ML's tracking server that the run exceeded.
+
+    The 250 values of one batch are not among them: MLflow keeps no batches. `own` are the tags of
+    this backend. A NaN of a trial is the warning of its sweep.
+    """
+    logged = dict(reader.logged(run.id))
+    logged["tag"] = [(name, text) for name, text in logged["tag"] if name not in own]
+    problems = list[tuple[str, str]]()
+    for word, (most, of_name, of_text) in _LIMITS.items():
+        names = [name for name, _ in logged[word] if len(name) > of_name]
+        texts = [name for name, text in logged[word] if len(text) > of_text]
+        if len(logged[word]) > most:
+            found = f"the run logged {len(logged[word])} {word}s"
+            problems.append((found, f"at most {most}"))
+        for which, what, limit in ((names, "name", of_name), (texts, "value", of_text)):
+            if which:
+                found = f"the {what} of the {word} `{which[0][:60]}` is too long"
+                problems.append((found, f"at most {limit} characters"))
+    nan = [name for name, text in logged["metric"] if text == "nan"]
+    if nan and not is_trial:
+        found, expected = f"`{nan[0]}` was logged as NaN", "a number: the service may refuse NaN"
+        problems.append((found, expected))
+    if logged["model"]:
+        found = f"`log_model` logged the model `{logged['model'][0][0]}`"
+        problems.append((found, "save_model into an output: Azure ML has no such request (404)"))
+    place = plan.places.get("command", plan.place)
+    hint = "the run completes here, and fails or loses it on Azure ML"
+    return tuple(
+        Problem("beyond-azure", found, expected, hint, place, "warning")
+        for found, expected in problems
     )
 
 

@@ -17,8 +17,9 @@ from ml.backends.local.execution.session import Session
 from ml.backends.local.parallel import parallel
 from ml.backends.local.processes import spot
 from ml.backends.local.processes.process import Job, RunProcess
-from ml.backends.local.runs import lifecycle, records
+from ml.backends.local.runs import lifecycle, lineage, records
 from ml.backends.local.tracking import reader
+from ml.backends.local.tracking.tracking import JOB_FOLDER
 from ml.backends.runs import Event, Run, Status, Watch
 from ml.core import faults
 from ml.core.errors import Problem, Refused
@@ -253,6 +254,8 @@ class Execution:
         if status != "Completed":
             return changed
         every = [*changed, *warnings, *outcome.empty_outputs(self.plan, self.run)]
+        own = {*lineage.tags(self._lineage), JOB_FOLDER}
+        every += outcome.beyond_azure(self.plan, self.run, own, is_trial=bool(self.sampled))
         if self.session.evictions.after_s:
             every += spot.warnings(self.run, self.session.evictions)
         if self.plan.parallel is not None:

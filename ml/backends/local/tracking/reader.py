@@ -99,6 +99,21 @@ def parameters(run_id: str) -> dict[str, str]:
     return dict(_rows("SELECT key, value FROM params WHERE run_uuid = ?", run_id))
 
 
+def logged(run_id: str) -> Mapping[str, Sequence[tuple[str, str]]]:
+    """Names and texts of the parameters, tags, metrics and models of a run, by these words.
+
+    MLflow's own tags are left out. The text of a metric is "nan" where a value was no number.
+    """
+    statements = {
+        "parameter": "SELECT key, value FROM params WHERE run_uuid = ?",
+        "tag": "SELECT key, value FROM tags WHERE run_uuid = ? AND key NOT LIKE 'mlflow.%'",
+        "metric": "SELECT key, CASE WHEN MAX(is_nan) THEN 'nan' ELSE '' END FROM metrics"
+        " WHERE run_uuid = ? GROUP BY key",
+        "model": "SELECT name, '' FROM logged_models WHERE source_run_id = ?",
+    }
+    return {word: list(_rows(statement, run_id)) for word, statement in statements.items()}
+
+
 def tag(run_ids: Sequence[str], key: str) -> Mapping[str, str]:
     """Run id → the tag's value; runs without it are left out."""
     return dict(

@@ -213,7 +213,7 @@ def _multi_line(folder: Path, entry: Mapping[str, str], delimiter: str) -> str:
 def _names_one(entry: object) -> bool:
     """Whether an entry of a table's paths is a mapping with one way to name files."""
     ways = _WAYS & entry.keys() if isinstance(entry, dict) else set()
-    return isinstance(entry, dict) and len(ways) == 1 and isinstance(entry[ways.pop()], str)
+    return isinstance(entry, dict) and len(ways) == 1 and isinstance(entry[min(ways)], str)
 
 
 def _exists(path: Path, text: str) -> bool:

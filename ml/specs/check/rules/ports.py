@@ -167,7 +167,7 @@ def optional_binding(node: Node) -> Iterator[Finding]:
         targets = step.ports("inputs") if step is not None else None
         if not isinstance(port, dict) or port.get("optional") is not True or targets is None:
             continue
-        target = targets.get(keys[3]) if step is not None and step.component else None
+        target = targets.get(str(keys[3])) if step is not None and step.component else None
         if not isinstance(target, dict) or target.get("optional") is not True:
             message = f"`{reference.text}` is optional, and `{keys[3]}` of `{keys[1]}` is required"
             yield Finding(keys, message, "an optional input, or a default in place of `optional`")

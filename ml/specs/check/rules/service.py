@@ -143,7 +143,9 @@ def whole_number(value: object) -> int | None:
 def model_version(subject: Subject) -> Iterator[Finding]:
     """The version of a model is a positive whole number, where it is made and where it is named."""
     spec = subject.spec
-    versions = [(("version",), spec.get("version"))] if spec.kind.family == "model" else []
+    versions = list[tuple[tuple[Key, ...], object]]()
+    if spec.kind.family == "model":
+        versions.append((("version",), spec.get("version")))
     for keys, value in walk(spec.document.data):
         inside = keys[-2:-1] in {("inputs",), ("outputs",)} and isinstance(value, dict)
         if inside and value.get("type") in MODEL_TYPES:
