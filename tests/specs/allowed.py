@@ -178,7 +178,7 @@ ALLOWED: dict[str, list[str]] = {
         BATCH.partition("code_")[0],
     ],
     "missing-script": [
-        "environment: azureml:e:1\ncode: src\ncommand: cp a train.py && python train.py\n",
+        "environment: azureml:e:1\ncode: src\ncommand: cp a b.py && python b.py\n",
         "environment: azureml:e:1\ncode: src\ncommand: python -m train\n",
         "environment: azureml:e:1\ncode: src\ncommand: python ${{inputs.x}}.py\ninputs: {x: a}\n",
         "environment: azureml:e:1\ncommand: python /opt/train.py\n",

@@ -756,11 +756,11 @@ SERVICE = {
         }.items()
     },
     "script-of-command": "environment: azureml:e:1\ncode: src\n"
-    "command: python -u train.py --rate 1  # error: missing-script\n",
+    "command: python -u none.py --rate 1  # error: missing-script\n",
     "script-of-component": COMPONENT
     + "code: src\ncommand: python src/file.py  # error: missing-script\n",
     "script-of-trial": SWEEP.replace(
-        'command: "train', 'code: src, command: "python train.py'
+        'command: "train', 'code: src, command: "python none.py'
     ).replace("e:1}", "e:1}  # error: missing-script")
     + SPACE
     + LIMITS,

@@ -28,6 +28,7 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in ("src", "data", "assets"):
         (root / folder).mkdir(parents=True)
         (root / folder / "file.txt").write_text(folder)
+    (root / "src" / "train.py").touch()
     (root / "data" / "MLTable").write_text("paths: [{file: ./file.txt}]\n")
     (root / "prices").mkdir()
     (root / "prices" / "MLTable").write_text(
