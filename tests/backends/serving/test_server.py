@@ -169,7 +169,7 @@ def test_a_server_that_ignores_sigterm_is_killed(slot: Path, tmp_path: Path) -> 
     started = server.start(slot, launch(tmp_path))
     os.kill(started.pid, signal.SIGSTOP)
     assert processes.stop(slot, patience_s=1.0) is True
-    assert not psutil.pid_exists(started.pid)
+    assert process_of(slot) is None and processes.port_is_free(started.port)
 
 
 def test_a_second_start_replaces_the_server_of_the_slot(slot: Path, tmp_path: Path) -> None:

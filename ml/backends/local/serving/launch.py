@@ -5,7 +5,10 @@ azmlinfsrv always binds 0.0.0.0, which would offer an unauthenticated model to t
 Here its gunicorn serves a socket that it inherits, LISTENER, as from systemd (sd_listen_fds(3)). A
 MODULE of the deployment's own code is the server of its container (`ml.serving.fast`).
 
-    python -P launch.py SLOT_FOLDER LISTENER SCORING_SCRIPT [MODULE]
+    python -IBu launch.py SLOT_FOLDER LISTENER SCORING_SCRIPT [MODULE]
+
+First of all the process isolates itself (isolation.py). -I keeps the deployment's code off sys.path
+until then: Python would import a `sitecustomize.py` or a `ctypes.py` of it before.
 
 Half of that server's start is the import of Application Insights' exporters, which are for a
 deployment with a key: they are imported when one is made.
@@ -21,6 +24,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,7 +35,17 @@ _EXPORTERS = "azure.monitor.opentelemetry.exporter"
 
 def main() -> None:
     """Serve until a signal ends it; exits 3 when the scoring script's init() fails."""
-    _, listener, script, *module = sys.argv[1:]
+    slot, listener, script, *module = sys.argv[1:]
+    paths = os.environ["PYTHONPATH"].split(os.pathsep)
+    model = Path(os.environ["AZUREML_MODEL_DIR"], "model")
+    loader = SourceFileLoader("isolation", str(Path(__file__).with_name("isolation.py")))
+    isolation: Any = ModuleType("isolation")
+    loader.exec_module(isolation)
+    folders = [*map(Path, paths), Path(script), Path(slot, "azureml-models"), model.readlink()]
+    folder = Path.cwd()
+    print(isolation.enter(folders, Path(os.environ["TMPDIR"])), file=sys.stderr)
+    os.chdir(folder)
+    sys.path[:0] = paths
     if module:
         sys.argv = [*module, "--entry-script", script, "--listener", listener]
         runpy.run_module(module[0], run_name="__main__", alter_sys=True)

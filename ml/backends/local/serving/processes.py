@@ -31,7 +31,7 @@ LAUNCHER = Path(__file__).with_name("launch.py")
 ROUTER = Path(__file__).parent / "router" / "__main__.py"
 _SCRIPTS = (str(LAUNCHER), str(ROUTER))
 # The only variables of the caller that a process of an endpoint gets: no secret reaches it.
-_PASSED = ("HOME", "USER", "LANG", "PATH", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+_PASSED = ("LANG", "TZ", "LD_LIBRARY_PATH")
 STOP_S = 10.0
 POLL_S = 0.05
 _listeners: dict[tuple[int, int], Listener | None] = {}
@@ -56,14 +56,14 @@ def spawn(
     """Start the script for the slot in `folder`; it outlives this process and its terminal.
 
     It inherits the listener, whose descriptor is its second argument, after the slot. Its output
-    replaces the slot's log. -P keeps the script's own folder off sys.path.
+    replaces the slot's log. -I keeps folders off sys.path: the script's own, and PYTHONPATH.
     """
     descriptor = listener.fileno()
     slot.mkdir(parents=True, exist_ok=True)
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     with log(slot).open("wb") as stream:
         return subprocess.Popen(
-            [sys.executable, "-P", *map(str, (script, slot, descriptor, *arguments))],
+            [sys.executable, "-IBu", *map(str, (script, slot, descriptor, *arguments))],
             cwd=folder,
             env={**passed, **environment},
             stdin=subprocess.DEVNULL,
@@ -238,9 +238,24 @@ def _lines(slot: Path) -> list[str]:
 
 
 def _processes(slot: Path) -> list[psutil.Process]:
-    """Every living process of the slot, the oldest first."""
-    processes = [process for process in psutil.process_iter() if belongs(process, slot)]
-    return sorted(processes, key=lambda process: process.pid)
+    """Every living process of the slot and of a session that one of them leads, the oldest first.
+
+    A scoring script may start a program, which has another command line.
+    """
+    processes = [*psutil.process_iter()]
+    members = {process.pid for process in processes if belongs(process, slot)}
+    return [
+        process
+        for process in processes
+        if process.pid in members or (_session(process.pid) in members and _alive(process))
+    ]
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1
 
 
 def _wait_until_gone(slot: Path, processes: set[psutil.Process], timeout_s: float) -> bool:

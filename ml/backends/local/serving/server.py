@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def begin(slot: Path, launch: Launch) -> Starting:
             launch.code / launch.scoring_script,
             *filter(None, [launch.server]),
             folder=launch.code,
-            environment=_environment(launch, _mount(slot, launch)),
+            environment=_environment(launch, _mount(slot, launch), _empty(slot / "tmp")),
         )
         return Starting(slot, process, int(listener.getsockname()[1]))
 
@@ -76,7 +76,17 @@ def wait_until_ready(starting: Starting, deadline_s: float = START_S) -> Server:
     except BaseException:
         processes.stop(starting.slot, patience_s=0.5)  # it answers nobody yet
         raise
-    return Server(starting.slot, starting.process.pid, starting.port)
+    return Server(starting.slot, _serving(starting.process.pid, starting.port), starting.port)
+
+
+def _serving(pid: int, port: int) -> int:
+    """The process that listens: that one, or with namespaces of its own the only child of it."""
+    with suppress(psutil.Error):
+        started = psutil.Process(pid)
+        for process in (started, *started.children()):
+            if processes.listens(process.pid, port):
+                return process.pid
+    return pid
 
 
 def is_up(server: Server) -> bool:
@@ -90,26 +100,32 @@ def is_up(server: Server) -> bool:
 
 def _mount(slot: Path, launch: Launch) -> Path:
     """AZUREML_MODEL_DIR as a managed endpoint lays it out: azureml-models/NAME/VERSION/FOLDER."""
-    models = slot / "azureml-models"
-    shutil.rmtree(models, ignore_errors=True)
-    mounted = models / launch.model / (launch.version or "0")
+    mounted = _empty(slot / "azureml-models") / launch.model / (launch.version or "0")
     mounted.mkdir(parents=True)
-    (mounted / "model").symlink_to(launch.model_folder, target_is_directory=True)
+    (mounted / "model").symlink_to(launch.model_folder.resolve(), target_is_directory=True)
     return mounted
 
 
-def _environment(launch: Launch, mounted: Path) -> dict[str, str]:
-    """The variables that a managed endpoint sets, and those that this machine needs."""
+def _empty(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _environment(launch: Launch, mounted: Path, scratch: Path) -> dict[str, str]:
+    """The variables that a managed endpoint sets, and those that this machine needs.
+
+    `scratch` is the home folder, and all that the server may write to.
+    """
     return {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONPATH": str(launch.code),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        # Lines reach the log in their order, and before a crash.
-        "PYTHONUNBUFFERED": "1",
         # gunicorn would share one socket in the user's home among all servers.
         "GUNICORN_CMD_ARGS": "--no-control-socket",
-        "AML_APP_ROOT": str(launch.code),
         **launch.environment_variables,
+        "AML_APP_ROOT": str(launch.code),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}",
+        "HOME": str(scratch),
+        "TMPDIR": str(scratch),
         MODEL_DIR: str(mounted),
         MODEL_DIGEST: launch.digest,
     }
