@@ -260,17 +260,19 @@ def roles_after_workspace(
         for cluster in settings.clusters:
             assignee = identity.clusters[cluster.name]
             yield Grant(f"cluster-{cluster.name}-assets", assignee, "Reader", assets.id)
-    for instance in settings.machines("compute-instance"):
-        # Its files are a share, mounted as the person (how-to-disable-local-auth-storage,
+    # Azure refuses a second assignment of the role: `RoleAssignmentExists`. The name is the person's
+    # too, so that removing one of several instances leaves the assignments as they are.
+    instances = settings.machines("compute-instance")
+    for person in dict.fromkeys(instance.person.lower() for instance in instances):
+        # An instance's files are a share, mounted as the person (how-to-disable-local-auth-storage,
         # "Scenarios for role assignments").
-        name, assignee = instance.name, instance.person
-        yield Grant(f"person-{name}-workspace", assignee, "AzureML Data Scientist", scope)
-        blobs = BLOB_WRITER.name
-        yield Grant(f"person-{name}-blobs", assignee, blobs, storage.workspace.id, _BY_CLIENTS)
-        yield Grant(f"person-{name}-files", assignee, WRITE_FILES, storage.workspace.id)
+        yield Grant(f"person-{person}-workspace", person, "AzureML Data Scientist", scope)
+        blobs, account = BLOB_WRITER.name, storage.workspace.id
+        yield Grant(f"person-{person}-blobs", person, blobs, account, _BY_CLIENTS)
+        yield Grant(f"person-{person}-files", person, WRITE_FILES, account)
         # There a datastore without credentials is read as the person
         # (how-to-identity-based-service-authentication, "Accessing storage services").
-        yield Grant(f"person-{name}-lake", assignee, READ_BLOBS, storage.lake.id)
+        yield Grant(f"person-{person}-lake", person, READ_BLOBS, storage.lake.id)
     for machine in settings.machines("data-science-vm"):
         if vms:
             vm = vms.machines[machine.name].id

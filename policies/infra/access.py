@@ -108,6 +108,29 @@ def _not_on_group(items: Sequence[Item], limits: Limits) -> StackFindings:
             yield item, "is granted on the resource group, not on one resource"
 
 
+@RULES.stack("role-once", "A principal has a role on a scope once.", "own")
+def _once(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """Azure refuses the second assignment (RoleAssignmentExists), whatever its name or condition.
+
+    A preview identifies an unknown principal or scope by the resources that it comes from.
+    """
+    first: dict[tuple[str, ...], Item] = {}
+    for item in items:
+        if item.kind != Kind.ROLE_ASSIGNMENT:
+            continue
+        granted = _known(item, "roleDefinitionId").rpartition("/")[2]
+        key = granted, _known(item, "principalId"), _known(item, "scope")
+        if all(key) and (earlier := first.setdefault(key, item)) is not item:
+            yield item, f"grants {role(item)} to the principal and on the scope of `{earlier.name}`"
+
+
+def _known(item: Item, name: str) -> str:
+    """An id as Azure compares it, in any case; the URNs it comes from where it is unknown, or ""."""
+    value = str(item.at(name, UNKNOWN))
+    known = " ".join(sorted(item.sources(name))) if value == UNKNOWN else value
+    return known.strip("/").lower()
+
+
 @RULES.stack(
     "role-managing", "Only the workspace's identity manages the workspace's resources.", "own"
 )

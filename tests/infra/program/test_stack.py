@@ -140,6 +140,25 @@ def test_clusters_wait_for_the_workspaces_role_on_itself(stack: str) -> None:
         assert right.urn in cluster.dependencies
 
 
+def test_a_person_with_several_instances_has_each_role_once(tmp_path: Path) -> None:
+    """Azure refuses a second assignment; a virtual machine is a scope of its own."""
+    person = "6f8d2c1e-0000-4000-8000-00000000abcd"
+    found = changed(
+        tmp_path,
+        workstations=[
+            {"name": "ada-cpu", "person": person},
+            {"name": "ada-gpu", "person": person.upper()},
+            {"name": "bob", "person": "6f8d2c1e-0000-4000-8000-000000000002"},
+        ],
+    )
+    granted = [
+        (one.inputs["principalId"].lower(), one.inputs["roleDefinitionId"], one.inputs["scope"])
+        for one in _kinds(found, "authorization:RoleAssignment").values()
+    ]
+    assert len(set(granted)) == len(granted)
+    assert sum(principal == person for principal, _, _ in granted) == 4
+
+
 def test_what_needs_a_role_waits_until_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Azure answers minutes before a new role counts; one that is there is not waited for."""
     for found in (own()["dev"], own()["prod"]):
