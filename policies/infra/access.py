@@ -125,7 +125,7 @@ def _once(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 
 def _known(item: Item, name: str) -> str:
-    """An id as Azure compares it, in any case; the URNs it comes from where it is unknown, or ""."""
+    """An id in lower case; the URNs that it comes from where it is unknown, or ""."""
     value = str(item.at(name, UNKNOWN))
     known = " ".join(sorted(item.sources(name))) if value == UNKNOWN else value
     return known.strip("/").lower()

@@ -15,7 +15,7 @@ from ml.measures.schema import Estimate, Stability, missing
 from policies.promotion.decision import LISTED, VALIDATION, Case, Finding, listed, real, shown
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, SupplyChain, uri
 from policies.promotion.gate_settings import Gate
-from policies.supply_chain.formats import FORMATS
+from policies.supply_chain.formats import FORMATS, is_faulty
 from policies.supply_chain.packages import licence_allowed
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -229,8 +229,10 @@ def model_format(case: Case, gate: Gate) -> Finding:
     if len(unlisted) == len({*other.values()}):
         if case.request.served_before or case.is_champion:
             return Finding("pass", found, required, f"{reasons[0]}: it served here before")
-    else:
+    elif any(kind.partition(": ")[0] not in FORMATS for kind in other.values()):
         reasons.append("a format that is unknown; loading it may run code, as a pickle does")
+    if any(is_faulty(kind) for kind in other.values()):
+        reasons.append("a model that may crash, hang or exhaust its library: train it again")
     if any(file.lower().endswith(".onnx") and not kind for file, kind in other.items()):
         reasons.append(
             "of ONNX, only models whose operators are the standard's and whose tensors are in the "

@@ -9,9 +9,17 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
+
+from policies.supply_chain.model_structure import (
+    StructureFault,
+    check_lightgbm,
+    check_xgboost,
+    fault_in,
+)
+from policies.supply_chain.onnx_structure import check_onnx, messages
 
 # What loads without running code, as `detect` knows it.
 FORMATS = ("lightgbm-text", "xgboost-json", "json", "npz", "onnx", "safetensors", "skops")
@@ -32,11 +40,12 @@ _DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 _TAKEN = re.compile(r"|ai\.onnx(\..*)?|com\.(microsoft|ms)(\..*)?|org\.pytorch(\..*)?")
 # By which it knows a model in its own format: bytes 5 to 8 of a flatbuffer.
 _ORT = b"ORTM"
-_LARGEST_ONNX = 2**31 - 1
+_LARGEST = 2**31 - 1
 
 
 def detect(file: Path) -> str:
-    """One of `FORMATS`; "" for any other content.
+    """One of `FORMATS`; "" for any other content. Of a model that would crash, hang or exhaust its
+    library also the fault, as in `lightgbm-text: Tree=0: there is no 'threshold'`.
 
     An npz holds nothing but arrays of plain numbers or text: numpy would unpickle an array of
     objects. A skops file holds such arrays beside its schema, and no type that skops does not
@@ -46,12 +55,17 @@ def detect(file: Path) -> str:
     with file.open("rb") as stream:
         head = stream.read(16)
     if head.startswith(_LIGHTGBM):
-        return "lightgbm-text" if _is_text(file) else ""
+        return _lightgbm(file)
     if head.startswith(b"PK"):
         return _archive(file)
     if head[8:9] == b"{" and _is_safetensors(file):
         return "safetensors"
     return _json(file) or ("" if head[4:8] == _ORT else _onnx(file))
+
+
+def is_faulty(kind: str) -> bool:
+    """Whether `detect` found the format, and a fault of its structure."""
+    return ": " in kind
 
 
 def formats(folder: Path) -> Mapping[str, str]:
@@ -63,23 +77,49 @@ def formats(folder: Path) -> Mapping[str, str]:
     }
 
 
-def _is_text(file: Path) -> bool:
+def _checked(kind: str, check: Callable[[Any], None], content: Any) -> str:
+    """The format; after a colon, why its library must not load the content."""
     try:
-        return "\0" not in file.read_text(encoding="utf-8")
+        with fault_in(kind):
+            check(content)
+    except StructureFault as fault:
+        return str(fault)
+    return kind
+
+
+def _lightgbm(file: Path) -> str:
+    content = file.read_bytes() if file.stat().st_size <= _LARGEST else b"\0"
+    try:
+        is_text = b"\0" not in content and content.decode("utf-8") is not None
     except UnicodeDecodeError:
-        return False
+        return ""
+    return _checked("lightgbm-text", check_lightgbm, content) if is_text else ""
 
 
 def _json(file: Path) -> str:
-    """`xgboost-json` of a model of XGBoost (its JSON schema requires these two keys), else `json`;
-    "" of what is none.
+    """`xgboost-json` of an object with a `learner`, which XGBoost loads, else `json`; "" of what is
+    none.
     """
+    if file.stat().st_size > _LARGEST:
+        return ""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        document = json.loads(
+            file.read_text(encoding="utf-8"),
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_unique,
+        )
     except (ValueError, RecursionError):
         return ""
-    is_model = isinstance(document, dict) and document.keys() == {"learner", "version"}
-    return "xgboost-json" if is_model else "json"
+    is_model = isinstance(document, dict) and "learner" in document
+    return _checked("xgboost-json", check_xgboost, document) if is_model else "json"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Readers differ in which of two values of a name they take.
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        raise ValueError("a name is repeated")
+    return document
 
 
 def _refuse_constant(name: str) -> float:
@@ -91,7 +131,7 @@ def _onnx(file: Path) -> str:
     """`onnx` of a model that needs nothing else; "" of what is none, and where an operator is not
     of the standard or of the model's own functions, or a tensor lies in another file.
     """
-    if file.stat().st_size > _LARGEST_ONNX:
+    if file.stat().st_size > _LARGEST:
         return ""
     from google.protobuf.message import DecodeError
     from onnx import ModelProto
@@ -105,7 +145,7 @@ def _onnx(file: Path) -> str:
         return ""
     if model.ir_version < 3 or not model.graph.node or not model.opset_import:
         return ""
-    for message in _messages(model):
+    for message in messages(model):
         kind = message.DESCRIPTOR.name
         if kind == "TensorProto" and (message.data_location or message.external_data):
             return ""
@@ -115,17 +155,7 @@ def _onnx(file: Path) -> str:
             and (message.domain, message.op_type) not in own
         ):
             return ""
-    return "onnx"
-
-
-def _messages(message: Any) -> Iterator[Any]:
-    """A message of protobuf and every one in it."""
-    waiting = [message]
-    while waiting:
-        yield (message := waiting.pop())
-        for field, value in message.ListFields():
-            if field.message_type is not None:
-                waiting += [value] if hasattr(value, "DESCRIPTOR") else value
+    return _checked("onnx", check_onnx, model)
 
 
 def _is_safetensors(file: Path) -> bool:

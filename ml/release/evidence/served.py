@@ -37,6 +37,7 @@ from ml.release.evidence.recomputation import (
 from ml.release.serving import Serving
 from ml.serving.scoring.table import as_asked, probabilities
 from policies.promotion.evidence import Evidence
+from policies.supply_chain.formats import formats, is_faulty
 
 Ask = Callable[[Mapping[str, object]], Answer]
 # Of the requests, so many of the first, which show each value, and so many at random: an evaluation
@@ -205,8 +206,19 @@ def champion_on(
     return with_predictions(measured, Predictions(splits, "", (), task))
 
 
+def refuse_faulty(model: Path) -> None:
+    """Raise Refused for a model with a file that would crash, hang or exhaust its library."""
+    for file, kind in formats(model).items():
+        if is_faulty(kind):
+            hint = "train the model again, and check who wrote the file"
+            raise Refused.of("faulty-model", f"{model / file}: {kind}", "a whole model", hint)
+
+
 def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]:
-    """A server of the launch that is started to be asked; raises what starting it raises."""
+    """A server of the launch that is started to be asked; raises what starting it raises, and
+    Refused for a model that may crash its library.
+    """
+    refuse_faulty(launch.model_folder)
     if backend.candidate is None:
         found, expected = f"`{backend.name}` starts no server to be asked", "this machine's"
         raise Refused.of("no-candidate", found, expected, exit_code=Exit.CANNOT_HONOUR)

@@ -1,0 +1,226 @@
+"""Faults of an ONNX model that crash, hang or exhaust ONNX Runtime: its operators, tensors, trees
+and the sizes of what it computes for one row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from policies.supply_chain.model_structure import Numbers, check_tree, fault_in, need, within, words
+
+# What the exporters of PyTorch, scikit-learn, LightGBM and XGBoost write. Loop, Scan and sequences
+# are missing: they repeat without a bound. Random operators allocate what an attribute asks for.
+_OPERATORS = frozenset(
+    words(
+        """Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool
+    BatchNormalization BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu
+    Clip Compress Concat Constant ConstantOfShape Conv ConvInteger ConvTranspose Cos Cosh CumSum
+    DepthToSpace DequantizeLinear Div Dropout DynamicQuantizeLinear Einsum Elu Equal Erf Exp Expand
+    EyeLike Flatten Floor GRU Gather GatherElements GatherND Gelu Gemm GlobalAveragePool
+    GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization HardSigmoid HardSwish Hardmax
+    Identity If InstanceNormalization IsInf IsNaN LRN LSTM LayerNormalization LeakyRelu Less
+    LessOrEqual Log LogSoftmax LpNormalization MatMul MatMulInteger Max MaxPool Mean Min Mish Mod
+    Mul Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pad Pow QuantizeLinear RMSNormalization
+    RNN Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean
+    ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize RoiAlign RotaryEmbedding
+    Round ScatterElements ScatterND Selu Shape Sigmoid Sign Sin Sinh Size Slice Softmax Softplus
+    Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile TopK Transpose
+    Trilu Unsqueeze Where Xor
+    ArrayFeatureExtractor Binarizer Imputer LabelEncoder LinearClassifier LinearRegressor Normalizer
+    OneHotEncoder SVMClassifier SVMRegressor Scaler StringNormalizer TfIdfVectorizer
+    TreeEnsembleClassifier TreeEnsembleRegressor ZipMap"""
+    )
+)
+# The inputs by which an operator makes its output as large as it likes.
+_SIZES = {"ConstantOfShape": (0,), "Expand": (1,), "OneHot": (1,), "Pad": (1,), "Range": (0, 1, 2)}
+_SIZES |= {"Resize": (2, 3), "Tile": (1,)}
+# What is no larger than the tensors it reads, which are bounded already.
+_MEASURES = ("Shape", "Size", "NonZero", "NonMaxSuppression", "TopK")
+_SELECTIONS = ("Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")
+# Elements that a model computes for one row, of 4 bytes mostly; nodes of its functions, inlined.
+_MOST_ELEMENTS, _MOST_NODES = 2**29, 100_000
+# Elements of a constant that shapes may depend on.
+_LARGEST_SHAPE = 4096
+_OPTIONAL = ("nodes_hitrates", "nodes_missing_value_tracks_true")
+_MODES = {f"BRANCH_{mode}".encode() for mode in ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")} | {b"LEAF"}
+
+
+def check_onnx(model: Any) -> None:
+    """Check a ModelProto whose operators are the standard's or its own. Its tensors lose data."""
+    from onnx.checker import check_model
+    from onnx.inliner import inline_local_functions
+    from onnx.shape_inference import infer_shapes
+
+    for message in messages(model):
+        need(message.DESCRIPTOR.name != "SparseTensorProto", "it has a sparse tensor")
+        if _is_tensor(message):
+            with fault_in(f"tensor {message.name!r}"):
+                _check_tensor(message)
+    own = {(function.domain, function.name): function for function in model.functions}
+    for count, node in enumerate(_inlined(model, own)):
+        need(count < _MOST_NODES, f"its functions call each other {_MOST_NODES} times")
+        is_known = node.op_type in _OPERATORS or (node.domain, node.op_type) in own
+        need(is_known, f"the operator {node.op_type} is not allowed")
+    for given in model.graph.input:
+        for size in given.type.tensor_type.shape.dim:
+            if not size.HasField("dim_value"):
+                size.dim_value = 1
+    try:
+        model = inline_local_functions(model) if own else model
+        outputs = [
+            of.type.tensor_type for of in model.graph.output if of.type.HasField("tensor_type")
+        ]
+        bare = [of for of in outputs if not of.HasField("shape")]
+        for output in bare:
+            output.shape.SetInParent()  # which the check asks for, and ONNX Runtime does not
+        check_model(model)  # else the inference of shapes reads inputs that do not exist
+        for output in bare:
+            output.ClearField("shape")
+        for tensor in filter(_is_tensor, messages(model)):
+            if math.prod(tensor.dims) > _LARGEST_SHAPE:  # its data would be copied twice more
+                about = {"name": tensor.name, "data_type": tensor.data_type, "dims": tensor.dims}
+                tensor.CopyFrom(type(tensor)(**about))
+        model = infer_shapes(model, data_prop=True)
+    except Exception as error:  # both raise classes of their C++ modules
+        raise ValueError(" ".join(str(error).split())[:200]) from None
+    shapes = dict(_shapes(model))
+    elements = {
+        name: math.prod(abs(size) for size in sizes if size) for name, sizes in shapes.items()
+    }
+    total, nodes = sum(elements.values()), [*_inlined(model, {})]
+    # Shape inference counts with 32 bits where it joins tensors.
+    total += sum(
+        elements.get(name, 0) for of in nodes if of.op_type == "Concat" for name in of.input
+    )
+    need(total <= _MOST_ELEMENTS, f"it computes {total} elements for a row, over {_MOST_ELEMENTS}")
+    sources = {name: node for node in nodes for name in node.output}
+    constants = {of.name: of for of in filter(_is_tensor, messages(model))}
+    for node in nodes:
+        with fault_in(f"{node.op_type} {node.name!r}"):
+            if node.op_type in _SIZES and None in shapes.get(node.output[0], [None]):
+                _check_sizes(node, sources, constants)
+            samples = [of.i for of in node.attribute if of.name == "sampling_ratio"]
+            need(max(samples, default=0) <= 64, "sampling_ratio is over 64")
+            if node.op_type.startswith("TreeEnsemble"):
+                _check_ensemble(node, shapes.get(node.input[0], [None])[-1])
+
+
+def _inlined(graph: Any, functions: Mapping[Any, Any], above: Sequence[Any] = ()) -> Iterator[Any]:
+    """The nodes of a graph, its branches and the functions that it calls, once for each call."""
+    need(len(above) < 20, "its functions call each other more than 20 levels deep")
+    for node in messages(graph):
+        if node.DESCRIPTOR.name == "NodeProto":
+            yield node
+            if function := functions.get((node.domain, node.op_type)):
+                yield from _inlined(function, functions, (*above, node))
+
+
+def _check_sizes(node: Any, sources: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
+    """Check the constants by which an output, whose size depends on the input, may be large."""
+    from onnx.numpy_helper import to_array
+
+    waiting = [node.input[place] for place in _SIZES[node.op_type] if place < len(node.input)]
+    seen, factor, largest = {""}, 1.0, 1.0
+    while waiting:
+        if (name := waiting.pop()) in seen:
+            continue
+        seen.add(name)
+        source, tensor = sources.get(name), constants.get(name)
+        if source is not None and source.op_type == "Constant":
+            tensor = next((of.t for of in source.attribute if of.HasField("t")), None)
+        if tensor is not None and math.prod(tensor.dims) <= _LARGEST_SHAPE:
+            values = to_array(tensor)
+            if values.dtype.kind in "iu":
+                factor *= float(np.maximum(np.abs(values.astype(np.float64)), 1).prod())
+            elif values.dtype.kind == "f":
+                largest = max(largest, float(np.abs(values).max(initial=0)))
+        elif source is not None and source.op_type not in _MEASURES:
+            waiting += source.input[: 1 if source.op_type in _SELECTIONS else None]
+    need(factor * largest <= _MOST_ELEMENTS, "the constants of its size are too large")
+
+
+def messages(message: Any) -> Iterator[Any]:
+    """A message of protobuf and every one in it."""
+    waiting = [message]
+    while waiting:
+        yield (message := waiting.pop())
+        for field, value in message.ListFields():
+            if field.message_type is not None:
+                waiting += [value] if hasattr(value, "DESCRIPTOR") else value
+
+
+def _is_tensor(message: Any) -> bool:
+    return bool(message.DESCRIPTOR.name == "TensorProto")
+
+
+def _shapes(model: Any) -> Iterator[tuple[str, list[int | None]]]:
+    """The inferred sizes of each value, None for one that depends on the input."""
+    for message in messages(model):
+        if message.DESCRIPTOR.name == "ValueInfoProto" and message.type.tensor_type.HasField(
+            "shape"
+        ):
+            sizes = message.type.tensor_type.shape.dim
+            yield message.name, [of.dim_value if of.HasField("dim_value") else None for of in sizes]
+
+
+def _check_tensor(tensor: Any) -> None:
+    """Check that the data of a tensor fill its sizes."""
+    from onnx.helper import tensor_dtype_to_field, tensor_dtype_to_np_dtype
+
+    need(min(tensor.dims, default=0) >= 0, f"it has the sizes {[*tensor.dims]}")
+    field = "raw_data" if tensor.raw_data else tensor_dtype_to_field(tensor.data_type)
+    width = tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.raw_data else 1
+    held, expected = len(getattr(tensor, field)), math.prod(tensor.dims) * width
+    need(held == expected, f"it has {held} values or bytes, its sizes {expected}")
+
+
+def _check_ensemble(node: Any, features: int | None) -> None:
+    """Check the trees of a classifier or regressor that reads rows of `features` numbers
+    (onnxruntime/core/providers/cpu/ml/tree_ensemble_common.h).
+    """
+    from onnx.helper import get_attribute_value
+
+    values = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
+    kind = "class" if node.op_type == "TreeEnsembleClassifier" else "target"
+    outputs = values.get("n_targets", 1)
+    if kind == "class":
+        outputs = len(values.get("classlabels_int64s") or values.get("classlabels_strings", ()))
+    need(features is not None, "the number of its columns is unknown")
+    modes, weights = np.asarray(values["nodes_modes"]), len(values[f"{kind}_nodeids"])
+    need(outputs <= max(2, weights), f"it has {outputs} outputs, but {weights} values of leaves")
+    need(np.isin(modes, [*_MODES]).all(), "nodes_modes has an unknown mode")
+    for name, given in values.items():
+        if name.startswith(("nodes_", f"{kind}_")):
+            held = math.prod(given.dims) if hasattr(given, "dims") else len(given)
+            count = len(modes) if name.startswith("nodes_") else weights
+            need(held == count or (not held and name in _OPTIONAL), f"{name} has {held} entries")
+    base = len(values.get("base_values", ()))
+    need(base in (0, 1, outputs), f"base_values has {base} numbers")
+    is_leaf = modes == b"LEAF"
+    inner = (~is_leaf).nonzero()[0]
+    trees = within(values["nodes_treeids"], "nodes_treeids", 2**31)
+    keys = (trees << 31) + within(values["nodes_nodeids"], "nodes_nodeids", 2**31)
+    order = np.argsort(keys)
+    need((np.diff(keys[order]) > 0).all(), "two nodes of a tree have one id")
+
+    def places(of_trees: Numbers, name: str, chosen: Numbers | slice) -> Numbers:
+        """The places of nodes by their ids in their trees."""
+        wanted = (of_trees << 31) + within(np.asarray(values[name])[chosen], name, 2**31)
+        place = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
+        if (wrong := keys[place] != wanted).any():
+            raise ValueError(f"{name} {wanted[wrong][0] % 2**31} is no node of its tree")
+        return np.asarray(place)
+
+    left, right = np.full((2, len(modes)), -1)
+    left[inner] = places(trees[inner], "nodes_truenodeids", inner)
+    right[inner] = places(trees[inner], "nodes_falsenodeids", inner)
+    roots = np.diff(trees, prepend=-1).nonzero()[0]
+    check_tree(left, right, roots)
+    within(np.asarray(values["nodes_featureids"])[inner], "nodes_featureids", features or 0)
+    owners = within(values[f"{kind}_treeids"], f"{kind}_treeids", 2**31)
+    need(is_leaf[places(owners, f"{kind}_nodeids", slice(None))].all(), f"{kind}_nodeids: no leaf")
+    within(values[f"{kind}_ids"], f"{kind}_ids", outputs)
