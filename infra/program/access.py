@@ -260,8 +260,8 @@ def roles_after_workspace(
         for cluster in settings.clusters:
             assignee = identity.clusters[cluster.name]
             yield Grant(f"cluster-{cluster.name}-assets", assignee, "Reader", assets.id)
-    # Azure refuses a second assignment of the role: `RoleAssignmentExists`. The name is the person's
-    # too, so that removing one of several instances leaves the assignments as they are.
+    # Azure refuses a second assignment of a role (RoleAssignmentExists). A name is of the person,
+    # so that removing one of several instances leaves the assignments as they are.
     instances = settings.machines("compute-instance")
     for person in dict.fromkeys(instance.person.lower() for instance in instances):
         # An instance's files are a share, mounted as the person (how-to-disable-local-auth-storage,

@@ -209,7 +209,8 @@ def check_tree(left: Numbers, right: Numbers, roots: Any = (0,), unused: Any = F
     expected[level] = 0
     if (parents != expected).any():
         node = int((parents != expected).argmax())
-        raise StructureFault(f"node {node} has {parents[node]} parents, not {expected[node]}")
+        fault = f"node {node} has {parents[node]} parents, not {expected[node]}: no tree"
+        raise StructureFault(fault)
     reached = depth = 0
     while len(level):
         reached, depth, level = reached + len(level), depth + 1, level[inner[level]]

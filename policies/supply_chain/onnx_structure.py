@@ -38,6 +38,8 @@ _OPERATORS = frozenset(
 # The inputs by which an operator makes its output as large as it likes.
 _SIZES = {"ConstantOfShape": (0,), "Expand": (1,), "OneHot": (1,), "Pad": (1,), "Range": (0, 1, 2)}
 _SIZES |= {"Resize": (2, 3), "Tile": (1,)}
+# ONNX infers no shape of these: they keep that of their input, as Identity of any opset does.
+_ELEMENTWISE, _OPSET = ("Binarizer", "Imputer", "Normalizer", "Scaler"), 13
 # What is no larger than the tensors it reads, which are bounded already.
 _MEASURES = ("Shape", "Size", "NonZero", "NonMaxSuppression", "TopK")
 _SELECTIONS = ("Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")
@@ -84,6 +86,12 @@ def check_onnx(model: Any) -> None:
             if math.prod(tensor.dims) > _LARGEST_SHAPE:  # its data would be copied twice more
                 about = {"name": tensor.name, "data_type": tensor.data_type, "dims": tensor.dims}
                 tensor.CopyFrom(type(tensor)(**about))
+        if all(of.domain for of in model.opset_import):
+            model.opset_import.add(version=_OPSET)
+        for node in _inlined(model, {}):
+            if node.op_type in _ELEMENTWISE:
+                ends = {"input": node.input[:1], "output": node.output[:1]}
+                node.CopyFrom(type(node)(op_type="Identity", **ends))
         model = infer_shapes(model, data_prop=True)
     except Exception as error:  # both raise classes of their C++ modules
         raise ValueError(" ".join(str(error).split())[:200]) from None

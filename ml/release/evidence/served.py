@@ -215,10 +215,7 @@ def refuse_faulty(model: Path) -> None:
 
 
 def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]:
-    """A server of the launch that is started to be asked; raises what starting it raises, and
-    Refused for a model that may crash its library.
-    """
-    refuse_faulty(launch.model_folder)
+    """A server of the launch that is started to be asked; raises what starting it raises."""
     if backend.candidate is None:
         found, expected = f"`{backend.name}` starts no server to be asked", "this machine's"
         raise Refused.of("no-candidate", found, expected, exit_code=Exit.CANNOT_HONOUR)

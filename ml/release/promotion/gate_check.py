@@ -255,6 +255,7 @@ def champion_evidence(
     faults = []
     for measured in ways:
         try:
+            served.refuse_faulty(champion.folder)
             again = measured()
             if again.labels and _tested(again) == _tested(own):
                 return again
@@ -295,7 +296,6 @@ def _scored_again(
     code: str,
 ) -> Evidence:
     """The champion's evidence, its model evaluated by the project's evaluation in that snapshot."""
-    served.refuse_faulty(champion.folder)
     evaluated = evaluate(backend, project, evaluation_plan(project, champion.folder), watch, code)
     again = evidence.rescore(backend, theirs, evaluated)
     return evidence.by_metric_of(own, again, evaluated.outputs[EVALUATION])

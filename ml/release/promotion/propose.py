@@ -295,6 +295,7 @@ def _measured(
     samples = project.samples()
     of = evidence.evaluation_of(evaluated)
     examination = served.examination(evaluated.outputs[EVALUATION], of, pointer)
+    served.refuse_faulty(launch.model_folder)
     with served.serve(backend, launch) as candidate:
         try:
             for sample in samples:

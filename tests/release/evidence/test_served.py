@@ -353,3 +353,13 @@ def test_every_row_may_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     asks = [examination(tmp_path, evaluation, "predictions/0").rows for _ in range(4)]
     assert {len(rows) for rows in asks} == {20} and len({str(rows[10:]) for rows in asks}) > 1
     assert len({str(rows[:10]) for rows in asks}) == 1
+
+
+@pytest.mark.attack("A model that crashes its library is served to be measured")
+def test_no_server_is_started_with_a_faulty_model(tmp_path: Path) -> None:
+    """The file and its fault are named; a file that is whole, or no model, is no reason."""
+    (tmp_path / "words.json").write_text("{}")
+    served.refuse_faulty(tmp_path)
+    (tmp_path / "model.json").write_text('{"learner": {}, "version": [3, 2, 0]}')
+    with pytest.raises(Refused, match=r"model\.json: xgboost-json: learner: there is no"):
+        served.refuse_faulty(tmp_path)
