@@ -12,7 +12,7 @@ import numpy as np
 
 from policies.supply_chain.model_structure import Numbers, check_tree, fault_in, need, within, words
 
-# What the exporters of PyTorch, scikit-learn, LightGBM and XGBoost write. Loop, Scan and sequences
+# What the exporters of PyTorch, scikit-learn, LightGBM and XGBoost write. Loop and sequences
 # are missing: they repeat without a bound. Random operators allocate what an attribute asks for.
 _OPERATORS = frozenset(
     words(
@@ -38,6 +38,8 @@ _OPERATORS = frozenset(
 # The inputs by which an operator makes its output as large as it likes.
 _SIZES = {"ConstantOfShape": (0,), "Expand": (1,), "OneHot": (1,), "Pad": (1,), "Range": (0, 1, 2)}
 _SIZES |= {"Resize": (2, 3), "Tile": (1,)}
+# The one Scan: skl2onnx repeats these for each row of a model of nearest neighbours (onnx_cdist).
+_DISTANCES = {"Scan", "Identity", "Sub", "ReduceSumSquare"}
 # ONNX infers no shape of these: they keep that of their input, as Identity of any opset does.
 _ELEMENTWISE, _OPSET = ("Binarizer", "Imputer", "Normalizer", "Scaler"), 13
 # What is no larger than the tensors it reads, which are bounded already.
@@ -66,6 +68,8 @@ def check_onnx(model: Any) -> None:
     for count, node in enumerate(_inlined(model, own)):
         need(count < _MOST_NODES, f"its functions call each other {_MOST_NODES} times")
         is_known = node.op_type in _OPERATORS or (node.domain, node.op_type) in own
+        if node.op_type == "Scan":
+            is_known = {inner.op_type for inner in _inlined(node, own)} == _DISTANCES
         need(is_known, f"the operator {node.op_type} is not allowed")
     for given in model.graph.input:
         for size in given.type.tensor_type.shape.dim:
