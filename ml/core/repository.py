@@ -17,6 +17,9 @@ FRAMEWORK_LOCK = "requirements/framework.lock"
 # Whose gate `order` names the environments that releases go through.
 GATES = Path("policies") / "promotion" / "gates.yml"
 
+# The folders whose specs define the assets of the repository.
+ASSETS = ("ml/", "infra/")
+
 # Folders without specs of this repository: those of tools and of installed packages.
 SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
 
@@ -93,6 +96,13 @@ def yaml_files(folder: Path) -> Iterator[Path]:
                 yield from yaml_files(path)
         elif path.suffix in {".yml", ".yaml"} and path.is_file():
             yield path
+
+
+def asset_files(root: Path) -> Iterator[Path]:
+    """The YAML files in the folders `ASSETS` of a repository; links are not followed."""
+    for folder in (root / name for name in ASSETS):
+        if folder.is_dir() and not folder.is_symlink():
+            yield from (path for path in yaml_files(folder) if not path.is_symlink())
 
 
 @cache

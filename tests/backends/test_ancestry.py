@@ -40,7 +40,9 @@ def made(root: Path) -> None:
     """The data asset that the pipeline reads."""
     (root / "words").mkdir()
     (root / "words" / "a").write_text("hello")
-    (root / "words.yml").write_text("name: words\nversion: 1\ntype: uri_folder\npath: words\n")
+    (root / "ml").mkdir()
+    spec = "name: words\nversion: 1\ntype: uri_folder\npath: ../words\n"
+    (root / "ml" / "words.yml").write_text(spec)
 
 
 def by_name(nodes: list[LineageNode]) -> dict[str, LineageNode]:

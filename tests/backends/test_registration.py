@@ -98,9 +98,10 @@ def test_a_file_keeps_its_name(do: Do, repository: Path) -> None:
 def test_versions_count_up_beyond_those_of_the_repository(do: Do, repository: Path) -> None:
     """10 comes after 9; what a spec of the repository defines is taken too."""
     (repository / "words").mkdir()
-    (repository / "words.yml").write_text(
+    (repository / "ml").mkdir()
+    (repository / "ml" / "words.yml").write_text(
         "$schema: https://azuremlschemas.azureedge.net/latest/data.schema.json\n"
-        "name: words\nversion: 9\ntype: uri_folder\npath: words\n"
+        "name: words\nversion: 9\ntype: uri_folder\npath: ../words\n"
     )
     for number in (10, 11):
         run = do("{o: {name: words}}", command=WRITE.format(number))
@@ -143,8 +144,9 @@ def test_the_repository_comes_first_and_the_other_is_named(do: Do, repository: P
     do("{o: {name: words, version: 1}}", command=WRITE.format("run"))
     (repository / "words").mkdir()
     (repository / "words" / "a.txt").write_text("repository\n")
-    (repository / "words.yml").write_text(
-        "name: words\nversion: 1\ntype: uri_folder\npath: words\n"
+    (repository / "ml").mkdir()
+    (repository / "ml" / "words.yml").write_text(
+        "name: words\nversion: 1\ntype: uri_folder\npath: ../words\n"
     )
     made = planned(repository, inputs="{i: {path: 'azureml:words:1'}}")
     assert made.inputs["i"].path == repository / "words"  # type: ignore[union-attr]

@@ -111,7 +111,9 @@ def test_what_is_declared_is_what_main_declares(
     stack = (ROOT / "infra/Pulumi.dev.yaml").read_text()
     (tmp_path / "infra/Pulumi.dev.yaml").write_text(stack.replace("cpu-cluster", "mine"))
     schema = "$schema: https://azuremlschemas.azureedge.net/latest/environment.schema.json\n"
-    (tmp_path / "environment.yml").write_text(f"{schema}name: mine\nversion: 1\nimage: ubuntu\n")
+    (tmp_path / "infra/environment.yml").write_text(
+        f"{schema}name: mine\nversion: 1\nimage: ubuntu\n"
+    )
     monkeypatch.chdir(tmp_path)
     spec.write_text(spec.read_text() + "limits: {timeout: 60}\n")
     workflow = WorkflowRun(clusters.names(), clusters.bounds("dev"))

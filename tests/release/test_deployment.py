@@ -177,8 +177,9 @@ def test_a_deployment_has_the_server_of_its_environment(
     the serving is another.
     """
     place = write(tmp_path, deployment=DEPLOYMENT.replace("ml-cpu", "own"))
-    (tmp_path / "Dockerfile").write_text(f"FROM python\nCMD {command}\n")
-    (tmp_path / "environment.yml").write_text(
+    (tmp_path / "ml").mkdir()
+    (tmp_path / "ml" / "Dockerfile").write_text(f"FROM python\nCMD {command}\n")
+    (tmp_path / "ml" / "environment.yml").write_text(
         "$schema: https://azuremlschemas.azureedge.net/latest/environment.schema.json\n"
         "name: own\nversion: '1'\nbuild: {path: .}\n"
     )
@@ -192,9 +193,10 @@ def test_a_deployment_has_the_server_of_its_environment(
 def test_an_environment_of_this_repository_is_built_of_its_files(tmp_path: Path) -> None:
     """Its own spec says where its build context is: a folder here, or a repository elsewhere."""
     place = write(tmp_path, deployment=DEPLOYMENT.replace("ml-cpu:1", "of-here:1"))
-    spec = tmp_path / "environment.yml"
+    spec = tmp_path / "ml" / "environment.yml"
+    spec.parent.mkdir()
     schema = "$schema: https://azuremlschemas.azureedge.net/latest/environment.schema.json\n"
-    (tmp_path / "Dockerfile").touch()
+    (tmp_path / "ml" / "Dockerfile").touch()
     for context, is_refused in ((".", False), ("https://github.com/team/x.git#main", True)):
         spec.write_text(f"{schema}name: of-here\nversion: 1\nbuild: {{path: '{context}'}}\n")
         if is_refused:
@@ -379,7 +381,7 @@ dependencies:
          "environment: pip scipy==1.0 → pip scipy==2.0"),
         ("image: ubuntu\n", "environment.yml", "ubuntu", "debian",
          "environment: image ubuntu → image debian"),
-        ("build: {path: ../.., dockerfile_path: environments/e/Dockerfile}\n", "Dockerfile",
+        ("build: {path: ../../.., dockerfile_path: ml/environments/e/Dockerfile}\n", "Dockerfile",
          "FROM", "# more\nFROM", "environment: Dockerfile "),
         ("build: {path: .}\n", "requirements.txt", "scipy==1.0", "scipy==2.0",
          "environment: requirements.txt "),
@@ -390,7 +392,7 @@ def test_an_environment_changes_by_its_content(
 ) -> None:
     """Its packages, channels, image and Dockerfile count, under the same name and version."""
     place = project(repository, "echo")
-    folder = repository / "environments" / "e"
+    folder = repository / "ml" / "environments" / "e"
     folder.mkdir(parents=True)
     (folder / "environment.yml").write_text(ENVIRONMENT + source)
     (folder / "conda.yml").write_text(CONDA)

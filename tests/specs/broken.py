@@ -457,8 +457,6 @@ ATTACKS = {
     "variable-with-an-equals-sign": COMMAND
     + "environment_variables:\n  A=B: c  # error: bad-name\n",
     "variable-without-a-name": COMMAND + "environment_variables:\n  '': c  # error: bad-name\n",
-    "component-of-a-name-that-is-taken": "type: command\nname: train  # error: declared-twice\n"
-    "version: '1'\nenvironment: azureml:e:1\ncommand: echo\n",
     "deployment-with-openssl-conf": DEPLOYMENT
     + "environment_variables:\n  OPENSSL_CONF: data.txt  # error: deployment-variable\n",
     "deployment-with-a-library-for-a-number": DEPLOYMENT

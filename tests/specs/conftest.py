@@ -25,9 +25,9 @@ CLUSTERS = (
 def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with code, data, components and assets; the working directory of the test."""
     root = tmp_path / "repository"
-    for folder in ("src", "data", "assets"):
+    for folder in ("src", "data", "ml/assets"):
         (root / folder).mkdir(parents=True)
-        (root / folder / "file.txt").write_text(folder)
+        (root / folder / "file.txt").write_text(Path(folder).name)
     (root / "src" / "train.py").touch()
     (root / "data" / "MLTable").write_text("paths: [{file: ./file.txt}]\n")
     (root / "prices").mkdir()

@@ -19,10 +19,10 @@ from tests.conftest import ROOT
 def faq(repo: Path) -> Path:
     """Versions 1, 2, 9 and 10 of a data asset, and an environment of the same name."""
     for version in ("1", "2", "9", "10"):
-        text = f"name: faq\nversion: '{version}'\ntype: uri_folder\npath: ../data\n"
-        (repo / "assets" / f"faq-{version}.yml").write_text(text)
-    (repo / "assets" / "env.yml").write_text("name: faq\nversion: 1\nimage: python\n")
-    (repo / "assets" / "broken.yml").write_text("name: [\n")
+        text = f"name: faq\nversion: '{version}'\ntype: uri_folder\npath: ../../data\n"
+        (repo / "ml" / "assets" / f"faq-{version}.yml").write_text(text)
+    (repo / "ml" / "assets" / "env.yml").write_text("name: faq\nversion: 1\nimage: python\n")
+    (repo / "ml" / "assets" / "broken.yml").write_text("name: [\n")
     return repo
 
 
@@ -51,7 +51,7 @@ def test_find(text: str, version: str | None, faq: Path) -> None:
 def test_a_copy_of_remote_data_is_found_in_the_home(faq: Path, own_home: Path) -> None:
     """By name and version; without one the data are not on this machine."""
     text = "name: far\nversion: 3\ntype: uri_folder\npath: azureml://datastores/d/paths/far\n"
-    (faq / "assets" / "far.yml").write_text(text)
+    (faq / "ml" / "assets" / "far.yml").write_text(text)
     result = assets.find("azureml:far:3", "data", faq)
     assert result is not None and result.path is None
     (own_home / "data" / "far" / "3").mkdir(parents=True)
@@ -65,24 +65,54 @@ def test_kinds_are_kept_apart(faq: Path) -> None:
     """An environment of the same name is another asset; a new file is seen at once."""
     result = assets.find("azureml:faq@latest", "environment", faq)
     assert result is not None and result.version == "1" and result.get("image") == "python"
-    (faq / "assets" / "env2.yml").write_text("name: faq\nversion: 1.2\nimage: python\n")
+    (faq / "ml" / "assets" / "env2.yml").write_text("name: faq\nversion: 1.2\nimage: python\n")
     result = assets.find("azureml:faq@latest", "environment", faq)
     assert result is not None and result.version == "1.2"
+
+
+@pytest.mark.parametrize("folder", ["ml/assets", "infra/settings", "ml"])
+def test_a_folder_with_assets(folder: str, faq: Path) -> None:
+    """A spec under `ml/` or `infra/` defines an asset, and one other file may not do so again."""
+    place = faq / folder / "fixture.yml"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("name: faq\nversion: 99\nimage: python\n")
+    result = assets.find("azureml:faq@latest", "environment", faq)
+    assert result is not None and result.version == "99"
+    (faq / "ml" / "again.yml").write_text(place.read_text())
+    assert [problem.code for problem in check(load(place))] == ["declared-twice"]
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["tests", "docs", "data", "benchmarks", ".hidden", ".", "ml/.hidden", "ml/link", "mls"],
+)
+def test_a_folder_without_assets(folder: str, faq: Path) -> None:
+    """A fixture or an example is never an asset, nor is a link under `ml/` to one."""
+    (faq / "elsewhere").mkdir()
+    (faq / "ml" / "link").symlink_to(faq / "elsewhere")
+    place = faq / folder / "fixture.yml"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    (faq / "ml" / "link.yml").symlink_to(place)
+    for version in ("99", "1"):
+        place.write_text(f"name: faq\nversion: {version}\nimage: python\n")
+        result = assets.find("azureml:faq", "environment", faq)
+        assert result is not None and result.file == faq / "ml" / "assets" / "env.yml"
+    assert check(load(place)) == []
 
 
 def test_a_folder_outside_a_repository_is_not_searched(faq: Path) -> None:
     """Without a pyproject.toml only the specs beside each other are assets of each other."""
     (faq / "pyproject.toml").unlink()
     assert assets.find("azureml:faq:1", "data", faq) is None
-    assert assets.find("azureml:faq:1", "data", faq / "assets") is not None
+    assert assets.find("azureml:faq:1", "data", faq / "ml" / "assets") is not None
 
 
 @pytest.mark.timeout(20)
 def test_a_pipe_among_the_specs_is_not_waited_for(faq: Path) -> None:
     """Beside a spec outside of any repository there may be anything."""
     (faq / "pyproject.toml").unlink()
-    os.mkfifo(faq / "assets" / "pipe.yml")
-    assert assets.find("azureml:faq:1", "data", faq / "assets") is not None
+    os.mkfifo(faq / "ml" / "assets" / "pipe.yml")
+    assert assets.find("azureml:faq:1", "data", faq / "ml" / "assets") is not None
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def code(repo: Path) -> Path:
 
 def environment(repo: Path, name: str, text: str) -> None:
     """An environment of a conda file."""
-    place = repo / "environments" / name
+    place = repo / "ml" / "environments" / name
     place.mkdir(parents=True)
     (place / "conda.yml").write_text(text)
     (place / "environment.yml").write_text(
@@ -94,8 +94,8 @@ def environment(repo: Path, name: str, text: str) -> None:
 
 def built(repo: Path, dockerfile: str, files: Mapping[str, str]) -> None:
     """An environment of a Dockerfile, `built`."""
-    place = repo / "environments" / "built"
-    place.mkdir()
+    place = repo / "ml" / "environments" / "built"
+    place.mkdir(parents=True)
     for name, text in {"Dockerfile": dockerfile, **files}.items():
         (place / name).write_text(text)
     (place / "environment.yml").write_text(
@@ -118,7 +118,7 @@ def test_a_library_that_the_environment_lacks(code: Path, problems: Check, spec:
     assert lines(found) == [(line, "error", "missing-package")]
     assert found[0].found == (
         "ml.projects.churn.model imports safetensors and torch, which "
-        "environments/cpu/conda.yml does not list"
+        "ml/environments/cpu/conda.yml does not list"
     )
     assert found[0].hint == "environment: azureml:torch:1, or list safetensors and torch in it"
     assert problems(spec.format("torch")) == []

@@ -78,14 +78,14 @@ def test_a_mapping_in_place(repo: Path) -> None:
 
 def test_an_asset_of_the_repository(repo: Path) -> None:
     """Its conda file is read beside its own spec."""
-    (repo / "assets" / "env.yml").write_text(
+    (repo / "ml" / "assets" / "env.yml").write_text(
         "name: e\nversion: 2\nimage: i\nconda_file: conda.yml\n"
     )
-    (repo / "assets" / "conda.yml").write_text("dependencies: [rich]\n")
+    (repo / "ml" / "assets" / "conda.yml").write_text("dependencies: [rich]\n")
     (repo / "job.yml").write_text("command: x\nenvironment: azureml:e@latest\ncompute: azureml:c\n")
     job = plan(load(Path("job.yml")))
     assert isinstance(job, CommandPlan)
-    assert requirements(job.environment) == [("rich", "conda", "assets/conda.yml:1")]
+    assert requirements(job.environment) == [("rich", "conda", "ml/assets/conda.yml:1")]
     assert str(job.environment.place) == "job.yml:2"
 
 
@@ -140,10 +140,10 @@ def test_a_check_names_its_line(repo: Path, content: str | None, problem: str) -
 
 def test_an_unreadable_file_of_an_asset(repo: Path) -> None:
     """Its own line is named; the SDK reads only what the job itself names."""
-    (repo / "assets" / "env.yml").write_text("name: e\nimage: i\nconda_file: conda.yml\n")
-    (repo / "assets" / "conda.yml").write_text("name: e\ndependencies: [\n")
+    (repo / "ml" / "assets" / "env.yml").write_text("name: e\nimage: i\nconda_file: conda.yml\n")
+    (repo / "ml" / "assets" / "conda.yml").write_text("name: e\ndependencies: [\n")
     (repo / "job.yml").write_text("command: x\nenvironment: azureml:e:1\ncompute: azureml:c\n")
     with pytest.raises(Refused) as error:
         plan(load(Path("job.yml")))
     (problem,) = error.value.problems
-    assert (problem.code, str(problem.place)) == ("unreadable-yaml", "assets/conda.yml:3")
+    assert (problem.code, str(problem.place)) == ("unreadable-yaml", "ml/assets/conda.yml:3")

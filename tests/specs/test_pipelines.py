@@ -140,13 +140,13 @@ def test_promoted_outputs_have_the_type_of_the_step(repo: Path) -> None:
 
 def test_registered_and_inline_components(repo: Path) -> None:
     """By asset (a version, or the newest), by `file:`, and written in place."""
-    (repo / "newer.yml").write_text(
-        (repo / "component.yml").read_text().replace('version: "1"', 'version: "10"')
-    )
+    component = (repo / "component.yml").read_text()
+    (repo / "ml" / "older.yml").write_text(component)
+    (repo / "ml" / "newer.yml").write_text(component.replace('version: "1"', 'version: "10"'))
     inputs = "inputs: {data: {type: uri_folder, path: ./data}, rate: 0.1}"
     for written, file in (
-        ("azureml:train:1", "component.yml"),
-        ("azureml:train@latest", "newer.yml"),
+        ("azureml:train:1", "ml/older.yml"),
+        ("azureml:train@latest", "ml/newer.yml"),
         ("file:./component.yml", "component.yml"),
     ):
         text = f"type: pipeline\njobs:\n  a: {{type: command, component: '{written}', {inputs}}}\n"

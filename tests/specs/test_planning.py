@@ -86,10 +86,10 @@ def test_inputs(repo: Path) -> None:
 
 def test_assets_of_the_repository(repo: Path) -> None:
     """An asset's input has its path, type, version and digest; an environment its image."""
-    data = "name: faq\nversion: '{}'\ntype: mltable\npath: ../data\n"
-    (repo / "assets" / "faq.yml").write_text(data.format(3))
-    (repo / "assets" / "env.yml").write_text(
-        "name: e\nversion: '1'\nimage: python:3.11\nconda_file: ../conda.yml\n"
+    data = "name: faq\nversion: '{}'\ntype: mltable\npath: ../../data\n"
+    (repo / "ml" / "assets" / "faq.yml").write_text(data.format(3))
+    (repo / "ml" / "assets" / "env.yml").write_text(
+        "name: e\nversion: '1'\nimage: python:3.11\nconda_file: ../../conda.yml\n"
     )
     text = COMMAND + "inputs: {x: {path: azureml:faq@latest}}\n"
     job = command(repo, text)
@@ -99,7 +99,9 @@ def test_assets_of_the_repository(repo: Path) -> None:
     assert faq.asset.digest == digest(repo / "data")
     assert job.environment.image == "python:3.11"
     assert job.environment.conda_file == repo / "conda.yml"
-    (repo / "assets" / "faq.yml").write_text(data.format(4).replace("../data", "../gone"))
+    (repo / "ml" / "assets" / "faq.yml").write_text(
+        data.format(4).replace("../../data", "../../gone")
+    )
     problem = next(p for p in refused(repo, text).problems if p.code == "missing-file")
     assert "gone" in problem.found
 

@@ -386,7 +386,7 @@ class _Change:
         named: dict[str, set[str]] = {}
         specs = [file for file in self.tree | self.files if file.endswith((".yml", ".yaml"))]
         for file in specs:
-            if not file.startswith((f"{TESTS}/", ".")):
+            if file.startswith(repository.ASSETS) and "/." not in file:
                 texts = [self._text(file), self._former(file) if file in self.files else ""]
                 for name in _ASSET_NAME.findall("\n".join(texts)):
                     named.setdefault(name, set()).add(file)

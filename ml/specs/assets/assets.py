@@ -146,9 +146,10 @@ def newness(version: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def definitions(root: Path) -> tuple[AssetSpec, ...]:
-    """Every asset that a spec under `root` defines; read again only when a file changes.
+    """Return every asset that a spec of a repository defines; a changed file is read again.
 
-    Outside of a repository, only the specs directly in the folder count.
+    Only specs under `ml/` and `infra/` define assets: a fixture of a test or an example of a page
+    does not, nor does a link to one. Outside a repository, the specs directly in `root` do.
     """
     return _definitions(root, tuple(_stamps(root)))
 
@@ -166,7 +167,7 @@ def digest(path: Path) -> str:
 
 def _stamps(root: Path) -> Iterator[tuple[Path, int, int]]:
     beside = (path for path in sorted(root.glob("*.y*ml")) if path.is_file())
-    for path in repository.yaml_files(root) if repository.is_root(root) else beside:
+    for path in repository.asset_files(root) if repository.is_root(root) else beside:
         stat = path.stat()
         yield path, stat.st_mtime_ns, stat.st_size
 

@@ -264,7 +264,7 @@ class _Planner:
                 Problem(
                     "component-not-here",
                     f"`{key}: {text}` is in {where}, not on this machine",
-                    "a component file, or a component that this repository defines",
+                    "a component file, or a component that a spec under ml/ or infra/ defines",
                     hint,
                     owner.place(key),
                     source=_SOURCE,

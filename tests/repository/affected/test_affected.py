@@ -38,7 +38,8 @@ FILES = {
     ".amlignore": "*\n",
     ".gitignore": "ignored/\n",
     "shared/corpus/rows.tsv": "1",
-    "shared/corpus.yml": "type: uri_folder\nname: corpus\nversion: '1'\npath: corpus\n",
+    "ml/projects/two/corpus.yml": "type: uri_folder\nname: corpus\n"
+    "version: '1'\npath: ../../../shared/corpus\n",
     "shared/steps/score.yml": "type: command\nname: score\ncode: .\ncommand: python score.py\n",
     "shared/steps/score.py": "print(1)\n",
     "shared/clean.yml": "type: command\nname: clean\ncommand: echo\n",
@@ -193,15 +194,20 @@ CASES = {
     ),
     "what all projects are": Case(edit("ml/projects/__init__.py"), projects=ALL, tests=ONE),
     "data of another folder, by its asset": Case(
-        edit("shared/corpus/rows.tsv"), projects=("one",), tests=ONE
+        edit("shared/corpus/rows.tsv"), projects=("one", "two"), tests=ONE
     ),
-    "the spec of such data": Case(edit("shared/corpus.yml"), projects=("one",), tests=ONE),
+    "the spec of such data": Case(
+        edit("ml/projects/two/corpus.yml"), projects=("one", "two"), tests=ONE
+    ),
     "the spec of such data removed": Case(
-        {"shared/corpus.yml": None}, projects=("one",), tests=ONE
+        {"ml/projects/two/corpus.yml": None}, projects=("one", "two"), tests=ONE
     ),
     "the spec of such data renamed": Case(
-        {"shared/corpus.yml": "type: uri_folder\nname: other\nversion: '1'\npath: corpus\n"},
-        projects=("one",),
+        {
+            "ml/projects/two/corpus.yml": "type: uri_folder\nname: other\n"
+            "version: '1'\npath: ../../../shared/corpus\n"
+        },
+        projects=("one", "two"),
         tests=ONE,
     ),
     "a component of another folder": Case(
@@ -579,11 +585,11 @@ def test_extras_are_what_the_affected_projects_environments_install(
 def test_a_link_is_not_followed(repository: Path, tmp_path: Path) -> None:
     """A spec that is a link out of the repository is not read."""
     (tmp_path / "outside.yml").write_text("path: ../../../../shared/corpus\n")
-    (repository / "ml/projects/two/jobs/link.yml").symlink_to(tmp_path / "outside.yml")
+    (repository / "ml/projects/three/jobs/link.yml").symlink_to(tmp_path / "outside.yml")
     git(repository, "add", "-A")
     git(repository, "commit", "-qm", "a link")
     write(repository, edit("shared/corpus/rows.tsv"))
-    assert affected(repository, "HEAD").projects == ("one",)
+    assert affected(repository, "HEAD").projects == ("one", "two")
 
 
 def test_the_program_without_packages(repository: Path, tmp_path: Path) -> None:

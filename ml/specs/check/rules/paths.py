@@ -235,11 +235,11 @@ def declared_twice(subject: Subject) -> Iterator[Finding]:
     family, name = spec.kind.family, str(spec.get("name"))
     version = "1" if spec.get("version") is None else str(spec.get("version"))
     if family in assets.KINDS:
-        others = [
-            each.file
-            for each in assets.definitions(root)
-            if (each.kind, each.name, each.version) == (family, name, version)
-        ]
+        same = (family, name, version)
+        specs = assets.definitions(root)
+        others = [each.file for each in specs if (each.kind, each.name, each.version) == same]
+        if spec.file.resolve() not in {file.resolve() for file in others}:
+            return  # not an asset of the repository: a fixture, an example
         what = f"{family} {name}:{version}"
     elif family == "online_endpoint" and spec.file.match("ml/projects/*/endpoint/endpoint.yml"):
         every = sorted(root.glob("ml/projects/*/endpoint/endpoint.yml"))
