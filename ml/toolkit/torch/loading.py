@@ -36,35 +36,40 @@ Batch = dict[str, torch.Tensor]
 
 
 def write_shards(folder: Path, chunks: Iterable[Mapping[str, NDArray[Any]]]) -> int:
-    """Write columns that come in chunks (alike in names, types and widths) and return their rows:
-    a shard is a chunk.
+    """Write columns that come in chunks, one shard for each, and return the number of rows.
 
-    The index is written last: a folder without it was never finished.
+    Every chunk has the same columns, each of the same dtype (a text's length, a time's unit and the
+    byte order are part of it) and the same shape of a row. ValueError where one differs: numpy
+    would cast its values. The index is written last: a folder without it was never finished.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / INDEX).unlink(missing_ok=True)
     rows: list[int] = []
-    names: list[str] = []
+    layouts: dict[str, str] = {}
     files: dict[str, int] = {}
     for number, chunk in enumerate(chunks):
-        names = names or sorted(chunk)
+        layout = {name: _layout(chunk[name]) for name in sorted(chunk)}
+        layouts = layouts or layout
         lengths = {len(values) for values in chunk.values()}
-        if sorted(chunk) != names or len(lengths) != 1:
+        if layout != layouts or len(lengths) != 1:
             raise ValueError(
-                f"a chunk has other columns than {names}, or columns of {lengths} rows"
+                f"chunk {number} has the columns {layout} of {sorted(lengths)} rows, expected "
+                f"{layouts} of one length: convert each column of all chunks to one dtype "
+                "(values.astype), of a text to the longest (`<U64`)"
             )
         for name, values in chunk.items():
             path = folder / _file(name, number)
-            np.save(path, values)
+            np.save(path, values, allow_pickle=False)
             files[path.name] = path.stat().st_size
         rows += lengths
-    (folder / INDEX).write_text(json.dumps({"columns": names, "rows": rows, "files": files}))
+    index = {"columns": [*layouts], "rows": rows, "files": files, "layouts": layouts}
+    (folder / INDEX).write_text(json.dumps(index))
     return sum(rows)
 
 
 class Shards:
     """Columns that `write_shards` wrote, read through the page cache. OSError names a file that is
-    missing or cut short.
+    missing or cut short, ValueError one whose dtype or row shape is not that of its column.
 
     cache: a folder on the node's own disk, into which a thread copies shard after shard while the
     first ones are read where they are; the processes of a node share it. What `write_shards` has
@@ -99,6 +104,11 @@ class Shards:
         # np.load reads a header by `ast`, which Python 3.11 does not do in two threads at once
         # (SystemError: AST constructor recursion depth mismatch; python/cpython#106905).
         self._opening = Lock()
+        # An index of an earlier version has no layouts: then every file is opened once.
+        self._layouts: dict[str, str] = index.get("layouts", {})
+        for column in self.columns if not self._layouts else ():
+            for number in range(len(index["rows"])):
+                self._map(column, number)
         if cache is not None:
             at = f"{folder.resolve()} {(folder / INDEX).stat().st_mtime_ns} ".encode()
             self._cache = cache / hashlib.sha256(at + written).hexdigest()[:16]
@@ -139,6 +149,12 @@ class Shards:
         path = self._cached(name) or self._folder / name
         with self._opening:
             mapped: NDArray[Any] = self._opened(path)
+        layout = _layout(mapped)
+        if (expected := self._layouts.setdefault(column, layout)) != layout:
+            raise ValueError(
+                f"{path} has values of {layout}, expected {expected}, as in the first shard: "
+                "write the shards again, with each column of one dtype"
+            )
         return mapped
 
     def _cached(self, name: str) -> Path | None:
@@ -167,6 +183,14 @@ class Shards:
             if self._cached(part.stem):
                 with suppress(OSError):
                     part.unlink(missing_ok=True)
+
+
+def _layout(values: NDArray[Any]) -> str:
+    """The dtype and the shape of a row, as the shards of a column have in common: `<i8 (3,)`."""
+    if values.dtype.hasobject or isinstance(values, np.ma.MaskedArray):
+        kind = f"{type(values).__name__} of {values.dtype}"
+        raise ValueError(f"{kind} as a column, expected a plain array without Python objects")
+    return f"{np.lib.format.dtype_to_descr(values.dtype)} {values.shape[1:]}"
 
 
 def _file(column: str, number: int) -> str:

@@ -25,6 +25,15 @@ from ml.toolkit.torch.distributed import World
 # batch; here losses are sums, some hundred times as large.
 SCALE = 128.0
 Precision = Literal["float32", "bfloat16", "float16"]
+# Where a step is → why it cannot go on as asked. A step that broke off has an unknown gradient.
+_FAULTS = {
+    "empty": "a step without a micro-batch",
+    "open": "a step whose final micro-batch had no last=True: the processes have not met",
+    "complete": "a micro-batch after the one with last=True: only the final one of a step has it",
+    "without gradient": "a step whose last micro-batch had no backward pass",
+    "broken": "a micro-batch that an exception ended, or one inside another: start again from the "
+    "last checkpoint",
+}
 
 
 @dataclass(frozen=True)
@@ -77,10 +86,18 @@ class Updates:
         # name, since a forward pass may put another tensor there.
         self._before: dict[str, torch.Tensor] | None = None
         self._sums = torch.zeros(2, dtype=torch.float64, device=world.device)
+        self._stage = "empty"
+        self._has_gradient = False
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
-        """Forward and backward of one micro-batch; the processes meet in the `last` one alone."""
+        """Forward and backward of one micro-batch; the processes meet in the `last` one alone.
+
+        ValueError where the step had its last one, or an exception ended an earlier one.
+        """
+        if self._stage not in ("empty", "open"):
+            raise ValueError(_FAULTS[self._stage])
+        self._stage, self._has_gradient = "broken", False
         if isinstance(self._model, FSDPModule):
             self._model.set_requires_gradient_sync(last)
         if self._before is None:
@@ -94,6 +111,7 @@ class Updates:
             )
         with self._model.no_sync() if alone else nullcontext(), self.autocast():
             yield
+        self._stage = "complete" if last else "open"
 
     def autocast(self) -> torch.autocast:
         """The precision of the forward pass, as evaluation takes it too."""
@@ -102,15 +120,24 @@ class Updates:
 
     def backward(self, loss: torch.Tensor, items: float) -> None:
         """Add the gradient of `loss`, the SUM over the micro-batch's `items` (rows, or tokens)."""
+        stage, self._stage = self._stage, "broken"
         self._sums += torch.stack([loss.detach().double(), self._sums.new_tensor(items)])
         with torch.autocast(self._world.device.type, enabled=False):
             self._scaler.scale(loss).backward()
+        self._stage, self._has_gradient = stage, True
 
     def step(self) -> Update:
         """Divide by the items of all processes, clip, step and forget the gradients.
 
-        Where the loss or the gradient is not finite, nothing is stepped, in no process.
+        Where the loss or the gradient is not finite, nothing is stepped, in no process. ValueError
+        unless the final micro-batch had last=True and a backward pass, with one process too: with
+        two, their weights would no longer be alike.
         """
+        if self._stage == "complete" and not self._has_gradient:
+            self._stage = "without gradient"
+        if self._stage != "complete":
+            raise ValueError(_FAULTS[self._stage])
+        self._stage = "empty"
         sums = self._sums.clone()
         mine = float(self._sums[0])
         self._sums.zero_()

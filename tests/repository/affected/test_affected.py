@@ -180,8 +180,10 @@ CASES = {
         projects=("new",),
         tests=("tests/projects/test_every_project.py",),
     ),
-    "a removed project": Case(
-        {file: None for file in FILES if file.startswith("ml/projects/two/")}
+    "a removed project, with data of another": Case(
+        {file: None for file in FILES if file.startswith("ml/projects/two/")},
+        projects=("one",),
+        tests=ONE,
     ),
     "a file renamed between projects": Case(
         {"ml/projects/one/train.py": None, "ml/projects/two/learn.py": "x = 1"},

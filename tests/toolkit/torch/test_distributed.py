@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -280,8 +282,8 @@ def test_the_scaler_goes_down_where_float16_overflows_and_is_kept() -> None:
 
 def step(updates: Updates, model: nn.Module, *parts: torch.Tensor) -> bool:
     """Whether a step of these micro-batches was taken."""
-    for part in parts:
-        with updates.micro_batch(last=part is parts[-1]):
+    for number, part in enumerate(parts, start=1):
+        with updates.micro_batch(last=number == len(parts)):
             updates.backward(model(part).square().sum(), len(part))
     return updates.step().taken
 
@@ -349,12 +351,57 @@ def with_a_static_graph() -> None:
             pass
 
 
-def test_a_step_of_nothing_is_refused() -> None:
+# The micro-batches of a step → why it is refused; `l` is one with last=True, `-` has no backward
+# pass, `!` ends with an exception.
+STEPS = {
+    "": "without a micro-batch",
+    "m": "no last=True",
+    "mm": "no last=True",
+    "lm": "after the one with last=True",
+    "ll": "after the one with last=True",
+    "ml-": "no backward pass",
+    "l-": "no backward pass",
+    "ml!": "an exception ended",
+    "m!l": "an exception ended",
+}
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_steps_that_would_let_the_processes_differ_are_refused(size: int, tmp_path: Path) -> None:
+    """Alike in one process and in two, also as the second step; no weight changes."""
+    ranks.run(with_wrong_steps, size, tmp_path / "logs")
+
+
+def with_wrong_steps() -> None:
+    with distributed(seed=1) as world:
+        for micro_batches, reason in STEPS.items():
+            model = world.wrap(nn.Linear(1, 1))
+            updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
+            assert step(updates, model, torch.ones(2, 1, device=world.device))
+            before = [weight.detach().clone() for weight in model.parameters()]
+            with pytest.raises(ValueError, match=reason):
+                run_step(updates, model, micro_batches, world.device)
+            assert all(map(torch.equal, before, model.parameters()))
+
+
+def run_step(updates: Updates, model: nn.Module, micro_batches: str, device: torch.device) -> None:
+    """Run the micro-batches that the letters describe and take a step."""
+    for kind, how in re.findall("([ml])([-!]?)", micro_batches):
+        with suppress(OSError), updates.micro_batch(last=kind == "l"):
+            if how != "-":
+                loss = model(torch.ones(1, 1, device=device)).sum()
+                updates.backward(loss, 1)
+            if how == "!":
+                raise OSError
+    updates.step()
+
+
+def test_a_step_of_no_items_is_refused() -> None:
     with distributed() as world:
         model = nn.Linear(1, 1)
         updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
         with pytest.raises(ValueError, match="without any item"):
-            updates.step()
+            step(updates, model, torch.empty(0, 1))
 
 
 def test_the_toolkit_is_there_without_torch() -> None:

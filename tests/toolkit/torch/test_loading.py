@@ -326,8 +326,65 @@ def test_a_shard_that_is_missing_or_cut_short_is_named(folder: Path, harm: Any) 
         Shards(folder)
 
 
+DIFFERENT = {
+    "width of a number": (np.zeros(2, np.uint16), np.zeros(2, np.int64)),
+    "kind": (np.zeros(2, np.int64), np.zeros(2)),
+    "sign": (np.zeros(2, np.int32), np.zeros(2, np.uint32)),
+    "truth": (np.zeros(2, np.int8), np.zeros(2, bool)),
+    "text": (np.array(["loss"]), np.array(["lossless"])),
+    "bytes": (np.array([b"loss"]), np.array([b"lossless"])),
+    "text and bytes": (np.array(["a"]), np.array([b"a"])),
+    "byte order": (np.zeros(2, "<i4"), np.zeros(2, ">i4")),
+    "unit of a time": (np.zeros(2, "M8[s]"), np.zeros(2, "M8[ms]")),
+    "fields": (np.zeros(2, [("a", "i4")]), np.zeros(2, [("b", "i4")])),
+    "row": (np.zeros((2, 3)), np.zeros((2, 4))),
+    "a row more": (np.zeros(2), np.zeros((2, 1))),
+    "an empty chunk": (np.zeros(2, np.int64), np.array([])),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_chunks_of_other_types_are_refused(name: str, tmp_path: Path) -> None:
+    """In either order, and in a folder that an earlier version wrote: numpy would cast them."""
+    for first, second in (DIFFERENT[name], DIFFERENT[name][::-1]):
+        with pytest.raises(ValueError, match="convert each column of all chunks to one dtype"):
+            write_shards(tmp_path, [{"x": first}, {"x": second}])
+        write_shards(tmp_path, [{"x": first}])
+        layouts = json.loads((tmp_path / "index.json").read_text())["layouts"]
+        np.save(tmp_path / "x-00001.npy", second)
+        files = {path.name: path.stat().st_size for path in tmp_path.glob("*.npy")}
+        index = {"columns": ["x"], "rows": [len(first), len(second)], "files": files}
+        (tmp_path / "index.json").write_text(json.dumps(index))
+        with pytest.raises(ValueError, match="write the shards again"):
+            Shards(tmp_path)
+        index["layouts"] = layouts
+        (tmp_path / "index.json").write_text(json.dumps(index))
+        with pytest.raises(ValueError, match="write the shards again"):
+            Shards(tmp_path).column("x")
+
+
+@pytest.mark.parametrize("values", [np.array(["a", 1], object), np.ma.array([1, 2], mask=[0, 1])])
+def test_python_objects_and_masks_are_no_column(values: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="without Python objects"):
+        write_shards(tmp_path, [{"x": values}])
+
+
+@pytest.mark.parametrize("dtype", ["<U8", "S8", ">i4", "M8[ms]", "?", [("a", "i4"), ("b", "U3")]])
+def test_values_come_back_as_they_were(dtype: Any, tmp_path: Path) -> None:
+    """Of every dtype, from a folder with an empty chunk, and from one of an earlier version."""
+    chunks = [np.array([], dtype), np.zeros(2, dtype), np.ones(3, dtype)]
+    write_shards(tmp_path, [{"x": values} for values in chunks])
+    index = json.loads((tmp_path / "index.json").read_text())
+    for _ in range(2):
+        taken = Shards(tmp_path).take(np.array([4, 0, 1]))["x"]
+        assert taken.dtype == np.dtype(dtype)
+        assert taken.tolist() == np.concatenate(chunks)[[4, 0, 1]].tolist()
+        index.pop("layouts", None)
+        (tmp_path / "index.json").write_text(json.dumps(index))
+
+
 def test_what_is_no_data_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="other columns"):
+    with pytest.raises(ValueError, match="chunk 1 has the columns"):
         write_shards(tmp_path / "a", [{"x": np.zeros(2)}, {"y": np.zeros(2)}])
     with pytest.raises(FileNotFoundError, match="was never finished"):
         Shards(tmp_path / "a")
