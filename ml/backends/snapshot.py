@@ -1,94 +1,28 @@
 """Snapshots of `code:`, one for every content: a run never works in the folder that a person edits.
 
-The files are those that azure-ai-ml would upload: it matches each file against the `.amlignore` of
-the folder, or else its `.gitignore`; the last pattern that matches decides, and a pattern that
-matches a folder matches everything below it. pathspec's pattern of that kind does the same (a
-test compares the two); the SDK's own matcher costs the import of the SDK.
+The files are those that azure-ai-ml would upload (`IgnoreFile`).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from pathspec import PathSpec
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+from typing import BinaryIO
 
 from ml.core import faults, home, trees
 from ml.core.errors import Exit, Problem, Refused
-from ml.core.repository import shown
+from ml.core.ignore_file import IgnoreFile
+from ml.core.repository import boundary, shown
 from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, Plan, SweepPlan, commands
 
-# A file name that no pattern spells: it stands for any file of a folder.
-_ANY = "\x00"
-# Lines that match no file for the SDK, and every folder for pathspec: `/`, `/**/`.
-_NO_PATTERN = re.compile(r"!?/(\*\*/)*")
-_WILDCARD = re.compile(r"[*?\[\\]")
 _WORD = re.compile(r"\w+")
-
-
-class IgnoreFile:
-    """The ignore file of a folder; without one, every file is included."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        candidates = [folder / name for name in (".amlignore", ".gitignore")]
-        self.file = next((path for path in candidates if path.is_file()), None)
-        text = self.file.read_text(encoding="utf-8-sig") if self.file else ""
-        lines = [line.strip() for line in text.splitlines()]
-        lines = [line for line in lines if not _NO_PATTERN.fullmatch(line)]
-        self._spec = PathSpec.from_lines(GitIgnoreSpecPattern, lines)
-        self._included = [_anchor(line) for line in lines if line.startswith("!")]
-
-    def excludes(self, path: str) -> bool:
-        """Whether the file at `path` (relative to the folder, with `/`) is left out."""
-        return self._spec.match_file(path)
-
-    def files(self, besides: Collection[Path] = ()) -> Iterator[tuple[str, Path]]:
-        """Every included file as (relative path, path), sorted; links are followed.
-
-        The folders `besides` are never entered: the home of the runs may be inside `code:`.
-        """
-        yield from self._below(self.folder, "", besides, frozenset({self.folder.resolve()}))
-
-    def _below(
-        self, folder: Path, prefix: str, besides: Collection[Path], above: frozenset[Path]
-    ) -> Iterator[tuple[str, Path]]:
-        with os.scandir(folder) as scanned:
-            entries = sorted(scanned, key=lambda entry: entry.name)
-        for entry in entries:
-            relative, path = f"{prefix}{entry.name}", Path(entry.path)
-            if entry.is_dir():
-                real = path.resolve()
-                # A link to a folder above would never end.
-                if path not in besides and real not in above and not self._prunes(relative):
-                    yield from self._below(path, f"{relative}/", besides, above | {real})
-            elif entry.is_file() and not self.excludes(relative):
-                yield relative, path
-
-    def _prunes(self, folder: str) -> bool:
-        """Whether no file below the folder can be included, so that `.venv` is never opened."""
-        parts = folder.split("/")
-        may_include = any(
-            all(mine == theirs for mine, theirs in zip(anchor, parts, strict=False))
-            for anchor in self._included
-        )
-        return not may_include and self.excludes(f"{folder}/{_ANY}")
-
-
-def _anchor(pattern: str) -> list[str]:
-    """The leading segments of a `!pattern` without a wildcard; none when it matches anywhere."""
-    segments = pattern.removeprefix("!").rstrip("/").split("/")
-    if len(segments) == 1:
-        return []
-    segments = segments[1:] if not segments[0] else segments
-    wild = (number for number, part in enumerate(segments) if _WILDCARD.search(part))
-    return segments[: next(wild, len(segments))]
 
 
 @dataclass(frozen=True)
@@ -119,7 +53,7 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
         # When it was last taken: cleaning leaves what a run may be about to work with.
         os.utime(_place(digest))
     except FileNotFoundError:
-        digest = _copy(files)
+        digest = _copy(files, boundary(code))
     snapshot = Snapshot(_place(digest), digest)
     if not is_whole(snapshot):
         raise Refused(
@@ -230,15 +164,20 @@ def _place(digest: str) -> Path:
     return home.snapshots() / digest.removeprefix("sha256:")
 
 
-def _copy(files: list[tuple[str, Path]]) -> str:
-    """The digest of what was copied: a file may be saved between reading and copying it."""
+def _copy(files: list[tuple[str, Path]], within: Path | None) -> str:
+    """The digest of what was copied: a file may be saved between reading and copying it.
+
+    Refused (link-escape) where a link now leads out of `within`.
+    """
     home.snapshots().mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=home.snapshots()))
     try:
         for relative, path in files:
             copy = unfinished / relative
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, copy)
+            with _open(path, within) as source, copy.open("wb") as target:
+                shutil.copyfileobj(source, target)
+                copy.chmod(stat.S_IMODE(os.fstat(source.fileno()).st_mode))
         unfinished.chmod(0o755)
         digest = trees.digest([(relative, unfinished / relative) for relative, _ in files])
         try:
@@ -250,3 +189,28 @@ def _copy(files: list[tuple[str, Path]]) -> str:
         return digest
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _open(path: Path, within: Path | None) -> BinaryIO:
+    """The file at `path`, opened where its links lead; no folder on the way there is a link, so
+    that nobody replaces one by a link between the look and the copy.
+    """
+    real = Path(os.path.realpath(path))
+    root = Path(os.path.realpath(within)) if within else Path(real.anchor)
+    folder = -1
+    try:
+        parts = real.relative_to(root).parts
+        folder = os.open(root, os.O_RDONLY)
+        for part in parts[:-1]:
+            outer, folder = folder, os.open(part, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(outer)
+        return os.fdopen(os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder), "rb")
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        found = f"{shown(path)} now leads to {real}, out of the repository"
+        hint = "do not change links while a run is being started; type it again"
+        raise Refused(Problem("link-escape", found, "links that stay in it", hint)) from error
+    finally:
+        if folder >= 0:
+            os.close(folder)

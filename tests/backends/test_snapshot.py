@@ -176,6 +176,108 @@ def test_many_runs_at_the_same_moment(home: Path, tmp_path: Path) -> None:
     )
 
 
+def leak(code: Path, secret: Path, kind: str) -> None:
+    """Put a link to the secret, outside of the repository, into the code."""
+    other = code.parent / "other"
+    other.mkdir()
+    if kind == "file":
+        (code / "link").symlink_to(secret)
+    elif kind == "folder":
+        (code / "link").symlink_to(secret.parent)
+    elif kind == "broken":
+        (code / "link").symlink_to(secret.parent / "later")
+    elif kind == "chain":
+        (code / "link").symlink_to(other / "second")
+        (other / "second").symlink_to(secret)
+    elif kind == "in a linked folder":
+        (code / "link").symlink_to(other)
+        (other / "second").symlink_to(secret)
+    elif kind == "in a folder of packages":
+        (code / "node_modules").mkdir()
+        (code / "node_modules" / "x").symlink_to(secret)
+
+
+@pytest.mark.attack("A link in a job's code copies a file from outside the repository")
+@pytest.mark.parametrize(
+    "kind", ["file", "folder", "broken", "chain", "in a linked folder", "in a folder of packages"]
+)
+def test_a_link_that_leaves_the_repository_is_refused(
+    home: Path, tmp_path: Path, kind: str
+) -> None:
+    """However many links lead there; one that .amlignore excludes does not travel."""
+    code, secret = tmp_path / "repository" / "code", tmp_path / "outside" / "secret"
+    plant(code)
+    secret.parent.mkdir()
+    secret.write_text("secret")
+    (tmp_path / "repository" / "pyproject.toml").touch()
+    (code / "inside").symlink_to(code / "README.md")
+    (code / "nowhere").symlink_to("gone")
+    (code / "loop").symlink_to("loop")
+    assert snapshot.take(code) is not None
+    leak(code, secret, kind)
+    with pytest.raises(Refused, match="link-escape"):
+        snapshot.take(code)
+    (code / ".amlignore").write_text("link\nnode_modules\n")
+    assert snapshot.take(code) is not None
+
+
+@pytest.mark.attack("A file is replaced by a link between the check and the copy")
+@pytest.mark.parametrize("name", ["README.md", "data"])
+def test_a_link_that_appears_before_the_copy_is_not_followed(
+    home: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a file nor a folder, whenever it is replaced."""
+    code, outside = tmp_path / "repository" / "code", tmp_path / "outside"
+    plant(code)
+    plant(outside)
+    (tmp_path / "repository" / "pyproject.toml").touch()
+    listed = IgnoreFile.files
+
+    def replaced(self: IgnoreFile, besides: object = ()) -> list[tuple[str, Path]]:
+        files = list(listed(self))
+        (code / name).rename(tmp_path / "before")
+        (code / name).symlink_to(outside / name)
+        return files
+
+    monkeypatch.setattr(IgnoreFile, "files", replaced)
+    with pytest.raises(Refused, match="link-escape"):
+        snapshot.take(code)
+
+
+def test_links_that_multiply_files_are_refused(home: Path, tmp_path: Path) -> None:
+    """Each level doubles what travels: 2 ** 18 folders."""
+    for level in range(18):
+        (tmp_path / str(level)).mkdir()
+        for link in "ab":
+            (tmp_path / str(level) / link).symlink_to(tmp_path / str(level + 1))
+    with pytest.raises(Refused, match="too-many-links"):
+        snapshot.take(tmp_path / "0")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ("*a*a*a*b", True),
+        ("!*a**a*b", True),
+        ("**/a/**/b/**/c", True),
+        ("**/" * 40 + "x", False),
+        ("**/a/**/*.py[co]", False),
+        ("*_*_*.py", False),
+        ("# ****", False),
+    ],
+)
+def test_a_pattern_that_would_match_for_ever_is_refused(
+    tmp_path: Path, line: str, is_refused: bool
+) -> None:
+    """With the line; names of 255 letters in 100 folders are matched at once by others."""
+    (tmp_path / ".amlignore").write_text(f"*.csv\n{line}\n")
+    if is_refused:
+        with pytest.raises(Refused, match=r"bad-pattern.*amlignore:2"):
+            IgnoreFile(tmp_path)
+    else:
+        assert not IgnoreFile(tmp_path).excludes("a/" * 100 + "a" * 255)
+
+
 @pytest.mark.attack("The copy of the code that a job or a server would run is changed")
 @pytest.mark.parametrize("change", ["edit", "more", "less", "executable"])
 def test_a_changed_copy_is_refused(home: Path, tmp_path: Path, change: str) -> None:

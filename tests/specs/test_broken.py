@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,19 @@ def test_a_key_cannot_forge_a_line(problems: Check) -> None:
     for problem in problems(COMMAND + '"a\\nerror[forged]: \\e[31m": 1\n'):
         assert problem.found.isprintable()
         assert "\\n" in problem.found and "\\x1b" in problem.found
+
+
+def test_a_pipeline_that_nests_too_deep_is_refused(repo: Path, problems: Check) -> None:
+    """Each level multiplies what azure-ai-ml loads; the check reads every file once."""
+    names = [f"level{level}.part" for level in range(30)]
+    for name, inner in pairwise(names):
+        steps = ", ".join(f"s{n}: {{type: pipeline, component: ./{inner}}}" for n in range(3))
+        (repo / name).write_text(f"type: pipeline\nname: n\nversion: 1\njobs: {{{steps}}}\n")
+    (repo / names[-1]).write_text("type: command\nname: c\ncommand: echo\nenvironment: e\n")
+    text = "type: pipeline\njobs:\n  s: {{type: pipeline, component: ./level{}.part}}\n"
+    [problem] = problems(text.format(0))
+    assert (problem.code, str(problem.place)) == ("nested-too-deep", "spec.yml:2")
+    assert "nested-too-deep" not in {of.code for of in problems(text.format(27))}
 
 
 @pytest.mark.attack("A link leads a job's code out of the repository")

@@ -6,22 +6,21 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ml.core import repository
-from ml.specs.sdk.load import stays_behind
+from ml.core import faults, home
+from ml.core.ignore_file import IgnoreFile
 
 # Paths that no job needs, for specs outside of a repository.
 _SYSTEM = tuple(
     map(Path, ("/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/run", "/usr", "/bin", "/sbin"))
 )
 _PRIVATE = frozenset({".ssh", ".aws", ".azure", ".gnupg", ".kube", ".netrc", ".docker"})
-_MAX_ENTRIES = 20_000
 
 
 class Links:
     """Looks paths up, each folder once: 100 specs share one `code:`."""
 
     def __init__(self) -> None:
-        self._scanned: dict[Path, list[Path]] = {}
+        self._escapes: dict[tuple[Path, ...], list[tuple[Path, Path]]] = {}
         self._real: dict[str, Path] = {}
 
     def escape(self, written: Path, folder: Path, boundary: Path | None) -> Path | None:
@@ -50,33 +49,12 @@ class Links:
         self, top: Path, folder: Path, boundary: Path | None
     ) -> Iterator[tuple[Path, Path]]:
         """The links below `top` that lead out of bounds, each with where it leads."""
-        allowed = [self.real(boundary)] if boundary else [self.real(folder), self.real(top)]
-        for link in self._links(self.real(top)):
-            real = self.real(link)
-            if not any(real.is_relative_to(place) for place in allowed):
-                yield link, real
-
-    def _links(self, top: Path) -> list[Path]:
-        if top not in self._scanned:
-            self._scanned[top] = list(_scan(top))
-        return self._scanned[top]
-
-
-def _scan(top: Path) -> Iterator[Path]:
-    """The links below a folder that would travel with it (`.amlignore`, else `.gitignore`)."""
-    waiting, count = [top], 0
-    while waiting and count < _MAX_ENTRIES:
-        try:
-            entries = list(os.scandir(waiting.pop()))
-        except OSError:
-            continue
-        count += len(entries)
-        for entry in entries:
-            if entry.is_symlink():
-                if not stays_behind(Path(entry.path), top):
-                    yield Path(entry.path)
-            elif entry.is_dir() and entry.name not in repository.SKIPPED:
-                waiting.append(Path(entry.path))
+        allowed = (self.real(boundary),) if boundary else (self.real(folder), self.real(top))
+        if (key := (self.real(top), *allowed)) not in self._escapes:
+            with faults.as_refusals():
+                entries = IgnoreFile(key[0]).entries({home.home()}, allowed)
+                self._escapes[key] = [(link, real) for _, link, real in entries if real is not None]
+        yield from self._escapes[key]
 
 
 def _is_private(real: Path, base: Path) -> bool:

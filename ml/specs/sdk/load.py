@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from ml.core import repository
-from ml.core.documents import LOADER, Document, read
+from ml.core.documents import LOADER, Document, read, strings
 from ml.core.errors import Problem, Refused
 from ml.specs import kinds
 from ml.specs.assets import assets
@@ -63,6 +63,10 @@ _ENTITIES = {
 }
 # These two are typed dictionaries, not schemas: `load_from_autogen_entity` only constructs them.
 _TYPED_DICTIONARIES = frozenset({"serverless_endpoint", "marketplace_subscription"})
+# azure-ai-ml 1.35 loads a pipeline component about three times for each pipeline around it; a
+# thousand such loads take some seconds.
+_LOADS, _MAX_LOADS, _MAX_FILES = 3, 1000, 200
+_RUNS = frozenset({"component", "trial", "job", "create_job"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +106,34 @@ def from_document(document: Document, file: Path, changes: Mapping[str, str]) ->
         _apply(document.data, changes)
         document = replace(document, changed=tuple(changes))
         kind = kinds.kind_of(document.data) or kind
+    if (count := _count_loads(Part(document, file), repository.root(file), {})) > _MAX_LOADS:
+        found = "the pipelines nested in it have too many steps for azure-ai-ml to load"
+        expected = f"at most {_MAX_LOADS} steps; here {count:,}, {_LOADS} times more a level"
+        hint = "nest fewer levels, or submit pipelines of their own"
+        raise Refused(Problem("nested-too-deep", found, expected, hint, document.place("jobs")))
     kind, entity, problems = _entity(kind, document, file)
     return Spec(document, file, kind=kind, entity=entity, problems=problems)
+
+
+def _count_loads(part: Part, root: Path, counted: dict[Path, int]) -> int:
+    """Count the steps that the SDK loads for a file, each as often as it does; a file is read once.
+
+    A file that contains itself counts as nothing there: a rule reports it.
+    """
+    total, counted[part.file.resolve()] = 0, 0
+    for keys, text in strings(part.document.data):
+        level, key = keys.count("jobs"), keys[-1] if keys else ""
+        if total > _MAX_LOADS or (key not in _RUNS and not (level and key == "command")):
+            continue
+        inner = assets.included(text, part.folder) or assets.find(text, "component", root)
+        nested = counted.get(inner.file.resolve()) if inner else 0
+        if nested is None:
+            assert inner is not None
+            deep = len(counted) > _MAX_FILES
+            nested = _MAX_LOADS if deep else _count_loads(inner, root, counted)
+        total += _LOADS ** max(0, level - 1) * (1 + _LOADS * nested)
+    counted[part.file.resolve()] = total
+    return total
 
 
 def _entity(kind: Kind, document: Document, file: Path) -> tuple[Kind, Any, tuple[Problem, ...]]:
@@ -167,12 +197,6 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, str | int | float | None):
         raise TypeError(f"the request has a {type(value).__name__}")
     return value
-
-
-def stays_behind(file: Path, code: Path) -> bool:
-    """Whether azure-ai-ml leaves a file of `code:` out (`.amlignore` in it, else `.gitignore`)."""
-    ignoring = importlib.import_module("azure.ai.ml._utils._asset_utils")
-    return bool(ignoring.get_ignore_file(code).is_file_excluded(file))
 
 
 @contextmanager

@@ -1,0 +1,140 @@
+"""The files of a folder that azure-ai-ml would upload.
+
+It matches each file against the `.amlignore` of the folder, or else its `.gitignore`; the last
+pattern that matches decides, and a pattern that matches a folder matches everything below it.
+pathspec's pattern of that kind does the same (a test compares the two); the SDK's own matcher costs
+the import of the SDK.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from pathspec import PathSpec
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+from ml.core import repository
+from ml.core.errors import Place, Problem, Refused
+
+# A file name that no pattern spells: it stands for any file of a folder.
+_ANY = "\x00"
+# Lines that match no file for the SDK, and every folder for pathspec: `/`, `/**/`.
+_NO_PATTERN = re.compile(r"!?/(\*\*/)*")
+_WILDCARD = re.compile(r"[*?\[\\]")
+# pathspec compiles a pattern to a regular expression that backtracks: a name of n letters takes
+# about n ** (ambiguous + 1) operations, here some millions.
+_MAX_AMBIGUOUS = 2
+# A link to a folder with two such links doubles the files with each level.
+_MAX_THROUGH_LINKS, _MAX_LINKS = 2_000, 20
+
+
+class IgnoreFile:
+    """The ignore file of a folder; without one, every file is included."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        candidates = [folder / name for name in (".amlignore", ".gitignore")]
+        self.file = next((path for path in candidates if path.is_file()), None)
+        text = self.file.read_text(encoding="utf-8-sig") if self.file else ""
+        lines = [line.strip() for line in text.splitlines()]
+        for number, line in enumerate(lines, start=1):
+            if not line.startswith("#") and _ambiguity(line) > _MAX_AMBIGUOUS:
+                place = Place(repository.shown(folder / str(self.file)), number)
+                found = f"`{line[:80]}` has too many `*` and `**/`: matching it would take too long"
+                expected = "a name with at most three `*`, and fewer beside `**/`"
+                raise Refused(Problem("bad-pattern", found, expected, "use several lines", place))
+        lines = [line for line in lines if not _NO_PATTERN.fullmatch(line)]
+        self._spec = PathSpec.from_lines(GitIgnoreSpecPattern, lines)
+        self._included = [_anchor(line) for line in lines if line.startswith("!")]
+
+    def excludes(self, path: str) -> bool:
+        """Whether the file at `path` (relative to the folder, with `/`) is left out."""
+        return self._spec.match_file(path)
+
+    def files(self, besides: Collection[Path] = ()) -> Iterator[tuple[str, Path]]:
+        """Every included file as (relative path, path), sorted; links are followed.
+
+        The folders `besides` are never entered: the home of the runs may be inside `code:`. Refused
+        (link-escape) where an included link leads out of the repository.
+        """
+        boundary = repository.boundary(self.folder)
+        for relative, path, real in self.entries(besides, [boundary] if boundary else None):
+            if real is not None:
+                found = f"the link {repository.shown(path)} leads to {real}, out of the repository"
+                hint = "replace the link by its target, or exclude it in .amlignore"
+                raise Refused(Problem("link-escape", found, "links that stay in it", hint))
+            if not self.excludes(relative):
+                yield relative, path
+
+    def entries(
+        self, besides: Collection[Path], allowed: Collection[Path] | None
+    ) -> Iterator[tuple[str, Path, Path | None]]:
+        """Every file below the folders that travel, and every link that leaves the `allowed` ones
+        (None: any may be left) with the place that it leads to.
+        """
+        real = Path(os.path.realpath(self.folder))
+        real_allowed = None if allowed is None else [os.path.realpath(path) for path in allowed]
+        self._through_links = 0
+        yield from self._below(self.folder, "", besides, frozenset({real}), real_allowed, 0)
+
+    def _below(
+        self,
+        folder: Path,
+        prefix: str,
+        besides: Collection[Path],
+        above: frozenset[Path],
+        allowed: Collection[str] | None,
+        links: int,
+    ) -> Iterator[tuple[str, Path, Path | None]]:
+        self._through_links += min(1, links)
+        if self._through_links > _MAX_THROUGH_LINKS or links > _MAX_LINKS:
+            found = f"links lead to over {_MAX_THROUGH_LINKS:,} folders or {_MAX_LINKS} levels deep"
+            hint = "replace the links by their targets, or exclude them in .amlignore"
+            raise Refused(Problem("too-many-links", found, "fewer", hint))
+        with os.scandir(folder) as scanned:
+            entries = sorted(scanned, key=lambda entry: entry.name)
+        for entry in entries:
+            relative, path = f"{prefix}{entry.name}", Path(entry.path)
+            is_link = entry.is_symlink()
+            is_folder = path.is_dir() if is_link else entry.is_dir()
+            real = Path(os.path.realpath(path)) if is_folder or is_link else path
+            if is_link and allowed is not None and not any(map(real.is_relative_to, allowed)):
+                if not (self._prunes(relative) if is_folder else self.excludes(relative)):
+                    yield relative, path, real
+            elif is_folder:
+                # A link to a folder above would never end.
+                if path not in besides and real not in above and not self._prunes(relative):
+                    inner = above | {real}
+                    yield from self._below(
+                        path, f"{relative}/", besides, inner, allowed, links + is_link
+                    )
+            elif path.is_file() if is_link else entry.is_file():
+                yield relative, path, None
+
+    def _prunes(self, folder: str) -> bool:
+        """Whether no file below the folder can be included, so that `.venv` is never opened."""
+        parts = folder.split("/")
+        may_include = any(
+            all(mine == theirs for mine, theirs in zip(anchor, parts, strict=False))
+            for anchor in self._included
+        )
+        return not may_include and self.excludes(f"{folder}/{_ANY}")
+
+
+def _anchor(pattern: str) -> list[str]:
+    """The leading segments of a `!pattern` without a wildcard; none when it matches anywhere."""
+    segments = pattern.removeprefix("!").rstrip("/").split("/")
+    if len(segments) == 1:
+        return []
+    segments = segments[1:] if not segments[0] else segments
+    wild = (number for number, part in enumerate(segments) if _WILDCARD.search(part))
+    return segments[: next(wild, len(segments))]
+
+
+def _ambiguity(pattern: str) -> int:
+    """How many wildcards of a pattern may match in several ways: `**/`, and each further `*`."""
+    parts = re.sub(r"(\*\*/)+", "**/", pattern).removesuffix("/**").split("/")
+    return sum(max(0, part.count("*") - 1) for part in parts)
