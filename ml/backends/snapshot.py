@@ -18,8 +18,8 @@ from typing import BinaryIO
 
 from ml.core import faults, home, trees
 from ml.core.errors import Exit, Problem, Refused
-from ml.core.ignore_file import IgnoreFile
 from ml.core.repository import boundary, shown
+from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, Plan, SweepPlan, commands
 
 _WORD = re.compile(r"\w+")

@@ -20,9 +20,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.backends.deployments import NAMES, Launch, ServingCode
 from ml.backends.model_registry import Registry, Version
-from ml.backends.snapshot import IgnoreFile, copy, unnamed_projects
+from ml.backends.snapshot import copy, unnamed_projects
 from ml.core import documents, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused, errors
+from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.check.rules.security import TIMEOUT, deployment_faults, environment_faults
 from ml.specs.parts import Part
 from ml.specs.plan.bindings import Bindings

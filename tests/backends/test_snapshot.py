@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ml.backends import snapshot
-from ml.backends.snapshot import IgnoreFile
 from ml.core.errors import Refused
+from ml.specs.assets.ignore_file import IgnoreFile
 from tests.conftest import ROOT
 
 TREE = """

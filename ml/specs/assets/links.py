@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ml.core import faults, home
-from ml.core.ignore_file import IgnoreFile
+from ml.specs.assets.ignore_file import IgnoreFile
 
 # Paths that no job needs, for specs outside of a repository.
 _SYSTEM = tuple(

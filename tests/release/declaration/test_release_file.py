@@ -13,10 +13,10 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from ml.backends.snapshot import IgnoreFile
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import SCHEMA, Strategy, schema
+from ml.specs.assets.ignore_file import IgnoreFile
 from policies.promotion import floor, gate_settings
 from tests.conftest import ROOT
 from tests.release import tiny

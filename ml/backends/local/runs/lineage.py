@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.local.process_environment import HERE, Interpreter
-from ml.backends.snapshot import IgnoreFile, Snapshot
+from ml.backends.snapshot import Snapshot
 from ml.core import repository, trees
 from ml.core.trees import Commit
+from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.plan.plans import CommandPlan, InputPlan, PipelinePlan, Plan, SweepPlan, commands
 
 
