@@ -50,6 +50,10 @@ ALLOWED: dict[str, list[str]] = {
         COMMAND + "compute: azureml:spots\nlimits: {timeout: 3600}\n"
         "distribution: {type: pytorch, process_count_per_instance: 1}\n"
     ],
+    "cluster-build": [
+        "command: echo\nenvironment: {image: i:1, conda_file: {dependencies: [pytorch-gpu=2.13]}}\n"
+        "compute: azureml:gpus\n"
+    ],
     "cluster-idle-gpus": [COMMAND + "compute: azureml:gpus\ndistribution: {type: ray}\n"],
     "cluster-infiniband": [COMMAND + "compute: azureml:gpus\ndistribution: {type: ray}\n"],
     "cluster-spot": [

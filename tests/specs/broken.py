@@ -597,6 +597,8 @@ CLUSTERS = {
     "  process_count_per_instance: 16  # error: cluster-gpus\n",
     "cluster-idle-gpus": _GPUS + "distribution:\n  type: mpi\n"
     "  process_count_per_instance: 2  # warning: cluster-idle-gpus\n",
+    "cluster-build": "command: echo\nenvironment: # error: cluster-build\n  image: i:1\n"
+    "  conda_file: {dependencies: [pytorch-cpu=2.13]}\ncompute: azureml:gpus\n",
     "cluster-infiniband": _GPUS + "resources: {instance_count: 2}\ndistribution:\n"
     "  type: tensorflow  # warning: cluster-infiniband\n  worker_count: 2\n",
     "cluster-spot": COMMAND + "compute: azureml:spots  # warning: cluster-spot\n",

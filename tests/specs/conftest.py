@@ -17,6 +17,7 @@ Check = Callable[..., list[Problem]]
 CLUSTERS = (
     Cluster("dev", "gpus", "Standard_NC64as_T4_v3", 2, gpus=4),
     Cluster("prod", "gpus", "Standard_ND96asr_v4", 8, gpus=8, infiniband=True),
+    Cluster("dev", "cpus", "Standard_DS3_v2", 4),
     Cluster("dev", "spots", "Standard_NC4as_T4_v3", 1, gpus=1, spot=True),
 )
 

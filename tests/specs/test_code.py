@@ -219,9 +219,73 @@ def test_dockerfiles(code: Path, problems: Check, dockerfile: str, severity: str
     assert lines(problems(JOB.format("built"))) == expected
 
 
+CPU = [
+    conda("pytorch-cpu=2.13.0"),
+    conda("conda-forge::pytorch-cpu"),
+    conda("pytorch=2.13", "cpuonly"),
+    conda("pytorch=2.13=cpu_generic_py311"),
+    conda("'pytorch=2.13[build=cpu*]'"),
+    conda("pip: [torch==2.13.0+cpu]"),
+    conda("pip: ['--index-url https://download.pytorch.org/whl/cpu', torch]"),
+    conda("pip: ['--extra-index-url=https://download.pytorch.org/whl/cpu', torch]"),
+    conda("pip: [tensorflow-cpu==2.20]"),
+    conda("pip: ['jax[cpu]']"),
+    "FROM ubuntu:22.04\nRUN pip install torch --index-url https://download.pytorch.org/whl/cpu\n",
+    "FROM nvidia/cuda:13.0-base\nRUN apt-get install x \\\n && conda install pytorch-cpu\n",
+    "FROM ubuntu:22.04\nCOPY needs.txt /n.txt\nRUN pip install -r /n.txt\n",
+]
+NOT_CPU = [
+    conda("pytorch-gpu=2.13.0"),
+    conda("pytorch=2.13=cuda129*"),
+    conda("pip: [torch==2.13.0, tensorflow, 'jax[cuda12]']"),
+    conda("pip: [torch==2.13.0+cu126]"),
+    conda("pip: ['--index-url https://download.pytorch.org/whl/cu126', torch]"),
+    conda("py-xgboost-cpu=3", "lightgbm", "psutil"),
+    "FROM ubuntu:22.04\n# pytorch-cpu\nRUN pip install torch\n",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_cpu"), [(text, True) for text in CPU] + [(text, False) for text in NOT_CPU]
+)
+def test_a_build_for_cpus_on_gpus(repo: Path, problems: Check, text: str, is_cpu: bool) -> None:
+    """As a job, in a component, as a trial and by the default compute; without GPUs it is right."""
+    if text.startswith("FROM"):
+        built(repo, text, {"needs.txt": "torch==2.13.0+cpu\n"})
+    else:
+        environment(repo, "built", text)
+    job = "command: echo\nenvironment: azureml:built:1\n"
+    (repo / "part.yml").write_text(f"type: command\nname: c\nversion: '1'\n{job}")
+    part = "type: pipeline\nsettings: {default_compute: azureml:gpus}\njobs:\n  s: "
+    specs = {
+        f"{job}compute: azureml:gpus\n": "spec.yml:2",
+        f"{part}{{type: command, component: ./part.yml}}\n": "part.yml:5",
+        f"{part}{{command: echo, environment: 'azureml:built:1'}}\n": "spec.yml:4",
+        "type: sweep\nobjective: {goal: maximize, primary_metric: gain}\ncompute: azureml:gpus\n"
+        "trial:\n  command: echo ${{search_space.rate}}\n  environment: azureml:built:1\n"
+        f"{SPACE}{LIMITS}": "spec.yml:6",
+    }
+    for spec, place in specs.items():
+        found = [of for of in problems(spec) if of.code == "cluster-build"]
+        assert [str(of.place) for of in found] == [place] * is_cpu
+        assert all(of.severity == "error" for of in found)
+    found = problems(f"{job}compute: azureml:cpus\n")
+    assert {of.severity for of in found} <= (set() if is_cpu else {"warning"})
+
+
+def test_a_build_for_cuda_without_gpus_is_a_warning(problems: Check) -> None:
+    image = "mcr.microsoft.com/azureml/openmpi5.0-cuda12.4-ubuntu22.04"
+    text = f"command: echo\nenvironment: {{{{image: {image}}}}}\ncompute: azureml:{{}}\n"
+    [found] = problems(text.format("cpus"))
+    assert (found.code, found.severity, str(found.place)) == (
+        "cluster-build", "warning", "spec.yml:2",
+    )  # fmt: skip
+    assert problems(text.format("gpus")) == []
+
+
 def test_the_environments_of_the_template_are_known() -> None:
     """All their packages, so that what they lack is an error; a team's own may have others."""
-    names = {"ml-cpu", "ml-custom", "ml-fast-server", "ml-images", "ml-torch"}
+    names = {"ml-cpu", "ml-custom", "ml-fast-server", "ml-images", "ml-torch", "ml-torch-gpu"}
     specs = [spec for spec in assets.definitions(ROOT) if spec.kind == "environment"]
     assert {spec.name for spec in specs} >= names
     for spec in (spec for spec in specs if spec.name in names):

@@ -32,7 +32,7 @@ from ml.projects.filings_nlp.model import HierarchicalAttention
 from ml.projects.filings_nlp.served import BATCH, Classifier
 from ml.projects.filings_nlp.tokens import UNKNOWN, Encoded, Vocabulary, stack
 from ml.toolkit.torch.checkpoints import Checkpoints
-from ml.toolkit.torch.distributed import Metrics, World, distributed
+from ml.toolkit.torch.distributed import Device, Metrics, World, distributed
 from ml.toolkit.torch.health import Guard
 from ml.toolkit.torch.loading import Batches, Rows, Shards, write_shards
 from ml.toolkit.torch.updates import Updates
@@ -94,11 +94,12 @@ def fit(
     seed: int,
     folder: Path,
     report: Report = lambda metrics, step: None,
+    device: Device = "auto",
 ) -> Fitted | None:
     """The model; None in every process but the first. `folder` holds the checkpoints: what is there
     already is gone on from.
     """
-    with distributed(seed=seed) as world, ExitStack() as stack_:
+    with distributed(seed=seed, device=device) as world, ExitStack() as stack_:
         began = time.perf_counter()
         folder = Path(world.gather(str(folder))[0])  # a temporary one is the first process's
         part, classes = corpus.parts[TRAIN], corpus.classes
@@ -242,6 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
     parser.add_argument("--checkpoints", type=Path, help="a folder that survives a restart")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument(
         "--shuffled",
         choices=["true", "false"],
@@ -252,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(usual), default=usual)
     settings = vars(parser.parse_args(arguments))
     data, folder, kept, seed = (settings.pop(of) for of in ("data", "model", "checkpoints", "seed"))
-    is_shuffled = settings.pop("shuffled") == "true"
+    is_shuffled, device = settings.pop("shuffled") == "true", settings.pop("device")
     corpus = read(data)
     if is_shuffled:
         corpus = corpus.shuffled(seed)
@@ -269,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             text = " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
             print(f"step {step}: {text}", flush=True)
 
-        fitted = fit(corpus, settings, seed, kept, report)
+        fitted = fit(corpus, settings, seed, kept, report, device)
         if fitted is None:
             return
         examples = [stack(of) for of in _examples(fitted.vocabulary, corpus.parts[VALIDATION])]

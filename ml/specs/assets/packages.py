@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 from ml.core import repository
+from ml.core.documents import Key
 from ml.core.errors import Place
 from ml.specs.assets import assets, conda
 from ml.specs.parts import Part
@@ -97,6 +99,19 @@ _NAME = re.compile(r"(?:[^\s=<>!~\[]+::)?(?P<name>[A-Za-z0-9][\w.-]*)(?=$|[\s=<>
 _PLAIN_IMAGE = re.compile(
     r"(?:mcr\.microsoft\.com/azureml/(?:openmpi|minimal-)[\w.-]*|python|ubuntu|debian)(?:[:@]\S+)?"
 )
+# A line that installs a library's build for CPUs alone, or for CUDA: conda's packages and build
+# strings, PyPI's names and extras, local versions and indexes of PyTorch, images.
+_CPU_BUILD = re.compile(
+    r"(?:^|[\s:])(?:pytorch-cpu|cpuonly|tensorflow-cpu|intel-tensorflow|jax\[cpu\])(?![\w-])"
+    r"|(?:^|[\s:])(?:pytorch|libtorch|tensorflow|jaxlib)\b\S*[= ]\S*cpu"
+    r"|torch\w*==\S*\+cpu|/whl/(?:\w+/)?cpu\b"
+)
+_CUDA_BUILD = re.compile(
+    r"(?:^|[\s:])(?:pytorch-gpu|pytorch-cuda|cudatoolkit|tensorflow-gpu|onnxruntime-gpu"
+    r"|tensorflow\[and-cuda\]|jax\[cuda\S*\])(?![\w-])"
+    r"|(?:^|[\s:])(?:pytorch|libtorch|tensorflow|jaxlib)\b\S*[= ]\S*(?:cuda|gpu)"
+    r"|torch\w*==\S*\+cu\d|/whl/(?:\w+/)?cu\d|^from \S*cuda"
+)
 # Programs of a Dockerfile that install no package of Python.
 _NO_PACKAGES = frozenset({"apt-get", "chmod", "chown", "echo", "ln", "mkdir", "rm", "useradd"})
 _CONDA_VALUES = frozenset({"--prefix", "-p", "--name", "-n", "--channel", "-c"})
@@ -144,6 +159,38 @@ def of_spec(spec: Part) -> Packages | None:
         dependencies = _of_dockerfile(path, folder) if path.is_file() else None
         return None if dependencies is None else _packages(path, dependencies)
     return None
+
+
+def device_of(owner: Part, *keys: Key) -> Literal["cpu", "cuda", ""]:
+    """What the libraries of the environment at the keys of a spec are built for; "" where its image
+    and its packages do not tell, or where a build serves both.
+    """
+    written = owner.get(*keys)
+    spec: Part | None = owner.at(*keys)
+    if isinstance(written, str):
+        root = repository.root(owner.file)
+        spec = assets.included(written, owner.folder) or assets.find(written, "environment", root)
+    image = str(written if spec is None else spec.get("image") or "")
+    texts = [] if spec is None else [each.text for each in _listed(spec)]
+    if any(map(_CPU_BUILD.search, texts)):
+        return "cpu"
+    return "cuda" if "cuda" in image or any(map(_CUDA_BUILD.search, texts)) else ""
+
+
+def _listed(spec: Part) -> Iterator[Dependency]:
+    """The packages of an environment, and the lines of its Dockerfile, as far as they are read."""
+    file, context = spec.get("conda_file"), spec.get("build", "path")
+    if isinstance(file, dict):
+        yield from conda.of_part(spec.at("conda_file")).dependencies
+    elif isinstance(file, str) and (path := assets.local(file, spec.folder)) and path.is_file():
+        yield from conda.of_file(path).dependencies
+    elif isinstance(context, str) and (folder := assets.local(context, spec.folder)):
+        path = folder / str(spec.get("build", "dockerfile_path") or "Dockerfile")
+        yield from (_of_dockerfile(path, folder) or ()) if path.is_file() else ()
+        text = path.read_text(errors="replace") if path.is_file() else ""
+        for line in text.replace("\\\n", " ").splitlines():
+            if not line.lstrip().startswith("#"):
+                yield Dependency(line.lower(), "pip", Place(repository.shown(path), 1))
 
 
 def _packages(file: Path, dependencies: tuple[Dependency, ...]) -> Packages:

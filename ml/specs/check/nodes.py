@@ -117,6 +117,15 @@ class Node(Part):
                 yield part or self, ("environment_variables", str(name)), str(value)
 
     @property
+    def environment(self) -> tuple[Part, tuple[Key, ...]] | None:
+        """The part that names the environment of what it runs, and the keys there."""
+        for part in filter(None, (self, self._component)):
+            for keys in (("environment",), ("trial", "environment"), ("task", "environment")):
+                if part.get(*keys) is not None:
+                    return part, keys
+        return None
+
+    @property
     def command(self) -> tuple[tuple[Key, ...], str] | None:
         """The keys (inside the node) and the text of the command that a shell runs here."""
         at: tuple[Key, ...] = ("trial", "command") if self.type == "sweep" else ("command",)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 Strategy = Literal["ddp", "fsdp"]
+Device = Literal["auto", "cpu", "cuda"]
 # Where AZ_BATCH_MASTER_NODE is absent, and for its port, which is the one of the batch node.
 MASTER_PORT = "29500"
 
@@ -163,12 +165,16 @@ class Metrics:
 
 
 @contextmanager
-def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[World]:
+def distributed(
+    seed: int | None = None, *, device: Device = "auto", timeout_s: float = 600
+) -> Iterator[World]:
     """The world of this job: the process group is there inside the context and closed after it.
 
     gloo joins processes on CPUs; on GPUs NCCL sums gradients and gloo the small things. Each
     process gets the GPU of its local rank. With `seed` first weights are alike in every process:
-    `World.seed` gives each its own afterwards. Raises RankLost where another process died, or did
+    `World.seed` gives each its own afterwards. `device` is what the job asks for: "cuda" raises
+    TrainingError where no GPU is visible, "auto" takes the CPU there; each process logs its own.
+    Raises RankLost where another process died, or did
     not come to a collective within `timeout_s`; TrainingError where a machine has GPUs, but fewer
     than processes.
     """
@@ -178,27 +184,35 @@ def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[
         address, _, port = os.environ.get("AZ_BATCH_MASTER_NODE", "127.0.0.1").partition(":")
         os.environ["MASTER_ADDR"] = address
         os.environ.setdefault("MASTER_PORT", port or MASTER_PORT)
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
+    place, name = torch.device("cpu"), "CPU"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise TrainingError(
+            "no-gpu",
+            f"the job asks for a GPU; process {rank}, with PyTorch {torch.__version__}, sees none",
+            "on a GPU node use an environment with a CUDA build, such as ml-torch-gpu; elsewhere "
+            "give the job the device cpu or auto, as `--set inputs.device=cpu`",
+        )
+    if device != "cpu" and torch.cuda.is_available():
         if local_rank >= (gpus := torch.cuda.device_count()):
             raise TrainingError(
                 "too-few-gpus",
                 f"process {rank} wants GPU {local_rank + 1} of a machine that has {gpus}",
                 f"set distribution.process_count_per_instance to {gpus}, one process for each GPU",
             )
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
+        place, name = torch.device("cuda", local_rank), torch.cuda.get_device_name(local_rank)
+        torch.cuda.set_device(place)
+    print(f"process {rank} of {size}: {place} ({name})", file=sys.stderr, flush=True)
     has_begun = is_over = False
     try:
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+            "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=timeout_s),
             store=dist.HashStore() if size == 1 else _store(rank, size, timeout_s),
         )
         has_begun = True
-        world = World(rank, size, device, timeout_s)
+        world = World(rank, size, place, timeout_s)
         if seed is not None:
             world.seed(seed, shared=True)
         yield world
@@ -206,10 +220,10 @@ def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[
     except RuntimeError as error:
         cause = str(error).partition("\n")[0]
         if size > 1 and not has_begun and isinstance(error, dist.DistError):
-            place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
             raise RankLost(
                 "not-joined",
-                f"process {rank} did not meet the other {size - 1} at {place}: {cause}",
+                f"process {rank} did not meet the other {size - 1} at {address}: {cause}",
                 "read the log of the process that ended first, and of process 0, which listens "
                 "there",
             ) from error
@@ -224,7 +238,7 @@ def distributed(seed: int | None = None, *, timeout_s: float = 600) -> Iterator[
     finally:
         # After an error NCCL would wait here for processes that wait for this one, and nobody
         # would read what the error was (pytorch/torchtitan#1342).
-        if dist.is_initialized() and (is_over or size == 1 or device.type == "cpu"):
+        if dist.is_initialized() and (is_over or size == 1 or place.type == "cpu"):
             dist.destroy_process_group()
 
 

@@ -178,7 +178,15 @@ def test_jobs_call_what_is_there(name: str) -> None:
     module = evaluate if name == "evaluate" else train
     assert f"python -m {module.__name__} " in job.command
     known = {f"--{of.replace('_', '-')}" for of in train.SETTINGS}
-    known |= {"--data", "--model", "--checkpoints", "--seed", "--shuffled", "--evaluation"}
+    known |= {
+        "--data",
+        "--model",
+        "--checkpoints",
+        "--seed",
+        "--shuffled",
+        "--evaluation",
+        "--device",
+    }
     assert {word for word in job.command.split() if word.startswith("--")} <= known
 
 

@@ -243,7 +243,9 @@ def test_a_loss_curve_is_the_same_however_a_step_is_split(
     for of in ((1, 1), (size, micro)):
         logs = tmp_path / f"logs-{of}"
         text = ranks.run(losses, of[0], logs, *of, "float32", tmp_path).text(0)
-        curves.append([[float(word) for word in line.split()] for line in text.splitlines()])
+        curves.append(
+            [[float(word) for word in line.split()] for line in text.splitlines() if line[0] != "p"]
+        )
     np.testing.assert_allclose(*curves, rtol=2e-6)
     assert curves[0][-1][0] < curves[0][0][0] * 0.8
     assert any(norm > 0.5 for _, norm in curves[0])  # it did clip
@@ -415,6 +417,19 @@ def test_the_toolkit_is_there_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_job_that_asks_for_a_gpu_fails_without_one(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And every other one logs the device that it has."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(TrainingError, match="no-gpu"), distributed(device="cuda"):
+        raise AssertionError("it has begun")
+    for device in ("cpu", "auto"):
+        with distributed(device=device) as world:
+            assert world.device.type == "cpu"
+        assert capfd.readouterr().err == "process 0 of 1: cpu (CPU)\n"
 
 
 def test_a_machine_with_fewer_gpus_than_processes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

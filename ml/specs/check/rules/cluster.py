@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from ml.core.documents import Key
+from ml.specs.assets import packages
 from ml.specs.check.clusters import Cluster, Placed
 from ml.specs.check.rules.rule import Finding, rule
 
@@ -111,6 +113,29 @@ def cluster_idle_gpus(job: Placed) -> Iterator[Finding]:
             f"{count} of {idle[0].gpus} GPUs of `{idle[0].name}` ({idle[0].size}) get a process",
             f"process_count_per_instance: {idle[0].gpus}",
         )
+
+
+@rule("cluster-build", scope="cluster", source="a build without CUDA computes on the node's CPU")
+def cluster_build(job: Placed) -> Iterator[Finding]:
+    """A job has an environment that is built for the GPUs, or for the CPUs, of its nodes."""
+    if job.node.environment is None:
+        return
+    part, keys = job.node.environment
+    device = packages.device_of(part, *keys)
+    text, where = str(part.get(*keys)), part.place(*keys)
+    if device == "cpu":
+        for finding in _misfits(
+            job,
+            keys,
+            f"the build for CPUs of `{text}` leaves the GPUs idle of",
+            lambda cluster: "an environment with a build for CUDA, such as azureml:ml-torch-gpu:1",
+            lambda cluster: cluster.gpus == 0,
+        ):
+            yield replace(finding, place=where)
+    elif device == "cuda" and not any(cluster.gpus for cluster in job.clusters):
+        found = f"`{text}` is built for CUDA, and `{job.clusters[0].name}` has no GPU"
+        expected = "an environment with a build for CPUs, which is smaller"
+        yield Finding(keys, found, expected, severity="warning", place=where)
 
 
 @rule(
