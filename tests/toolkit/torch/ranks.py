@@ -6,6 +6,7 @@ A process costs what its function does, and not the two seconds of its imports.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -50,9 +51,10 @@ class Ranks:
                 os.kill(process.pid, number)
 
     def text(self, rank: int | None = None) -> str:
-        """What a rank has printed, or all."""
+        """What a rank has printed, or all, without the lines that name its device."""
         names = [f"{rank}.txt"] if rank is not None else sorted(p.name for p in self.logs.iterdir())
-        return "".join((self.logs / name).read_text() for name in names)
+        printed = "".join((self.logs / name).read_text() for name in names)
+        return re.sub(r"(?m)^process \d+ of \d+: .*\n", "", printed)
 
 
 def start(function: Callable[..., Any], size: int, logs: Path, *arguments: Any) -> Ranks:
