@@ -16,10 +16,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.toolkit.training.boosting import boost_lightgbm, boost_xgboost, lightgbm
+from ml.toolkit.training.boosting import boost_lightgbm, boost_xgboost
 from ml.toolkit.training.segments import ROUNDS, checkpointed
 
 ROWS, COLUMNS, MOST = 20_000, 30, 1000
@@ -79,7 +80,7 @@ def table(seed: int) -> Table:
 
 def with_lightgbm(train: Table, validation: Table, seed: int, size: int) -> Any:
     """What predicts, and its number of trees."""
-    data = lightgbm().Dataset(*train)
+    data = lightgbm.Dataset(*train)
     booster = boost_lightgbm(
         {**LIGHTGBM, "seed": seed}, data, MOST, data.create_valid(*validation), segment=size
     )

@@ -49,8 +49,9 @@ BOOSTED = f"""
 import sys, time
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
+import lightgbm
 import numpy as np
-from ml.toolkit.training.boosting import Watch, boost_lightgbm, lightgbm
+from ml.toolkit.training.boosting import Watch, boost_lightgbm
 from ml.toolkit.training.segments import checkpointed
 folder = Path(sys.argv[1])
 is_first = not (folder / "begun").exists()
@@ -64,10 +65,10 @@ def look(trees, scores, again):
         print("two checkpoints", flush=True)
         time.sleep(60)
 with checkpointed(folder):
-    data = lightgbm().Dataset(rows, labels)
+    data = lightgbm.Dataset(rows, labels)
     booster = boost_lightgbm(parameters, data, 40, segment=10, watch=Watch(rows, 1, look))
 is_first = False
-other = boost_lightgbm(parameters, lightgbm().Dataset(rows, labels), 40, segment=10)
+other = boost_lightgbm(parameters, lightgbm.Dataset(rows, labels), 40, segment=10)
 print("the same:", other.model_to_string() == booster.model_to_string())
 """
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lightgbm
 import numpy as np
 import pytest
 
@@ -27,7 +28,7 @@ from ml.release.evidence.recomputation import (
     overlap_disagreements,
     read_predictions,
 )
-from ml.toolkit.training.boosting import contributions, lightgbm
+from ml.toolkit.training.boosting import contributions
 
 COUNT = 240
 CLASSES = ("high", "low", "middle")
@@ -48,8 +49,8 @@ def world(task: Task) -> tuple[dict[str, Rows], Training, Features, Contribution
     codes = np.searchsorted(CLASSES, labels) if task == "multiclass" else labels
     settings = {"objective": task, "verbose": -1, "num_threads": 1, "num_leaves": 4}
     settings |= {"num_class": 3} if task == "multiclass" else {}
-    lgb = lightgbm()
-    booster = lgb.train(settings, lgb.Dataset(TABLE[:COUNT], codes[:COUNT]), num_boost_round=20)
+    data = lightgbm.Dataset(TABLE[:COUNT], codes[:COUNT])
+    booster = lightgbm.train(settings, data, num_boost_round=20)
     splits = {}
     for at, name in enumerate(("validation", "test"), start=1):
         rows = np.arange(at * COUNT, (at + 1) * COUNT)

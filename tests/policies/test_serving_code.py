@@ -42,7 +42,7 @@ HARMLESS = [
     "import torch\ntorch.load('x.pt', weights_only=True)\ntorch.nn.functional.relu(0)\n"
     "model.eval()\n",
     "import collections.abc\nimport os.path\nos.path.join('x')\n",
-    "from ml.toolkit.training.boosting import lightgbm\n",
+    "from ml.toolkit.training.boosting import threads\n",
 ]
 
 

@@ -17,10 +17,7 @@ ROWS = 1500
 
 _READ = """
 import csv, json, pathlib
-import numpy
-from ml.toolkit.training.boosting import lightgbm as loaded
-
-lightgbm = loaded()
+import lightgbm, numpy
 
 SETTINGS = {"objective": "binary", "num_leaves": 7, "verbose": -1, "num_threads": 1}
 FEATURES = ("amount", "hour")
@@ -60,12 +57,11 @@ write_manifest(asked.model)
 
 _EVALUATE = """
 import argparse, json, pathlib
-from ml.toolkit.training.boosting import contributions, lightgbm as loaded
+import lightgbm
+from ml.toolkit.training.boosting import contributions
 from ml.serving.scoring.manifest import verify
 from ml.measures.measurement import Features, Rows, Training, evaluate, metric_values
 from reading import FEATURES, fit, rows, table
-
-lightgbm = loaded()
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=pathlib.Path)
@@ -102,11 +98,9 @@ evaluate(
 """
 
 _SCORE = """
-from ml.toolkit.training.boosting import lightgbm as loaded
+import lightgbm
 from ml.serving.scoring.messages import BadRequest, Integer, parse, refusal, reply
 from ml.serving.scoring.model import open_model
-
-lightgbm = loaded()
 
 
 def init():

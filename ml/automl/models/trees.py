@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.automl.models.numbers import Fitted, Numbers, Settings
-from ml.toolkit.training.boosting import lightgbm, threads
+from ml.toolkit.training.boosting import threads
 
 # Trees at most, and where no rows count them (LightGBM's and XGBoost's own default).
 MOST, USUAL = 1_500, 100
@@ -114,6 +114,8 @@ def _lightgbm_rows(
     data: Numbers, settings: Settings, seed: int, metric: str
 ) -> tuple[dict[str, Any], Any]:
     """LightGBM's parameters, and the rows as bins."""
+    import lightgbm
+
     own: dict[str, Any] = {
         **{"objective": data.task, "num_threads": threads(), "verbosity": -1, "bagging_freq": 1},
         **{"seed": seed, "deterministic": True, "force_row_wise": True},
@@ -122,7 +124,7 @@ def _lightgbm_rows(
         "bin_construct_sample_cnt": BINNED,
     }
     parameters = _parameters(data, settings, metric, 0, **own)
-    rows = lightgbm().Dataset(
+    rows = lightgbm.Dataset(
         data.table,
         data.labels,
         weight=data.weights,
@@ -134,21 +136,25 @@ def _lightgbm_rows(
 
 def fit_lightgbm(data: Numbers, settings: Settings, seed: int) -> Fitted:
     """So many trees as the settings say."""
+    import lightgbm
+
     parameters, rows = _lightgbm_rows(data, settings, seed, "")
     del data  # LightGBM has bins now: the numbers are freed where the caller keeps none
     rounds = int(settings.get("n_estimators", USUAL))
-    return _Booster(lightgbm().train(parameters, rows, rounds))
+    return _Booster(lightgbm.train(parameters, rows, rounds))
 
 
 def grow_lightgbm(
     data: Numbers, watching: Numbers, metric: str, settings: Settings, seed: int
 ) -> Growing:
     """See `Grow`."""
+    import lightgbm
+
     parameters, rows = _lightgbm_rows(data, settings, seed, metric)
     weights = watching.weights_like(data)
     del data
     judged = rows.create_valid(watching.table, watching.labels, weights, params=parameters)
-    return _Booster(lightgbm().Booster(parameters, rows).add_valid(judged, "judged"))
+    return _Booster(lightgbm.Booster(parameters, rows).add_valid(judged, "judged"))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ml.projects.faq_matching.pairs import sample_pairs, training_features
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import Split
 from ml.projects.faq_matching.vectors import Array, Index
-from ml.toolkit.training.boosting import Watch, boost_lightgbm, lightgbm
+from ml.toolkit.training.boosting import Watch, boost_lightgbm
 
 # Trees of a segment, after each of which there is a checkpoint: there are few trees here.
 SEGMENT = 20
@@ -105,7 +105,8 @@ def _boost(
     threads: int,
     watch: _Watch | None,
 ) -> Any:
-    lgb = lightgbm()
+    import lightgbm as lgb
+
     parameters = {
         "objective": settings.objective,
         "learning_rate": settings.learning_rate,

@@ -17,7 +17,6 @@ from ml.projects.faq_matching.loading import Entry
 from ml.projects.faq_matching.text import clean
 from ml.projects.faq_matching.vectors import Array, Index, Vectoriser
 from ml.serving.scoring.manifest import write_manifest
-from ml.toolkit.training.boosting import lightgbm
 
 BLOCK = 512
 TREES, ARRAYS, ENTRIES, QUESTIONS, SETTINGS = (
@@ -103,6 +102,8 @@ class FaqModel:
     @classmethod
     def load(cls, folder: Path) -> FaqModel:
         """The model in a folder that was verified against its manifest before."""
+        import lightgbm as lgb
+
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         entries = tuple(Entry(**raw) for raw in json.loads((folder / ENTRIES).read_text("utf-8")))
         questions = tuple(json.loads((folder / QUESTIONS).read_text("utf-8")))
@@ -118,7 +119,7 @@ class FaqModel:
             weights, entry = arrays["weights"], arrays["entry"]
         catalogue = catalogue_of(spaces, entries)
         memory = Memory.recall(spaces.embed(questions), entry, catalogue, weights)
-        booster = lightgbm().Booster(model_file=str(folder / TREES))
+        booster = lgb.Booster(model_file=str(folder / TREES))
         return cls(entries, questions, entry, spaces, catalogue, memory, booster, settings)
 
 

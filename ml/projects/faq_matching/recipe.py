@@ -36,7 +36,7 @@ from ml.projects.faq_matching.prepare import add_data_arguments, prepare
 from ml.projects.faq_matching.splits import NAMES as SPLITS
 from ml.projects.faq_matching.splits import TRAIN, Split
 from ml.projects.faq_matching.vectors import Array, Index
-from ml.toolkit.training.boosting import lightgbm, threads
+from ml.toolkit.training.boosting import threads
 
 FILE = "baseline.json"
 MATCHES = 40
@@ -161,9 +161,9 @@ def fit_recipe(
     trees: int = TREES,
 ) -> Recipe:
     """Train the recipe on pairs (indices into `texts` and `entries`); `entry[i]` matches text i."""
+    import lightgbm as lgb
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    lgb = lightgbm()
     began = time.perf_counter()
     questions, printed = TfidfVectorizer(ngram_range=(1, 1)), TfidfVectorizer(ngram_range=(1, 1))
     # As there: the vectorisers are fitted on the pairs' columns, row by row.

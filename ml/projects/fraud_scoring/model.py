@@ -13,7 +13,7 @@ from ml.measures.contributions import Contributions
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.trees import Trees
 from ml.toolkit.data.datasets import Numbers
-from ml.toolkit.training.boosting import boost_lightgbm, lightgbm, threads
+from ml.toolkit.training.boosting import boost_lightgbm, threads
 from ml.toolkit.training.boosting import contributions as contributions_of_trees
 
 FILE = "model.txt"
@@ -47,7 +47,8 @@ def fit(
     Weights and sampling change how often a fraud seems to happen; its probabilities are those of
     all rows again.
     """
-    lgb = lightgbm()
+    import lightgbm as lgb
+
     trees, weight, share = (
         settings.pop(name) for name in ("trees", "positive_weight", "others_share")
     )
@@ -92,4 +93,6 @@ def predict(model: Any, table: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def contributions(folder: Path, table: NDArray[np.float64]) -> Contributions | str:
     """What each column adds to the scores of rows."""
-    return contributions_of_trees(lightgbm().Booster(model_file=folder / FILE), table)
+    import lightgbm as lgb
+
+    return contributions_of_trees(lgb.Booster(model_file=folder / FILE), table)

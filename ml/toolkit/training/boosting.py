@@ -1,19 +1,11 @@
-"""Boosted trees, grown in segments; LightGBM's import without packages that training does not use,
-and its contributions.
-
-`import lightgbm` also imports scikit-learn, pandas and matplotlib where they are installed, for its
-wrappers of them: 1.1 s against 0.2 s, in every trial of a sweep.
-"""
+"""Boosted trees, grown in segments, and the contributions of LightGBM's trees."""
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,24 +16,6 @@ from ml.toolkit.training.segments import PATIENCE, ROUNDS, Segments, identity_of
 
 # Contributions are sums of doubles over a few hundred trees.
 ROUNDING = 1e-6
-_OPTIONAL = ("sklearn", "pandas", "matplotlib", "graphviz", "dask", "pyarrow", "cffi")
-
-
-def lightgbm() -> ModuleType:
-    """LightGBM's module: `train`, `Dataset` and `Booster`, which is all that training needs.
-
-    In a process that did not import lightgbm before, its scikit-learn wrappers are left out.
-    """
-    if "lightgbm" not in sys.modules:
-        absent = [name for name in _OPTIONAL if name not in sys.modules]
-        # None makes an import fail at once, which LightGBM takes as "not installed".
-        sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
-        try:
-            importlib.import_module("lightgbm")
-        finally:
-            for name in absent:
-                sys.modules.pop(name, None)
-    return sys.modules["lightgbm"]
 
 
 def threads() -> int:
@@ -112,7 +86,8 @@ def boost_lightgbm(
     trees up to the best; with dart, which changes trees that are there, it has all rounds. Raises
     ValueError for a random forest, whose trees are averaged, and for dart with `watch`.
     """
-    lgb = lightgbm()
+    import lightgbm as lgb
+
     kinds = {str(parameters.get(name)) for name in ("boosting", "boosting_type", "boost")}
     if kinds & {"rf", "random_forest"}:
         raise ValueError("a random forest does not boost: lightgbm.train trains it")

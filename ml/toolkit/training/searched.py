@@ -18,7 +18,7 @@ from ml.measures.contributions import Contributions
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.members import Members
 from ml.toolkit.data.datasets import TABLE_TASKS, Dataset, Part
-from ml.toolkit.training.boosting import contributions, lightgbm
+from ml.toolkit.training.boosting import contributions
 
 # Where the facts of a model folder say how it was searched.
 FACT = "automl"
@@ -47,7 +47,9 @@ class Winner:
         """What each column adds to the scores of a single member of trees, else why not."""
         files = Members(folder).files
         if len(files) == 1 and files[0].endswith(".txt"):
-            return contributions(lightgbm().Booster(model_file=folder / files[0]), table)
+            import lightgbm
+
+            return contributions(lightgbm.Booster(model_file=folder / files[0]), table)
         if len(files) == 1 and files[0].endswith(".json"):
             return _of_xgboost(folder / files[0], table)
         if len(files) > 1:

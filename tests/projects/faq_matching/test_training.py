@@ -195,7 +195,6 @@ def test_training_imports_little(tmp_path: Path):
     """Of ours what travels alone; nothing heavy before it logs."""
     script = (
         "import sys; import ml.projects.faq_matching.train\n"
-        "from ml.toolkit.training.boosting import lightgbm; lightgbm()\n"
         "print(*[n for n in sys.modules if n.split('.')[0] in "
         "('ml', 'sklearn', 'pandas', 'mlflow', 'azure', 'optuna')])"
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import lightgbm
 import numpy as np
 import pytest
 
-from ml.toolkit.training.boosting import NotAdditive, contributions, lightgbm
+from ml.toolkit.training.boosting import NotAdditive, contributions
 
 NAMES = ("useless", "decisive", "helpful")
 
@@ -17,8 +18,8 @@ def fitted() -> tuple[Any, np.ndarray]:
     """A model of y = 3·decisive + helpful, and 500 rows."""
     rows = np.random.default_rng(0).normal(size=(500, 3))
     settings = {"objective": "regression", "verbose": -1, "num_threads": 1, "seed": 0}
-    data = lightgbm().Dataset(rows, 3 * rows[:, 1] + rows[:, 2])
-    return lightgbm().train(settings, data, num_boost_round=30), rows
+    data = lightgbm.Dataset(rows, 3 * rows[:, 1] + rows[:, 2])
+    return lightgbm.train(settings, data, num_boost_round=30), rows
 
 
 def test_shares_are_in_order_and_exact(fitted: tuple[Any, np.ndarray]):
@@ -53,6 +54,6 @@ def test_contributions_that_do_not_add_up_are_refused(fitted: tuple[Any, np.ndar
 def test_a_constant_model_has_no_shares():
     """Nothing contributes: shares of zero, which the gate refuses."""
     rows = np.ones((50, 3))
-    data = lightgbm().Dataset(rows, np.ones(50))
-    booster = lightgbm().train({"verbose": -1, "num_threads": 1}, data, num_boost_round=2)
+    data = lightgbm.Dataset(rows, np.ones(50))
+    booster = lightgbm.train({"verbose": -1, "num_threads": 1}, data, num_boost_round=2)
     assert {of.share for of in contributions(booster, rows).shares(NAMES)} == {0.0}

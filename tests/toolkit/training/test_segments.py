@@ -14,11 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightgbm
 import numpy as np
 import pytest
 
 from ml.toolkit.training import segments
-from ml.toolkit.training.boosting import Watch, boost_lightgbm, boost_xgboost, lightgbm
+from ml.toolkit.training.boosting import Watch, boost_lightgbm, boost_xgboost
 from ml.toolkit.training.segments import Segments, checkpointed
 
 # Kills at random moments in `make torture`, and in `make test`.
@@ -62,7 +63,7 @@ def by_lightgbm(
     rounds: int = ROUNDS,
 ) -> bytes:
     """The text of a model of LightGBM."""
-    data = lightgbm().Dataset(*TRAIN, categorical_feature=[5])
+    data = lightgbm.Dataset(*TRAIN, categorical_feature=[5])
     validation = data.create_valid(*VALIDATION) if watched else None
     booster = boost_lightgbm(
         parameters, data, rounds, validation, patience=20, segment=SIZE, watch=watch
@@ -153,13 +154,12 @@ def test_a_training_of_one_segment_is_that_of_the_library() -> None:
     """The same trees, and the same decision of early stopping."""
     import xgboost as xgb
 
-    lgb = lightgbm()
-    data = lgb.Dataset(*TRAIN)
-    stop = lgb.early_stopping(9, verbose=False)
-    plain = lgb.train(
+    data = lightgbm.Dataset(*TRAIN)
+    stop = lightgbm.early_stopping(9, verbose=False)
+    plain = lightgbm.train(
         LIGHTGBM, data, 100, valid_sets=[data.create_valid(*VALIDATION)], callbacks=[stop]
     )
-    data = lgb.Dataset(*TRAIN)
+    data = lightgbm.Dataset(*TRAIN)
     ours = boost_lightgbm(LIGHTGBM, data, 100, data.create_valid(*VALIDATION), patience=9)
     assert 19 < plain.best_iteration < 91
     assert ours.model_to_string() == plain.model_to_string(num_iteration=plain.best_iteration)
@@ -207,7 +207,7 @@ def test_what_begins_with_a_score_goes_on_with_it(
     first = np.full(len(TRAIN[1]), 1.5)
 
     def fit() -> str:
-        data = lightgbm().Dataset(*TRAIN, init_score=first)
+        data = lightgbm.Dataset(*TRAIN, init_score=first)
         booster = boost_lightgbm(LIGHTGBM, data, 30, segment=SIZE)
         text: str = booster.model_to_string()
         return text
@@ -216,7 +216,7 @@ def test_what_begins_with_a_score_goes_on_with_it(
     interrupt(monkeypatch, tmp_path, fit, 2)
     with checkpointed(tmp_path):
         assert fit() == expected
-    booster = lightgbm().Booster(model_str=expected)
+    booster = lightgbm.Booster(model_str=expected)
     logit = booster.predict(TRAIN[0], raw_score=True) + first
     assert abs((1 / (1 + np.exp(-logit))).mean() - TRAIN[1].mean()) < 0.02
 
@@ -262,7 +262,7 @@ def test_a_training_that_ended_grows_nothing_again(
         expected = by_lightgbm()
         names = sorted(path.name for path in tmp_path.glob("*/*"))
         assert len(names) == 2
-        monkeypatch.setattr(lightgbm(), "train", None)
+        monkeypatch.setattr(lightgbm, "train", None)
         assert by_lightgbm() == expected
 
 
@@ -282,7 +282,7 @@ def test_the_checkpoint_of_another_training_is_not_taken(
     elif other == "rounds":
         rounds = ROUNDS - 1
     elif other == "version":
-        monkeypatch.setattr(lightgbm(), "__version__", "0")
+        monkeypatch.setattr(lightgbm, "__version__", "0")
     else:
         monkeypatch.setitem(globals(), "TRAIN", (TRAIN[0], 1 - TRAIN[1]))
     expected = by_lightgbm(parameters, rounds=rounds)
