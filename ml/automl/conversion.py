@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if missing := [name for name in names if name not in rows]:
         stop("other-columns", f"the model takes `{missing[0]}`", f"a table with it: {options.data}")
     given = rows[names], rows[options.target], options.positive
-    digest = convert(estimator, *given, options.converted)
+    required = reading.required(options.data)
+    digest = convert(estimator, *given, options.converted, required)
     print(f"model {options.converted} {digest}: as {options.model} on {len(rows)} rows")
 
 
@@ -88,7 +89,12 @@ def load(folder: Path) -> tuple[Any, list[str]]:
 
 
 def convert(
-    estimator: Any, frame: pd.DataFrame, target: pd.Series[Any], positive: str, folder: Path
+    estimator: Any,
+    frame: pd.DataFrame,
+    target: pd.Series[Any],
+    positive: str,
+    folder: Path,
+    required: frozenset[str] = frozenset(),
 ) -> str:
     """Write the folder and return its digest. Ends the program where there is no conversion, or
     where its answers to the rows are others.
@@ -103,7 +109,8 @@ def convert(
     kinds = {str(name): _kind(frame[name]) for name in frame}
     values = _values(frame, kinds)
     try:
-        columns = Columns.fit(kinds, values, dict, "codes", classes if len(classes) > 2 else [])
+        names = classes if len(classes) > 2 else []
+        columns = Columns.fit(kinds, values, dict, "codes", names, required, imputes=True)
     except ValueError as error:
         stop("not-numbers", str(error), "finite numbers")
     graph = _with_numbers(_graph(estimator, kinds), kinds, columns)

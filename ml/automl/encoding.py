@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml.automl.tables import MOST_CATEGORIES, Choices, Column, Table, stop
 from ml.automl.validation import Rows
-from ml.serving.scoring.columns import PARTS, Columns, Input, days, read_date, words
+from ml.serving.scoring.columns import PARTS, Columns, Input, days, read_date, typical, words
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Words of a text that have a column, at most, and rows for each of them.
 MOST_WORDS, ROWS_OF_WORD = 200, 10
@@ -45,6 +48,8 @@ def fit(
             entry |= _words(table, column, rows)
         elif column.feature == "mean":
             entry |= _means(table, column, labels, rows, classes)
+        if column.feature in ("number", "category", "date") and "fill" not in entry:
+            entry |= _typical(entry, table.frame[column.name].iloc[rows])
         # Of few rows a text may have no word that is not rare.
         if column.used and all(entry.get(of, True) for of in ("words", "parts")):
             inputs.append(entry)
@@ -52,11 +57,24 @@ def fit(
         expected = "a number, a category, or a text whose words are in several rows"
         stop("no-feature", "no column says anything in the rows that are fitted", expected)
     return {
-        "columns": [{"name": column.name, "type": column.kind} for column in table.columns],
+        "columns": [
+            {"name": column.name, "type": column.kind, "required": column.required}
+            for column in table.columns
+        ],
         "inputs": inputs,
         "encoding": "codes",
         "classes": list(classes),
     }
+
+
+def _typical(entry: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any]:
+    """What stands for a missing value of an input with these values."""
+    of, known = Input(entry), values.dropna()
+    different = known.unique()
+    if known.dtype == "category":
+        texts = [text for text in different if not any(map(math.isnan, of.numbers(text)))]
+        known, different = known[known.isin(texts)], np.array(texts, dtype=object)
+    return typical(of.name, different, len(values) - len(known), len(values))
 
 
 def _fill(name: str, values: NDArray[Any], settings: Mapping[str, Any]) -> float:

@@ -128,13 +128,14 @@ class Problem:
     ) -> Numbers:
         """The rows as a family takes them; the document was fitted to those that `are_fitted`."""
         reading.give_back()
+        columns = encoding.columns(document)
         return Numbers(
-            self.matrix(document, rows, are_fitted=are_fitted),
+            columns.fill(self.matrix(document, rows, are_fitted=are_fitted)),
             self.standardized(self.labels[rows]),
             self.table.weights[rows] if self.table.weights is not None else None,
             self.task,
             len(self.classes),
-            encoding.columns(document).categorical,
+            columns.categorical,
             self.job.featurizes,
         )
 
@@ -222,6 +223,9 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
         target=job.target,
         regression=not is_class,
     )
+    required = reading.required(training)
+    columns = [replace(column, required=column.name in required) for column in table.columns]
+    table = replace(table, columns=columns)
     del parts
     texts = [column.name for column in table.columns if column.kind == "text" and column.used]
     if texts and not job.featurizes:

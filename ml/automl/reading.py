@@ -93,6 +93,18 @@ def read_all(
     return rows
 
 
+def required(folder: Path) -> frozenset[str]:
+    """The columns of Parquet files of an MLTable that are not nullable: those that a project's
+    schema does not mark `optional`.
+    """
+    from pyarrow.parquet import read_schema
+
+    table = mltables.describe(folder)
+    files = table["files"] if table["read"][0] == "read_parquet" else ()
+    fields = [of for file in files for of in read_schema(file)]
+    return frozenset(of.name for of in fields) - {of.name for of in fields if of.nullable}
+
+
 def _read(folder: Path, asked: _Asked) -> list[_File]:
     """Each file and its columns; JSON lines are those of all files by the first one's name."""
     try:

@@ -42,7 +42,8 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?([/.])\d\d?\2\d{4}([
 @dataclass(frozen=True)
 class Column:
     """A column of a request: its kind, what was chosen for it, and why; `feature` is what models
-    take it for, "" of one that is left out. `order` is that of a date's parts.
+    take it for, "" of one that is left out. `order` is that of a date's parts. Requests without a
+    value of a `required` one are refused.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Column:
     feature: Feature = ""
     missing: float = 0.0
     order: str = ""
+    required: bool = False
 
     @property
     def used(self) -> bool:

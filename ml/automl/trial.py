@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl import ensembles, folders, guardrails, rungs
+from ml.automl import encoding, ensembles, folders, guardrails, rungs
 from ml.automl.cache import FOLDER as CACHE
 from ml.automl.cache import Cache
 from ml.automl.calibration import FEWEST, calibrate, rarest
@@ -163,7 +163,8 @@ class _Model:
 
     def predict(self, rows: Rows) -> NDArray[np.float64]:
         """The answers to these rows."""
-        answers = self.fitted.predict(self.problem.matrix(self.document, rows))
+        table = self.problem.matrix(self.document, rows)
+        answers = encoding.columns(self.document).answers(self.fitted.predict, table)
         return self.problem.in_units(answers)
 
 
@@ -252,7 +253,7 @@ def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
     folders.write(folder, problem.answered, [member])
     rows = problem.folds[0][1][:COMPARED]
     numbers = problem.matrix(model.document, rows).astype(np.float64)
-    served = Members(folder).predict(numbers)
+    served = encoding.columns(model.document).answers(Members(folder).predict, numbers)
     folders.compare(model.predict(rows), served, problem.spread, in_steps=family.in_steps)
     if problem.task == "regression":
         return trial
@@ -354,7 +355,8 @@ def _facts(
     tested = {}
     if len(problem.test):
         rows = problem.matrix(document, problem.test)
-        tested = problem.score(problem.test, served.predict(rows.astype(np.float64)))
+        answers = encoding.columns(document).answers(served.predict, rows.astype(np.float64))
+        tested = problem.score(problem.test, answers)
     values = {column.name: problem.table.frame[column.name] for column in problem.table.columns}
     # Of validation_data, which chooses the trial and calibrates it; others are fitted in the end.
     judged = np.setdiff1d(np.concatenate([of for _, of in problem.folds]), problem.fitted)

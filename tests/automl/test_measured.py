@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,8 @@ import yaml
 
 from ml.measures.contributions import ExplainedRows
 from ml.serving.scoring.columns import Columns
+from ml.serving.scoring.members import Members
+from ml.serving.scoring.messages import BadRequest
 from ml.toolkit.training import tabular
 from ml.toolkit.training.searched import Winner
 from ml.toolkit.training.tabular import Tabular, evaluate, split
@@ -23,20 +25,22 @@ from tests.automl.conftest import Logged, people, write
 Fit = Callable[..., tuple[Path, dict[str, float]]]
 
 
-def project(folder: Path, **head: Any) -> Tabular:
+def project(folder: Path, optional: Collection[str] = ("income",), **head: Any) -> Tabular:
     """A project of the table of people, whose own model is never asked."""
     folder.mkdir(parents=True)
     rows = [{"id": f"r{at}", **row} for at, row in enumerate(people(400))]
     lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
     (folder / "table.csv").write_text("\n".join(lines) + "\n")
-    columns = [
+    columns: list[dict[str, Any]] = [
         {"name": "id", "type": "id", "unique": True},
         {"name": "age", "type": "integer"},
-        {"name": "income", "type": "float", "optional": True},
+        {"name": "income", "type": "float"},
         {"name": "city", "type": "category"},
         {"name": "spent", "type": "float"},
         {"name": "churn", "type": "category"},
     ]
+    for column in columns:
+        column["optional"] = column["name"] in optional
     about = {
         **{"task": "binary", "primary_metric": "auc", "target": "churn", "positive": "Yes"},
         **{"id": "id", "slices": ["city"], "delimiter": ",", "header": True},
@@ -68,13 +72,15 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Tabula
     return run
 
 
-def searched(of: Tabular, fit: Fit, **more: Any) -> Path:
+def searched(
+    of: Tabular, fit: Fit, family: str = "light_gbm", settings: Any = None, **more: Any
+) -> Path:
     """The model of a search in the rows that `split` writes."""
     folder = of.schema.parent.parent
     words = ["--data", str(folder), "--train", str(folder / "train")]
     split(of, [*words, "--validation", str(folder / "validation")])
     given = {"validation": folder / "validation", "positive_label": "Yes"} | more
-    return fit(folder / "train", "light_gbm", SMALL, **given)[0]
+    return fit(folder / "train", family, SMALL if settings is None else settings, **given)[0]
 
 
 SMALL = {"n_estimators": 20, "learning_rate": 0.1, "num_leaves": 8}
@@ -158,3 +164,31 @@ def test_a_model_that_answers_something_else_is_not_measured(
         measure(of, searched(of, fit, featurization=purposes))
     with pytest.raises(SystemExit, match=r"error\[folds\]"):
         measure(project(tmp_path / "folds", folds=5), searched(of, fit))
+
+
+@pytest.mark.parametrize("family", ["light_gbm", "xg_boost_classifier", "logistic_regression"])
+def test_a_missing_value_means_what_it_means_to_the_project(
+    tmp_path: Path, fit: Fit, family: str
+) -> None:
+    """Refused where the schema does not say `optional`; where it does, and the rows of a search
+    lack it too rarely to learn from, neither 0 nor another category, as an unknown one.
+    """
+    of = project(tmp_path / "people", optional=("income", "city", "spent"))
+    model = searched(of, fit, family, {} if family == "logistic_regression" else SMALL)
+    columns = Columns.load(model, dict)
+    names, row = ["age", "income", "city", "spent"], [40, 3e4, "north", 120.0]
+
+    def answers(name: str, *values: object) -> Any:
+        rows = [
+            [value if of == name else own for of, own in zip(names, row, strict=True)]
+            for value in values
+        ]
+        table = columns.matrix(columns.read(names, rows))
+        return columns.answers(Members(model).predict, table)
+
+    with pytest.raises(BadRequest, match="age: no value"):
+        answers("age", None)
+    missing, unknown, *known = answers("city", None, "new", "north", "south", "east")
+    assert missing == unknown and min(known) < missing < max(known)
+    nothing, zero = answers("spent", None, 0)
+    assert nothing != zero

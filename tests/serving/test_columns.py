@@ -36,8 +36,8 @@ def same(row: Row) -> Row:
     return row
 
 
-def columns(encoding: Encoding = "codes", derive: Any = same) -> Columns:
-    return Columns.fit(KINDS, ROWS, derive, encoding)
+def columns(encoding: Encoding = "codes", derive: Any = same, times: int = 1) -> Columns:
+    return Columns.fit(KINDS, ROWS * times, derive, encoding)
 
 
 # What stands in a table → what a request may say, with the same value.
@@ -148,8 +148,13 @@ def test_codes_are_places_and_what_is_missing_is_nan() -> None:
 
 
 def test_one_hot_has_a_column_for_each_category() -> None:
-    """Numbers in deviations from the mean of training; what is missing is said where it was."""
-    encoded = columns("one-hot")
+    """Numbers in deviations from the mean of training; what is missing is said where 20 rows were.
+    Of fewer it is the mean.
+    """
+    rare = columns("one-hot")
+    assert rare.names == ("size", "place=north", "place=south", "age")
+    assert rare.matrix([[None, "west", None]]).tolist() == [[0, 0.5, 0.5, 0]]
+    encoded = columns("one-hot", times=20)
     assert encoded.names == (
         *("size", "size is missing", "place=north", "place=south", "age", "age is missing"),
     )
@@ -220,11 +225,55 @@ def test_a_derived_column_that_fails_in_a_request_is_named() -> None:
         one.matrix([[10.0]])
 
 
-def test_one_hot_has_no_nan() -> None:
-    """A model that adds up its inputs cannot take one: `derive` says None."""
-    fitted = Columns(columns("one-hot")._document, lambda row: {**row, "size": math.nan})
-    with pytest.raises(ValueError, match="`size` is not finite"):
-        fitted.matrix([[1.0, "north", 3]])
+@pytest.mark.parametrize("encoding", get_args(Encoding))
+@pytest.mark.parametrize("times", [1, 20])
+def test_nan_of_derive_is_a_missing_value(encoding: Encoding, times: int) -> None:
+    """In training, and of what training makes."""
+
+    def derive(row: Row) -> Row:
+        return {**row, "size": math.nan if row["size"] is None else row["size"]}
+
+    made, expected = columns(encoding, derive, times), columns(encoding, times=times)
+    assert made._document == expected._document
+    rows: list[list[Value]] = [[None, "north", 3], [1.0, "north", 3]]
+    assert np.array_equal(made.matrix(rows), expected.matrix(rows), equal_nan=True)
+
+
+def summed(table: Any) -> Any:
+    """A model that takes a missing value for 0, as LightGBM does one that it has not learnt."""
+    return np.nansum(table, axis=1)
+
+
+def test_what_is_not_learnt_is_answered_by_the_values_of_training() -> None:
+    """The mean of the answers to them; in rows that are fitted it is one of them."""
+    fitted = columns()
+    row = np.array([[math.nan, math.nan, 5.0]])
+    assert fitted.answers(summed, row).tolist() == [2.0 + 0.5 + 5.0]
+    assert fitted.fill(np.tile(row, (16, 1))).mean(axis=0).tolist() == [2.0, 0.5, 5.0]
+    learnt = columns(times=20)
+    assert learnt.answers(summed, row).tolist() == [5.0]
+    assert np.array_equal(learnt.fill(row.copy()), row, equal_nan=True)
+
+
+def test_a_folder_of_before_is_read_as_it_was() -> None:
+    """It says of no column that it is required, and of no value that it is typical."""
+    document = {
+        "columns": [{"name": "size", "type": "float"}],
+        "inputs": [{"name": "size"}],
+        **{"encoding": "codes", "classes": []},
+    }
+    before = Columns(document, same)
+    assert before.read(["size"], [[None]]) == [[None]]
+    assert before.answers(summed, before.matrix([[None]])).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("value", [None, "", " NA\t"])
+def test_a_required_column_has_a_value(value: object) -> None:
+    """What a table with `empty-value` lacks, a request may not lack either."""
+    fitted = Columns.fit(KINDS, [[1.5, "north", 3]], same, "codes", required=["place", "age"])
+    assert fitted.read([*KINDS], [[None, "north", 3]]) == [[None, "north", 3]]
+    with pytest.raises(BadRequest, match=r"place: no value \(empty-value\), expected a text"):
+        fitted.read([*KINDS], [[1.5, "north", 3], [1.5, value, 3]])
 
 
 # A table as people have it: blanks, other alphabets, numbers as texts, missing values.

@@ -54,7 +54,7 @@ def test_an_answer_has_a_number_a_row(opened: Any, tmp_path: Path) -> None:
     table = opened()
     answer = table.answer(body([1.5, "south"], [None, "west"]))
     digest = write_manifest(tmp_path)
-    assert answer == {"predictions": [2.5, 0.0], "model_digest": digest}
+    assert answer == {"predictions": [2.5, 2.0], "model_digest": digest}
     assert table.predict(body([1.5, "south"]).decode()) == [2.5]
     assert table.predict(body()) == []
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from ml.serving.scoring.columns import Encoding, Row
 
-# `codes`: a category is a number, what is missing is NaN. `one-hot`: a column for each category,
-# numbers are scaled, what is missing is the mean.
+# `codes`: a category is a number; `one-hot`: a column for each. Missing values: SECOND_MODEL.md.
 ENCODING: Encoding = "codes"
 
 

@@ -3,17 +3,29 @@
 Training, evaluation and serving read each value by `read_cell` or `read_json`, derive columns by
 the project's own function, and encode the row by the `columns.json` of the model folder:
 
-    {"columns": [{"name": "Contract", "type": "text"}, {"name": "age", "type": "float"}],
-     "inputs": [{"name": "Contract", "categories": ["month", "year"]}, {"name": "age"}],
+    {"columns": [{"name": "Contract", "type": "text", "required": true},
+                 {"name": "age", "type": "float"}],
+     "inputs": [{"name": "Contract", "categories": ["month", "year"], "typical": ["month", …]},
+                {"name": "age"}],
      "encoding": "codes", "classes": []}
 
-`columns` are those of a table and of a request, `inputs` those that `derive` makes of them. The
-encodings:
+`columns` are those of a table and of a request, `inputs` those that `derive` makes of them. A
+`required` column, one that the schema does not mark `optional`, has a value in every row: a request
+without one is refused, as a table is. A text that is none of the `categories`, and None or NaN of
+`derive`, mean the same as a missing value:
 
-- `codes`: a number as it is, a text as its place among `categories`; a missing value, and a text
-  that training never saw, is NaN. For trees, and for what AutoML fits.
+- Where enough rows of training had one, the model has learnt what it means.
+- Elsewhere no model can know, and LightGBM would take it for 0 or for another category. It stands
+  for the `typical` values of training: trees are fitted to one of these (`Columns.fill`) and answer
+  with the mean of their answers to each (`Columns.answers`); what adds up its inputs takes their
+  mean.
+
+The encodings:
+
+- `codes`: a number as it is, a text as its place among `categories`; a missing value is NaN. For
+  trees, and for what AutoML fits.
 - `one-hot`: a number minus `mean`, by `deviation`, a missing one 0, with a column that says so
-  where training had missing ones; a column for each category. For what adds up its inputs.
+  where the model learns it; a column for each category. For what adds up its inputs.
 
 AutoML has further inputs, the same in both encodings, whose columns are computed by `Input`:
 
@@ -33,9 +45,9 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import compress, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -102,6 +114,12 @@ def read_json(kind: Kind, value: object) -> Value:
 
 _FINITE = float(np.finfo(np.float64).max)
 _NUMBERS = frozenset({int, float})
+# Values that stand for a missing one: each costs an answer of the model.
+_TYPICAL = 16
+# Rows without a value from which a model learns what that means: as many as the leaf of a tree has,
+# and a share that LightGBM's sample of a large table does not miss.
+_FEWEST, _SMALLEST_SHARE = 20, 0.001
+Predict = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 class Columns:
@@ -129,6 +147,9 @@ class Columns:
         self._numbers = itemgetter(*(name for name, _ in self._coded)) if all_numbers else None
         self._order = list(self.columns)
         self._kinds = list(self.columns.values())
+        self._required = [bool(column.get("required")) for column in document["columns"]]
+        # (_TYPICAL, names): NaN where the model has learnt what a missing value means.
+        self._typical = np.hstack([np.empty((_TYPICAL, 0)), *(of.typical for of in self._inputs)])
 
     @property
     def categories(self) -> dict[str, list[str]]:
@@ -144,8 +165,12 @@ class Columns:
         derive: Derive,
         encoding: Encoding,
         classes: Sequence[str] = (),
+        required: Container[str] = (),
+        *,
+        imputes: bool = False,
     ) -> Columns:
-        """The columns as the rows of training fill them.
+        """The columns as the rows of training fill them; those `required` have a value in each.
+        A model that `imputes` has a meaning for missing values of its own.
 
         Raises ValueError where `derive` fails, does not give every row the same columns, or a
         number that is not finite.
@@ -155,8 +180,13 @@ class Columns:
         if any(row.keys() != derived[0].keys() for row in derived):
             raise ValueError("derive() gives rows different columns")
         inputs = [_fitted(name, [row[name] for row in derived], encoding) for name in names]
+        for entry in inputs if imputes else ():
+            entry.pop("typical", None)
         document = {
-            "columns": [{"name": name, "type": kind} for name, kind in columns.items()],
+            "columns": [
+                {"name": name, "type": kind, "required": name in required}
+                for name, kind in columns.items()
+            ],
             "inputs": inputs,
             "encoding": encoding,
             "classes": list(classes),
@@ -179,7 +209,7 @@ class Columns:
         Columns that are none of these are passed over.
 
         Raises BadRequest for a column that is missing, for a row of another length than `names`,
-        and for a value of another kind.
+        for a value of another kind, and for a missing value of a required column.
         """
         order = None if names == self._order else self._order_of(names)
         width = len(names)
@@ -203,6 +233,34 @@ class Columns:
             at = int(np.argwhere(wrong)[0][1])
             raise ValueError(f"`{self.names[at]}` is not finite")
         return table
+
+    def answers(self, predict: Predict, table: NDArray[Any]) -> NDArray[Any]:
+        """The model's answers to rows of `matrix`; to a missing value that it cannot learn, the
+        mean of its answers to the typical values.
+        """
+        answers, rows = predict(table), self._unlearnt(table)
+        if len(rows):
+            answers, given = np.array(answers, dtype=np.float64), table[rows]
+            filled = (np.where(np.isnan(given), of, given) for of in self._typical)
+            answers[rows] = sum(predict(of.astype(table.dtype)) for of in filled) / _TYPICAL
+        return answers
+
+    def fill(self, table: NDArray[Any]) -> NDArray[Any]:
+        """Rows of `matrix` as they are fitted, in place: each missing value that the model cannot
+        learn is one of the typical values.
+        """
+        rows = self._unlearnt(table)
+        if len(rows):
+            typical = self._typical[rows % _TYPICAL]
+            table[rows] = np.where(np.isnan(table[rows]), typical, table[rows])
+        return table
+
+    def _unlearnt(self, table: NDArray[Any]) -> NDArray[np.intp]:
+        """The rows with a missing value that has typical ones; there are few."""
+        missing = np.isnan(table)
+        if not np.count_nonzero(missing):
+            return np.empty(0, np.intp)
+        return np.flatnonzero((missing & ~np.isnan(self._typical[0])).any(axis=1))
 
     def _order_of(self, names: object) -> list[int]:
         """Where each column stands in a request."""
@@ -228,7 +286,7 @@ class Columns:
             row = [row[at] for at in order]
         try:
             # Most values are numbers of their column's type: no call is lost on them.
-            return [
+            values = [
                 value
                 if type(value) is int and kind == "integer" and -_LARGEST < value < _LARGEST
                 else value + 0.0
@@ -236,10 +294,16 @@ class Columns:
                 else read_json(kind, value)
                 for kind, value in zip(self._kinds, row, strict=True)
             ]
+            if None not in values or None not in compress(values, self._required):
+                return values
+            raise ValueError
         except ValueError:
-            for name, kind, value in zip(self._order, self._kinds, row, strict=True):
+            stated = zip(self._order, self._kinds, self._required, row, strict=True)
+            for name, kind, required, value in stated:
                 try:
-                    read_json(kind, value)
+                    if read_json(kind, value) is None and required:
+                        expected = f"{_EXPECTED[kind]}: the column is not `optional`"
+                        raise ValueError(f"no value (empty-value), expected {expected}")
                 except ValueError as error:
                     found, _, expected = str(error).partition(", expected ")
                     raise BadRequest(name[:80], found, expected) from None
@@ -271,6 +335,18 @@ def _derived(derive: Derive, names: Sequence[str], rows: Sequence[Sequence[Value
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise ValueError(f"derive() does not take these values: {what}") from error
+
+
+def typical(name: str, values: NDArray[Any], missing: int, rows: int) -> dict[str, Any]:
+    """The entry `typical` of an input with these values in training, without one in `missing` of
+    the rows: evenly from the least to the greatest, in random order, so that those of two inputs
+    are independent. Empty where the model learns what a missing value means.
+    """
+    if missing >= max(_FEWEST, _SMALLEST_SHARE * rows) or not len(values):
+        return {}
+    ordered = np.unique(values)
+    places = np.random.default_rng([*name.encode()]).permutation(_TYPICAL)
+    return {"typical": ordered[(2 * places + 1) * len(ordered) // (2 * _TYPICAL)].tolist()}
 
 
 def places(inputs: Sequence[Input]) -> list[int]:
@@ -343,6 +419,9 @@ class Input:
             self.codes = dict([*flags, *coded])
         self._mean, self._deviation = spec.get("mean", 0.0), spec.get("deviation", 1.0)
         self._says_missing = bool(spec.get("missing", False))
+        # Of one-hot, in place of an unknown category.
+        counts = Counter(spec.get("typical", ()))
+        self._shares = [counts[text] / _TYPICAL for text in self.categories or ()]
 
     @property
     def names(self) -> list[str]:
@@ -357,6 +436,12 @@ class Input:
         if self.codes is not None:
             return [self.codes.get(value, math.nan)]
         return [self._fill if value is None or isinstance(value, str) else value]
+
+    @property
+    def typical(self) -> NDArray[np.float64]:
+        """(_TYPICAL, names): what stands for a missing value; NaN where the model knows it."""
+        values = self._spec.get("typical", [None] * _TYPICAL)
+        return np.array([self.numbers(value) for value in values], dtype=np.float64)
 
     def _date(self, value: Value) -> list[float]:
         time = read_date(value, self._spec["date"]) if isinstance(value, str) else None
@@ -400,8 +485,10 @@ class Input:
             return [0.0 if math.isnan(of) else of for of in self._compute(value)]
         if self.categories is not None:
             code = (self.codes or {}).get(value)
+            if code is None:
+                return self._shares
             return [float(code == at) for at in range(len(self.categories))]
-        if value is None or isinstance(value, str):
+        if value is None or isinstance(value, str) or math.isnan(value):
             return [0.0, *([1.0] if self._says_missing else [])]
         number = (float(value) - self._mean) / self._deviation
         return [number, *([0.0] if self._says_missing else [])]
@@ -409,21 +496,25 @@ class Input:
 
 def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str, Any]:
     """The entry of `inputs` for a column with these values in training."""
-    if texts := [of for of in values if isinstance(of, str)]:
-        if len(texts) != sum(of is not None for of in values):
+    known = [of for of in values if of is not None and of == of]  # NaN is no value either
+    if texts := [of for of in known if isinstance(of, str)]:
+        if len(texts) != len(known):
             raise ValueError(f"`{name}` has texts and numbers")
-        common = Counter(texts).most_common(_MOST_CATEGORIES[encoding])
-        return {"name": name, "categories": sorted(text for text, _ in common)}
-    numbers = np.array([of for of in values if of is not None], dtype=np.float64)
+        common = dict(Counter(texts).most_common(_MOST_CATEGORIES[encoding]))
+        missing = len(values) - sum(common.values())
+        sample = typical(name, np.array([*common], dtype=object), missing, len(values))
+        return {"name": name, "categories": sorted(common), **sample}
+    numbers = np.array(known, dtype=np.float64)
     if not np.isfinite(numbers).all():
         raise ValueError(f"`{name}` is not finite in every row")
+    sample = typical(name, numbers, len(values) - len(numbers), len(values))
     if encoding == "codes" or not len(numbers):
-        return {"name": name}
+        return {"name": name, **sample}
     # Of large numbers the sum and the squares would be too large.
     scale = float(np.abs(numbers).max()) or 1.0
     return {
         "name": name,
         "mean": float((numbers / scale).mean()) * scale,
         "deviation": float((numbers / scale).std()) * scale or 1.0,
-        "missing": len(numbers) < len(values),
+        "missing": not sample,
     }

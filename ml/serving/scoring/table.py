@@ -74,7 +74,8 @@ class Table:
         predict: Callable[[NDArray[np.float64]], NDArray[Any]],
         served: ServedModel,
     ) -> None:
-        self._columns, self._predict, self._served = columns, predict, served
+        self._columns, self._served = columns, served
+        self._predict = partial(columns.answers, predict)
 
     @classmethod
     def open(

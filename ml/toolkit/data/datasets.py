@@ -240,14 +240,16 @@ class Dataset:
 
     def columns(self, derive: Derive, encoding: Encoding) -> Columns:
         """The columns as the rows of training fill them; raises ValueError as `Columns.fit`."""
-        return Columns.fit(self.kinds, self.train.rows, derive, encoding, self.classes)
+        required = {column.name for column in self.features if not column.optional}
+        rows, classes = self.train.rows, self.classes
+        return Columns.fit(self.kinds, rows, derive, encoding, classes, required)
 
     def numbers(self, part: str, columns: Columns) -> Numbers:
-        """The rows of a part as a model takes them."""
+        """The rows of a part as a model is fitted to them."""
         rows = self.parts[part]
         labels = rows.labels
         labels = TABLE_TASKS[self.about.task].numbers(labels, self.classes)
-        return Numbers(columns.matrix(rows.rows), labels.astype(np.float64))
+        return Numbers(columns.fill(columns.matrix(rows.rows)), labels.astype(np.float64))
 
     def scored(self, part: str, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
         """The rows of a part with what a model answered to them, as `evaluate` takes them. To a

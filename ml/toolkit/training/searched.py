@@ -75,13 +75,19 @@ def _of_xgboost(file: Path, table: NDArray[np.float64]) -> Contributions:
 
 
 def write_table(dataset: Dataset, part: str, folder: Path) -> None:
-    """The features and the target of a part as an MLTable, whose file keeps their types."""
+    """The features and the target of a part as an MLTable, whose file keeps their types, and as
+    not nullable those that are not `optional`.
+    """
     import pandas as pd
+    import pyarrow as pa
 
     rows = dataset.parts[part]
     folder.mkdir(parents=True, exist_ok=True)
     values = _values(dataset, rows) | {dataset.about.target: _targets(dataset, rows)}
-    pd.DataFrame(values).to_parquet(folder / _FILE, index=False)
+    frame, optional = pd.DataFrame(values), {of.name for of in dataset.features if of.optional}
+    fields = pa.Schema.from_pandas(frame, preserve_index=False)
+    schema = pa.schema([of.with_nullable(of.name in optional) for of in fields])
+    frame.to_parquet(folder / _FILE, index=False, schema=schema)
     (folder / "MLTable").write_text(_MLTABLE, encoding="utf-8")
 
 

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -107,7 +108,8 @@ class Tabular:
         self, dataset: Dataset, part: str, columns: Columns, fitted: Any
     ) -> NDArray[np.float64]:
         """The model's answers to the rows of a part."""
-        return self.model.predict(fitted, self.matrix(dataset, part, columns))
+        table = self.matrix(dataset, part, columns)
+        return columns.answers(partial(self.model.predict, fitted), table)
 
     def matrix(self, dataset: Dataset, part: str, columns: Columns) -> NDArray[np.float64]:
         """The rows of a part as a model of these columns takes them."""
@@ -185,7 +187,8 @@ def _row_latency(project: Tabular, dataset: Dataset, columns: Columns, folder: P
     table = project.matrix(dataset, VALIDATION, columns)[:TIMED]
     loaded = project.model.load(folder)
     rows = [table[at : at + 1] for at in range(len(table))]
-    return latency(lambda row: project.model.predict(loaded, row), rows)
+    predict = partial(project.model.predict, loaded)
+    return latency(lambda row: columns.answers(predict, row), rows)
 
 
 def split(project: Tabular, arguments: Sequence[str] | None = None) -> None:
@@ -242,7 +245,8 @@ def evaluate(
         _check_maker(facts.pop("maker", {}), project.maker(dataset))
 
     def scores(part: str) -> NDArray[np.float64]:
-        return model_of.predict(fitted, project.matrix(dataset, part, columns))
+        table = project.matrix(dataset, part, columns)
+        return columns.answers(partial(model_of.predict, fitted), table)
 
     splits = {VALIDATION: scores(VALIDATION)}
     if about.folds:

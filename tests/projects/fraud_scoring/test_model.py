@@ -26,8 +26,9 @@ def test_what_is_saved_is_what_is_served(tmp_path: Path, monkeypatch: pytest.Mon
     model.save(fitted, tmp_path)
     digest = seal(tmp_path, {})
     rows = [list(row) for row in dataset.test.rows[:500]]
-    expected = model.predict(fitted, columns.matrix(rows))
-    loaded = model.predict(model.load(tmp_path), Columns.load(tmp_path, derive).matrix(rows))
+    expected = PROJECT.scores(dataset, "test", columns, fitted)[:500]
+    columns = Columns.load(tmp_path, derive)
+    loaded = PROJECT.scores(dataset, "test", columns, model.load(tmp_path))[:500]
     assert np.allclose(loaded, expected, rtol=0, atol=1e-9)
     monkeypatch.setenv("AZUREML_MODEL_DIR", str(tmp_path))
     monkeypatch.delenv("MODEL_DIGEST", raising=False)

@@ -21,7 +21,7 @@ def init() -> None:
 
 def run(body: str) -> object:
     """The predictions, and for each `review` or `accept`; status 400 with a sentence for a request
-    that is not such a table, or has an amount of 0 or less. One that is missing is reviewed.
+    that is not such a table, or has an amount of 0 or less.
     """
     answer = table.answer(body)
     if not isinstance(answer, dict):
@@ -30,11 +30,11 @@ def run(body: str) -> object:
     at = asked["columns"].index("amount")
     amounts = [row[at] for row in asked["data"]]
     for number, amount in enumerate(amounts, 1):
-        if amount is not None and amount <= 0:
+        if amount <= 0:
             error = BadRequest("amount", f"{amount} in row {number}", "an amount of more than 0")
             return refusal(error)
     decisions = [
-        "accept" if amount is not None and score <= threshold(amount) else "review"
+        "accept" if score <= threshold(amount) else "review"
         for score, amount in zip(answer["predictions"], amounts, strict=True)
     ]
     return {**answer, "decisions": decisions}
