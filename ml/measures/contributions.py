@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from ml.measures.schema import Contribution
 FILE = "contributions.json"
 # Features of a table of hundreds that are written, those with the largest shares.
 MOST_FEATURES = 30
+# The method of a model without exact contributions, and how often each feature is shuffled.
+PERMUTATION, REPEATS = "permutation importance", 5
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,16 @@ class Contributions:
 
     `values` is scores × features; `rows` is the number of rows, each of which has one score, or one
     for each class. `error` is how far the contributions of a score are from adding up to it, at
-    most, relative to the scores: 0 but for rounding when the `method` is exact.
+    most, relative to the scores: 0 but for rounding when the `method` is exact. Permutation
+    importances add up to no score: their `values` are one row, and `error` is the largest standard
+    error of one, relative to their sum. `names` are the features, where not the model's columns.
     """
 
     values: NDArray[Any]
     rows: int
     method: str
     error: float
+    names: Sequence[str] = ()
 
     def shares(self, names: Sequence[str]) -> tuple[Contribution, ...]:
         """Each feature's part in the mean absolute contribution, largest first; together 1.
@@ -45,6 +50,25 @@ class Contributions:
         order = np.argsort(-share, kind="stable")
         of_names = dict(zip(range(len(share)), names, strict=True))
         return tuple(Contribution(of_names[at], float(share[at])) for at in order.tolist())
+
+
+def permuted(
+    loss: Callable[[list[list[Any]]], float], rows: Sequence[Sequence[Any]], names: Sequence[str]
+) -> Contributions:
+    """Return by how much the loss of the rows rises when the values of a feature are shuffled: the
+    mean of some repeats, 0 where it falls. That is scikit-learn's permutation importance (Breiman,
+    Machine Learning 45, 2001).
+    """
+    generator, table = np.random.default_rng(0), np.array(rows, dtype=object)
+    rises = np.full((REPEATS, len(names)), -loss(table.tolist()))
+    for repeat, number in np.ndindex(*rises.shape):
+        shuffled = table.copy()
+        shuffled[:, number] = generator.permutation(table[:, number])
+        rises[repeat, number] += loss(shuffled.tolist())
+    means = np.maximum(rises.mean(axis=0), 0.0)
+    largest = float(rises.std(axis=0, ddof=1).max()) / math.sqrt(REPEATS)
+    error = largest / max(float(means.sum()), 1e-12)
+    return Contributions(means[None, :], len(rows), PERMUTATION, error, names)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml.measures.contributions import FILE, Contributions, ExplainedRows, explained_rows
+from ml.measures.contributions import (
+    FILE,
+    PERMUTATION,
+    Contributions,
+    ExplainedRows,
+    explained_rows,
+    permuted,
+)
 
 NAMES = ("age", "city", "idle")
 ADDED = np.array([[0.1, -2.0, 0.0], [0.3, 1.0, 0.0]])
@@ -51,3 +58,24 @@ def test_another_form_is_refused(tmp_path: Path, changes: dict[str, object]) -> 
     (tmp_path / FILE).write_text(json.dumps(document))
     with pytest.raises(ValueError):
         ExplainedRows.read(tmp_path)
+
+
+def test_what_a_model_relies_on_is_found_by_shuffling() -> None:
+    """As scikit-learn finds it; a feature that it does not read adds nothing, and a model that
+    reads none has no shares.
+    """
+    from sklearn.inspection import permutation_importance
+    from sklearn.linear_model import LinearRegression
+
+    table = np.random.default_rng(1).normal(size=(400, 3))
+    target = 3 * table[:, 0] + table[:, 1]
+    fitted = LinearRegression().fit(table, target)
+    of = permuted(lambda rows: abs(fitted.predict(rows) - target).mean(), table.tolist(), "abc")
+    error = "neg_mean_absolute_error"
+    theirs = permutation_importance(fitted, table, target, scoring=error, random_state=0)
+    assert of.values[0] == pytest.approx(theirs.importances_mean, rel=0.1, abs=1e-9)
+    assert (of.method, of.rows) == (PERMUTATION, 400) and 0 < of.error < 0.05
+    shares = {str(share.feature): share.share for share in of.shares(of.names)}
+    assert sum(shares.values()) == pytest.approx(1) and shares["c"] < 1e-9 < shares["b"]
+    idle = permuted(lambda rows: 1.0, table.tolist(), "abc")
+    assert {share.share for share in idle.shares("abc")} == {0.0}
