@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,8 @@ from ml.measures.contributions import Contributions
 from ml.measures.evaluation import Prediction, write_evaluation
 from ml.measures.fairness import differences
 from ml.measures.leakage import features as leaking_features
-from ml.measures.leakage import leaks, shared
+from ml.measures.leakage import model as of_model
+from ml.measures.leakage import shared, together, warning
 from ml.measures.metrics import Answers, Metric, OwnMetric, estimates, values
 from ml.measures.reference import Columns, write_reference
 from ml.measures.requests import Request
@@ -100,11 +101,15 @@ class Training:
 class Features:
     """What the model took of the first split that is not `validation`: rows × features, as numbers.
 
-    In a ranking the rows are those of its right answers.
+    In a ranking the rows are those of its right answers. Columns numbered in `categorical` are
+    codes. `inputs` are the same rows where no column is spread over several: leaks are looked for
+    there.
     """
 
     names: Sequence[str]
     table: NDArray[Any]
+    categorical: Collection[int] = ()
+    inputs: Features | None = None
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,8 @@ def evaluate(
     `verify` returned of the model folder. `classes` name the columns of the scores (multiclass,
     ranking). `unit` is by default that of the task, `resampled` names what `Rows.groups` are, where
     rows are drawn by groups.
-    `contributions` may be the reason why there are none, which the gate then shows to a reviewer.
+    `contributions` may be the reason why there are none, which the gate takes of a model without
+    features alone.
     `leakage` are checks beside those made here, such as `not_later` of a split by time; one that
     finds a leak is told on stderr, and refused by a gate. `baseline` are the metrics of a model
     that a first one has to beat, by default one answer to every row, and `baseline_from` says how
@@ -164,11 +170,11 @@ def evaluate(
     first = next(iter(tests))
     measurement = measure(metrics, predictions, sliced=first)
     checks = [*_overlaps(training.rows, tests, identified_by), *leakage]
-    if kind.target is not None:
-        checks += leaking_features(features.table, tests[first].labels, list(features.names))
-    for check in checks:
-        if leaks(check):
-            print(f"warning[leak]: {check.found}: the metrics are too good", file=sys.stderr)
+    if kind.target is not None and features.names:
+        taken = features.inputs or features
+        checks += strong(taken, tests[first], first, classes)
+        checks.append(together(taken.table, tests[first].labels, list(taken.names))[0])
+    warn(checks)
     if baseline is None:
         baseline = _constant(task, primary_metric, training.rows, splits, classes, own_metrics)
         baseline_from = "one answer to every row, learnt from the labels of training"
@@ -222,6 +228,20 @@ def evaluate(
     return evaluation
 
 
+def strong(features: Features, rows: Rows, split: str, classes: Sequence[str]) -> list[Check]:
+    """How well a feature alone, and the model, predict the rows of a split."""
+    checks = leaking_features(
+        features.table, rows.labels, list(features.names), features.categorical
+    )
+    return [*checks, of_model(rows.scores, rows.labels, split, classes)]
+
+
+def warn(checks: Sequence[Check]) -> None:
+    """Print a line on stderr for each check that leaks or warns."""
+    for line in filter(None, map(warning, checks)):
+        print(line, file=sys.stderr)
+
+
 def _overlaps(training: Rows, tests: Mapping[str, Rows], identified_by: str) -> Iterator[Check]:
     """What the models were trained on of the rows that they answered; of each fold the model that
     answered it.
@@ -246,7 +266,7 @@ def _explained(contributions: Contributions | str, names: Sequence[str]) -> dict
         return {"explanation": Explanation(reason=contributions)}
     of = contributions
     explanation = Explanation(of.method, of.rows, of.error)
-    return {"contributions": of.shares(names), "explanation": explanation}
+    return {"contributions": of.shares(of.names or names), "explanation": explanation}
 
 
 def _weakness(goal: str, primary_metric: str, baseline: Metrics, constant: Metrics) -> str:

@@ -85,7 +85,8 @@ class Explanation(Part):
     """How the contributions were computed, over how many rows; or the `reason` why there are none.
 
     `error` is how far the contributions of a row are from adding up to its score, at most, relative
-    to the score: 0 but for rounding when the method is exact.
+    to the score: 0 but for rounding when the method is exact. Of permutation importances, which add
+    up to none, it is the largest standard error of a share.
     """
 
     method: Text = field(default=None, metadata=OPTIONAL)

@@ -112,7 +112,8 @@ class Finding:
 
     `measured` says of a failure that nothing was missing: what was found is sound and not enough.
     Only such a failure can be waived. `items` are the things that fail, for a gate that judges
-    several (an advisory's id, a file): a waiver names one of them.
+    several (an advisory's id, a file): a waiver names one of them. `warnings` block nothing: what a
+    waiver names → the sentence.
     """
 
     verdict: Verdict
@@ -121,13 +122,15 @@ class Finding:
     why: str = ""
     measured: bool = False
     items: tuple[str, ...] = ()
+    warnings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Result:
     """What one gate found, what it requires, and why it reached its verdict.
 
-    `waivers` are those that were used, as JSON; () unless the verdict is "waived".
+    `waivers` are those that were used, as JSON: of what failed, or of warnings, of which the others
+    are in `warnings`.
     """
 
     gate: str
@@ -137,6 +140,12 @@ class Result:
     required: str
     why: str = ""
     waivers: tuple[Mapping[str, object], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def mark(self) -> str:
+        """The verdict, or `warn` of a gate that passes with warnings."""
+        return "warn" if self.verdict == "pass" and self.warnings else self.verdict
 
     @property
     def blocks(self) -> bool:

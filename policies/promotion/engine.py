@@ -106,8 +106,25 @@ def _judge(case: Case, gate: Gate, rule: Rule) -> Result:
     )
     if result.blocks and case.request.served_before and gate.name not in ROLLBACK_GATES:
         why = "; ".join([*filter(None, [result.why]), "shown only: it served here before"])
-        return replace(result, mode="report-only", why=why)
-    return _apply_waivers(case, gate, result, finding) if result.blocks else result
+        result = replace(result, mode="report-only", why=why)
+    elif result.blocks:
+        result = _apply_waivers(case, gate, result, finding)
+    return _accept_warnings(case, gate, result, finding)
+
+
+def _accept_warnings(case: Case, gate: Gate, result: Result, finding: Finding) -> Result:
+    """The result with the warnings that no waiver accepts, and with the waivers that do."""
+    usable = [
+        waiver
+        for waiver in gate.waivers
+        if waiver.item in finding.warnings
+        and not waiver.unusable(case.request.day, case.request.version)
+    ]
+    accepted = {waiver.item for waiver in usable}
+    why = "; ".join(filter(None, [result.why, *map(str, usable)]))
+    warnings = tuple(of for item, of in finding.warnings.items() if item not in accepted)
+    waivers = (*result.waivers, *(waiver.to_json() for waiver in usable))
+    return replace(result, why=why, waivers=waivers, warnings=warnings)
 
 
 def _apply_waivers(case: Case, gate: Gate, result: Result, finding: Finding) -> Result:

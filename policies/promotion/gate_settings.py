@@ -136,6 +136,7 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "checks": DEMANDS,
         # Rows that are shared, say; a check of the floor has its own bound there.
         "at_most": _entries("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], gt),
+        "warn_from": _entries("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], gt),
     },
     "first-promotion": {},
     "non-inferiority": {
@@ -158,6 +159,7 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "max_share": _maximum(0.99),  # beyond it one feature is the answer
         "max_error": _maximum(0.01),  # contributions add up to the prediction
         "max_error_single": _maximum(0.01),
+        "max_error_permuted": _maximum(0.5),  # beyond it a share is anything
         "single_precision": ALLOW_LIST,
         "unreviewed_allowed_in": ALLOW_LIST,
     },

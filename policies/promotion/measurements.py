@@ -6,6 +6,7 @@ passes through `real` first.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -33,6 +34,10 @@ ROUNDING = 1e-12
 SUM_ROUNDING = 1e-6
 # The check whose figures are counted again from the identifiers that are kept.
 SHARED = "identifiers.shared"
+# Contributions that add up to no score: their error is a standard error.
+PERMUTATION = "permutation importance"
+# The hash of the names of no features.
+NO_FEATURES = hashlib.sha256(b"").hexdigest()
 
 
 def quality(case: Case, gate: Gate) -> Finding:
@@ -104,7 +109,8 @@ def gap(case: Case, gate: Gate) -> Finding:
 def leakage(case: Case, gate: Gate) -> Finding:
     """Every required check was made, and none found more than its bound.
 
-    A check without a bound in gates.yml fails, and so does a check over no rows. What training and
+    A check without a bound in gates.yml fails, and so does a check over no rows. One that comes
+    near its bound warns, and so does an AUC of the model itself. What training and
     test share is counted over every row of the promoted splits, from identifiers that are kept
     with the evidence: `recomputed` compares them. No row of those splits is in validation as well.
     """
@@ -138,14 +144,36 @@ def leakage(case: Case, gate: Gate) -> Finding:
             leaks.append(name)
             reasons += [check.found] if check.found else []
     found = ", ".join(f"{check.check} {check.of} {shown(check.value)}" for check in checks)
+    warnings = {
+        name: f"{name} is {value:.4g}, which warns from {warn_from:g}"
+        for name, (value, warn_from) in _near(case, gate).items()
+        if name not in leaks
+    }
     if problems:
         return Finding("fail", found, required, "; ".join(problems))
     shared = _shared_with_validation(case)
     leaks += shared
     if leaks:
         reason = "; ".join([*reasons, *shared.values()])
-        return Finding("fail", found, required, reason, True, tuple(leaks))
-    return Finding("pass", found, required)
+        return Finding("fail", found, required, reason, True, tuple(leaks), warnings)
+    return Finding("pass", found, required, warnings=warnings)
+
+
+def _near(case: Case, gate: Gate) -> dict[str, tuple[float, float]]:
+    """What a waiver names → the value and from where on it warns, for each check that does. The AUC
+    that is recomputed counts beside the one that the evaluation states.
+    """
+    values = [(str(each.check), each.of, each.value) for each in case.evaluation.leakage]
+    values += [
+        ("model.auc", split, estimate(case.evaluation.metrics, split, "auc").value)
+        for split in case.splits
+    ]
+    limits = gate.numbers("warn_from")
+    return {
+        f"{check} {of}": (value, limits[check])
+        for check, of, value in values
+        if check in limits and real(value) >= limits[check]
+    }
 
 
 def _is_out_of_fold(case: Case, split: str) -> bool:
@@ -274,7 +302,7 @@ class _Slices:
 
 def explainability(case: Case, gate: Gate) -> Finding:
     """The contributions are over enough rows, add up to the score, no feature decides alone, and a
-    person reviewed them, or the reason why there are none.
+    person reviewed them. Only a model without features needs none, and says why.
     """
     explanation, shares = case.evaluation.explanation, case.evaluation.contributions
     min_rows, max_share = gate.number("min_rows"), gate.number("max_share")
@@ -283,17 +311,23 @@ def explainability(case: Case, gate: Gate) -> Finding:
     largest = ", ".join(f"{each.feature} {shown(each.share)}" for each in ordered[:3])
     found = f"largest contributions: {largest or 'none'}"
     if explanation.reason and not shares and explanation.method is None:
-        return _reviewed(
-            case, gate, Finding("pass", f"no contributions: {explanation.reason}", required)
-        )
+        found = f"no contributions: {explanation.reason}"
+        if case.evaluation.feature_set_hash != NO_FEATURES:
+            why = "a model of features has some: `ml.measures.contributions.permuted` measures any"
+            return Finding("fail", found, required, why)
+        return _reviewed(case, gate, Finding("pass", found, required))
     total = sum(real(each.share) for each in shares)
     if not abs(total - 1) <= SUM_ROUNDING or any(each.feature is None for each in shares):
         return Finding("fail", found, required, "they are not shares of 1")
     if explanation.method is None or not real(explanation.rows) >= min_rows:
         reason = f"{shown(explanation.rows)} rows by {explanation.method or 'an unknown method'}"
         return Finding("fail", found, required, reason)
-    if not 0 <= real(explanation.error) <= by_precision(case.evidence, gate, "max_error"):
-        return Finding("fail", found, required, "contributions do not add up to the score")
+    max_error = by_precision(case.evidence, gate, "max_error")
+    problem = "contributions do not add up to the score"
+    if explanation.method == PERMUTATION:
+        max_error, problem = gate.number("max_error_permuted"), "the importances are too uncertain"
+    if not 0 <= real(explanation.error) <= max_error:
+        return Finding("fail", found, required, problem)
     if not real(ordered[0].share) <= max_share:
         reason = f"{ordered[0].feature} decides alone: does it give the answer away?"
         return Finding("fail", found, required, reason, measured=True)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ml.cli.render.release_text import status_text
+from ml.cli.render.release_text import facts_text, status_text
 from ml.release.declaration import desired_state
 from ml.release.rollout.status import Status, status
 from tests.local import BACKEND
+from tests.policies import cases
 
 SERVED = Status(
     project="tiny",
@@ -49,3 +50,18 @@ def test_who_signed_off_is_told_of_what_serves() -> None:
     assert "  serving   2 at http://127.0.0.1:8000, signed off by ana" in said
     said = status_text(replace(SERVED, serving=None, url=None))
     assert said.splitlines()[-1] == "  serving   nothing"
+
+
+def test_the_facts_of_a_proposal() -> None:
+    """The metric with its interval, the strongest feature, the contributions; a name of a job does
+    not steer a terminal.
+    """
+    good = cases.good().evaluation
+    assert facts_text(good).splitlines() == [
+        "gain_at_1 on test: 0.8 (0.76–0.84)",
+        "strongest feature alone: words, feature.auc 0.85",
+        "largest contributions: words 0.60, length 0.40",
+    ]
+    assert facts_text(replace(good, contributions=(), leakage=())).endswith("contributions: none")
+    hostile = replace(good, leakage=(replace(good.leakage[1], of="a\n\x1b[2K"),))
+    assert r"alone: a\n\x1b[2K, feature.auc" in facts_text(hostile)

@@ -66,3 +66,23 @@ def test_what_waits_is_no_champion(tmp_path: Path, capsys: pytest.CaptureFixture
     """The version that had to be beaten is named as what it is."""
     verdicts.show(cases.judged(tmp_path, cases.good(), cases.champion()), "3")
     assert "against version 3, which is declared and waits" in capsys.readouterr().err
+
+
+def test_a_warning_is_shown_until_its_owner_accepts_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has a line of its own, blocks nothing, and a waiver of another check accepts it not."""
+    shared, words = cases.good().evaluation.leakage
+    checks = (shared, replace(words, value=0.93))
+    warned = cases.evaluated(cases.good(), leakage=checks)
+    waiver = "{gate: leakage, item: feature.auc %s, owner: ana, expires: 2025-06-30, reason: known}"
+    for item, is_shown in (("length", True), ("words", False)):
+        text = f"{cases.PROJECT}waivers: [{waiver % item}]\n"
+        decision = cases.judged(tmp_path, warned, cases.champion(), text=text)
+        verdicts.show(decision)
+        told = " ".join(capsys.readouterr().err.split())
+        assert decision.outcome == "pending" and ("with warnings: leakage" in told) is is_shown
+        sentence = "warn leakage warning: feature.auc words is 0.93, which warns from 0.9"
+        assert (sentence in told) is is_shown
+        waived = [each["owner"] for each in cases.result(decision, "leakage").waivers]
+        assert waived == ([] if is_shown else ["ana"])

@@ -6,11 +6,27 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from ml.measures.leakage import BOUNDS, features, identifiers, leaks, not_later, shared
+from ml.measures.leakage import (
+    BOUNDS,
+    WARNINGS,
+    features,
+    identifiers,
+    leaks,
+    model,
+    not_later,
+    shared,
+    together,
+    warning,
+)
 from ml.measures.schema import Check, stated
 from policies.promotion import gate_settings
+from tests.conftest import ROOT
+
+# Public tables, where this repository is beside them.
+DATA = ROOT / "../shared/data"
 
 RNG = np.random.default_rng(0)
 NOISE = RNG.normal(size=400)
@@ -129,6 +145,93 @@ def test_a_test_in_the_past_of_training_is_told():
 def test_the_bounds_are_those_of_the_gate():
     """What an evaluation tells as a leak, the floor refuses."""
     assert dict(gate_settings.load()["leakage"].numbers("at_most")) == dict(BOUNDS)
+
+
+def test_what_warns_is_that_of_the_gate():
+    """What an evaluation warns of, the gate warns of."""
+    assert dict(gate_settings.load()["leakage"].numbers("warn_from")) == dict(WARNINGS)
+
+
+NAMES = [f"x{number}" for number in range(12)]
+NOISES = RNG.normal(size=(600, 12))
+A, B, C = NOISES.T[:3]
+CLASSES = RNG.integers(0, 3, 600)
+SIDE = (CLASSES == 1).astype(int)
+
+
+@pytest.mark.parametrize(
+    ("values", "target", "is_category"),
+    [
+        ((CLASSES * 2) % 3 + 3 * RNG.integers(0, 5, 600), SIDE, True),
+        ((CLASSES * 2) % 3 + 3 * RNG.integers(0, 5, 600), np.array(list("abc"))[CLASSES], True),
+        (np.where(SIDE == 1, RNG.uniform(-1, 1, 600), 3 * np.sign(A) + B / 9), SIDE, False),
+        (np.where(SIDE == 1, np.where(A > 0, np.nan, -9.0), B), SIDE, False),
+    ],
+    ids=["category", "category of classes", "in the middle", "missing or small"],
+)
+def test_a_leak_in_no_order_is_found(values: np.ndarray, target: np.ndarray, is_category: bool):
+    """Whatever the codes of categories are, and whichever values stand for a label."""
+    table = np.column_stack([B, values])
+    check = _only(features(table, target, ["b", "leak"], [1] if is_category else []))
+    assert check.of == "leak" and leaks(check), check
+
+
+@pytest.mark.parametrize(
+    ("target", "is_leak"),
+    [
+        (((A > 0) ^ (B > 0)).astype(int), True),
+        ((A + B + C > 0).astype(int), True),
+        (np.digitize(A + B, [-1, 1]).astype(str), True),
+        (A + 2 * B - C, True),
+        ((A + B + C + 2 * RNG.normal(size=600) > 0).astype(int), False),
+        (A + RNG.normal(size=600), False),
+        (SIDE, False),
+    ],
+    ids=["xor", "sum", "sum of classes", "sum of numbers", "helps", "helps a number", "noise"],
+)
+def test_a_leak_of_features_together_is_found(target: np.ndarray, is_leak: bool):
+    """Though none of them alone tells much; features that help are no leak."""
+    assert not any(map(warning, features(NOISES, target, NAMES)))
+    joint, whole = together(NOISES, target, NAMES)
+    assert (joint.check or "").startswith("joint.") and leaks(joint) is is_leak
+    assert bool(warning(joint)) is is_leak and (is_leak or not warning(whole)), (joint, whole)
+    if target.dtype.kind == "i" and is_leak:
+        assert {"x0", "x1"} <= {*str(joint.of).split(" + ")}
+
+
+def test_features_that_are_too_good_warn_below_the_bound():
+    """Each is named, and the model that has them; the bound of a model is no gate's."""
+    near = SIDE[:, None] * 2.4 + NOISES[:, :2]
+    checks = [*features(near, SIDE, ["a", "b"]), model(near.sum(axis=1), SIDE, "test")]
+    assert [leaks(check) for check in checks] == [False, False, False]
+    named = " ".join(map(warning, checks))
+    assert "a alone: auc 0.9" in named and "b alone" in named and "the model on test" in named
+    number = features((A + 0.3 * B)[:, None], A, ["near"])
+    assert not leaks(number[0]) and "correlation 0.95" in warning(number[0])
+
+
+def test_pairs_of_a_case_and_a_control_are_no_leak():
+    """The mean of the others in a pair is the other label: that is no prediction of this one."""
+    pairs = np.repeat(np.arange(300), 2)
+    check = _only(features(pairs[:, None], np.arange(600) % 2, ["pair"], [0]))
+    assert not warning(check)
+
+
+@pytest.mark.parametrize("name", ["uci/adult.csv", "bank_marketing/bank_marketing_train_data.csv"])
+def test_public_tables_do_not_warn(name: str):
+    """Where they are: features that predict well, alone and together."""
+    path = DATA / name
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    frame = pd.read_csv(path, skipinitialspace=True).iloc[::5]
+    *names, target = frame.columns
+    codes = [n for n, of in enumerate(names) if not pd.api.types.is_numeric_dtype(frame[of])]
+    columns = [
+        pd.factorize(frame[of])[0] if n in codes else frame[of] for n, of in enumerate(names)
+    ]
+    table, labels = np.column_stack(columns), frame[target].to_numpy(dtype=str)
+    checks = [*features(table, labels, names, codes), *together(table, labels, names)]
+    assert not any(map(warning, checks))
 
 
 def test_what_is_not_a_number_leaks():

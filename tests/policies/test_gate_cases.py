@@ -25,7 +25,8 @@ def test_a_gate_allows(case: GateCase, tmp_path: Path) -> None:
     """An allowed case passes the gate."""
     found = result(case.decide(tmp_path), case.gate)
     assert found.verdict == case.change.get("verdict", "pass"), found
-    assert case.change.get("contains", "") in f"{found.found} {found.why}"
+    words = f"{found.found} {found.why} {' '.join(found.warnings)}"
+    assert case.change.get("contains", "") in words
 
 
 @pytest.mark.parametrize("case", _parameters("refused"))
@@ -35,7 +36,8 @@ def test_a_gate_refuses(case: GateCase, tmp_path: Path) -> None:
     found = result(decision, case.gate)
     assert found.verdict == "fail" and found in decision.blocking, found
     assert found.required and found.found
-    assert case.change.get("contains", "") in f"{found.found} {found.why}"
+    words = f"{found.found} {found.why} {' '.join(found.warnings)}"
+    assert case.change.get("contains", "") in words
     assert decision.outcome == "refused" and not decision.allowed
 
 

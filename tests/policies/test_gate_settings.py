@@ -163,6 +163,7 @@ LOOSEST = {
     "explainability.max_share": (0.99, 0.999999),
     "explainability.max_error": (0.01, 1),
     "explainability.max_error_single": (0.01, 1),
+    "explainability.max_error_permuted": (0.5, 1),
     "gap.min_count_beside_folds": (30, 29),
     "serving.min_rows": (30, 29),
     "serving.tolerance": (0.0001, 0.0002),

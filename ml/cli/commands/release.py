@@ -14,6 +14,7 @@ from ml.backends.choice import open_backend
 from ml.cli.options import AsJson, Environment, EveryGate, Port, moment, repeated_on
 from ml.cli.render.output import as_text, write_json
 from ml.cli.render.release_text import (
+    facts_text,
     named,
     next_text,
     rival_text,
@@ -116,6 +117,7 @@ def propose(
         name = named(version.model, version.version, version.digest)
         typer.echo(f"{proposal.run} is {name}", err=True)
         verdicts.show(proposal.decision, rival.version if rival else "", every)
+        typer.echo(facts_text(proposal.evidence.evaluation), err=True)
         if rival:
             typer.echo(rival_text(proposal, rival), err=True)
         elif proposal.unapplied:

@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ml.core.terminal import printable
+
 if TYPE_CHECKING:
     from ml.backends.model_registry import Version
+    from ml.measures.schema import Evaluation
     from ml.release.audit import Attempt
     from ml.release.promotion.propose import Proposal
     from ml.release.rollout.drill import Drilled
     from ml.release.rollout.plan import Plan
     from ml.release.rollout.status import Status
 
+# Contributions that are listed.
+TOP = 3
 # Characters of a digest, `sha256:` among them.
 SHORT = 19
 
@@ -81,6 +86,20 @@ def rival_text(proposal: Proposal, rival: Version) -> str:
     where = "local" if request.rehearsal else "azure"
     place = "" if request.environment == "local" else f" --env {request.environment} --on {where}"
     return f"{text}; ml release rollback {rival.project}{place} --why WHY takes it back"
+
+
+def facts_text(evaluation: Evaluation) -> str:
+    """The primary metric, the strongest single feature and the largest contributions."""
+    metric, split = evaluation.primary_metric or "", evaluation.slice_split or ""
+    lines = [f"{metric} on {split}: {evaluation.metrics.get(split, {}).get(metric, 'missing')}"]
+    alone = [each for each in evaluation.leakage if (each.check or "").startswith("feature.")]
+    if alone:
+        of = max(alone, key=lambda each: each.value)
+        lines.append(f"strongest feature alone: {of.of}, {of.check} {of.value:.4g}")
+    shares = sorted(evaluation.contributions, key=lambda each: -each.share)[:TOP]
+    listed = ", ".join(f"{each.feature} {each.share:.2f}" for each in shares)
+    lines.append(f"largest contributions: {listed or 'none'}")
+    return "\n".join(map(printable, lines))
 
 
 def named(model: str, version: str, digest: str) -> str:

@@ -9,7 +9,7 @@ from ml.cli.render import output
 from ml.core.terminal import unfiltered
 
 if TYPE_CHECKING:
-    from policies.promotion.decision import Decision, Result, Verdict
+    from policies.promotion.decision import Decision, Result
 
 # The width where stderr is not a terminal: lines of a log may be long.
 LOG_WIDTH = 140
@@ -19,12 +19,13 @@ BESIDE = 34
 STYLES = {
     "fail": "bold red",
     "waived": "bold yellow",
+    "warn": "bold yellow",
     "pending": "yellow",
     "pass": "green",
     "not asked": "dim",
 }
 # The verdicts that ask nothing of a person.
-SILENT: tuple[Verdict, ...] = ("pass", "not asked")
+SILENT = ("pass", "not asked")
 
 
 def show(decision: Decision, waits: str = "", every: bool = False) -> None:
@@ -49,21 +50,18 @@ def show(decision: Decision, waits: str = "", every: bool = False) -> None:
     table.add_column(overflow="fold")
     order = [*STYLES]
     results = sorted(
-        decision.results, key=lambda result: (not result.blocks, order.index(result.verdict))
+        decision.results, key=lambda result: (not result.blocks, order.index(result.mark))
     )
     for result in results:
-        if result.verdict in SILENT and not every:
+        if result.mark in SILENT and not every:
             continue
-        verdict = Text(verdict_text(result), style=STYLES[result.verdict])
+        verdict = Text(verdict_text(result), style=STYLES[result.mark])
         details = Text("\n".join(_details(result)))
-        if (
-            result.verdict == "pass"
-            and len(details) + len(result.required) < console.width - BESIDE
-        ):
+        if result.mark == "pass" and len(details) + len(result.required) < console.width - BESIDE:
             details.append(f"  ({result.required})", style="dim")
         table.add_row(verdict, result.gate, details)
     for verdict_word in () if every else SILENT:
-        gates = [result.gate for result in results if result.verdict == verdict_word]
+        gates = [result.gate for result in results if result.mark == verdict_word]
         if gates:
             count = f"{len(gates)} gate{'s' * (len(gates) > 1)}"
             table.add_row(Text(verdict_word, style=STYLES[verdict_word]), count, ", ".join(gates))
@@ -78,15 +76,17 @@ def show(decision: Decision, waits: str = "", every: bool = False) -> None:
 
 def _details(result: Result) -> list[str]:
     """What was found; of a gate that does not pass, what it requires and why."""
-    if result.verdict in SILENT:
+    if result.mark in SILENT:
         return [" · ".join(filter(None, (result.found, result.why)))]
-    lines = [result.found, f"required: {result.required}"]
+    lines = [f"warning: {sentence}" for sentence in result.warnings]
+    if result.mark != "warn":
+        lines = [result.found, f"required: {result.required}", *lines]
     return lines + ([f"because: {result.why}"] if result.why else [])
 
 
 def verdict_text(result: Result) -> str:
     """The verdict, and the gate's mode where it changes what the verdict does."""
-    return result.verdict if result.mode == "enabled" else f"{result.verdict} ({result.mode})"
+    return result.mark if result.mode == "enabled" else f"{result.mark} ({result.mode})"
 
 
 def conclusion(decision: Decision) -> str:
@@ -98,6 +98,8 @@ def conclusion(decision: Decision) -> str:
     waived = ", ".join(result.gate for result in decision.waived)
     but = f"; waived, not passed: {waived}" if waived else ""
     but += f"; not compared: {decision.request.set_aside}" if decision.request.set_aside else ""
+    warned = ", ".join(result.gate for result in decision.results if result.warnings)
+    but += f"; with warnings: {warned}" if warned else ""
     match decision.outcome:
         case "refused":
             gates = ", ".join(result.gate for result in decision.blocking)

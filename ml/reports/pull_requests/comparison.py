@@ -22,7 +22,7 @@ MAX_LENGTH = 60_000
 ROWS, PLOT_ROWS, NOTES, MISSING = 24, 12, 12, 12
 # Letters of what a gate found.
 FINDING_LETTERS = 400
-SIGNS = {"pass": "✅", "fail": "❌", "waived": "⚠️", "pending": "⏳", "not asked": "–"}
+SIGNS = {"pass": "✅", "fail": "❌", "waived": "⚠️", "warn": "⚠️", "pending": "⏳", "not asked": "–"}
 OUTCOMES = {
     "refused": "❌ refused",
     "pending": "✅ pass, approval needed",
@@ -132,6 +132,9 @@ def _verdict(compared: Value) -> Iterator[str]:
         waived = [r["gate"].code() for r in decision["results"] if r["verdict"].json == "waived"]
         if waived:
             yield f"Waived, not passed: {', '.join(waived)}."
+        for result in decision["results"]:
+            for warning in [*result["warnings"]][:NOTES]:
+                yield f"⚠️ Warning of {result['gate'].code()}: {warning.text(FINDING_LETTERS)}."
     for row in compared["metrics"]:
         interval = _interval(row["difference"])
         if row["metric"].json == compared["primary_metric"].json and interval:
@@ -218,16 +221,22 @@ def _gates(decision: Value) -> str:
         return ""
     refusing = [result for result in results if result["gate"].json in blocking]
     others = [result for result in results if result["gate"].json not in blocking]
-    verdicts = [result["verdict"].string for result in results]
+    verdicts = [_mark(result) for result in results]
     counts = ", ".join(f"{n} {verdict}" for verdict in SIGNS if (n := verdicts.count(verdict)))
     folded = details(f"Gates: {counts}", _gate_table(others)) if others else ""
     return "\n\n".join(filter(None, [_gate_table(refusing) if refusing else "", folded]))
 
 
+def _mark(result: Value) -> str:
+    """The verdict, `warn` of a gate that passes with warnings."""
+    is_warned = result["verdict"].json == "pass" and result["warnings"]
+    return "warn" if is_warned else result["verdict"].string
+
+
 def _gate_table(results: Sequence[Value]) -> str:
     rows = [
         [
-            SIGNS.get(result["verdict"].string, "?"),
+            SIGNS.get(_mark(result), "?"),
             result["gate"].code(),
             text(_result(result), FINDING_LETTERS),
             text(result["required"].string, FINDING_LETTERS),

@@ -128,6 +128,7 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
             * (2 if "folds" in about.head else 1)
         ),
         "threshold": _rounded(about.same_answer),
+        "strength": "correlation" if TABLE_TASKS[about.task].types else "auc",
         "own_scale": bool(TABLE_TASKS[about.task].types),
     }
     texts = {}

@@ -234,6 +234,10 @@ class Columns:
             raise ValueError(f"`{self.names[at]}` is not finite")
         return table
 
+    def coded(self) -> Columns:
+        """The same columns in the encoding `codes`."""
+        return Columns({**self._document, "encoding": "codes"}, self._derive)
+
     def answers(self, predict: Predict, table: NDArray[Any]) -> NDArray[Any]:
         """The model's answers to rows of `matrix`; to a missing value that it cannot learn, the
         mean of its answers to the typical values.

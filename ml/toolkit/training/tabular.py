@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.measures import measurement
-from ml.measures.contributions import Contributions, explained_rows
+from ml.measures.contributions import Contributions, explained_rows, permuted
 from ml.measures.evaluation import EvaluationRefused
 from ml.measures.measurement import VALIDATION, Features, Training
 from ml.measures.metrics import OwnMetric
 from ml.measures.schema import Check, Metrics
 from ml.serving.scoring.columns import Columns, Derive, Encoding
 from ml.serving.scoring.members import Members, is_of_members
-from ml.toolkit.data.datasets import TEST, TRAIN, Dataset, Numbers, read_dataset
+from ml.toolkit.data.datasets import TABLE_TASKS, TEST, TRAIN, Dataset, Numbers, read_dataset
 from ml.toolkit.training import searched
 from ml.toolkit.training.model_folder import seal, unseal
 from ml.toolkit.training.segments import checkpointed
@@ -50,8 +50,8 @@ class Answering(Protocol):
 
     @property
     def contributions(self) -> Callable[[Path, NDArray[np.float64]], Contributions | str] | str:
-        """What each column adds to the scores of rows by the model in a folder, or why that is not
-        known.
+        """What each column adds to the scores of rows by the model in a folder, or why no exact
+        method says so: permutation importances are measured then.
         """
 
     def predict(self, model: Any, table: NDArray[np.float64], /) -> NDArray[np.float64]:
@@ -172,6 +172,8 @@ def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
             columns, fitted = project.fit(dataset, settings, seed)
         scores = project.scores(dataset, VALIDATION, columns, fitted)
         metrics = _metrics(dataset, scores)
+        taken, rows = _inputs(dataset, VALIDATION, columns), dataset.scored(VALIDATION, scores)
+        measurement.warn(measurement.strong(taken, rows, VALIDATION, dataset.classes))
         seconds = time.perf_counter() - began
         tracker.metrics({**metrics, "training_seconds": seconds})
         columns.save(folder)
@@ -260,9 +262,18 @@ def evaluate(
         for of in (project.fit(dataset, settings, seed + more) for more in REFITS)
     ]
     taken, explain = columns.matrix(dataset.test.rows), model_of.contributions
-    contributions = (
-        explain if isinstance(explain, str) else explain(options.model, taken[:EXPLAINED])
-    )
+    exact = explain if isinstance(explain, str) else explain(options.model, taken[:EXPLAINED])
+    contributions = exact
+    if isinstance(exact, str):  # the reason why no exact method explains the model
+        part = dataset.test.at(range(min(EXPLAINED, len(dataset.test))))
+        right = TABLE_TASKS[about.task].numbers(part.labels, dataset.classes)
+        if dataset.classes:
+            right = np.eye(len(dataset.classes))[right]
+
+        def error_of(rows: Sequence[Sequence[Any]]) -> float:
+            return float(np.abs(model_of.predict(fitted, columns.matrix(rows)) - right).mean())
+
+        contributions = permuted(error_of, part.rows, list(dataset.kinds))
     with tracking() as tracker:
         try:
             evaluation = measurement.evaluate(
@@ -274,7 +285,7 @@ def evaluate(
                     **({"over": search["over"]} if search else {}),
                     **facts,
                 ),
-                Features(columns.names, taken),
+                Features(columns.names, taken, inputs=_inputs(dataset, TEST, columns)),
                 contributions,
                 task=about.task,
                 primary_metric=about.primary_metric,
@@ -292,9 +303,9 @@ def evaluate(
         except (EvaluationRefused, ValueError) as error:
             raise SystemExit(f"error[no-evaluation]: {error}") from error
         tracker.metrics(evaluation.values())
-    if isinstance(contributions, Contributions):
+    if isinstance(exact, Contributions):
         explained = explained_rows(
-            contributions, columns.names, dataset.test.ids, taken, columns.categories
+            exact, columns.names, dataset.test.ids, taken, columns.categories
         )
         if explained is not None:
             explained.write(options.evaluation)
@@ -306,6 +317,12 @@ def _metrics(dataset: Dataset, scores: NDArray[np.float64]) -> dict[str, float]:
         return dataset.metrics(VALIDATION, scores)
     except ValueError as error:
         raise SystemExit(f"error[no-metric]: {error}") from error
+
+
+def _inputs(dataset: Dataset, part: str, columns: Columns) -> Features:
+    """The rows of a part as codes, in which no category has a column of its own."""
+    coded = columns.coded()
+    return Features(coded.names, coded.matrix(dataset.parts[part].rows), coded.categorical)
 
 
 def _check_maker(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

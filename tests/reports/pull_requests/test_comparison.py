@@ -105,6 +105,17 @@ def test_the_comment_states_the_confidence_of_its_intervals(tmp_path: Path):
     assert "95 % intervals" not in text.replace("99.5 %", "")
 
 
+def test_a_warning_is_not_folded(tmp_path: Path):
+    """It stands with the verdict; what a job calls a feature is no markup."""
+    shared, words = cases.good().evaluation.leakage
+    hostile = replace(words, value=0.93, of="<img src=x>")
+    warned = cases.evaluated(cases.good(0.9), leakage=(shared, hostile))
+    text = comment(compared(warned, None, tmp_path))
+    first = text.partition("<details>")[0]
+    assert "⚠️ Warning of `leakage`: feature.auc " in first and "is 0.93, which warns" in first
+    assert "1 warn" in text and "| ⚠️ | `leakage`" in text and elements(text) <= OURS
+
+
 def test_a_refused_candidate(tmp_path: Path):
     """The failed gates are in the first line, and only they are not folded."""
     text = comment(compared(cases.good(0.5), cases.good(0.8, "6", cases.OTHER), tmp_path))

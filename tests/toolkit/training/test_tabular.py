@@ -192,3 +192,45 @@ def test_a_model_is_measured_on_a_table_with_more_columns(
     table.write_text("\n".join(line.rpartition(",")[0] for line in lines) + "\n")
     with pytest.raises(SystemExit, match="missing: left"):
         run(tmp_path, made)
+
+
+@pytest.mark.parametrize("encoding", ["codes", "one-hot"])
+def test_a_model_without_exact_contributions_is_shuffled(
+    tmp_path: Path, tracker: Tracker, capsys: pytest.CaptureFixture[str], encoding: str
+) -> None:
+    """By the table's columns, whatever the encoding; and a derived category that gives the target
+    away is named by the training and by the evaluation.
+    """
+
+    class Reader(Memory):
+        """It reads one category."""
+
+        def predict(self, model: Any, table: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.where(table[:, -1] == 1, 0.9, 0.1)
+
+    dataset = project(tmp_path).read(tmp_path)
+    pairs = [
+        pair
+        for part in dataset.parts.values()
+        for pair in zip(map(tuple, part.rows), part.labels, strict=True)
+    ]
+    positive = {row for row, label in pairs if label}
+
+    def derive(row: Any) -> Any:
+        return {"size": len(positive), "leak": "xy"[tuple(row.values()) in positive]}
+
+    made = replace(
+        project(tmp_path),
+        model=cast(Model, Reader()),
+        derive=derive,
+        encoding=cast(Any, encoding),
+    )
+    trained(tmp_path, made)
+    assert "warning[leak]: leak alone: auc 1.0000" in capsys.readouterr().err
+    evaluation = run(tmp_path, made)
+    told = capsys.readouterr().err
+    assert "leak alone: auc 1.0000" in told and "the model on test: auc 1.0000" in told
+    assert evaluation.explanation.method == "permutation importance"
+    assert evaluation.explanation.rows == len(dataset.test)
+    shares = {str(of.feature): of.share for of in evaluation.contributions}
+    assert shares.keys() == {*dataset.kinds} and sum(shares.values()) == pytest.approx(1)
