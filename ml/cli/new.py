@@ -57,6 +57,12 @@ def command(
         typer.echo(f"not features: {', '.join(aside)}", err=True)
     for doubt in about.doubts:
         typer.echo(f"look at: {doubt}", err=True)
+    for leak in about.leaks:
+        typer.echo(leak, err=True)
+    if about.leaks:
+        schema = next(path for path in project.files if path.name.endswith(".schema.yml"))
+        hint = f"give such a column the type `text` in {repository.shown(schema)}"
+        typer.echo(f"  hint: is each known when the model is asked? If not, {hint}", err=True)
     typer.echo("next:", err=True)
     for line in next_commands(project):
         typer.echo(f"  {line}", err=True)

@@ -6,6 +6,7 @@ Everything here is a first guess that `ml new` writes down for a person to corre
 from __future__ import annotations
 
 import csv
+import math
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +15,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ml.core import repository
 from ml.core.errors import Problem, Refused, nearest
 from ml.core.terminal import printable
+from ml.measures import leakage
 from ml.measures.measurement import Rows, constant_answer, metric_values
 from ml.measures.metrics import Metric
 from ml.measures.tasks import KINDS, TargetColumn, Task
@@ -44,6 +48,8 @@ MOSTLY_NUMBERS, MOSTLY_FEW_NUMBERS = 0.5, 0.8
 # Values of a slice that are compared.
 MOST_SLICES = 10
 FEWEST_IN_SLICE, FEWEST_IN_SLICE_OF_FOLDS = 100, 40
+# Rows that are searched for leaks.
+MOST_CHECKED = 20_000
 # Enough for a canary to judge the distribution of the answers.
 SAMPLES = 100
 _DELIMITERS = ",;\t|"
@@ -75,7 +81,8 @@ class Profile:
 
     `same_answer` is what a constant reaches in the primary metric, `spread` the distance between
     the smallest and the largest value of a numeric target. `samples` are rows as requests send
-    them. `doubts` are sentences about columns of which the guess may be wrong.
+    them. `doubts` are sentences about columns of which the guess may be wrong, `leaks` about those
+    that predict the target too well.
     """
 
     task: Task
@@ -87,6 +94,7 @@ class Profile:
     spread: float
     samples: Sequence[Sequence[Any]]
     doubts: Sequence[str] = ()
+    leaks: Sequence[str] = ()
 
     @property
     def goal(self) -> str:
@@ -198,7 +206,8 @@ def profile(path: Path, choices: Choices) -> Profile:
         for row in frame.iloc[::step].head(SAMPLES).itertuples(index=False, name=None)
     ]
     doubts = [doubt for column in result.columns for doubt in _doubts(column, frame[column.name])]
-    return replace(result, samples=samples, doubts=doubts)
+    leaks = _leaks(frame, result.features, labels)
+    return replace(result, samples=samples, doubts=doubts, leaks=leaks)
 
 
 def _sniffed(start: str) -> type[csv.Dialect]:
@@ -308,6 +317,29 @@ def _doubts(column: Column, cells: pd.Series[str]) -> Iterator[str]:
             f"{'; …' if len(doubled) > 3 else ''}): each is a category of its own, unless the "
             "table or columns.py spells them alike"
         )
+
+
+def _leaks(frame: pd.DataFrame, features: Sequence[Column], labels: Any) -> list[str]:
+    """The warnings about features that predict the target too well, alone or together."""
+    import pandas as pd
+
+    step = -(-len(frame) // MOST_CHECKED)
+    names = [column.name for column in features]
+    codes = [number for number, column in enumerate(features) if column.type == "category"]
+    columns = []
+    for number, name in enumerate(names):
+        cells = frame[name].iloc[::step]
+        cells = cells.mask(cells.isin(MISSING))
+        is_code = number in codes
+        numbers = pd.Series(pd.factorize(cells)[0]).replace(-1, math.nan) if is_code else cells
+        columns.append(pd.to_numeric(numbers, errors="coerce").to_numpy(dtype=float))
+    table = np.column_stack(columns)
+    try:
+        checks = leakage.features(table, labels[::step], names, codes)
+        checks += leakage.together(table, labels[::step], names)
+    except ValueError:  # all rows that are checked have one label
+        return []
+    return [printable(line) for line in map(leakage.warning, checks) if line]
 
 
 def _quoted(value: object) -> str:

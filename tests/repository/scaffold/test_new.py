@@ -131,6 +131,30 @@ def test_doubts_are_of_one_line(tmp_path: Path) -> None:
     assert all(doubt.isprintable() for doubt in (rate, score))
 
 
+def test_features_that_predict_too_well_are_told(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A category, and a column of two lines that is filled in afterwards, each by name; none of an
+    honest table.
+    """
+    draw = np.random.default_rng(0)
+    path = repository / "rows.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(["size", "stage", "closed\nnext:", "y"])
+        for _ in range(400):
+            y = int(draw.integers(2))
+            stage = ("adb" if y else "cef")[int(draw.integers(3))]
+            closed = draw.integers(9) if y and draw.random() < 0.9 else ""
+            rows.writerow([draw.integers(90), stage, closed, y])
+    code, _, told = ml(capsys, "new", "told", "--table", str(path), "--target", "y")
+    assert code == 0
+    assert "warning[leak]: stage alone: auc 1.0000" in told
+    assert "warning[possible-leak]: closed\\nnext: alone: auc 0.9" in told
+    assert "the model on all features" in told and "told.schema.yml" in told
+    assert profile(tables.churn(path), Choices("Churn")).leaks == []
+
+
 @pytest.mark.parametrize(
     ("one", "other", "severity", "argument"),
     [("lightgbm", "torch", "error", "--num-leaves"), ("torch", "lightgbm", "warning", "--width")],
@@ -613,7 +637,8 @@ def test_every_gate_with_entries_by_metric_is_read() -> None:
         for name, kind in kinds.items()
         if kind.entries
     }
-    assert entries == {*project_metrics.SETTINGS, ("leakage", "at_most")}
+    of_leakage = {("leakage", "at_most"), ("leakage", "warn_from")}
+    assert entries == {*project_metrics.SETTINGS, *of_leakage}
 
 
 @pytest.mark.parametrize("code", ['"loss"', 'f"{part}_loss"', "mlflow.autolog()"])
