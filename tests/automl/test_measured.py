@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -18,6 +19,7 @@ from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.members import Members
 from ml.serving.scoring.messages import BadRequest
 from ml.toolkit.training import tabular
+from ml.toolkit.training.model_folder import seal
 from ml.toolkit.training.searched import Winner
 from ml.toolkit.training.tabular import Tabular, evaluate, split
 from tests.automl.conftest import Logged, people, write
@@ -104,6 +106,28 @@ def test_its_validation_is_the_trials_and_its_test_was_not_seen(
     explained = ExplainedRows.read(tmp_path / "evaluation")
     assert explained is not None and explained.categories["city"] == ["east", "north", "south"]
     assert explained.names[0] == evaluation["contributions"][0]["feature"]
+
+
+def test_an_ensemble_is_explained_by_shuffling(
+    tmp_path: Path, fit: Fit, measure: Callable[[Tabular, Path], Any]
+) -> None:
+    """Two members have no exact contributions; the shares of the table's columns are measured."""
+    of = project(tmp_path / "people")
+    model = searched(of, fit)
+    facts = json.loads((model / "settings.json").read_text())
+    members = json.loads((model / "members.json").read_text())
+    members["members"] *= 2
+    (model / "members.json").write_text(json.dumps(members))
+    seal(model, facts)
+    assert isinstance(Winner.contributions(model, np.zeros((1, 4))), str)
+    evaluation = measure(of, model)
+    shares = {share["feature"]: share["share"] for share in evaluation["contributions"]}
+    assert evaluation["explanation"]["method"] == "permutation importance"
+    assert sum(shares.values()) == pytest.approx(1) and len(shares) == 4
+    assert (
+        0 < evaluation["explanation"]["error"] < 0.2
+        and not (tmp_path / "evaluation/contributions.json").exists()
+    )
 
 
 @pytest.mark.parametrize("classes", [("No", "Yes"), ("a", "b", "c")])
