@@ -1,0 +1,66 @@
+"""Sphinx's settings of the site: `make docs`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Sphinx runs this file by itself; the generators import the product.
+sys.path.append(str(Path(__file__).parent.parent))
+
+from docs.generate import (
+    commands,
+    data_schema,
+    errors,
+    gates,
+    json_schemas,
+    policies,
+    workflows,
+)
+
+project = "azureml-gitops-starter"
+extensions = ["myst_parser"]
+exclude_patterns = ["generate", "*.py"]
+myst_enable_extensions = ["deflist", "fieldlist"]
+myst_heading_anchors = 3
+smartquotes = False  # `--` begins an option
+html_theme = "furo"
+html_title = project
+html_static_path = ["static"]
+html_css_files = ["narrow.css"]
+html_copy_source = False
+html_show_copyright = False
+html_show_sourcelink = False
+# The pages name files by their paths; they are not Python objects to look up.
+html_use_index = False
+html_domain_indices = False
+
+# Page → what is generated below its hand-written text.
+GENERATED: dict[str, Callable[[], str]] = {
+    "reference/commands": commands.page,
+    "reference/data-schema": data_schema.page,
+    "reference/errors": errors.page,
+    "reference/gates": gates.page,
+    "reference/policies": policies.page,
+    "reference/release": json_schemas.release_page,
+    "reference/stack": json_schemas.stack_page,
+    "reference/workflows": workflows.page,
+}
+
+
+# A link to a file of the repository that is no page of the site.
+_FILE = re.compile(r"(?<!!)\[([^\]]+)\]\((?:\.\./)+([^)#\s]+)[^)]*\)")
+
+
+def _prepare(app: Any, page: str, text: list[str]) -> None:
+    text[0] = _FILE.sub(lambda link: f"{link[1]} (`{link[2]}`)", text[0])
+    if page in GENERATED:
+        text[0] += "\n" + GENERATED[page]() + "\n"
+
+
+def setup(app: Any) -> None:
+    """Generate the reference while Sphinx reads its pages."""
+    app.connect("source-read", _prepare)

@@ -1,0 +1,482 @@
+"""Every error code: where it is raised, the message, what was expected, and the remedy.
+
+Read from the source: each call of `Problem`, `Refused.of` and their like, of functions that build
+one from their parameters, each rule of `ml check`, and each text that a script prints as
+`error[CODE]: …`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from docs.generate import source
+from docs.generate.markdown import anchor, code, escape, table
+from docs.generate.source import Function, Module, Scope
+from ml.core.imports import ROOT
+
+FOLDERS = ("infra", "ml", "policies")
+MAKEFILES = ("Makefile", "framework.mk")
+# Remedies of codes whose source states none.
+REMEDIES = Path(__file__).parent / "remedies.yml"
+# Class, or its classmethod → its parameters; `found` of any other is the message.
+CLASSES = {
+    "ml.core.errors.Problem": ("code", "found", "expected", "hint", "place", "severity", "source"),
+    "ml.core.errors.Refused.of": ("code", "found", "expected", "hint", "place"),
+    "ml.toolkit.data.tables.Flaw": ("code", "path", "line", "found", "expected", "hint"),
+    "infra.settings.checks.Fault": ("code", "found", "expected", "hint", "keys"),
+    "ml.backends.azure.errors.Known": ("code", "status", "pattern", "found", "hint"),
+}
+FINDING = "ml.specs.check.rules.rule.Finding"
+RULE = "ml.specs.check.rules.rule.rule"
+ROLES = ("code", "found", "expected", "hint")
+_CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_PRINTED = re.compile(
+    r"(?P<severity>error|warning)\[(?P<code>[^\]]+)\]: (?P<found>[^\n]*)"
+    r"(?:\n\s*expected: (?P<expected>[^\n]*))?(?:\n\s*(?:hint: )?(?P<hint>[^\n]*))?"
+)
+_HELPERS = 3  # a helper that calls a helper that calls a helper
+
+
+@dataclass(frozen=True)
+class Raised:
+    """One place that raises a code, with the texts that it can print."""
+
+    code: str
+    place: str
+    found: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
+    hint: tuple[str, ...] = ()
+    severity: str = "error"
+    source: str = ""
+    rule: str = ""
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """A function that builds a problem from its parameters: role → the expression in it.
+
+    `is_guess`: a method that its name alone leads to, so that its signature may be another's.
+    """
+
+    scope: Scope
+    roles: Mapping[str, ast.expr]
+    severity: str
+    is_guess: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        assert self.scope.function is not None
+        return self.scope.module.name, self.scope.function.lineno
+
+
+@dataclass
+class Entry:
+    """A code with every place that raises it; `remedies` are hints, else what was expected."""
+
+    code: str
+    raised: list[Raised]
+    extra: Mapping[str, str]
+
+    def _texts(self, role: str) -> list[str]:
+        texts = [text for each in self.raised for text in getattr(each, role) if text.strip("… .")]
+        return list(dict.fromkeys(texts))
+
+    @property
+    def causes(self) -> list[str]:
+        """The messages."""
+        rules = [each.rule for each in self.raised]
+        return [*filter(None, [self.extra.get("cause"), *rules]), *self._texts("found")]
+
+    @property
+    def expected(self) -> list[str]:
+        """What would be right."""
+        return self._texts("expected")
+
+    @property
+    def remedies(self) -> list[str]:
+        """What to do next."""
+        return [*filter(None, [self.extra.get("remedy")]), *self._texts("hint")]
+
+
+def entries() -> dict[str, Entry]:
+    """Every code of the source, sorted."""
+    found, _ = raised()
+    remedies = yaml.safe_load(REMEDIES.read_text(encoding="utf-8"))
+    by_code: dict[str, list[Raised]] = defaultdict(list)
+    for each in found:
+        by_code[each.code].append(each)
+    return {name: Entry(name, by_code[name], remedies.get(name, {})) for name in sorted(by_code)}
+
+
+@cache
+def raised() -> tuple[tuple[Raised, ...], tuple[str, ...]]:
+    """Every place that raises a code, and those whose code the source does not tell."""
+    inventory = Inventory(source.read(ROOT, FOLDERS))
+    every = [*inventory.problems(), *inventory.rules(), *inventory.printed(), *_made()]
+    return tuple(dict.fromkeys(every)), tuple(sorted({*inventory.unresolved}))
+
+
+class Inventory:
+    """The problems of some modules; `unresolved` are places whose code the source does not tell."""
+
+    def __init__(self, modules: Mapping[str, Module]) -> None:
+        self.modules = modules
+        self.unresolved: list[str] = []
+        # Name of a function → its calls: a method is found by its name alone.
+        self.calls: dict[str, list[tuple[Scope, ast.Call]]] = defaultdict(list)
+        for module in modules.values():
+            scopes: dict[Function | None, Scope] = {}
+            for call, function in source.calls(module):
+                if function not in scopes:
+                    scopes[function] = Scope(modules, module, function)
+                name = source.node_name(call.func)
+                self.calls[name].append((scopes[function], call))
+
+    # Calls.
+
+    def problems(self) -> Iterator[Raised]:
+        """Those of `CLASSES`, and of the functions that build them."""
+        for name, parameters in CLASSES.items():
+            for scope, call in self.calls[name.rpartition(".")[2]]:
+                # `Refused.of` builds the problem that it is given.
+                if _dotted(scope, call.func) == name and scope.module.name != "ml.core.errors":
+                    roles = _bind(call, parameters, scope)
+                    severity = " ".join(scope.texts(roles.get("severity"))) or "error"
+                    yield from self._from(scope, call, roles, severity)
+
+    def _from(
+        self, scope: Scope, call: ast.Call, roles: Mapping[str, ast.expr], severity: str
+    ) -> Iterator[Raised]:
+        chosen = {role: roles[role] for role in ROLES if role in roles}
+        builder = _Builder(scope, chosen, severity)
+        if scope.function is not None and any(_is_parameter(scope, e) for e in chosen.values()):
+            from_callers = [*self._callers(builder, _HELPERS)]
+            if from_callers:
+                yield from from_callers
+                return
+        yield from self._raised(scope, (scope, call), builder)
+
+    def _callers(self, builder: _Builder, depth: int) -> Iterator[Raised]:
+        """What each call of the builder raises, at the place of the call."""
+        function = builder.scope.function
+        assert function is not None
+        for caller, call in self.calls[function.name]:
+            if not self._is_call_of(builder, caller, call):
+                continue
+            arguments = _bind(call, builder.scope.parameters)
+            if not arguments:
+                continue
+            bound = builder.scope.bound_by(arguments, caller)
+            passed = {
+                role: _argument(builder.scope, expression, call)
+                for role, expression in builder.roles.items()
+            }
+            inner = {role: e for role, e in passed.items() if e is not None}
+            is_guess = builder.is_guess or caller.callee(call) is None
+            is_chain = any(_is_parameter(caller, e) for e in inner.values())
+            if is_chain and depth and caller.function is not None:
+                outer = replace(
+                    builder, scope=caller, roles={**builder.roles, **inner}, is_guess=is_guess
+                )
+                further = [*self._callers(outer, depth - 1)]
+                if further:
+                    yield from further
+                    continue
+            yield from self._raised(bound, (caller, call), replace(builder, is_guess=is_guess))
+
+    def _is_call_of(self, builder: _Builder, caller: Scope, call: ast.Call) -> bool:
+        called = caller.callee(call)
+        if called is not None:
+            return (called[0], called[1].lineno) == builder.key
+        function = builder.scope.function
+        if function is None or function.name.startswith("__") or not function.args.args:
+            return False
+        is_method = function.args.args[0].arg in ("self", "cls")
+        return is_method and isinstance(call.func, ast.Attribute)
+
+    def _raised(
+        self, scope: Scope, at: tuple[Scope, ast.Call], builder: _Builder
+    ) -> Iterator[Raised]:
+        """What the builder raises by a call in another scope; its own binds its parameters."""
+        place = f"{at[0].module.path}:{at[1].lineno}"
+        for choice in _rows(scope, builder.roles):
+            texts = {
+                role: tuple(text.replace("{message}", source.ANY) for text in within.texts(e))
+                for role, (within, e) in choice.items()
+            }
+            codes = [text for text in texts.pop("code", ()) if _CODE.fullmatch(text)]
+            if not codes and isinstance(builder.roles.get("code"), ast.Name):
+                codes = [*_returned(at[0].module)]  # sent here by another process
+            if not codes and not builder.is_guess:
+                self.unresolved.append(place)
+            for name in codes:
+                yield Raised(
+                    code=name,
+                    place=place,
+                    found=texts.get("found", ()),
+                    expected=texts.get("expected", ()),
+                    hint=texts.get("hint", ()),
+                    severity=builder.severity,
+                )
+
+    # Rules of `ml check`.
+
+    def rules(self) -> Iterator[Raised]:
+        """The rules: the docstring is the cause, their findings say what was expected."""
+        for module in self.modules.values():
+            for functions in module.functions.values():
+                for function in functions:
+                    for decorator in function.decorator_list:
+                        scope = Scope(self.modules, module, function)
+                        if isinstance(decorator, ast.Call) and (
+                            _dotted(scope, decorator.func) == RULE
+                        ):
+                            yield self._rule(scope, function, decorator)
+
+    def _rule(self, scope: Scope, function: Function, decorator: ast.Call) -> Raised:
+        top = Scope(self.modules, scope.module)
+        roles = _bind(decorator, ("name",))
+        texts: dict[str, dict[str, None]] = {"found": {}, "expected": {}, "hint": {}}
+        for within, call in _findings(scope):
+            given = _bind(call, ("keys", "found", "expected", "hint"))
+            for role, found in texts.items():
+                found.update(dict.fromkeys(within.texts(given.get(role))))
+        sentence = (ast.get_docstring(function) or "").splitlines()[0]
+        return Raised(
+            code="".join(top.texts(roles["name"])),
+            place=f"{scope.module.path}:{function.lineno}",
+            found=tuple(texts["found"]),
+            expected=tuple(texts["expected"]),
+            hint=tuple(texts["hint"]),
+            severity="".join(top.texts(roles.get("severity"))) or "error",
+            source="".join(top.texts(roles.get("source"))),
+            rule=sentence,
+        )
+
+    # Texts that scripts print.
+
+    def printed(self) -> Iterator[Raised]:
+        """Scripts of a job print problems as text."""
+        for module in self.modules.values():
+            if module.name in ("ml.core.errors", "ml.toolkit.data.tables"):
+                continue  # they format a problem
+            for node, function in _texts(module):
+                scope = Scope(self.modules, module, function)
+                yield from self._printed(scope, node)
+
+    def _printed(self, scope: Scope, node: ast.expr) -> Iterator[Raised]:
+        place = f"{scope.module.path}:{node.lineno}"
+        for text in scope.texts(node):
+            match = _PRINTED.match(text)
+            if match is None:
+                continue
+            if match["code"] == "CODE" and scope.function is not None:
+                roles: Any = {role: ast.Name(role) for role in ROLES if role in scope.parameters}
+                builder = _Builder(scope, roles, match["severity"])
+                if scope.function.name == "__init__":
+                    yield from self._constructed(builder)
+                yield from self._callers(builder, _HELPERS)
+            elif _CODE.fullmatch(match["code"]):
+                yield Raised(
+                    code=match["code"],
+                    place=place,
+                    found=(match["found"],),
+                    expected=(match["expected"] or "",),
+                    hint=(match["hint"] or "",),
+                    severity=match["severity"],
+                )
+
+    def _constructed(self, builder: _Builder) -> Iterator[Raised]:
+        """What calls of an exception raise that prints itself, and of its subclasses."""
+        classes = [(each.name, each) for module in self.modules.values() for each in module.classes]
+        names = {name for name, each in classes if builder.scope.function in each.body}
+        while more := {
+            name
+            for name, each in classes
+            if name not in names and names & {*map(source.node_name, each.bases)}
+        }:
+            names |= more
+        for name in sorted(names):
+            for caller, call in self.calls[name]:
+                bound = builder.scope.bound_by(_bind(call, builder.scope.parameters), caller)
+                yield from self._raised(bound, (caller, call), builder)
+
+
+def _made() -> Iterator[Raised]:
+    """What the recipes of make print."""
+    for name in MAKEFILES:
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, start=1):
+            if match := re.search(r"(error|warning)\[([a-z0-9-]+)\]: ([^\"]*)", line):
+                found = re.sub(r"\$\$(\w+)", lambda name: name[1].upper(), match[3])
+                yield Raised(match[2], f"{name}:{number}", (found,), severity=match[1])
+
+
+def _dotted(scope: Scope, target: ast.expr) -> str:
+    """The dotted name of a class, a classmethod or a function, as its module defines it."""
+    if isinstance(target, ast.Attribute):
+        above = _dotted(scope, target.value)
+        return f"{above}.{target.attr}" if above else ""
+    if isinstance(target, ast.Name):
+        here = f"{scope.module.name}.{target.id}"
+        return scope.module.imports.get(target.id, here)
+    return ""
+
+
+def _bind(
+    call: ast.Call, parameters: Iterable[str], scope: Scope | None = None
+) -> dict[str, ast.expr]:
+    """The arguments of a call by the names of the parameters."""
+    given: dict[str, ast.expr] = {}
+    names = iter(parameters)
+    for argument in call.args:
+        # `*("a", b)` stands for its items.
+        items = [argument]
+        if isinstance(argument, ast.Starred):
+            stated = scope.locals.get(source.node_name(argument.value), []) if scope else []
+            value = stated[0] if stated else argument.value
+            items = value.elts if isinstance(value, ast.Tuple) else items
+        given.update(_named(names, items))
+    given.update({each.arg: each.value for each in call.keywords if each.arg})
+    return given
+
+
+def _named(names: Iterator[str], items: Iterable[ast.expr]) -> Iterator[tuple[str, ast.expr]]:
+    """The next names, one for each item."""
+    for item in items:
+        name = next(names, None)
+        if name is not None:
+            yield name, item
+
+
+def _is_parameter(scope: Scope, expression: ast.expr) -> bool:
+    return (
+        isinstance(expression, ast.Name)
+        and expression.id in scope.parameters
+        and expression.id not in scope.locals
+    )
+
+
+def _argument(scope: Scope, expression: ast.expr, call: ast.Call) -> ast.expr | None:
+    """What a call passes for a parameter of the scope's function; None for another expression."""
+    if not _is_parameter(scope, expression):
+        return None
+    assert isinstance(expression, ast.Name)
+    given = _bind(call, scope.parameters)
+    return given.get(expression.id, scope.defaults.get(expression.id))
+
+
+def _rows(
+    scope: Scope, roles: Mapping[str, ast.expr]
+) -> Iterator[dict[str, tuple[Scope, ast.expr]]]:
+    """The expressions of the roles with their scopes: one row for each tuple that a function of
+    the product returns as `code, found, …`, else the roles as they are.
+    """
+    as_they_are = {role: (scope, expression) for role, expression in roles.items()}
+    name = roles.get("code")
+    values = scope.locals.get(name.id, []) if isinstance(name, ast.Name) else []
+    rows = [row for value in values for row in scope.returned(value)]
+    if not rows:
+        yield as_they_are
+    for row_scope, row in rows:
+        chosen = dict(as_they_are)
+        for role, expression in roles.items():
+            for value in scope.locals.get(source.node_name(expression), []):
+                index = source.index_of(value)
+                if index is not None and index < len(row.elts):
+                    chosen[role] = (row_scope, row.elts[index])
+        yield chosen
+
+
+def _returned(module: Module) -> Iterator[str]:
+    """The codes that functions of a module return as `return "a-code", message`."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and node.value.elts:
+            first = node.value.elts[0]
+            text = first.value if isinstance(first, ast.Constant) else None
+            if isinstance(text, str) and "-" in text and _CODE.fullmatch(text):
+                yield text
+
+
+def _findings(scope: Scope) -> Iterator[tuple[Scope, ast.Call]]:
+    """The calls of `Finding` in a rule, and in the functions of its module that it calls."""
+    seen: set[int] = set()
+    waiting = [scope.function]
+    while waiting:
+        function = waiting.pop()
+        if function is None or function.lineno in seen:
+            continue
+        seen.add(function.lineno)
+        within = Scope(scope.modules, scope.module, function)
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call):
+                if _dotted(within, node.func) == FINDING:
+                    yield within, node
+                waiting += scope.module.functions.get(source.node_name(node.func), [])
+
+
+def _texts(module: Module) -> Iterator[tuple[ast.expr, Function | None]]:
+    """The outermost texts of a module that begin like a printed problem."""
+    waiting: list[tuple[ast.AST, Function | None]] = [(module.tree, None)]
+    while waiting:
+        node, function = waiting.pop()
+        first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else node
+        begins = isinstance(first, ast.Constant) and isinstance(first.value, str)
+        if begins and re.match(r"(error|warning)\[", str(first.value)):  # type: ignore[attr-defined]
+            assert isinstance(node, ast.expr)
+            yield node, function
+            continue
+        inside = node if isinstance(node, Function) else function
+        waiting.extend((child, inside) for child in ast.iter_child_nodes(node))
+
+
+# The page.
+
+
+def page() -> str:
+    """The codes, alphabetically, each with an anchor `error-CODE`."""
+    parts = []
+    letter = ""
+    for entry in entries().values():
+        if entry.code[0] != letter:
+            letter = entry.code[0]
+            parts.append(f"## {letter.upper()}")
+        parts.append(_section(entry))
+    return "\n\n".join(parts)
+
+
+def _section(entry: Entry) -> str:
+    lines = [anchor("error", entry.code), f"### {entry.code}"]
+    if all(each.severity == "warning" for each in entry.raised):
+        lines.append("A warning: the command continues.")
+    lines += [f"Rule: {escape(each.rule)}" for each in entry.raised if each.rule]
+    lines += [escape(entry.extra[name]) for name in ("cause", "remedy") if name in entry.extra]
+    # The same texts, raised in several places, are one row.
+    places: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for each in entry.raised:
+        texts = (_either(each.found), _either(each.expected), _either(each.hint))
+        places[texts].append(code(each.place))
+    rows = [(*texts, ", ".join(dict.fromkeys(at))) for texts, at in places.items()]
+    head = ("Message", "Expected", "Remedy", "Raised in")
+    if len(rows) == 1:
+        fields = zip(head, rows[0], strict=True)
+        lines.append("\n".join(f":{name}: {text}" for name, text in fields if text))
+    else:
+        lines.append(table(head, rows))
+    if sources := dict.fromkeys(each.source for each in entry.raised if each.source):
+        lines.append(f"Source: {escape('; '.join(sources))}.")
+    return "\n\n".join(lines).replace("=\n\n###", "=\n###")
+
+
+def _either(texts: Iterable[str]) -> str:
+    """The texts that one place can print."""
+    return "; or ".join(escape(text) for text in texts if text.strip("… ."))

@@ -1,0 +1,113 @@
+"""The promotion gates: what each requires, and its settings in gates.yml."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from operator import gt, lt, ne
+from typing import Any
+
+import yaml
+
+from docs.generate.markdown import anchor, code, escape, paragraphs, sentence, table
+from policies.promotion import gate_settings as settings
+from policies.promotion.engine import ROLLBACK_GATES, RULES
+from policies.waivers import NEVER
+
+# What tightens a setting, in words.
+_TIGHTER = {
+    id(settings.ALLOW_LIST): "remove names",
+    id(settings.DEMANDS): "add names",
+    id(settings.FLOORS): "add entries, raise values",
+    id(settings.CEILINGS): "add entries, lower values",
+    id(settings.BOUNDS): "add entries, narrow ranges",
+    id(settings.POINTER): "set it",
+}
+_DIRECTIONS: Mapping[Any, str] = {gt: "lower", lt: "raise", ne: "not change"}
+
+
+def page() -> str:
+    """Every gate, in the order in which they are evaluated."""
+    floor = settings.FLOOR.read_text(encoding="utf-8")
+    values = yaml.safe_load(floor)["gates"]
+    comments = read_comments(floor)
+    return "\n\n".join(_gate(name, values[name], comments) for name in RULES)
+
+
+def _gate(name: str, values: Mapping[str, Any], comments: Mapping[tuple[str, ...], str]) -> str:
+    rows = []
+    for setting in ("mode", *settings.SETTINGS[name]):
+        kind = _kind(name, setting)
+        note = escape(comments.get((name, setting), ""))
+        rows.append(
+            [code(setting), code(shown(values[setting])), _tighter(kind, values[setting]), note]
+        )
+    facts = []
+    if name in settings.ALWAYS:
+        facts.append("No file turns this gate off.")
+    if name in ROLLBACK_GATES:
+        facts.append("It blocks a rollback too.")
+    if name in NEVER:
+        facts.append(f"It cannot be waived: {NEVER[name]}.")
+    parts = [
+        f"{anchor('gate', name)}\n## {name}",
+        sentence(escape(comments.get((name,), ""))),
+        paragraphs(inspect.getdoc(RULES[name]) or ""),
+        " ".join(facts),
+        table(["setting", "default", "a project may", "notes"], rows),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _kind(gate: str, setting: str) -> settings.Kind:
+    if setting == "mode":
+        return settings.ENABLED if gate in settings.ALWAYS else settings.MODE
+    return settings.SETTINGS[gate][setting]
+
+
+def _tighter(kind: settings.Kind, default: object) -> str:
+    if kind is settings.MODE:
+        return "not change it" if default == settings.MODES[-1] else "set it to `enabled`"
+    if id(kind) in _TIGHTER:
+        return _TIGHTER[id(kind)]
+    if kind.looser not in _DIRECTIONS:
+        raise ValueError(f"no words for what tightens {kind}")
+    word = _DIRECTIONS[kind.looser]
+    return f"add entries, {word} values" if kind.entries else f"{word} it"
+
+
+def shown(value: object) -> str:
+    """A value as YAML writes it on one line."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(shown, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {shown(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, float):
+        return f"{value:f}".rstrip("0")
+    return '""' if value == "" else str(value)
+
+
+def read_comments(text: str) -> dict[tuple[str, ...], str]:
+    """The comments of gates.yml: of a gate and, by (gate, setting), of its settings.
+
+    A comment is on the line of the key, or on the lines above it.
+    """
+    comments: dict[tuple[str, ...], str] = {}
+    above: list[str] = []
+    gate = ""
+    keys: tuple[str, ...]
+    for line in text.partition("\ngates:\n")[2].splitlines():
+        if match := re.match(r"\s+#\s?(.*)", line):
+            above.append(match[1])
+            continue
+        if match := re.match(r"(  |    )([\w-]+):(?:.*?\s#\s(.*))?", line):
+            if len(match[1]) == 2:
+                gate, keys = match[2], (match[2],)
+            else:
+                keys = (gate, match[2])
+            comments[keys] = " ".join([*above, *filter(None, [match[3]])])
+        above = []
+    return comments

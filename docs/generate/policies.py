@@ -1,0 +1,52 @@
+"""The infrastructure rules of policies/infra: what each requires of which resources."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+
+from docs.generate.markdown import anchor, code, escape, paragraphs
+from policies import infra
+from policies.infra import limits
+from policies.infra.rule import Rule, Rules
+
+# It hands the rules to Pulumi, whose packages a build of these pages does not need.
+_PACK = "pack"
+
+
+def modules() -> dict[str, Rules]:
+    """The modules that declare rules, each with its rules."""
+    names = sorted(each.name for each in pkgutil.iter_modules(infra.__path__))
+    found = {}
+    for name in names:
+        if name not in (_PACK, "__main__"):
+            rules = getattr(importlib.import_module(f"policies.infra.{name}"), "RULES", None)
+            if isinstance(rules, Rules):
+                found[name] = rules
+    return found
+
+
+def page() -> str:
+    """Every rule by its module."""
+    every = modules()
+    stacks = limits.load([rule.name for rules in every.values() for rule in rules])
+    parts = []
+    for name, rules in every.items():
+        module = importlib.import_module(f"policies.infra.{name}")
+        parts += [f"## {name}", escape((module.__doc__ or "").split("\n\n")[0])]
+        for rule in rules:
+            advice = [stack for stack, limit in stacks.items() if rule.name in limit.advice]
+            parts += _rule(rule, advice)
+    return "\n\n".join(parts)
+
+
+def _rule(rule: Rule, advice: list[str]) -> Iterator[str]:
+    yield f"{anchor('policy', rule.name)}\n### {rule.name}"
+    check = rule.check or rule.stack_check
+    yield f"{escape(rule.title)} {paragraphs(inspect.getdoc(check) or '')}".strip()
+    kinds = ", ".join(map(code, rule.kinds))
+    subject = "the whole stack" if rule.stack_check else kinds or "every resource"
+    level = f"mandatory; advisory in {', '.join(advice)}" if advice else "mandatory"
+    yield f":Level: {level}\n:Checks: {subject}\n:Source: {escape(rule.sources)}"

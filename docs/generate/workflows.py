@@ -1,0 +1,87 @@
+"""The workflows of GitHub Actions: triggers, jobs, permissions, secrets and variables."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from docs.generate.markdown import anchor, code, escape, paragraphs, table
+from ml.core.imports import ROOT
+
+FOLDER = ROOT / ".github/workflows"
+_READ = re.compile(r"\b(secrets|vars)\.([A-Z][A-Z0-9_]*)")
+
+
+def page() -> str:
+    """Each workflow, then every variable and secret with the jobs that read it."""
+    parts: list[str] = []
+    readers: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for file in sorted(FOLDER.glob("*.yml")):
+        text = file.read_text(encoding="utf-8")
+        workflow = yaml.load(text, Loader=yaml.BaseLoader)
+        parts += _workflow(file, text, workflow)
+        for job, settings in workflow["jobs"].items():
+            for kind, name in sorted(read_by(settings)):
+                readers[kind, name].append(code(f"{file.name}: {job}"))
+    rows = [
+        [code(name), "secret" if kind == "secrets" else "variable", ", ".join(jobs)]
+        for (kind, name), jobs in sorted(readers.items())
+    ]
+    head = ["name", "kind", "read by"]
+    return "\n\n".join([*parts, "## Variables and secrets", table(head, rows)])
+
+
+def read_by(job: Any) -> set[tuple[str, str]]:
+    """The variables (`vars`) and `secrets` that a job reads."""
+    return names_in(yaml.safe_dump(job, width=10_000))
+
+
+def names_in(text: str) -> set[tuple[str, str]]:
+    """The variables (`vars`) and `secrets` that a text names."""
+    return set(_READ.findall(text))
+
+
+def _workflow(file: Path, text: str, workflow: Mapping[str, Any]) -> list[str]:
+    comment = re.match(r"((?:#.*\n)+)", text)
+    about = re.sub(r"^# ?", "", comment[1], flags=re.M) if comment else ""
+    rows = [_job(name, job, workflow) for name, job in workflow["jobs"].items()]
+    head = ["job", "GitHub environment", "permissions", "secrets and variables"]
+    return [
+        f"{anchor('workflow', file.stem)}\n## {file.name}",
+        paragraphs(about),
+        f"Triggers: {'; '.join(_triggers(workflow['on']))}.",
+        table(head, rows),
+    ]
+
+
+def _triggers(on: Any) -> list[str]:
+    events = on if isinstance(on, Mapping) else dict.fromkeys([on] if isinstance(on, str) else on)
+    return [_trigger(name, filters) for name, filters in events.items()]
+
+
+def _trigger(name: str, filters: Any) -> str:
+    if isinstance(filters, list):  # schedule
+        return f"{code(name)} {', '.join(code(each['cron']) for each in filters)} (UTC)"
+    limits = [
+        f"{word} {', '.join(map(code, values if isinstance(values, list) else [values]))}"
+        for word, values in (filters or {}).items()
+        if word != "inputs"
+    ]
+    return f"{code(name)} ({'; '.join(limits)})" if limits else code(name)
+
+
+def _job(name: str, job: Mapping[str, Any], workflow: Mapping[str, Any]) -> list[str]:
+    environment = job.get("environment", "")
+    stated = environment["name"] if isinstance(environment, Mapping) else environment
+    permissions = job.get("permissions", workflow.get("permissions", {}))
+    if isinstance(permissions, Mapping):
+        granted = [escape(f"{scope}: {level}") for scope, level in permissions.items()]
+    else:
+        granted = [escape(str(permissions))]
+    reads = [code(f"{kind}.{each}") for kind, each in sorted(read_by(job))]
+    return [code(name), code(stated), ", ".join(granted) or "none", ", ".join(reads)]

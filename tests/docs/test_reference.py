@@ -1,0 +1,74 @@
+"""The generated reference has every command, gate, setting, rule and workflow."""
+
+from __future__ import annotations
+
+import pytest
+
+from docs.generate import commands, data_schema, gates, json_schemas, policies, workflows
+from ml.cli import app as ml_cli
+from ml.toolkit.data import datasets
+from policies.infra import pack
+from policies.promotion import gate_settings
+from tests.conftest import ROOT
+from tests.named import options
+
+
+def test_every_command_has_its_options() -> None:
+    """Those that the command itself takes."""
+    page = commands.page()
+    for command in ("ml run", "ml release apply", "ml runs list", "infra bootstrap"):
+        program, *words = command.split()
+        section = page.partition(f" {command}\n")[2].partition("\n(command-")[0]
+        names = {name for name in options(program, words) if name.startswith("--")} - {"--help"}
+        assert len(names) > 2 and {name for name in names if f"`{name}`" not in section} == set()
+    assert [name for name in ml_cli.COMMANDS if f"\n### ml {name}\n" not in page] == []
+
+
+def test_every_gate_has_its_settings_and_what_it_requires() -> None:
+    """With the defaults of gates.yml, and its comments."""
+    page = gates.page()
+    for gate, settings in gate_settings.SETTINGS.items():
+        section = page.partition(f"\n## {gate}\n")[2].partition("\n(gate-")[0]
+        assert [name for name in ("mode", *settings) if f"| `{name}` |" not in section] == []
+        assert len(section.partition("| setting")[0].split()) > 5, gate
+    assert "| `max_age_days` | `30` | lower it |" in page
+    assert "| `runners` | `[github-hosted]` | remove names |" in page
+
+
+def test_a_comment_belongs_to_the_next_key_or_to_its_line() -> None:
+    """Of gates, of settings, above a key and after it."""
+    text = "x: 1\ngates:\n  a: # one\n    mode: on\n    # two\n    b: 3 # three\n  # four\n  c:\n"
+    expected = {("a",): "one", ("a", "mode"): "", ("a", "b"): "two three", ("c",): "four"}
+    assert gates.read_comments(text) == expected
+
+
+def test_every_field_of_a_data_schema_is_there() -> None:
+    """Those that the reader of the file accepts."""
+    page = data_schema.page()
+    assert [name for name in datasets._FIELDS if f"| `{name}` |" not in page] == []
+
+
+def test_a_stack_setting_has_its_type_its_default_and_its_description() -> None:
+    """From the fields of the dataclasses."""
+    page = json_schemas.stack_page()
+    assert "| `min_nodes` | integer, 0 to 100 | `0` | Nodes that run even without jobs. |" in page
+    assert "| `platform:storage` | [Storage](#stack-storage) |" in page
+    assert "| `digest` | string |" in json_schemas.release_page()
+
+
+def test_every_infrastructure_rule_is_there() -> None:
+    """The page reads the modules of rules; Pulumi gets those of the pack."""
+    listed = [rule for rules in policies.modules().values() for rule in rules]
+    assert {rule.name for rule in listed} == {rule.name for rule in pack.RULES}
+    assert ":Level: mandatory; advisory in dev" in policies.page()
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / ".github/workflows").glob("*.yml")))
+def test_every_workflow_has_its_jobs_and_secrets(file: object) -> None:
+    """A trigger, and each secret that its text reads."""
+    page = workflows.page()
+    path = ROOT / ".github/workflows" / str(file).rpartition("/")[2]
+    section = page.partition(f"\n## {path.name}\n")[2].partition("\n## ")[0]
+    assert "Triggers: `" in section
+    names = workflows.names_in(path.read_text(encoding="utf-8"))
+    assert [name for _, name in names if name not in section] == []
