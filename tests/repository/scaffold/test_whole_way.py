@@ -1,4 +1,4 @@
-"""What ml/projects/SECOND_MODEL.md says, done: from a table to a served model and the next one."""
+"""What the tutorial, SECOND_MODEL.md and the guide to a metric say, done with generated tables."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from tests.repository.scaffold import tables
 from tests.test_readme import commands
 
 PAGE = ROOT / "ml/projects/SECOND_MODEL.md"
+TUTORIAL = ROOT / "docs/tutorial.md"
+METRIC = ROOT / "docs/how-to/add-a-metric.md"
 # Of a sweep, two trials show what twelve do.
 FEWER = "--set limits.max_total_trials=2"
 
@@ -45,48 +47,22 @@ def five(name: str, target: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_page_from_a_table_to_the_next_version(fork: Path) -> None:
-    """Binary by its AUC: served, then replaced by a version that nobody shows to be better only
-    with a reason.
-    """
+def test_the_tutorial_from_a_table_to_a_rollback(fork: Path) -> None:
+    """Binary by its AUC: a version, a second one that only a reason lets replace it, and back."""
     tables.churn(fork / "churn.csv")
-    new, sweep, propose, apply, invoke = five("churn", "Churn")
+    said: dict[str, list[str]] = {}
     try:
-        for command in (new, sweep, propose, apply):
-            typed(fork, command)
-        answer = json.loads(typed(fork, invoke).partition("\n")[0])
-        assert 0 < answer["predictions"][0] < 1 and answer["model_digest"].startswith("sha256:")
-        run = ".venv/bin/ml run ml/projects/churn/jobs/train.yml --set inputs.seed=3"
-        name = re.search(r"^(\S+): Completed", typed(fork, run), re.M)
-        assert name
-        refused = typed(fork, f"{propose} --run {name[1]}", code=3)
-        difference = r"superiority +auc on test is 0\.0\d+ (better|worse) than the champion's"
-        assert re.search(difference, refused)
-        assert re.search(r"interval: 0\.\d+ worse to 0\.\d+\s+better\)", refused)
-        assert "non-inferiority" in refused and "Traceback" not in refused
+        for command in commands(TUTORIAL.read_text()):
+            words = command.replace("jobs/sweep.yml", f"jobs/sweep.yml {FEWER}")
+            said.setdefault(" ".join(command.split()[1:3]), []).append(typed(fork, words))
     finally:
         typed(fork, ".venv/bin/ml serve --stop-all")
-
-
-OWN = '''"""What an error costs a room."""
-
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from ml.measures.metrics import Answers, OwnMetric
-
-
-def per_room(answers: Answers, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """The sum of the errors by the sum of the rooms."""
-    errors = np.abs(answers.expected.astype(float) - answers.predicted.astype(float))
-    return np.stack([errors, columns["rooms"].astype(float)], axis=1)
-
-
-METRICS = {"per_room": OwnMetric("minimize", (0, 900_000), per_room, ratio=True)}
-'''
+    answer = json.loads(said["invoke churn"][0].partition("\n")[0])
+    assert 0 < answer["predictions"][0] < 1 and answer["model_digest"].startswith("sha256:")
+    first, second = said["release propose"]
+    assert "no champion yet" in first and "against champion 1" in second
+    assert "10 %" in said["release apply"][1] and "churn 2" in said["release apply"][1]
+    assert re.search(r"serving +1 at http", said["release status"][0])
 
 
 @pytest.mark.slow
@@ -97,13 +73,17 @@ def test_a_table_of_another_shape_in_a_datastore(fork: Path, own_home: Path) -> 
     path = tables.houses(fork / "houses.csv", 300)
     new, sweep, propose, apply, invoke = five("houses", "price")
     typed(fork, f"{new} --datastore azureml://datastores/workspaceblobstore/paths/houses/")
-    (fork / "ml/projects/houses/metrics.py").write_text(OWN)
+    (metric,) = re.findall(r"metrics\.py\n(.*?)^```", METRIC.read_text(), re.M | re.S)
+    (fork / "ml/projects/houses/metrics.py").write_text(metric)
     gates = fork / "ml/projects/houses/gates.yml"
-    own = "at_most: {test.per_room: 20000, "
-    bounds = "    bounds: {per_room: [0, 900000], "
-    text = gates.read_text().replace("at_most: {", own, 1).replace("    bounds: {", bounds, 1)
+    text = gates.read_text()
+    for setting in re.findall(r"`((?:at_most|bounds): \{.*?)\}`", METRIC.read_text()):
+        key = f"    {setting.partition('{')[0]}{{"
+        text = text.replace(key, f"    {setting}, ", 1)
+    assert text.count("per_room") == 2
     gates.write_text(text)
-    typed(fork, ".venv/bin/ml check ml/projects")
+    for command in commands(METRIC.read_text()):
+        typed(fork, command)
     refused = typed(fork, sweep, code=33)
     assert "error[data-not-here]" in refused and "data/houses/1" in refused
     copy = own_home / "data" / "houses" / "1"
