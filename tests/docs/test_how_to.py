@@ -1,0 +1,82 @@
+"""The how-to guides are done in a copy of the repository: their files, diffs and commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.named import wrong
+from tests.test_fork import GIT, tracked
+
+FOLDER = ROOT / "docs/how-to"
+# A guide that another test does, with a table.
+ELSEWHERE = {"add-a-metric", "index"}
+GUIDES = sorted(page.stem for page in FOLDER.glob("*.md") if page.stem not in ELSEWHERE)
+BLOCK = re.compile(r"^```(\{code-block\} )?(\w+)\n(?::caption: ([^\n]+)\n)?(.*?)^```", re.M | re.S)
+NEEDS = re.compile("needs (Azure|GitHub|Azure and GitHub)")
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
+    """The language, the caption and the text of each fenced block."""
+    for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        yield match[2], match[3] or "", match[4]
+
+
+@pytest.fixture(name="copy")
+def _copy(tmp_path: Path) -> Path:
+    """This repository with commands that import it."""
+    copy = tmp_path / "copy"
+    for name in tracked(ROOT):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name, follow_symlinks=False)
+    (copy / ".venv/bin").mkdir(parents=True)
+    for program in (ROOT / ".venv/bin").iterdir():
+        if program.name in ("ml", "infra"):
+            text = program.read_text().replace(repr(str(ROOT)), repr(str(copy)))
+            (copy / ".venv/bin" / program.name).write_text(text)
+            (copy / ".venv/bin" / program.name).chmod(0o755)
+        else:
+            (copy / ".venv/bin" / program.name).symlink_to(program)
+    for words in (["init", "-q"], ["add", "--all"], ["commit", "-qm", "copy"]):
+        subprocess.run([*GIT, *words], cwd=copy, check=True)
+    return copy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", GUIDES)
+def test_a_guide_can_be_followed(guide: str, copy: Path) -> None:
+    """Its diffs apply and its commands end with 0, in their order."""
+    environment = {**os.environ, "PYTEST_ADDOPTS": "-n 0 -p no:cacheprovider"}
+    for language, caption, text in blocks(FOLDER / f"{guide}.md"):
+        if language == "diff":
+            command, words = "git apply -C1 --recount", text
+        elif language == "sh" and not NEEDS.fullmatch(caption):
+            command, words = f"set -e\n{text}", ""
+        else:
+            continue
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=copy,
+            env=environment,
+            input=words,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/**/*.md")), ids=lambda page: page.stem)
+def test_every_block_is_executed_or_says_what_it_needs(page: Path) -> None:
+    """Commands that a test cannot type name what is there."""
+    for language, caption, text in blocks(page):
+        lines = [line for line in text.splitlines() if line.startswith(".venv/bin/")]
+        assert [line for line in lines if wrong(line.partition(" > ")[0])] == []
+        if language == "sh" and caption:
+            assert NEEDS.fullmatch(caption), caption
