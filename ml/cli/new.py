@@ -61,8 +61,8 @@ def command(
         typer.echo(leak, err=True)
     if about.leaks:
         schema = next(path for path in project.files if path.name.endswith(".schema.yml"))
-        hint = f"give such a column the type `text` in {repository.shown(schema)}"
-        typer.echo(f"  hint: is each known when the model is asked? If not, {hint}", err=True)
+        where = f"give it the type `text` in {repository.shown(schema)}"
+        typer.echo(f"  hint: to exclude a column that leaks, {where}", err=True)
     typer.echo("next:", err=True)
     for line in next_commands(project):
         typer.echo(f"  {line}", err=True)

@@ -76,11 +76,12 @@ def leaks(check: Check) -> bool:
 def warning(check: Check) -> str:
     """Return the line for stderr about a check that leaks or warns, "" of any other."""
     if leaks(check):
-        return f"warning[leak]: {check.found}: the metrics are too good"
+        limit = BOUNDS[check.check or ""]
+        return f"warning[leak]: {check.found} (limit {limit:g}): the gate `leakage` rejects it"
     if check.value < WARNINGS.get(check.check or "", math.inf):
         return ""
-    limit, asked = WARNINGS[check.check or ""], "is it known when a model is asked?"
-    return f"warning[possible-leak]: {check.found}, which warns from {limit:g}: {asked}"
+    limit, advice = WARNINGS[check.check or ""], "are its values known at prediction time?"
+    return f"warning[possible-leak]: {check.found} (warning limit {limit:g}): {advice}"
 
 
 def identifiers(checks: Iterable[Check]) -> str:

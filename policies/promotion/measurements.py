@@ -145,7 +145,7 @@ def leakage(case: Case, gate: Gate) -> Finding:
             reasons += [check.found] if check.found else []
     found = ", ".join(f"{check.check} {check.of} {shown(check.value)}" for check in checks)
     warnings = {
-        name: f"{name} is {value:.4g}, which warns from {warn_from:g}"
+        name: f"{name} is {value:.4g} (warning limit {warn_from:g})"
         for name, (value, warn_from) in _near(case, gate).items()
         if name not in leaks
     }
@@ -313,7 +313,7 @@ def explainability(case: Case, gate: Gate) -> Finding:
     if explanation.reason and not shares and explanation.method is None:
         found = f"no contributions: {explanation.reason}"
         if case.evaluation.feature_set_hash != NO_FEATURES:
-            why = "a model of features has some: `ml.measures.contributions.permuted` measures any"
+            why = "a model with features has some: use `ml.measures.contributions.permuted`"
             return Finding("fail", found, required, why)
         return _reviewed(case, gate, Finding("pass", found, required))
     total = sum(real(each.share) for each in shares)

@@ -155,7 +155,9 @@ def test_an_ensemble_is_a_model_of_mlflow(tmp_path: Path, fit: Fit) -> None:
         folder, _ = fit(table, ensemble, {"members": [0, 1]}, n_cross_validations=2)
         columns, members = Columns.load(folder, lambda row: row), Members(folder)
         given = frame.astype(object).where(frame.notna(), None).values.tolist()
-        expected = members.predict(columns.matrix(columns.read([*frame.columns], given)))
+        expected = columns.answers(
+            members.predict, columns.matrix(columns.read([*frame.columns], given))
+        )
         loaded = mlflow.pyfunc.load_model(str(folder))
         np.testing.assert_array_equal(loaded.predict(frame), expected)
 

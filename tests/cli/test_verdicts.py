@@ -82,7 +82,7 @@ def test_a_warning_is_shown_until_its_owner_accepts_it(
         verdicts.show(decision)
         told = " ".join(capsys.readouterr().err.split())
         assert decision.outcome == "pending" and ("with warnings: leakage" in told) is is_shown
-        sentence = "warn leakage warning: feature.auc words is 0.93, which warns from 0.9"
+        sentence = "warn leakage warning: feature.auc words is 0.93 (warning limit 0.9)"
         assert (sentence in told) is is_shown
         waived = [each["owner"] for each in cases.result(decision, "leakage").waivers]
         assert waived == ([] if is_shown else ["ana"])
