@@ -170,7 +170,8 @@ def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple
     value, of = best(chosen)[0], " + ".join(names[number] for number in chosen)
     found, kind = f"{of} together: {_measure(sides)} {value:.4f}", f"joint.{_measure(sides)}"
     joint = Check(kind, of, value, len(rows), found)
-    return joint, _of_model(whole, "all features", len(rows), sides)
+    found = f"all features together, most of all {of}: {_measure(sides)} {whole:.4f}"
+    return joint, Check(f"model.{_measure(sides)}", "all features", whole, len(rows), found)
 
 
 def model(scores: ArrayLike, target: ArrayLike, of: str, classes: Sequence[str] = ()) -> Check:

@@ -173,7 +173,7 @@ def evaluate(
     if kind.target is not None and features.names:
         taken = features.inputs or features
         checks += strong(taken, tests[first], first, classes)
-        checks.append(together(taken.table, tests[first].labels, list(taken.names))[0])
+        checks += together(taken.table, tests[first].labels, list(taken.names))
     warn(checks)
     if baseline is None:
         baseline = _constant(task, primary_metric, training.rows, splits, classes, own_metrics)

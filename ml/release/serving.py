@@ -120,13 +120,6 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
         )
     code = (folder / configuration.code).resolve()
     script = str(configuration.scoring_script)
-    if not (code / script).is_file():
-        raise Refused.of(
-            "no-scoring-script",
-            f"there is no {script} in {code}",
-            "a file relative to `code_configuration.code`",
-            place=spec.place("code_configuration", "scoring_script"),
-        )
     if problems := code_from_data(code, script, gates):
         raise Refused(*problems)
     settings = deployment.request_settings

@@ -102,7 +102,8 @@ def _refusing(folder: Path) -> Iterator[None]:
             "model-corrupt",
             str(error),
             "a model folder whose files are as they were written",
-            f"train it again, or restore {error.folder}; nothing was loaded or registered",
+            "end a train.py of your own with `seal` of ml.toolkit.training.model_folder; else "
+            f"train again, or restore {error.folder}",
             exit_code=Exit.RUN_FAILED,
         ) from None
     except NotADirectoryError:

@@ -114,14 +114,17 @@ def _judge(case: Case, gate: Gate, rule: Rule) -> Result:
 
 def _accept_warnings(case: Case, gate: Gate, result: Result, finding: Finding) -> Result:
     """The result with the warnings that no waiver accepts, and with the waivers that do."""
-    usable = [
-        waiver
-        for waiver in gate.waivers
-        if waiver.item in finding.warnings
-        and not waiver.unusable(case.request.day, case.request.version)
-    ]
+    usable, notes = [], [result.why]
+    for waiver in gate.waivers if finding.warnings else ():
+        problem = waiver.unusable(case.request.day, case.request.version)
+        if waiver.item in finding.warnings and not problem:
+            usable.append(waiver)
+        elif waiver.item in finding.warnings:
+            notes.append(problem)
+        elif waiver.item not in finding.items:
+            notes.append(f"a waiver names `{waiver.item}`, which nothing here is called")
     accepted = {waiver.item for waiver in usable}
-    why = "; ".join(filter(None, [result.why, *map(str, usable)]))
+    why = "; ".join(filter(None, [*notes, *map(str, usable)]))
     warnings = tuple(of for item, of in finding.warnings.items() if item not in accepted)
     waivers = (*result.waivers, *(waiver.to_json() for waiver in usable))
     return replace(result, why=why, waivers=waivers, warnings=warnings)

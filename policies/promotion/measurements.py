@@ -169,10 +169,17 @@ def _near(case: Case, gate: Gate) -> dict[str, tuple[float, float]]:
         for split in case.splits
     ]
     limits = gate.numbers("warn_from")
-    return {
-        f"{check} {of}": (value, limits[check])
+    near = [
+        (check, of, value)
         for check, of, value in values
         if check in limits and real(value) >= limits[check]
+    ]
+    alone = {of for check, of, _ in near if check.startswith("feature.")}
+    # Features together repeat the warning about one of them.
+    return {
+        f"{check} {of}": (value, limits[check])
+        for check, of, value in near
+        if not (check.startswith("joint.") and alone.intersection(str(of).split(" + ")))
     }
 
 

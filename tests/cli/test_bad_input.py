@@ -110,7 +110,7 @@ def test_a_mistake_is_told_and_touches_nothing(
         with monkeypatch.context() as patch:
             if case == "a full disk":
                 Path("code/script.py").write_text("print(2)\n")
-                patch.setattr(snapshot.shutil, "copy2", full)
+                patch.setattr(snapshot.shutil, "copyfileobj", full)
             assert ml("run", str(spec)) == exit_code, case
         said = capfd.readouterr().err
         assert f"error[{code}]: " in said and "\n  hint: " in said, f"{case}\n{said}"

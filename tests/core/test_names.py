@@ -35,7 +35,7 @@ def test_usual_names_are_accepted() -> None:
     for kind, names in {
         "asset": ("faq-corpus", "AzureML-sklearn-1.0", "words_2", "_x"),
         "version": ("1", "2.0.1", "2026-01-01"),
-        "endpoint": ("faq-matching", "blue", "e1"),
+        "endpoint": ("faq-matching", "blue", "e-1"),
         "experiment": ("faq-matching", "My work (2)", "zürich", "a.b"),
         "job": ("brisk_lagoon_07", "test-1.2"),
         "port": ("faq", "input_1", "a-b"),

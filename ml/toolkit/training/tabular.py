@@ -261,7 +261,8 @@ def evaluate(
         ]
         for of in (project.fit(dataset, settings, seed + more) for more in REFITS)
     ]
-    taken, explain = columns.matrix(dataset.test.rows), model_of.contributions
+    taken = columns.matrix(dataset.test.rows)
+    explain = getattr(model_of, "contributions", "model.py has no function `contributions`")
     exact = explain if isinstance(explain, str) else explain(options.model, taken[:EXPLAINED])
     contributions = exact
     if isinstance(exact, str):  # the reason why no exact method explains the model
@@ -271,7 +272,8 @@ def evaluate(
             right = np.eye(len(dataset.classes))[right]
 
         def error_of(rows: Sequence[Sequence[Any]]) -> float:
-            return float(np.abs(model_of.predict(fitted, columns.matrix(rows)) - right).mean())
+            answers = columns.answers(partial(model_of.predict, fitted), columns.matrix(rows))
+            return float(np.abs(answers - right).mean())
 
         contributions = permuted(error_of, part.rows, list(dataset.kinds))
     with tracking() as tracker:

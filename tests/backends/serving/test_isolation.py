@@ -110,7 +110,8 @@ def all_attempts():
 
 
 def leave_a_process():
-    # With a session and a parent of its own, where that is allowed.
+    # With a session and a parent of its own, where that is allowed. The pipe ends once it runs.
+    started, running = os.pipe()
     if os.fork() == 0:
         try:
             os.setsid()
@@ -119,6 +120,8 @@ def leave_a_process():
         if os.fork() == 0:
             os.execv(sys.executable, ["python", "-S", "-c", "import time; time.sleep(600)", w])
         os._exit(0)
+    os.close(running)
+    os.read(started, 1)
 
 
 def init():

@@ -390,7 +390,7 @@ def follow(folder: Path, template: Path) -> None:
         makefile.read_text().replace(f"PROJECT := {EXAMPLE.name}", "PROJECT := ours")
     )
     (folder / PROJECT / "train.py").write_text("# ours\n")
-    (folder / "docs").mkdir()
+    (folder / "docs").mkdir(exist_ok=True)
     (folder / "docs/logo.png").write_bytes(bytes(range(256)))
     commit(folder, "ours")
 

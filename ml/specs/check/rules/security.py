@@ -271,7 +271,7 @@ def plaintext_secret(subject: Subject) -> Iterator[Finding]:
         if not isinstance(value, str | int) or isinstance(value, bool):
             continue
         name = _name(keys)
-        what = secret_patterns.secret_in(name, value, _is_variable(keys))
+        what = secret_patterns.secret_in(str(name), value, _is_variable(keys))
         if not what and keys[-1:] == ("command",):
             variable = secret_patterns.secret_in_command(str(value))
             what, name = (f"a secret for `{variable}`", "command") if variable else ("", name)
