@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 from mlflow.exceptions import MlflowException
@@ -138,12 +139,12 @@ def test_a_disk_that_fills_up_under_a_snapshot_leaves_nothing(
     """The unfinished copy goes; the run after that works."""
     plan = command("print(1)")
 
-    def full(source: object, target: object) -> None:
-        Path(str(target)).write_text("half")
+    def full(source: IO[bytes], target: IO[bytes]) -> None:
+        target.write(source.read(4))
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot.shutil, "copy2", full)
+        patch.setattr(snapshot.shutil, "copyfileobj", full)
         with pytest.raises(Refused) as refused:
             LocalBackend().run(plan)
     assert refused.value.exit_code == Exit.RUN_FAILED

@@ -66,7 +66,7 @@ def respell(before: str, after: str) -> Change:
     ("change", "expected"),
     [
         (respell("hello", "hello"), BOTH),
-        (respell("jobs:", "tags: {x: y}\ncompute: azureml:c\njobs:"), BOTH),
+        (respell("jobs:", "tags: {x: y}\njobs:"), BOTH),
         (respell("code: ./code", "code: ./code\n    display_name: other"), BOTH),
         (respell("note.txt >", "./note.txt >"), {"a": "Completed", "b": "reused"}),
         (edit("code/note.txt", "changed\n"), NEITHER),
