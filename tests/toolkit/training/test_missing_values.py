@@ -146,5 +146,9 @@ def test_a_missing_value_means_the_same(
             answers += asked(table, with_value(name, "new"))
             known = asked(table, *(with_value(name, of) for of in values))
             if optional.get(name, 0) < 0.3 and min(known) < max(known):
-                assert min(known) < answers[0] < max(known)
+                # Trees answer with a mean; what adds up its inputs answers without the category's.
+                if made.encoding == "codes":
+                    assert min(known) < answers[0] < max(known)
+                else:
+                    assert answers[0] not in known
         assert not answers or np.ptp(answers) < 1e-6
