@@ -264,7 +264,7 @@ def rollback(
     why: Annotated[str, typer.Option(help="What is wrong with the version that serves.")] = "",
     version: Annotated[
         str | None,
-        typer.Option(help="An earlier one than the version before: 2, or 2@SERVING; none."),
+        typer.Option(help="The version to return to: 2, 2@SERVING, or none to withdraw."),
     ] = None,
     approved_by: Annotated[
         str, typer.Option(help="The person who signs off: the earlier version serves at once.")
@@ -274,10 +274,10 @@ def rollback(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Declare the version before, as `git revert` would; with --approved-by, serve it at once.
+    """Return to the previous version, as `git revert` would; --approved-by serves it at once.
 
     Repeated, it does not go back further; --version does. Where nothing was ever applied, it
-    withdraws the declared version: nothing is declared then.
+    withdraws the declared version. Beyond `local`, commit the changed release.yml.
     """
     from ml.core.repository import shown
     from ml.release.declaration import desired_state
