@@ -98,6 +98,7 @@ def check_lightgbm(content: bytes) -> None:
         with fault_in(f"Tree={number}"):
             need(content.startswith(b"Tree=%d\n" % number, begin), "no tree begins here")
             end = content.index(b"\n\n\n", begin)
+            need(content.find(b"\n\n", begin, end) < 0, "it has a blank line, which ends a tree")
             fields = _fields(content[content.index(b"\n", begin) : end], _TREE)
             _check_lightgbm_tree(fields, features)
             length = end + 3 - begin

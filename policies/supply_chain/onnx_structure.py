@@ -40,8 +40,12 @@ _SIZES = {"ConstantOfShape": (0,), "Expand": (1,), "OneHot": (1,), "Pad": (1,), 
 _SIZES |= {"Resize": (2, 3), "Tile": (1,)}
 # The one Scan: skl2onnx repeats these for each row of a model of nearest neighbours (onnx_cdist).
 _DISTANCES = {"Scan", "Identity", "Sub", "ReduceSumSquare"}
+# The input by which a value of a shape is stated, which the inference of shapes counts up to.
+_SHAPES = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
 # ONNX infers no shape of these: they keep that of their input, as Identity of any opset does.
 _ELEMENTWISE, _OPSET = ("Binarizer", "Imputer", "Normalizer", "Scaler"), 13
+# The numbers of the floating types (TensorProto.DataType): no division of theirs ends a process.
+_FLOATS = (1, 10, 11, 16)
 # What is no larger than the tensors it reads, which are bounded already.
 _MEASURES = ("Shape", "Size", "NonZero", "NonMaxSuppression", "TopK")
 _SELECTIONS = ("Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")
@@ -75,6 +79,13 @@ def check_onnx(model: Any) -> None:
         for size in given.type.tensor_type.shape.dim:
             if not size.HasField("dim_value"):
                 size.dim_value = 1
+    stated = {of.name: of for of in filter(_is_tensor, messages(model))}
+    for node in _inlined(model, own):
+        if node.op_type in _SHAPES and len(node.input) > _SHAPES[node.op_type]:
+            largest = max(
+                map(abs, _integers(stated.get(node.input[_SHAPES[node.op_type]]))), default=0
+            )
+            need(largest <= _MOST_ELEMENTS, f"{node.op_type} {node.name!r} has the size {largest}")
     try:
         model = inline_local_functions(model) if own else model
         outputs = [
@@ -110,15 +121,42 @@ def check_onnx(model: Any) -> None:
     )
     need(total <= _MOST_ELEMENTS, f"it computes {total} elements for a row, over {_MOST_ELEMENTS}")
     sources = {name: node for node in nodes for name in node.output}
+    kinds = {
+        of.name: of.type.tensor_type.elem_type
+        for of in messages(model)
+        if of.DESCRIPTOR.name == "ValueInfoProto"
+    }
+    kinds |= {of.name: of.data_type for of in filter(_is_tensor, messages(model)) if of.name}
     constants = {of.name: of for of in filter(_is_tensor, messages(model))}
     for node in nodes:
         with fault_in(f"{node.op_type} {node.name!r}"):
             if node.op_type in _SIZES and None in shapes.get(node.output[0], [None]):
                 _check_sizes(node, sources, constants)
+            if node.op_type in ("Div", "Mod") and kinds.get(node.input[1]) not in _FLOATS:
+                divisors = _integers(_constant(node.input[1], sources, constants))
+                need(not {0, -1} & {*divisors}, "its divisor may end the process")
             samples = [of.i for of in node.attribute if of.name == "sampling_ratio"]
             need(max(samples, default=0) <= 64, "sampling_ratio is over 64")
             if node.op_type.startswith("TreeEnsemble"):
                 _check_ensemble(node, shapes.get(node.input[0], [None])[-1])
+
+
+def _constant(name: str, sources: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
+    """The tensor of that name, of an initializer or of a node; None where it is computed."""
+    source = sources.get(name)
+    if source is not None and source.op_type == "Constant":
+        return next((of.t for of in source.attribute if of.HasField("t")), None)
+    return constants.get(name) if source is None else None
+
+
+def _integers(tensor: Any) -> list[int]:
+    """The values of a small tensor of integers; [] of any other."""
+    from onnx.numpy_helper import to_array
+
+    if tensor is None or math.prod(tensor.dims) > _LARGEST_SHAPE:
+        return []
+    values = to_array(tensor)
+    return [int(value) for value in values.flat] if values.dtype.kind in "iu" else []
 
 
 def _inlined(graph: Any, functions: Mapping[Any, Any], above: Sequence[Any] = ()) -> Iterator[Any]:

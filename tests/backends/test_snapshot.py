@@ -264,6 +264,8 @@ def test_links_that_multiply_files_are_refused(home: Path, tmp_path: Path) -> No
         ("**/a/**/*.py[co]", False),
         ("*_*_*.py", False),
         ("# ****", False),
+        ("!", True),
+        ("\\", True),
     ],
 )
 def test_a_pattern_that_would_match_for_ever_is_refused(

@@ -134,6 +134,11 @@ LIGHTGBM_FAULTS: dict[str, tuple[str, Callable[[str], str], str]] = {
     "more categories": ("categories", _first("num_cat", "7"), "cat_boundaries has"),
     "a linear leaf's feature": ("linear leaves", _first("num_features", "99"), "num_features 99"),
     "a wrong size": ("regression", _first("tree_sizes", "9"), "tree_sizes says 9"),
+    "a blank line in a tree": (
+        "regression",
+        lambda text: text.replace("leaf_weight=", "\nleaf_weight=", 1),
+        "a blank line",
+    ),
     "a parameter without a value": (
         "regression",
         lambda text: text.replace("]", "", 9),
@@ -365,6 +370,14 @@ ONNX_FAULTS: dict[str, tuple[bytes, str]] = {
     "a tree's feature outside": (ensemble(nodes_featureids=[2, 0, 0]), "nodes_featureids 2"),
     "a tree's output outside": (ensemble(target_ids=[0, 1]), "target_ids 1"),
     "a tree's outputs without an end": (ensemble(n_targets=10**8), "outputs"),
+    "a division that ends the process": (
+        graph(node("Cast", "x", "i", to=7), node("Div", "i k"), k=np.int64(-1)),
+        "its divisor",
+    ),
+    "a shape without an end": (
+        graph(node("Reshape", "x k"), k=np.array([2**31 - 1, 2])),
+        "the size",
+    ),
     "a tree's lists": (ensemble(nodes_values=[0.5]), "nodes_values has 1 entries"),
 }
 

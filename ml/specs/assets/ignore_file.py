@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from pathspec import PathSpec
+from pathspec.patterns.gitignore.base import GitIgnorePatternError
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from ml.core import repository
@@ -41,8 +42,14 @@ class IgnoreFile:
         text = self.file.read_text(encoding="utf-8-sig") if self.file else ""
         lines = [line.strip() for line in text.splitlines()]
         for number, line in enumerate(lines, start=1):
+            place = Place(repository.shown(folder / str(self.file)), number)
+            try:
+                GitIgnoreSpecPattern(line)
+            except GitIgnorePatternError:
+                expected, hint = "a pattern of git after `!` or `\\`", "delete the line"
+                found = f"`{line[:80]}` is no pattern"
+                raise Refused(Problem("bad-pattern", found, expected, hint, place)) from None
             if not line.startswith("#") and _ambiguity(line) > _MAX_AMBIGUOUS:
-                place = Place(repository.shown(folder / str(self.file)), number)
                 found = f"`{line[:80]}` has too many `*` and `**/`: matching it would take too long"
                 expected = "a name with at most three `*`, and fewer beside `**/`"
                 raise Refused(Problem("bad-pattern", found, expected, "use several lines", place))
