@@ -73,7 +73,7 @@ def test_a_cell_and_a_request_have_one_value(
 def test_what_is_missing_is_missing_everywhere(kind: Kind) -> None:
     assert {read_cell(kind, f" {text} ") for text in MISSING} == {None}
     assert read_json(kind, None) is None
-    assert {read_json("text", text) for text in MISSING} == {None}
+    assert {read_json(kind, f" {text} ") for text in MISSING} == {None}
 
 
 @pytest.mark.parametrize(

@@ -757,6 +757,8 @@ SERVICE = {
     },
     "script-of-command": "environment: azureml:e:1\ncode: src\n"
     "command: python -u none.py --rate 1  # error: missing-script\n",
+    "script-beside-code": "environment: azureml:e:1\ncode: src\n"
+    "command: python ../data/above.py  # error: missing-script\n",
     "script-of-component": COMPONENT
     + "code: src\ncommand: python src/file.py  # error: missing-script\n",
     "script-of-trial": SWEEP.replace(

@@ -30,6 +30,7 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / folder).mkdir(parents=True)
         (root / folder / "file.txt").write_text(Path(folder).name)
     (root / "src" / "train.py").touch()
+    (root / "data" / "above.py").touch()
     (root / "data" / "MLTable").write_text("paths: [{file: ./file.txt}]\n")
     (root / "prices").mkdir()
     (root / "prices" / "MLTable").write_text(

@@ -95,7 +95,7 @@ def read_cell(kind: Kind, cell: str) -> Value:
 
 def read_json(kind: Kind, value: object) -> Value:
     """The value that a request states, as `read_cell` gives it; raises ValueError likewise."""
-    if value is None:
+    if value is None or (isinstance(value, str) and value.strip() in MISSING):
         return None
     if kind == "text":
         if isinstance(value, bool):  # as files write it

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from ml.core import repository
 from ml.core.documents import Key, walk
@@ -79,8 +80,7 @@ def _dockerfile(part: Part, context: object) -> Iterator[Finding]:
     if not folder.is_dir():
         yield Finding(keys, f"`{context}` is a file", "the folder that the Dockerfile is in")
         return
-    file = folder / str(written or "Dockerfile")
-    if not file.is_file() or not file.resolve().is_relative_to(folder.resolve()):
+    if not _holds(folder, str(written or "Dockerfile")):
         yield Finding(
             (*keys[:-1], "dockerfile_path") if written else keys,
             f"`{written or 'Dockerfile'}` is not in `{repository.shown(folder)}`",
@@ -195,12 +195,8 @@ def scoring_script(subject: Subject) -> Iterator[Finding]:
     if not isinstance(code, str) or not isinstance(script, str):
         hint = "`code` is a folder, and `scoring_script` a file in it"
         yield Finding(keys[:1], f"it has no `{'scoring_script' if code else 'code'}`", "both", hint)
-    elif folder is not None and folder.is_dir() and not (folder / script).is_file():
-        found, hint = (
-            f"`{script}` is not in `{repository.shown(folder)}`",
-            "it is relative to `code`",
-        )
-        yield Finding(keys, found, "a file in `code`", hint)
+    elif folder is not None and folder.is_dir() and not _holds(folder, script):
+        yield Finding(keys, *_not_in_code(folder, script))
 
 
 @rule("missing-script", scope="node", source="a job ends with exit code 2 once its node is up")
@@ -212,12 +208,19 @@ def missing_script(node: Node) -> Iterator[Finding]:
     match = re.match(r"\s*python3?\s+(?:-[uBEIs]\s+)*([\w./-]+\.py)(?!\S)", text)
     script = text if key == "entry_script" else match[1] if match else ""
     folder = assets.local(code, node.folder) if isinstance(code, str) else None
-    if script and folder is not None and folder.is_dir() and not (folder / script).is_file():
-        found, hint = (
-            f"`{script}` is not in `{repository.shown(folder)}`",
-            "it is relative to `code`",
-        )
-        yield Finding((*at, key), found, "a file in `code`", hint)
+    if script and folder is not None and folder.is_dir() and not _holds(folder, script):
+        yield Finding((*at, key), *_not_in_code(folder, script))
+
+
+def _holds(folder: Path, name: str) -> bool:
+    """Whether a file of that name travels with the folder: it is there and not outside of it."""
+    file = folder / name
+    return file.is_file() and file.resolve().is_relative_to(folder.resolve())
+
+
+def _not_in_code(folder: Path, script: str) -> tuple[str, str, str]:
+    found = f"`{script}` is not in `{repository.shown(folder)}`"
+    return found, "a file in `code`", "it is relative to `code`"
 
 
 def _named(spec: Spec, key: str) -> Part | None:
