@@ -196,7 +196,8 @@ def scoring_script(subject: Subject) -> Iterator[Finding]:
         hint = "`code` is a folder, and `scoring_script` a file in it"
         yield Finding(keys[:1], f"it has no `{'scoring_script' if code else 'code'}`", "both", hint)
     elif folder is not None and folder.is_dir() and not _holds(folder, script):
-        yield Finding(keys, *_not_in_code(folder, script))
+        found = f"`{script}` is not in `{repository.shown(folder)}`"
+        yield Finding(keys, found, "a file in `code`", "it is relative to `code`")
 
 
 @rule("missing-script", scope="node", source="a job ends with exit code 2 once its node is up")
@@ -209,18 +210,14 @@ def missing_script(node: Node) -> Iterator[Finding]:
     script = text if key == "entry_script" else match[1] if match else ""
     folder = assets.local(code, node.folder) if isinstance(code, str) else None
     if script and folder is not None and folder.is_dir() and not _holds(folder, script):
-        yield Finding((*at, key), *_not_in_code(folder, script))
+        found = f"`{script}` is not in `{repository.shown(folder)}`"
+        yield Finding((*at, key), found, "a file in `code`", "it is relative to `code`")
 
 
 def _holds(folder: Path, name: str) -> bool:
     """Whether a file of that name travels with the folder: it is there and not outside of it."""
     file = folder / name
     return file.is_file() and file.resolve().is_relative_to(folder.resolve())
-
-
-def _not_in_code(folder: Path, script: str) -> tuple[str, str, str]:
-    found = f"`{script}` is not in `{repository.shown(folder)}`"
-    return found, "a file in `code`", "it is relative to `code`"
 
 
 def _named(spec: Spec, key: str) -> Part | None:
