@@ -112,7 +112,8 @@ def test_a_warning_is_not_folded(tmp_path: Path):
     warned = cases.evaluated(cases.good(0.9), leakage=(shared, hostile))
     text = comment(compared(warned, None, tmp_path))
     first = text.partition("<details>")[0]
-    assert "⚠️ Warning of `leakage`: feature.auc " in first and "is 0.93, which warns" in first
+    assert "⚠️ Warning of `leakage`: feature.auc " in first
+    assert "is 0.93 \\(warning limit 0.9\\)" in first
     assert "1 warn" in text and "| ⚠️ | `leakage`" in text and elements(text) <= OURS
 
 
