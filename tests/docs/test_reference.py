@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+
 import pytest
+import yaml
 
 from docs.generate import commands, data_schema, gates, json_schemas, policies, workflows
 from ml.cli import app as ml_cli
@@ -72,3 +76,51 @@ def test_every_workflow_has_its_jobs_and_secrets(file: object) -> None:
     assert "Triggers: `" in section
     names = workflows.names_in(path.read_text(encoding="utf-8"))
     assert [name for _, name in names if name not in section] == []
+
+
+OPERATING = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
+JOBS = {
+    path.name: yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)["jobs"]
+    for path in (ROOT / ".github/workflows").glob("*.yml")
+}
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table in a section of docs/operating.md, without its head."""
+    section = OPERATING.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = re.findall(r"^\| (.+) \|$", section, re.M)[1:]
+    return [[cell.strip() for cell in line.split("|")] for line in lines]
+
+
+def test_the_page_on_operating_names_who_reads_each_variable_and_secret() -> None:
+    """The same workflows as the files, and those that sign in from each GitHub environment."""
+    reads, named = defaultdict(set), {}
+    for name, jobs in JOBS.items():
+        for job in jobs.values():
+            for _, variable in workflows.read_by(job):
+                reads[variable].add(name)
+            environment = str(job.get("environment", ""))
+            if purpose := re.search(r"-(preview|train|release|watch|deploy)$", environment):
+                reads[f"STACK-{purpose[1]}"].add(name)
+    for cells in rows("Variables, secrets, roles and protections"):
+        readers = {*re.findall(r"`([\w-]+\.yml)`", cells[3])}
+        if "every other workflow" in cells[3]:
+            readers = {*JOBS} - {"check.yml"}
+        named |= dict.fromkeys(re.findall(r"`([\w-]+)`", cells[0]), readers)
+    assert {name: named.get(name) for name in reads} == reads
+
+
+def test_the_page_on_operating_adds_up_the_minutes_of_jobs() -> None:
+    """Each job that it names exists, and every job of the pull requests' and merges' is named."""
+    known = set()
+    for event, listed, most in rows("CI minutes"):
+        each = [
+            (file, job.strip())
+            for file, jobs in re.findall(r"`([\w-]+\.yml)`: ([\w, -]+)", listed)
+            for job in jobs.split(",")
+        ]
+        known |= {*each}
+        bounds = [int(JOBS[file][job]["timeout-minutes"]) for file, job in each]
+        assert sum(bounds) == int(most), event
+    skipped = {"nightly.yml", "wheel.yml"}
+    assert known == {(file, job) for file in JOBS.keys() - skipped for job in JOBS[file]}

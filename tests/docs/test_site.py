@@ -23,7 +23,7 @@ PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 WIDTHS = (390, 1280)
 OPENED = ("index", "tutorial", "reference/errors")
 # Words of a page by its folder; `code` counts.
-MOST_WORDS = {"tutorial.md": 700, "how-to": 400}
+MOST_WORDS = {"tutorial.md": 700, "how-to": 400, "threat-model.md": 700}
 # What a guide has its reader make.
 MADE = re.compile(r"ml/projects/(churn|houses)\b.*|data/(churn|houses)\..*|infra/Pulumi\.qa\.yaml")
 CHROMIUM = next(
@@ -89,6 +89,27 @@ def test_pages_have_no_horizontal_scroll_bar(site: Path, tmp_path: Path) -> None
 def test_a_pull_request_of_pages_alone_installs_nothing(file: str, is_page: bool) -> None:
     """The generators are code: what changes them runs the framework's tests."""
     assert is_document(file) == is_page
+
+
+@pytest.mark.parametrize(
+    ("test", "is_there"),
+    [
+        (f"{Path(__file__).relative_to(ROOT)}::test_the_site_is_built_without_a_warning", True),
+        (f"{Path(__file__).relative_to(ROOT)}::test_that_was_renamed", False),
+        ("tests/docs/test_removed.py::test_the_site_is_built_without_a_warning", False),
+    ],
+)
+def test_a_page_names_tests_that_are_there(test: str, is_there: bool) -> None:
+    assert (wrong(test) == "") is is_there
+
+
+def test_each_guarantee_of_the_threat_model_names_its_test() -> None:
+    """The test of the pages finds a name that is not there."""
+    text = (DOCS / "threat-model.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Guarantees\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", section, re.M)[1:]
+    assert len(rows) >= 20
+    assert [row for row in rows if not re.search(r"`tests/[\w/]+\.py::test_\w+`", row[1])] == []
 
 
 @pytest.mark.parametrize("page", PAGES)

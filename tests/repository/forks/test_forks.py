@@ -213,6 +213,10 @@ def test_a_thin_fork_holds_what_a_team_edits(forks: dict[str, Path]) -> None:
     assert {"Makefile", "LICENSE", ".github/workflows/check.yml", "policies/infra/limits.yml"} < {
         *names
     }
+    assert {name for name in names if name.startswith("docs/")} == {
+        "docs/operating.md",
+        "docs/threat-model.md",
+    }
 
 
 def test_the_framework_is_one_wheel_locked_by_its_hash(forks: dict[str, Path]) -> None:
@@ -459,6 +463,34 @@ def small(tmp_path: Path) -> Path:
     commit(template, "v0.2.0")
     git(template, "tag", "v0.2.0")
     return folder
+
+
+def test_a_thin_fork_becomes_a_full_one(fork: Made, forks: dict[str, Path], newer: Path) -> None:
+    """By the lines of docs/operating.md; a project of the team stays, and updates are merged."""
+    page = (ROOT / "docs/operating.md").read_text()
+    block = re.search(r"^```shell\n(.*?)^```", page, re.M | re.S)
+    assert block
+    folder, full = fork("thin"), forks["full"]
+    own = folder / "ml/projects/ours/README.md"
+    own.parent.mkdir()
+    own.write_text("# Ours\n")
+    commit(folder, "a project")
+    who = {"GIT_AUTHOR_NAME": "t", "GIT_COMMITTER_NAME": "t", "EMAIL": "t@example.org"}
+    shell(folder, block[1], **who)
+    assert git(folder, "status", "--porcelain") == ""
+    assert {*tracked(folder)} - {*tracked(full)} == {"ml/projects/ours/README.md"}
+    assert {*tracked(full)} <= {*tracked(folder)}
+    ignored = ("infra/Pulumi.", "requirements/")
+    other = [
+        name
+        for name in tracked(full)
+        if (folder / name).read_bytes() != (full / name).read_bytes()
+        and not name.startswith(ignored)
+    ]
+    assert other == []
+    follow(folder, newer)
+    ask(folder, "forks.update")
+    assert '"""Of 0.2.0: ' in (folder / "ml/core/errors.py").read_text()
 
 
 def test_a_conflict_is_told(small: Path) -> None:
