@@ -57,7 +57,7 @@ def identity(case: Case, gate: Gate) -> Finding:
 
 
 def attestation(case: Case, gate: Gate) -> Finding:
-    """The evidence was made by the workflow that this repository trusts: TRUST.md."""
+    """The evidence was made by the workflow that `attestation` in gates.yml names."""
     evidence, request = case.evidence, case.request
     trusted = {name: gate.text(name) for name in WORKFLOW}
     required = "evidence made by {repository}/{workflow}@{ref}".format(**trusted)

@@ -1,7 +1,7 @@
 """A review aid for serving code: imports and calls that may load code from data.
 
 It finds mistakes, such as a pickle that `model.py` reads; it is no sandbox. Python has more ways to
-run data than a reader can list, so whoever approves a scoring script is trusted (TRUST.md), and a
+run data than a reader can list, so whoever approves a scoring script is trusted, and a
 server on this machine is isolated from its caller (`ml/backends/local/serving/isolation.py`).
 """
 

@@ -1,4 +1,4 @@
-"""What policies/promotion/TRUST.md says is held, attacked: whom a gate believes."""
+"""The guarantees of docs/threat-model.md about evidence and approvals, attacked."""
 
 from __future__ import annotations
 

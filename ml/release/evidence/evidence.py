@@ -3,7 +3,7 @@
 The supply chain in it (packages, licences, advisories, bill of materials) is that of the locked
 environment; advisories are looked up again before a decision, because new ones may exist.
 
-What nobody attests is not believed where it can be told anew: policies/promotion/TRUST.md.
+Claims that nobody attested are checked again on this machine: docs/threat-model.md.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _waits(change: Change) -> Refused | None:
     """The error for a version that the environment before has not served yet; None otherwise."""
     for result in change.check.decision.results:
         if result.gate == "order" and result.verdict == "pending":
-            hint = "propose and apply it there first: policies/promotion/TRUST.md"
+            hint = "propose and apply it there first: ml release propose, ml release apply"
             stated = ("not-its-turn", result.found, result.required, hint)
             return Refused.of(*stated, exit_code=Exit.GATE_SAID_NO)
     return None
