@@ -407,7 +407,7 @@ def _app(repository: str, ask: Ask) -> Check:
             missing.append(name)
     if missing:
         fix = (
-            "a GitHub App with Contents, Pull requests, Workflows: write, installed; then gh variable"
+            "a GitHub App with Contents, Pull requests and Workflows: write; then gh variable"
             f" set APP_ID --env {BOT} and gh secret set {_KEY} --env {BOT} < KEY.pem"
         )
         return Check("app", "warning", f"without {' and '.join(missing)}: no revert opens", fix)
