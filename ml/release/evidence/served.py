@@ -1,5 +1,6 @@
 """Served equals evaluated: a server is sent the rows of an evaluation, and its answers are compared
-with the predictions that the metrics follow from.
+with the predictions that the metrics follow from. Rows that are not sent are not compared: whether
+the rows are those of clients is left to the review of what wrote them.
 """
 
 from __future__ import annotations

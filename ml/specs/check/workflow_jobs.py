@@ -2,6 +2,9 @@
 
 It reads the request that azure-ai-ml would send, since that is what Azure acts on, however the spec
 and the files that it names are written. Only the fields and values listed here are allowed.
+Each command and sweep states its time and stays within `platform:training` of the stack file. The
+number of steps and the time of a parallel step are not bounded. What the code does on a node, with
+the cluster's identity, is not checked.
 """
 
 from __future__ import annotations
