@@ -184,7 +184,7 @@ OPERATIONS: dict[str, tuple[Work, str]] = {
         "GET .*/datastores/workspaceblobstore$",
     ),
     "data.create": (data("words", "uri_folder"), "PUT .*/data/words/versions/1$"),
-    "upload": (data("table", "mltable"), "POST .*/listSecrets$"),
+    "upload": (data("table", "mltable"), "PUT .*/data/table/versions/1$"),
     "data.get": (lambda c, f: c.data.get("words", "1"), "GET .*/data/words/versions/1$"),
     "data.list": (lambda c, f: list(c.data.list("words")), "GET .*/data/words/versions$"),
     "environments.create": (environment, "PUT .*/environments/e/versions/1$"),

@@ -96,10 +96,12 @@ def _wait(with_parent: bool) -> None:
 
 
 def _token(audience: str) -> str:
-    """An unsigned token whose audience is what was asked for; the SDK reads `aud` and `tid`."""
-    now = int(time.time())
+    """An unsigned token whose audience is what was asked for; the SDK reads `aud` and `tid`.
+    Azurite reads the issuer too, where a datastore without credentials is reached with it.
+    """
+    now, tenant = int(time.time()), "00000000-0000-0000-0000-00000000bb01"
     claims = {"aud": audience, "iat": now, "nbf": now, "exp": now + 86400, "oid": "somebody"}
-    claims["tid"] = "00000000-0000-0000-0000-00000000bb01"
+    claims |= {"tid": tenant, "iss": f"https://sts.windows.net/{tenant}/"}
     parts = [{"alg": "none", "typ": "JWT"}, claims]
     encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts]
     return b".".join([*encoded, b"c2ln"]).decode()

@@ -15,11 +15,7 @@ _VERBS = {"GET": "read", "HEAD": "read", "PUT": "write", "PATCH": "write", "DELE
 
 
 def actions(requests: Iterable[str]) -> set[str]:
-    """Of requests to the control plane of a workspace, each as `METHOD path`.
-
-    Without one that azure-ai-ml sends for datastores with credentials alone: the stand-in's have
-    some, those of `infra` have none.
-    """
+    """Of requests to the control plane of a workspace, each as `METHOD path`."""
     needed = set()
     for line in requests:
         if match := _WORKSPACE.match(line):
@@ -27,4 +23,4 @@ def actions(requests: Iterable[str]) -> set[str]:
             verb = _VERBS.get(match["method"], "action")
             kinds = ("Microsoft.MachineLearningServices", "workspaces", *filter(None, parts))
             needed.add("/".join((*kinds, verb)))
-    return needed - {"Microsoft.MachineLearningServices/workspaces/datastores/listSecrets/action"}
+    return needed

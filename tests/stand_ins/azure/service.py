@@ -222,15 +222,10 @@ class Workspace:
             "endpoint": "core.localhost",
             "protocol": "https",
             "isDefault": name == DATASTORES[0],
-            "credentials": {"credentialsType": "AccountKey"},
+            "credentials": {"credentialsType": "None"},
             **{"tags": {}, "properties": {}},
         }
         return self.resource(f"{self.id}/datastores/{name}", properties)
-
-    @route("POST", "{ws}/datastores/(?P<name>[^/]+)/listSecrets")
-    def _secrets(self, request: Request, match: re.Match[str]) -> Answer:
-        """spec Datastore/listSecrets; the SDK asks for a SAS (`expirableSecret`)."""
-        return Answer(200, {"secretsType": "Sas", "sasToken": self.storage.sas()})
 
     @route("POST", "{ws}/codes/(?P<name>[^/]+)/versions/[^/]+/startPendingUpload")
     def _pending_upload(self, request: Request, match: re.Match[str]) -> Answer:
