@@ -214,6 +214,12 @@ PULUMI = PATH="$(abspath $(BIN)):$$PATH" $(BARE) infra.live.sign_in pulumi $(1) 
 doctor: infra ## would Azure refuse the update of a stack: make doctor ENV=dev
 	@$(BIN)/infra doctor "$(ENV)"
 
+# Without a stack it asks the workspace of the variables alone. ENV is `local` where nobody sets it.
+.PHONY: azure-first-day
+azure-first-day: infra ## compare Azure's answers with the expected ones: make azure-first-day ENV=dev
+	@$(if $(filter-out local,$(ENV)),$(BIN)/infra doctor "$(ENV)")
+	@$(INSTALLED) ml.backends.azure.first_day --record $(or $(wildcard tests/stand_ins/azure),.local/azure-first-day)/recorded
+
 .PHONY: plan
 plan: infra ## what Pulumi would change in a stack, with policies: make plan ENV=dev
 	@$(if $(filter md,$(FORMAT)),echo '```diff';) $(call PULUMI,preview --diff)$(if $(filter md,$(FORMAT)), && echo '```')

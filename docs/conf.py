@@ -15,6 +15,7 @@ from docs.generate import (
     commands,
     data_schema,
     errors,
+    first_day,
     gates,
     json_schemas,
     policies,
@@ -40,6 +41,7 @@ html_domain_indices = False
 
 # Page → what is generated below its hand-written text.
 GENERATED: dict[str, Callable[[], str]] = {
+    "first-day-on-azure": first_day.page,
     "reference/commands": commands.page,
     "reference/data-schema": data_schema.page,
     "reference/errors": errors.page,

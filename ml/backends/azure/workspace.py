@@ -169,14 +169,13 @@ class Workspace:
     @cached_property
     def _data_plane(self) -> Any:
         """An HTTP client with Azure's retries that signs in as the MLClient does."""
-        from azure.ai.ml._azure_environments import _get_base_url_from_metadata
         from azure.core.exceptions import DecodeError
 
         uri = self._resource.mlflow_tracking_uri
         if not uri:
             raise DecodeError(f"the workspace {self.name} was answered without its tracking URI")
         host = uri.partition("/mlflow/")[0]
-        return self._signed_in(_get_base_url_from_metadata(), host.replace("azureml:", "https:"))
+        return self._signed_in(self.address, host.replace("azureml:", "https:"))
 
     def _signed_in(self, audience: str, host: str = "", retries: bool = True) -> Any:
         """A client of Azure's with a token for that audience."""
@@ -212,10 +211,15 @@ class Workspace:
         return self._signed_in("https://ml.azure.com", retries=False)
 
     @cached_property
-    def _resource_manager(self) -> Any:
+    def address(self) -> str:
+        """The URL of Azure Resource Manager in the cloud that the variables choose."""
         from azure.ai.ml._azure_environments import _get_base_url_from_metadata
 
-        return self._signed_in(_get_base_url_from_metadata())
+        return str(_get_base_url_from_metadata()).rstrip("/")
+
+    @cached_property
+    def _resource_manager(self) -> Any:
+        return self._signed_in(self.address)
 
     @cached_property
     def _logs(self) -> Any:
@@ -249,7 +253,8 @@ class Workspace:
         from azure.core.exceptions import ResourceNotFoundError
 
         try:
-            return self._call("GET", f"/history/v1.0{self.id}/runs/{run}/details", "status")
+            path = f"/history/v1.0{self.id}/runs/{run}/details"
+            return self._send(self._data_plane, "GET", path, "status")
         except ResourceNotFoundError:
             return {}
 
@@ -258,7 +263,7 @@ class Workspace:
         method = "POST" if call.endswith("search") else "GET"
         demanded = "run" if call == "runs/get" else ""
         path = f"/mlflow/v2.0{self.id}/api/2.0/mlflow/{call}"
-        return self._call(method, path, demanded, **values)
+        return self._send(self._data_plane, method, path, demanded, **values)
 
     def tracked_runs(self, condition: str, experiments: list[str]) -> Iterator[dict[str, Any]]:
         """The runs of experiments (ids) that MLflow's filter selects, page by page."""
@@ -318,13 +323,24 @@ class Workspace:
             status = response.headers.get("ms-azureml-model-error-statuscode") or status
         return int(status), str(response.text()), by_model
 
-    def logs(self, query: str) -> list[dict[str, Any]]:
-        """The rows that a query finds in the logs of the workspace, each by column."""
+    def answer(self, plane: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """The status of an answer, whichever it is, and its JSON, None for other content.
+
+        `plane` is `resource_manager`, `data_plane` or `logs`.
+        """
         from azure.core.rest import HttpRequest
 
-        url = f"{self._log_host}/v1{self.id}/query"
-        response = self._logs.send_request(HttpRequest("POST", url, json={"query": query}))
-        (table,) = _document(response, "tables")["tables"]
+        client = getattr(self, f"_{plane}")
+        response = client.send_request(HttpRequest(method, client.format_url(path), json=body))
+        try:
+            return response.status_code, response.json()
+        except ValueError:
+            return response.status_code, None
+
+    def logs(self, query: str) -> list[dict[str, Any]]:
+        """The rows that a query finds in the logs of the workspace, each by column."""
+        path = f"/v1{self.id}/query"
+        (table,) = self._send(self._logs, "POST", path, "tables", query=query)["tables"]
         columns = [column["name"] for column in table["columns"]]
         return [dict(zip(columns, row, strict=True)) for row in table["rows"]]
 
@@ -351,9 +367,6 @@ class Workspace:
             for point in series["data"]
             if "average" in point
         ]
-
-    def _call(self, method: str, path: str, demanded: str, **values: Any) -> dict[str, Any]:
-        return self._send(self._data_plane, method, path, demanded, **values)
 
     def _send(
         self, client: Any, method: str, path: str, demanded: str, **values: Any

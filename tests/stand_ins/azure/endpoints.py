@@ -26,6 +26,12 @@ _CONDITIONS = {
     "since": r"Ingested > datetime\(([^)]+)\)",
     "columns": r"project ([\w, ]+)",
 }
+# docs azure-monitor/reference/tables/amlonlineendpointtrafficlog; the others are text.
+_TYPES = {
+    **dict.fromkeys(("ResponseCode", "ModelStatusCode", "TotalDurationMs"), "int"),
+    "Ingested": "datetime",
+}
+_COLUMNS = re.compile(r"AmlOnlineEndpointTrafficLog \| take 0 \| project ([\w, ]+)")
 MODEL_ERROR = 424
 METRICS = ("CpuMemoryUtilizationPercentage", "RequestLatency_P95")
 
@@ -246,8 +252,10 @@ def _collections(self: Workspace, deployed: Deployed) -> dict[str, str]:
 
 @route("POST", "/v1{ws}/query")
 def _query(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
-    """docs azure-monitor/logs/api/response-format, for the one query that the backend sends."""
+    """docs azure-monitor/logs/api/response-format: the backend's query, or the columns alone."""
     text = request.body["query"]
+    if columns_alone := _COLUMNS.fullmatch(text):
+        return _table(columns_alone[1].split(", "), [])
     found = {name: re.search(pattern, text) for name, pattern in _CONDITIONS.items()}
     if not text.startswith("AmlOnlineEndpointTrafficLog\n") or None in found.values():
         raise Refusal(400, "BadArgumentError", "the stand-in does not know this query")
@@ -260,8 +268,12 @@ def _query(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
         and not row["XMSClientRequestId"].startswith(asked["mark"])
         and row["Ingested"] > asked["since"]
     ]
-    table = {"name": "PrimaryResult", "columns": [{"name": name} for name in columns], "rows": rows}
-    return Answer(200, {"tables": [table]})
+    return _table(columns, rows)
+
+
+def _table(names: list[str], rows: list[list[Any]]) -> Answer:
+    columns = [{"name": name, "type": _TYPES.get(name, "string")} for name in names]
+    return Answer(200, {"tables": [{"name": "PrimaryResult", "columns": columns, "rows": rows}]})
 
 
 @route("GET", rf"{_DEPLOYMENT}/providers/microsoft.insights/metrics")

@@ -28,7 +28,9 @@ _WORKSPACE = re.compile(
     r"/providers/Microsoft.MachineLearningServices/((?:workspaces|registries)/[^/]+))"
 )
 _DISCOVERY = re.compile(r"/registrymanagement/v1.0/registries/([^/]+)/discovery")
-_SIZES = re.compile(rf"(?i)/subscriptions/{SUBSCRIPTION}/providers/.*/locations/[^/]+/vmSizes")
+_REGION = re.compile(
+    rf"(?i)/subscriptions/{SUBSCRIPTION}/providers/.*/locations/[^/]+/(vmSizes|usages)"
+)
 # Of a Standard_DS3_v2: learn.microsoft.com/azure/virtual-machines/dv2-dsv2-series
 INSTANCE_GIB = 14
 # SDK `MFE_PATH_PREFIX`: a registry's requests have it in front.
@@ -75,8 +77,8 @@ class Service:
             return self._metadata()
         if discovered := _DISCOVERY.fullmatch(request.path):
             return self._registry(discovered[1])
-        if _SIZES.fullmatch(request.path):
-            return self._sizes()
+        if region := _REGION.fullmatch(request.path):
+            return self._sizes() if region[1].lower() == "vmsizes" else self._usages()
         match = _WORKSPACE.search(request.path)
         is_open = request.path.startswith(("/discovery/", "/logs/"))
         if not is_open and not self.token(request.headers.get("Authorization", "")):
@@ -108,6 +110,18 @@ class Service:
         """spec VirtualMachineSize/list."""
         size = {"name": "Standard_DS3_v2", "vCPUs": 4, "memoryGB": INSTANCE_GIB}
         return Answer(200, {"value": [{**size, "supportedComputeTypes": ["AmlCompute"]}]})
+
+    def _usages(self) -> Answer:
+        """spec Usage/list: each family, then all dedicated cores of the region."""
+        usages = [
+            {
+                **{"id": f"/subscriptions/{SUBSCRIPTION}", "unit": "Count", "limit": 100},
+                **{"type": "Microsoft.MachineLearningServices/dedicatedCores/usages"},
+                **{"name": {"value": name, "localizedValue": name}, "currentValue": 0},
+            }
+            for name in ("standardEDSv4Family", "TotalDedicatedCores")
+        ]
+        return Answer(200, {"value": usages})
 
     def _metadata(self) -> Answer:
         """SDK `_azure_environments._convert_arm_to_cli`."""
@@ -447,26 +461,29 @@ class Workspace:
         studio = f"https://ml.azure.com/runs/{name}?wsid={self.id}"
         return {"Studio": {"jobServiceType": "Studio", "endpoint": studio}}
 
-    def _tracked(self, name: str) -> Tracked:
+    def _tracked(self, name: str, code: str = "NotFound") -> Tracked:
         for job in self.jobs.values():
             for each in tracked(job):
                 if each.id == name:
                     return each
-        raise Refusal(404, "NotFound", f"The job {name} was not found.")
+        raise Refusal(404, code, f"The job {name} was not found.")
 
     # Run history and the data plane: what the SDK reads; no public document describes them.
 
     @route("GET", "/history/v1.0{ws}/runs/(?P<name>[^/]+)")
     def _run(self, request: Request, match: re.Match[str]) -> Answer:
         """SDK `_BaseJob._load_from_rest`: a step, which the control plane does not have."""
-        each = self._tracked(match["name"])
+        each = self._tracked(match["name"], "UserError")
         body = {"runId": each.id, "status": each.status, "displayName": each.label}
         return Answer(200, {**body, "tags": {}, "properties": {}, "parentRunId": each.parent})
 
     @route("GET", "/history/v1.0{ws}/runs/(?P<name>[^/]+)/details")
     def _details(self, request: Request, match: re.Match[str]) -> Answer:
-        """SDK `stream_logs_until_completion`: status, log files, warnings, error."""
-        each = self._tracked(match["name"])
+        """SDK `stream_logs_until_completion`: status, log files, warnings, error.
+
+        An unknown run: issue Azure/AutoML-vNext-Preview#3.
+        """
+        each = self._tracked(match["name"], "UserError")
         status = each.status
         body: dict[str, Any] = {"runId": each.id, "status": status, "logFiles": {}}
         log = f"{self.url}/logs{self.id}/runs/{each.id}/user_logs/std_log.txt"

@@ -1,0 +1,31 @@
+"""The rows of `make azure-first-day`: command, expected answer, source, what to do if not."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from docs.generate.markdown import code, escape
+from ml.backends.azure.first_day.rows import Row, load
+
+
+def page() -> str:
+    """The rows in their groups."""
+    parts = []
+    for group, rows in groupby(load(), lambda row: row.group):
+        parts += [f"## {group}", *map(_section, rows)]
+    return "\n\n".join(parts)
+
+
+def _section(row: Row) -> str:
+    command, _, situation = row.command.partition(", ")
+    expected = escape(row.expected) or "; ".join(map(code, row.facts))
+    source = f"<{row.source}>" if row.source.startswith("https:") else code(row.source)
+    fields = {
+        "Command": f"{code(command)}{', ' if situation else ''}{escape(situation)}",
+        "Expected": expected,
+        "Source": source,
+        "If not": escape(row.remedy),
+        "Compared": "by `make azure-first-day`" if row.request else "by hand",
+    }
+    lines = (f":{name}: {text}" for name, text in fields.items())
+    return f"### {row.name}\n\n" + "\n".join(lines)

@@ -1,0 +1,93 @@
+"""The rows of `rows.yml`: what Azure is asked, and how its answer is compared.
+
+An answer is reduced to its form first: the fields and words that the row lists, and the types of
+other values. Neither the comparison nor a recorded answer shows an id, a name or a secret.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_TYPES = {bool: "flag", str: "text", int: "number", float: "number", list: "list", dict: "object"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row; without `request`, a person runs `command` and compares with `expected`."""
+
+    group: str
+    name: str
+    command: str
+    # A public page or issue, a module of azure-ai-ml, or a file of this repository.
+    source: str
+    remedy: str
+    expected: str = ""
+    # `PLANE METHOD PATH`; the plane is one of `Workspace.answer`.
+    request: str = ""
+    body: Mapping[str, Any] | None = None
+    # What later requests call the workspace's location, or the name of a list's first item.
+    keep: str = ""
+    status: int = 200
+    shape: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> list[str]:
+        """What a right answer has: the status, and each field with its words or its type."""
+        fields = (f"{path}: {spec.split(' ~ ')[0]}" for path, spec in _leaves(self.shape))
+        return [f"status {self.status}", *fields]
+
+    def compare(self, status: int, form: Any) -> tuple[bool, list[str]]:
+        """Whether an answer of that form is right, and its own facts."""
+        is_right, facts = status == self.status, [f"status {status}"]
+        for path, spec in _leaves(self.shape):
+            values = {*_values(form, path)}
+            is_right = is_right and values <= {*spec.split(" ~ ")[0].split("|")}
+            facts.append(f"{path}: {', '.join(sorted(values)) or 'no item'}")
+        return is_right, facts
+
+
+def load() -> list[Row]:
+    """Every row, in the order of the file."""
+    groups = yaml.safe_load(Path(__file__).with_name("rows.yml").read_text(encoding="utf-8"))
+    return [Row(group, name, **row) for group, rows in groups.items() for name, row in rows.items()]
+
+
+def words(spec: str) -> list[str]:
+    """The words of the service that a leaf of a shape lists; none for a type."""
+    return [] if spec in _TYPES.values() else spec.replace(" ~ ", "|").split("|")
+
+
+def form_of(shape: Any, answer: Any) -> Any:
+    """The form of an answer; equal items of a list are one."""
+    if isinstance(shape, Mapping) and isinstance(answer, dict):
+        return {name: form_of(shape[name], answer[name]) for name in shape if name in answer}
+    if isinstance(shape, list) and isinstance(answer, list):
+        forms = [form_of(shape[0], item) for item in answer]
+        return [*{json.dumps(form): form for form in forms}.values()]
+    is_word = isinstance(shape, str) and answer in words(shape)
+    return answer if is_word else _TYPES.get(type(answer), "null")
+
+
+def _leaves(shape: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """The path of each leaf, with its words or its type."""
+    if isinstance(shape, Mapping):
+        for name, inner in shape.items():
+            yield from _leaves(inner, f"{path}.{name}".lstrip("."))
+    elif isinstance(shape, list):
+        yield from _leaves(shape[0], f"{path}[]")
+    else:
+        yield path, shape
+
+
+def _values(form: Any, path: str) -> Iterator[str]:
+    """What a form has at a path, once for each item of the lists on the way."""
+    name, _, rest = path.partition(".")
+    value = form.get(name.removesuffix("[]"), "missing") if isinstance(form, dict) else "missing"
+    for item in value if name.endswith("[]") and isinstance(value, list) else [value]:
+        yield from _values(item, rest) if rest else [str(item)]
