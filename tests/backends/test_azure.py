@@ -18,7 +18,7 @@ from azure.ai.ml.operations import _job_operations
 
 from ml.backends.azure import submission
 from ml.backends.azure.backend import AzureBackend
-from ml.backends.azure.errors import KNOWN, OTHERWISE, explain_job, log
+from ml.backends.azure.errors import explain_job, log
 from ml.backends.azure.workspace import VARIABLES, Workspace, configured
 from ml.backends.base import Options
 from ml.backends.runs import Filter
@@ -26,7 +26,6 @@ from ml.core.errors import Exit, Refused
 from ml.specs.plan import planning
 from ml.specs.plan.plans import Plan
 from ml.specs.sdk import load
-from tests.conftest import ROOT
 from tests.stand_ins.azure import bodies
 from tests.stand_ins.azure.running import StandIn
 from tests.test_fork import GIT
@@ -352,18 +351,6 @@ def test_a_missing_setting_is_named(name: str) -> None:
     (problem,) = refused.value.problems
     assert name in problem.found
     assert problem.hint == f'export {name}="$({VARIABLES[name]} -o tsv)"'
-
-
-def test_the_page_lists_every_known_error() -> None:
-    """The table of the README is made of the errors that the code knows, with their exit codes."""
-    text = (ROOT / "ml" / "backends" / "azure" / "README.md").read_text()
-    rows = [line for line in text.splitlines() if line.startswith("| `")]
-    expected = [
-        f"| `{known.code}` | {known.status or 'any'} | {known.found.format(message='…')} "
-        f"| {known.hint} | {int(known.exit_code)} |"
-        for known in (*KNOWN, *OTHERWISE)
-    ]
-    assert rows == expected, "\n".join(expected)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """What a release wrote last of an endpoint, and what somebody else has changed since.
 
 The record lies in the workspace's storage. It has the traffic, the tags and the fields of each
-deployment: before a release changes the endpoint, it compares them with what is there.
+deployment: before a release changes the endpoint, it compares them with what is there. Azure ML
+offers no conditional update: it overwrites a change between the comparison and the request.
 """
 
 from __future__ import annotations

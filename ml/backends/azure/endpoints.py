@@ -85,7 +85,8 @@ _ENDED = frozenset({"Succeeded", "Failed", "Canceled"})
 # operation is begun again that failed by the service's own fault, or by a conflict that no state
 # shows.
 BUSY_S, BUSY_POLL_S, _FAULTS = 1800.0, 15.0, 3
-# Of a deployment: learn.microsoft.com/azure/azure-monitor/reference/supported-metrics/
+# Of a deployment. A canary compares no percentiles: those of a minute mix samples and callers.
+# learn.microsoft.com/azure/azure-monitor/reference/supported-metrics/
 # microsoft-machinelearningservices-workspaces-onlineendpoints-deployments-metrics
 _MEMORY, _LATENCY = "CpuMemoryUtilizationPercentage", "RequestLatency_P95"
 # Azure Monitor has a value for each minute, some minutes later; it is asked this often.

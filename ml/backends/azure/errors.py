@@ -174,9 +174,6 @@ UNKNOWN = "azure-refused"
 _REFUSED = Known(UNKNOWN, 0, "", "Azure refuses this: {message}", "the answer in full: tail LOG")
 # What azure-ai-ml raises on an answer of another shape than it takes for granted.
 _UNCHECKED = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
-# What is asked last: no answer, the service's own failure (any status from 500 on), an operation's
-# status Canceled, all else.
-OTHERWISE = (_LOST, _FAILED, _CANCELED, _REFUSED)
 
 
 @contextmanager
