@@ -23,6 +23,7 @@ from ml.core.terminal import printable
 from ml.measures import leakage
 from ml.measures.measurement import Rows, constant_answer, metric_values
 from ml.measures.metrics import Metric
+from ml.measures.schema import Check
 from ml.measures.tasks import KINDS, TargetColumn, Task
 from ml.serving.scoring.columns import MISSING
 from ml.toolkit.data.datasets import FEATURES, TABLE_TASKS
@@ -180,7 +181,7 @@ def profile(path: Path, choices: Choices) -> Profile:
         head["folds"] = folds
     fewest = FEWEST_IN_SLICE_OF_FOLDS if folds else FEWEST_IN_SLICE
     aside = {choices.target, own_id, choices.group}
-    head["slices"] = [choices.slice or _slice(frame, columns, aside, fewest)]
+    head["slices"] = [choices.slice]
     head |= form
     head["header"] = True
     head["rows"] = [len(frame) // 2, len(frame) * 100]
@@ -206,7 +207,11 @@ def profile(path: Path, choices: Choices) -> Profile:
         for row in frame.iloc[::step].head(SAMPLES).itertuples(index=False, name=None)
     ]
     doubts = [doubt for column in result.columns for doubt in _doubts(column, frame[column.name])]
-    leaks = _leaks(frame, result.features, labels)
+    checks = [check for check in _leaks(frame, result.features, labels) if leakage.warning(check)]
+    if not choices.slice:
+        aside |= {check.of or "" for check in checks}
+        head["slices"] = [_slice(frame, columns, aside, fewest)]
+    leaks = [printable(leakage.warning(check)) for check in checks]
     return replace(result, samples=samples, doubts=doubts, leaks=leaks)
 
 
@@ -319,8 +324,8 @@ def _doubts(column: Column, cells: pd.Series[str]) -> Iterator[str]:
         )
 
 
-def _leaks(frame: pd.DataFrame, features: Sequence[Column], labels: Any) -> list[str]:
-    """The warnings about features that predict the target too well, alone or together."""
+def _leaks(frame: pd.DataFrame, features: Sequence[Column], labels: Any) -> list[Check]:
+    """The checks whether features predict the target too well, alone or together."""
     import pandas as pd
 
     step = -(-len(frame) // MOST_CHECKED)
@@ -335,11 +340,10 @@ def _leaks(frame: pd.DataFrame, features: Sequence[Column], labels: Any) -> list
         columns.append(pd.to_numeric(numbers, errors="coerce").to_numpy(dtype=float))
     table = np.column_stack(columns)
     try:
-        checks = leakage.features(table, labels[::step], names, codes)
-        checks += leakage.together(table, labels[::step], names)
+        alone = leakage.features(table, labels[::step], names, codes)
+        return [*alone, *leakage.together(table, labels[::step], names)]
     except ValueError:  # all rows that are checked have one label
         return []
-    return [printable(line) for line in map(leakage.warning, checks) if line]
 
 
 def _quoted(value: object) -> str:

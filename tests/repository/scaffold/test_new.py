@@ -152,6 +152,8 @@ def test_features_that_predict_too_well_are_told(
     assert "warning[leak]: stage alone: auc 1.0000" in told
     assert "warning[possible-leak]: closed\\nnext: alone: auc 0.9" in told
     assert "all features together" in told and "told.schema.yml" in told
+    # A column that stands for the target is no slice.
+    assert profile(path, Choices("y")).head["slices"] == ["size"]
     assert profile(tables.churn(path), Choices("Churn")).leaks == []
 
 
