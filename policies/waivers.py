@@ -131,7 +131,7 @@ class Waiver(Statement):
     reason: Annotated[Words, Field(description="why the refusal may be set aside")]
 
     def __str__(self) -> str:
-        return f"waived until {self.expires} by {self.owner}: {self.reason} ({self.place})"
+        return f"waived until {self.expires} by {self.owner} ({self.place}): {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
