@@ -18,6 +18,7 @@ from ml.backends.runs import Run, Watch, unwatched
 from ml.core.errors import Refused
 from ml.measures.evaluation import PREDICTIONS
 from ml.measures.schema import Estimate, Evaluation, Metrics, Stability, missing, stated
+from ml.measures.tasks import KINDS
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.evidence import evidence
@@ -55,7 +56,7 @@ class Row:
     """One metric in one place, which is a split or `dimension=slice`.
 
     `difference` is candidate minus champion over the units measured for both, None when they cannot
-    be paired. `sign` is 1 where more is better, −1 where less is better, 0 where that is not known.
+    be paired. `sign` is as of `metric_sign`.
     """
 
     place: str
@@ -76,7 +77,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Amount:
-    """What a model takes, in `unit`; less is better. None where it is not known."""
+    """What a model takes, in `unit`; lower is better. None where it is not known."""
 
     what: str
     unit: str
@@ -427,14 +428,15 @@ def _metrics(
             difference = None
             if champion and theirs and paired:
                 difference = _paired(candidate, champion, split, metric, confidence)
-            yield Row(split, metric, metrics[metric], theirs, difference, _sign(own, metric))
+            yield Row(split, metric, metrics[metric], theirs, difference, metric_sign(own, metric))
 
 
 def _slices(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[Row]:
-    """The primary metric of every slice, on the split that was sliced."""
+    """The primary metric of every slice, with Bonferroni's correction as of `non-inferiority`."""
     own = candidate.evidence.evaluation
+    confidence = 1 - (1 - confidence) / max(sum(map(len, own.slices.values())), 1)
     metric, split = own.primary_metric or "", own.slice_split or ""
     members = candidate.evidence.members.get(split, {})
     for dimension, slices in own.slices.items():
@@ -448,7 +450,7 @@ def _slices(
             if champion and theirs and units and paired:
                 difference = _paired(candidate, champion, split, metric, confidence, units)
             place = f"{dimension}={name}"
-            yield Row(place, metric, metrics[metric], theirs, difference, _sign(own, metric))
+            yield Row(place, metric, metrics[metric], theirs, difference, metric_sign(own, metric))
 
 
 def _paired(
@@ -478,10 +480,12 @@ def _estimate(metrics: Metrics, place: str, metric: str) -> Estimate | None:
     return metrics.get(place, {}).get(metric)
 
 
-def _sign(own: Evaluation, metric: str) -> int:
-    if metric != own.primary_metric:
-        return 0
-    return {"maximize": 1, "minimize": -1}.get(own.goal or "", 0)
+def metric_sign(own: Evaluation, metric: str) -> int:
+    """1 where higher is better, −1 where lower is better, 0 where that is not known."""
+    metrics = {**(KINDS[own.task].metrics if own.task in KINDS else {}), **own.own_metrics}
+    known = metrics.get(metric)
+    goal = own.goal if metric == own.primary_metric else known.goal if known else ""
+    return {"maximize": 1, "minimize": -1}.get(goal or "", 0)
 
 
 def _amounts(ours: Evidence, theirs: Evidence) -> Iterator[Amount]:

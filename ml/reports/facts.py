@@ -15,14 +15,13 @@ from ml.backends.runs import Curve, Run, RunStore, TrackingUnavailable
 from ml.core.errors import Refused
 from ml.measures.schema import Evaluation
 from ml.release import audit
-from ml.release.comparison import Comparison, Side, compare
+from ml.release.comparison import Comparison, Row, Side, compare
 from ml.release.declaration import desired_state
 from ml.release.evidence import evidence
 from ml.release.selection.selection import Selected, choose
 from ml.release.versions import EVALUATION, parts, version_of
 from ml.reports.formatting import count, redact_line
 from ml.reports.sweep import Sweep, read_sweep
-from policies.promotion.champion_gates import Difference
 from policies.promotion.evidence import Evidence
 
 # The end of a log that is shown.
@@ -66,14 +65,10 @@ class Release:
         """The model beside `against`."""
         return compare(_side(self.version, self.evidence), self.against)
 
-    def paired_difference(self, split: str) -> Difference | None:
-        """The paired difference to `against` on the split, in units of the primary metric.
-
-        None when the two cannot be compared: `comparison.unpaired` says why.
-        """
-        comparison = self.comparison
-        rows = (row for row in comparison.metrics if row.metric == comparison.primary)
-        return next((row.difference for row in rows if row.place == split), None)
+    def row(self, split: str) -> Row | None:
+        """The primary metric on the split; `comparison.unpaired` says why it has no difference."""
+        rows = (row for row in self.comparison.metrics if row.metric == self.comparison.primary)
+        return next((row for row in rows if row.place == split), None)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ DIGITS = 4
 # Letters of a parameter's value.
 MAX_LETTERS = 40
 HIDDEN = "(hidden)"
+# Which values of a metric are better, by its sign.
+DIRECTIONS = {1: "higher is better", -1: "lower is better", 0: ""}
 
 
 def number(value: float) -> str:

@@ -10,12 +10,16 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -23,6 +27,9 @@ from markupsafe import Markup, escape
 from ml.backends.base import Backend
 from ml.backends.runs import Run
 from ml.core import faults, files, home, repository
+from ml.core.errors import Refused
+from ml.release.comparison import metric_sign
+from ml.release.declaration import desired_state
 from ml.reports import formatting
 from ml.reports.markup import readable, square, tag
 
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
     from ml.release.ab.experiment import Experiment
     from ml.release.ab.records import Records
     from ml.release.ab.verdict import Verdict
-    from ml.release.comparison import Comparison
+    from ml.release.comparison import Comparison, Side
     from ml.release.watch.drift import Shift
     from ml.release.watch.report import Report as WatchReport
     from ml.reports.facts import Facts
@@ -63,14 +70,14 @@ class Contents:
         return tag("h2", title, id=anchor)
 
 
-def report(run: Run, backend: Backend) -> Report:
+def report(run: Run, backend: Backend, out: Path | None = None) -> Report:
     """The report of a run in any state; changes nothing. Runs the charts.py of its project."""
     from ml.reports import figures, summary
     from ml.reports.facts import gather
 
     facts = gather(run, backend)
     drawn = figures.draw(facts)
-    page = run_page(facts, drawn)
+    page = run_page(facts, drawn, out)
     return Report(run, page, summary.sentences(facts), facts.notes, drawn)
 
 
@@ -79,12 +86,34 @@ def default_path(name: str) -> Path:
     return home.home() / "reports" / f"{name}.html"
 
 
-def run_page(facts: Facts, figures: Sequence[Figure] = ()) -> str:
-    """The page of a run, with the charts of its project."""
+def _links(page: Path | None, names: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(words, relative address) of those pages that exist; names may come from evidence."""
+    folder = (page or default_path("page")).absolute().parent
+    return [
+        (words, quote(Path(os.path.relpath(default_path(name), folder)).as_posix()))
+        for words, name in names.items()
+        if re.fullmatch(r"(?a)[\w.-]{1,200}", name) and default_path(name).is_file()
+    ]
+
+
+def _reports(side: Side) -> dict[str, str]:
+    """The reports that the run of a model may have: its own, or that of its sweep."""
+    run = side.evidence.lineage.run_name or side.name
+    return {f"run {name} of {side.name}": name for name in (run, run.rpartition("_")[0])}
+
+
+def run_page(facts: Facts, figures: Sequence[Figure] = (), out: Path | None = None) -> str:
+    """The page of a run, with the charts of its project, to be written to `out`."""
     from ml.reports import summary, views
     from ml.reports.charts import sweep
     from ml.reports.explanation import importance
 
+    related: dict[str, str] = {}
+    if release := facts.release:
+        model, related = release.version.model, _reports(release.against) if release.against else {}
+        related["comparison"] = f"compare-{model}-{release.version.version}"
+        for name in desired_state.ENVIRONMENTS:
+            related[f"watch of endpoint {model} in {name}"] = f"watch-{model}-{name}"
     return _render(
         "run.html.j2",
         title=f"{facts.run.name} · {facts.run.experiment}",
@@ -95,23 +124,32 @@ def run_page(facts: Facts, figures: Sequence[Figure] = ()) -> str:
         charts=sweep,
         importance_of=importance,
         figures=figures,
+        links=_links(out, related),
     )
 
 
-def comparison_page(comparison: Comparison, backend: Backend) -> str:
-    """The charts of the project of both models, side by side. Raises Refused without their runs."""
+def comparison_page(comparison: Comparison, backend: Backend, page: Path | None = None) -> str:
+    """The comparison, and the charts of the project of both models whose runs are here."""
     from ml.reports import figures
     from ml.reports.facts import gather
 
-    sides = {}
+    sides: dict[str, dict[str, Figure]] = {}
+    related = {}
     for side in filter(None, (comparison.candidate, comparison.champion)):
-        run = backend.runs.find(side.evidence.lineage.run or side.name)
-        sides[side.name] = {figure.title: figure for figure in figures.draw(gather(run, backend))}
+        related |= _reports(side)
+        drawn: tuple[Figure, ...] = ()
+        with suppress(Refused):
+            run = backend.runs.find(side.evidence.lineage.run or side.name)
+            drawn = figures.draw(gather(run, backend))
+        sides[side.name] = {figure.title: figure for figure in drawn}
+    related["watch of the endpoint"] = f"watch-{comparison.model}-{comparison.environment}"
     names = " and ".join(sides)
     return _render(
         "compare.html.j2",
         title=names,
         command=f"ml compare; {names}",
+        comparison=comparison,
+        links=_links(page, related),
         sides=sides,
         titles=dict.fromkeys(title for of_side in sides.values() for title in of_side),
     )
@@ -143,12 +181,12 @@ def write_watch_page(report: WatchReport, path: Path | None = None) -> Path:
     path = path or default_path(f"watch-{report.model}-{report.environment}")
     document = json.dumps(report.to_json(), indent=1, allow_nan=False)
     with faults.as_refusals():
-        files.replace(path, watch_page(report))
+        files.replace(path, watch_page(report, path))
         files.replace(path.with_suffix(".json"), document + "\n")
     return path
 
 
-def watch_page(report: WatchReport) -> str:
+def watch_page(report: WatchReport, path: Path | None = None) -> str:
     """The page of a watched model: the outcome and every comparison."""
     return _render(
         "watch.html.j2",
@@ -156,6 +194,7 @@ def watch_page(report: WatchReport) -> str:
         command=f"ml watch {report.model}",
         report=report,
         chart=_size_chart,
+        links=_links(path, {"comparison": f"compare-{report.model}-{report.version}"}),
     )
 
 
@@ -182,6 +221,7 @@ def _render(template: str, **values: object) -> str:
             style_hash=_hash(style),
             script_hash=_hash(script),
             contents=contents,
+            links=values.pop("links", ()),
             now=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             **values,
         )
@@ -199,12 +239,13 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.globals["square"] = square
+    jinja.globals |= {"square": square, "metric_sign": metric_sign}
     for name in ("number", "signed", "short", "duration", "digest", "count", "redact", "headline"):
         jinja.filters[name] = getattr(formatting, name)
     jinja.tests["finite"] = lambda value: value is not None and math.isfinite(value)
     jinja.filters |= {
         "redact_text": formatting.redact_text,
+        "direction": formatting.DIRECTIONS.get,
         "path": repository.shown,
         "breakable": breakable,
     }

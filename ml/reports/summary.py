@@ -9,9 +9,10 @@ from typing import Literal
 
 from ml.backends.runs import Entry, Run
 from ml.measures.schema import Evaluation
+from ml.release.comparison import metric_sign
 from ml.release.declaration.desired_state import LOCAL
 from ml.reports.facts import Facts, Release
-from ml.reports.formatting import count, duration, headline, number, signed
+from ml.reports.formatting import DIRECTIONS, count, duration, headline, number, signed
 from ml.reports.sweep import Sweep
 
 Tone = Literal["good", "bad", "open"]
@@ -108,9 +109,10 @@ def _quality(evaluation: Evaluation) -> Iterator[str]:
     if split is None or metric is None:
         return
     estimate = evaluation.metrics.get(split, {}).get(metric)
+    better = DIRECTIONS[metric_sign(evaluation, metric)]
     if estimate is None or not math.isfinite(estimate.value):
         return
-    details = []
+    details = [better] if better else []
     if math.isfinite(estimate.low) and math.isfinite(estimate.high):
         details.append(f"95 % interval {number(estimate.low)} to {number(estimate.high)}")
     baseline = evaluation.baseline.get(split, {}).get(metric)
@@ -122,14 +124,12 @@ def _quality(evaluation: Evaluation) -> Iterator[str]:
 
 def _difference(release: Release) -> Iterator[str]:
     split = held_out_split(release.evidence.evaluation)
-    difference = release.paired_difference(split) if split else None
-    if difference and release.against:
-        is_clear = difference.low > 0 or difference.high < 0
-        doubt = "" if is_clear else "; it may be chance"
+    row = release.row(split) if split else None
+    if row and (difference := row.difference) and release.against:
         yield (
             f"The paired difference to {release.against.name} is "
             f"{signed(difference.mean)} (95 % interval {signed(difference.low)} to "
-            f"{signed(difference.high)}{doubt})."
+            f"{signed(difference.high)}): {row.verdict or 'no difference is shown'}."
         )
 
 

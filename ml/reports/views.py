@@ -16,6 +16,7 @@ from ml.measures.contributions import ExplainedRows
 from ml.measures.evaluation import PREDICTIONS
 from ml.measures.schema import Estimate, Evaluation, Metrics
 from ml.measures.tasks import KINDS
+from ml.release.comparison import Row
 from ml.release.evidence.recomputation import read_predictions
 from ml.release.selection import explanation
 from ml.release.selection.selection import Selected
@@ -35,13 +36,10 @@ from ml.reports.formatting import (
     redact,
     sentence,
     short,
-    signed,
 )
 from ml.reports.leaderboard import board_of
 from ml.reports.summary import held_out_split
 from ml.reports.sweep import OUTCOMES, Sweep, Trial, short_origin
-from policies.promotion.champion_gates import Difference
-from policies.promotion.decision import VALIDATION
 
 # The most rows of trials, columns of parameters, and cells of both: a page is below a megabyte.
 TRIALS, PARAMETERS, CELLS = 200, 20, 2000
@@ -192,7 +190,7 @@ class MetricRow:
     ours: Estimate
     baseline: Estimate | None
     champion: Estimate | None
-    difference: Difference | None
+    difference: Row | None
     chart: Markup
     is_primary: bool
 
@@ -235,7 +233,7 @@ def metric_rows(facts: Facts) -> Iterator[MetricRow]:
             baseline, champion = (source.get(split, {}).get(metric) for source in sources[1:])
             difference = None
             if facts.release and metric == primary:
-                difference = facts.release.paired_difference(split)
+                difference = facts.release.row(split)
             rows = [
                 *_interval("ours", ours),
                 *_interval("baseline", baseline),
@@ -320,35 +318,20 @@ def classification(facts: Facts) -> tuple[str, list[Markup]]:
 
 
 def stability(facts: Facts) -> list[tuple[str, str]]:
-    """What refitting the model showed, and differences in multiples of it: (term, value)."""
+    """What refitting the model showed: (term, value)."""
     assert facts.quality is not None
     evaluation = facts.quality.evaluation
-    others = {"baseline": evaluation.baseline, "champion": champion_metrics(facts)}
     rows = []
     for metric, refits in evaluation.stability.items():
         if not math.isfinite(refits.std):
             continue
         over = f"{len(refits.values)} {refits.over or 'refits'}"
         rows.append((f"standard deviation of {metric} over {over}", number(refits.std)))
-        ours = _value(evaluation.metrics, metric)
-        for name, metrics in others.items():
-            other = _value(metrics, metric)
-            if ours is not None and other is not None and refits.std > 0:
-                difference = ours - other
-                times = f"{abs(difference) / refits.std:,.1f} times that standard deviation"
-                term = f"difference to the {name} on {VALIDATION}"
-                rows.append((term, f"{signed(difference)}: {times}"))
     if math.isfinite(evaluation.training.seconds):
         rows.append(("time of a refit", duration(evaluation.training.seconds)))
     if math.isfinite(evaluation.training.threads):
         rows.append(("threads", number(evaluation.training.threads)))
     return rows
-
-
-def _value(metrics: Metrics, metric: str) -> float | None:
-    """The metric on the split that refits are measured on."""
-    estimate = metrics.get(VALIDATION, {}).get(metric)
-    return estimate.value if estimate and math.isfinite(estimate.value) else None
 
 
 def _interval(kind: str, estimate: Estimate | None) -> Iterator[Interval]:

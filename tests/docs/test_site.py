@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -52,29 +53,33 @@ def test_the_site_is_built_without_a_warning(site: Path) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt install chromium")
 def test_pages_have_no_horizontal_scroll_bar(site: Path, tmp_path: Path) -> None:
     """Three pages at the width of a phone and of a desktop, in frames of one page."""
-    frames = [(page, width) for page in OPENED for width in WIDTHS]
+    assert too_wide([site / f"{page}.html" for page in OPENED], tmp_path) == []
+
+
+def too_wide(pages: Sequence[Path], folder: Path) -> list[tuple[Path, int, int]]:
+    """The pages that scroll sideways, the width of the frame and that of their content."""
+    frames = [(page, width) for page in pages for width in WIDTHS]
     shown = "".join(
-        f'<iframe src="{(site / page).as_uri()}.html" width="{width}" height="900"></iframe>'
+        f'<iframe src="{page.as_uri()}" width="{width}" height="900"></iframe>'
         for page, width in frames
     )
     script = """<script>onload = () => { document.body.textContent = JSON.stringify(
         [...document.querySelectorAll("iframe")].map(({contentDocument: page}) => [
             page.querySelector("h1").textContent, page.documentElement.scrollWidth])) }</script>"""
-    (tmp_path / "frames.html").write_text(f"<body>{shown}{script}</body>")
+    (folder / "frames.html").write_text(f"<body>{shown}{script}</body>")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
-    flags += [f"--user-data-dir={tmp_path}/profile", "--virtual-time-budget=20000", "--dump-dom"]
-    command = [str(CHROMIUM), *flags, (tmp_path / "frames.html").as_uri()]
+    flags += [f"--user-data-dir={folder}/profile", "--virtual-time-budget=20000", "--dump-dom"]
+    command = [str(CHROMIUM), *flags, (folder / "frames.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     body = re.search(r"<body>(\[.*\])</body>", done.stdout, re.S)
     assert body, done.stderr
     measured = json.loads(html.unescape(body[1]))
     assert len(measured) == len(frames) and all(title for title, _ in measured)
-    too_wide = [
-        (frame, scrolled)
-        for frame, (_, scrolled) in zip(frames, measured, strict=True)
-        if scrolled > frame[1]
+    return [
+        (page, width, scrolled)
+        for (page, width), (_, scrolled) in zip(frames, measured, strict=True)
+        if scrolled > width
     ]
-    assert too_wide == []
 
 
 @pytest.mark.parametrize(

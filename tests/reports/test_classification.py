@@ -156,4 +156,5 @@ def test_the_page_of_a_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert page.problems == []
     assert "Classification on test ROC" in page.text
     assert "standard deviation of log_loss over 2 seeds" in page.text
-    assert "times that standard deviation" in page.text
+    assert "times that standard deviation" not in page.text
+    assert "log_loss lower is better" in page.text

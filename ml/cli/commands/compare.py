@@ -41,7 +41,7 @@ def compare(
     ] = "",
     page: Annotated[
         Path | None,
-        typer.Option(help="Write a page there with the charts of the project's charts.py of both."),
+        typer.Option(help="Write the comparison there as a page, with the charts of charts.py."),
     ] = None,
     report_url: Annotated[str, typer.Option(help="The run's report, to link in md.")] = "",
     repository: Annotated[
@@ -65,7 +65,7 @@ def compare(
     if page is not None:
         from ml.reports.pages import comparison_page
 
-        files.replace(page, comparison_page(comparison, backend))
+        files.replace(page, comparison_page(comparison, backend, page))
     if form == "json":
         write_json(document)
     elif form == "md":

@@ -29,7 +29,7 @@ def report(
     from ml.reports.pages import report as report_of
 
     backend = open_backend(on)
-    page = report_of(backend.runs.find(run), backend)
+    page = report_of(backend.runs.find(run), backend, out)
     path = (out or default_path(page.run.name)).absolute()
     with faults.as_refusals():
         files.replace(path, page.html)

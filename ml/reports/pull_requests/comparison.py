@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ml.core.markdown import block, code, details, image, link, table, text
 from ml.reports.charts.forest import ForestRow, forest_row, text_plot
-from ml.reports.formatting import count, number, sentence, signed_short
+from ml.reports.formatting import DIRECTIONS, count, number, sentence, signed_short
 from ml.reports.json_values import Value
 
 LOCAL = "local"
@@ -105,7 +105,8 @@ def difference_title(compared: Value) -> str:
 
 
 def _direction(row: Value) -> str:
-    return {1: "; more is better", -1: "; less is better"}.get(int(row["sign"].number or 0), "")
+    words = DIRECTIONS.get(int(row["sign"].number or 0))
+    return f"; {words}" if words else ""
 
 
 def is_refused(compared: Value) -> bool:
@@ -144,7 +145,7 @@ def _verdict(compared: Value) -> Iterator[str]:
                 f"{mean} "
                 f"({low} to {high}, {row['difference']['count'].number or 0:,.0f} units"
                 f"{_direction(row)}): "
-                f"{BETTER.get(row['verdict'].string, 'neither is shown to be better')}."
+                f"{BETTER.get(row['verdict'].string, 'no difference is shown')}."
             )
             break
     if compared["unpaired"]:
@@ -167,13 +168,7 @@ def _tables(compared: Value) -> Iterator[str]:
         slices = sorted(compared["slices"], key=_loss)
         worse = sum(row["verdict"].json == "worse" for row in slices)
         words = count(len(slices), "slice") + (f", {worse} of them worse" if worse else "")
-        rows = _rows(compared, slices, ("slice",))
-        if any(row["difference"] for row in slices):
-            rows += (
-                f"\n\nEach interval is {_percent(compared)} by itself: with many slices, some "
-                "differ by chance."
-            )
-        yield details(f"Slices: {words}", rows)
+        yield details(f"Slices: {words}", _rows(compared, slices, ("slice",)))
 
 
 def _rows(compared: Value, rows: Sequence[Value], names: Sequence[str]) -> str:
@@ -238,7 +233,7 @@ def _gate_table(results: Sequence[Value]) -> str:
         [
             SIGNS.get(_mark(result), "?"),
             result["gate"].code(),
-            text(_result(result), FINDING_LETTERS),
+            _result(result),
             text(result["required"].string, FINDING_LETTERS),
         ]
         for result in results
@@ -248,8 +243,9 @@ def _gate_table(results: Sequence[Value]) -> str:
 
 def _result(result: Value) -> str:
     mode = result["mode"].string
-    words = ": ".join(result[key].string for key in ("found", "why") if result[key].string)
-    return words if mode == "enabled" else f"[{mode}] {words}"
+    parts = (result[key] for key in ("found", "why"))
+    words = ": ".join(part.text(FINDING_LETTERS) for part in parts if part)
+    return words if mode == "enabled" else f"\\[{text(mode)}\\] {words}"
 
 
 def _amounts(compared: Value) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from ml.reports.pull_requests import comparison as comments
 from ml.reports.pull_requests.comparison import MAX_LENGTH, forest_rows, marker
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, Lineage
+from policies.waivers import GateWaiver
 from tests.core.test_markdown import APART, HOSTILE, MENTION
 from tests.policies import cases
 
@@ -86,8 +88,8 @@ def test_where_less_is_better_the_better_one_is_named(
     )
     text = comment(less)
     sign = "+" if ours > theirs else "−"
-    assert re.search(rf"is \{sign}0\.1 \(.*less is better\): {words} is better", text)
-    assert "candidate minus champion, less is better" in text
+    assert re.search(rf"is \{sign}0\.1 \(.*lower is better\): {words} is better", text)
+    assert "candidate minus champion, lower is better" in text
     plot = next(line for line in text.splitlines() if "●" in line)
     assert f" {sign}0.1 (" in plot
     is_right = plot.index("┊") < plot.index("●")
@@ -214,3 +216,35 @@ def test_invalid_evidence_has_no_table_of_metrics(tmp_path: Path):
     text = comment(compared(edited, cases.champion(0.8), tmp_path))
     assert "| metric |" not in text and "evidence.json was edited" in text
     assert "no evidence that can be trusted" in text and "another version of this code" not in text
+
+
+@pytest.mark.parametrize("found", ["short", "x" * 900])
+def test_the_place_of_a_waiver_is_not_cut(tmp_path: Path, found: str):
+    """However long the finding or the reason is, the file and the line are there."""
+    comparison = compared(cases.good(0.9), None, tmp_path)
+    waiver = GateWaiver(
+        owner="ada@example.com",
+        expires=date(2026, 7, 1),
+        reason="y" * 900,
+        gate="gap",
+    )
+    object.__setattr__(waiver, "place", "ml/projects/tiny/gates.yml:12")
+    decision = comparison.decision
+    assert decision
+    results = tuple(
+        replace(one, verdict="waived", found=found, why=str(waiver)) if one.gate == "gap" else one
+        for one in decision.results
+    )
+    text = comment(replace(comparison, decision=replace(decision, results=results)))
+    assert "gates.yml:12" in text.replace("\\", "")
+
+
+def test_slices_are_corrected_for_their_number(tmp_path: Path):
+    """A slice has a verdict by a wider interval; nothing beside it calls the verdict chance."""
+    comparison = compared(cases.good(0.9), cases.good(0.8, "6", cases.OTHER), tmp_path)
+    alone = compare(comparison.candidate, comparison.champion, 0.95)
+    corrected = compare(comparison.candidate, comparison.champion, 0.975).slices
+    for row, wider in zip(alone.slices, corrected, strict=True):
+        assert row.difference and wider.difference and len(alone.slices) == 2
+        assert row.difference.low > wider.difference.low
+    assert "chance" not in comment(comparison)
