@@ -482,8 +482,8 @@ def _estimate(metrics: Metrics, place: str, metric: str) -> Estimate | None:
 
 def metric_sign(own: Evaluation, metric: str) -> int:
     """1 where higher is better, −1 where lower is better, 0 where that is not known."""
-    metrics = {**(KINDS[own.task].metrics if own.task in KINDS else {}), **own.own_metrics}
-    known = metrics.get(metric)
+    kind = KINDS.get(own.task or "")
+    known = own.own_metrics.get(metric) or (kind.metrics.get(metric) if kind else None)
     goal = own.goal if metric == own.primary_metric else known.goal if known else ""
     return {"maximize": 1, "minimize": -1}.get(goal or "", 0)
 

@@ -134,7 +134,7 @@ def comparison_page(comparison: Comparison, backend: Backend, page: Path | None 
     from ml.reports.facts import gather
 
     sides: dict[str, dict[str, Figure]] = {}
-    related = {}
+    related: dict[str, str] = {}
     for side in filter(None, (comparison.candidate, comparison.champion)):
         related |= _reports(side)
         drawn: tuple[Figure, ...] = ()
