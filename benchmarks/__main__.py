@@ -33,6 +33,10 @@ BENCHMARKS = {
         "benchmarks.faq_recipe",
         "our error at rank 1 over the reference recipe's, the worst data set; at most 0.7",
     ),
+    "features": (
+        "benchmarks.features",
+        "the point-in-time join over polars' join_asof by event time; at most 1.5",
+    ),
     "filings-onnx": (
         "benchmarks.filings_onnx",
         "one document of filings_nlp in ONNX Runtime over eager PyTorch; at most 0.5",
