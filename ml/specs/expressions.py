@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
@@ -24,7 +25,7 @@ Value = str | PurePath | None
 # blanks only separate words, as on Azure ML.
 METACHARACTERS = "|&;()<>$`\\\"'\n\r\0"
 
-_PLACEHOLDER = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
+_PLACEHOLDER = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 _OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]", re.DOTALL)
 # One begins before the one before it is closed.
 NESTED = re.compile(r"\$\[\[(?:(?!\]\]).)*\$\[\[", re.DOTALL)
@@ -60,22 +61,29 @@ def references(template: str) -> list[Reference]:
     """Every placeholder of a command in its order, with its context as bash reads the command."""
     if "${{" not in template:
         return []
-    blocks = _spans(_OPTIONAL, template)
+    blocks = _blocks(template)
     placeholders = []
-    matches = _PLACEHOLDER.finditer(template)
-    for match, context in zip(matches, _reading(template).contexts, strict=True):
-        source, _, name = match[1].partition(".")
-        block = next((span for span in blocks if span[0] <= match.start() < span[1]), None)
+    for match, context in zip(_placeholders(template), _reading(template).contexts, strict=True):
+        source, _, name = match[1].strip().partition(".")
+        before = blocks[: bisect(blocks, (match.start(), len(template)))]
+        block = before[-1] if before and match.start() < before[-1][1] else None
         placeholders.append(Reference(match[0], source, name, *match.span(), context, block))
     return placeholders
 
 
 def _reading(template: str) -> Reading:
-    return shell.read(template, _spans(_PLACEHOLDER, template), _spans(_OPTIONAL, template))
+    spans = tuple(match.span() for match in _placeholders(template))
+    return shell.read(template, spans, _blocks(template))
 
 
-def _spans(pattern: re.Pattern[str], text: str) -> tuple[tuple[int, int], ...]:
-    return tuple(match.span() for match in pattern.finditer(text))
+def _placeholders(text: str) -> Iterator[re.Match[str]]:
+    """Every `${{…}}`. The search ends at the last `}}`: each `${{` after it would read to the end."""
+    return _PLACEHOLDER.finditer(text, 0, text.rfind("}}") + 2)
+
+
+def _blocks(text: str) -> tuple[tuple[int, int], ...]:
+    """The span of every `$[[…]]`, searched as far as the last `]]`."""
+    return tuple(match.span() for match in _OPTIONAL.finditer(text, 0, text.rfind("]]") + 2))
 
 
 def variable_references(name: str, template: str, command: str) -> list[Reference]:
@@ -84,8 +92,8 @@ def variable_references(name: str, template: str, command: str) -> list[Referenc
     evaluator = f"the variable `{name}`" if is_evaluated else _reading(command).evaluator
     context = Context("evaluated", evaluator) if evaluator else Context("text")
     placeholders = []
-    for match in _PLACEHOLDER.finditer(template):
-        source, _, own_name = match[1].partition(".")
+    for match in _placeholders(template):
+        source, _, own_name = match[1].strip().partition(".")
         placeholders.append(Reference(match[0], source, own_name, *match.span(), context))
     return placeholders
 
@@ -129,7 +137,7 @@ def resolve_command(
             texts[reference.start, reference.end] = text
     if problems:
         raise Refused(*problems)
-    return shell.replace_spans(template, texts, _spans(_OPTIONAL, template), dropped)
+    return shell.replace_spans(template, texts, _blocks(template), dropped)
 
 
 def resolve_variables(
@@ -160,9 +168,10 @@ def resolve_variables(
     return resolved
 
 
-def without_placeholders(text: str) -> str:
-    """A text with a plain word for each of its placeholders."""
-    return _PLACEHOLDER.sub("x", text)
+def without_placeholders(text: str, word: str = "x") -> str:
+    """A text with a word for each of its placeholders."""
+    end = text.rfind("}}") + 2
+    return _PLACEHOLDER.sub(word, text[:end]) + text[end:]
 
 
 def literal(value: object) -> str:

@@ -22,8 +22,8 @@ Quoting = Literal["none", "single", "double", "text", "evaluated"]
 # In the text that is read, each placeholder and each expansion (`$X`) is one character of the
 # private use area, which no command contains.
 _FIRST, _MOST = 0xE000, 4000
-# Each optional text takes a reading of its own.
-_MOST_BLOCKS = 100
+# Each optional text takes a reading of its own; a million characters take about two seconds.
+_MOST_CHARACTERS = 1_000_000
 _MARK = "[\ue000-\uefff]"
 _EXPANSION = "\uf8ff"
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
@@ -156,7 +156,8 @@ def read(command: str, spans: tuple[Span, ...], blocks: tuple[Span, ...]) -> Rea
 
     An optional text may be left out. A placeholder whose reading depends on that is evaluated.
     """
-    if _PRIVATE.search(command) or len(spans) > _MOST or len(blocks) > _MOST_BLOCKS:
+    is_long = len(command) * (len(blocks) + 1) > _MOST_CHARACTERS
+    if _PRIVATE.search(command) or len(spans) > _MOST or is_long:
         why = "a command with too many placeholders, or characters of the private use area"
         return Reading((Context("evaluated", why),) * len(spans), why)
     marks = {span: chr(_FIRST + index) for index, span in enumerate(spans)}

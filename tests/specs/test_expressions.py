@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import time
 from pathlib import Path, PurePath
 
 import pytest
@@ -17,6 +18,7 @@ from ml.specs.expressions import (
     references,
     resolve_command,
     resolve_variables,
+    without_placeholders,
 )
 
 
@@ -156,3 +158,19 @@ def test_any_template_is_read(template: str) -> None:
     """No text crashes the reader of placeholders, and each lies where it says."""
     for reference in references(template):
         assert template[reference.start : reference.end] == reference.text
+
+
+@pytest.mark.attack("A spec of some kilobytes occupies the check for minutes")
+@pytest.mark.parametrize(
+    "template",
+    [
+        *("$[[" * 30_000 + "${{inputs.x}}", "${{" * 30_000, "${{ a" + " " * 90_000 + "b}}"),
+        *("$[[${{inputs.x}}]]" * 5_000, "echo " * 20_000 + "$[[${{inputs.x}}]]" * 90),
+    ],
+)
+def test_reading_takes_time_in_proportion(template: str) -> None:
+    """Brackets that are not closed are passed once, and long commands are not read often."""
+    start = time.process_time()
+    references(template)
+    without_placeholders(template)
+    assert time.process_time() - start < 2

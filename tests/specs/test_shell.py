@@ -249,7 +249,7 @@ REFUSED: list[Case] = [
     (f"case a '{X}'", "a b"),
     (f"echo '{X}' >", "a b"),
     (f"echo \ue000 '{X}'", "a b"),
-    ("echo" + " $[[a]]" * 101 + f" '{X}'", "a b"),
+    ("echo" + " $[[a]]" * 501 + f" '{X}'", "a b"),
 ]  # fmt: skip
 
 # Commands as people write them.
