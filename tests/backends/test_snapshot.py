@@ -254,6 +254,15 @@ def test_links_that_multiply_files_are_refused(home: Path, tmp_path: Path) -> No
         snapshot.take(tmp_path / "0")
 
 
+def test_folders_that_nest_too_deep_are_refused(home: Path, tmp_path: Path) -> None:
+    """Patterns match each path in about the cube of its folders; those excluded do not count."""
+    (tmp_path / "code" / "/".join("a" * 60)).mkdir(parents=True)
+    with pytest.raises(Refused, match="too-deep"):
+        snapshot.take(tmp_path / "code")
+    (tmp_path / "code" / ".amlignore").write_text("a/a/a/\n")
+    snapshot.take(tmp_path / "code")
+
+
 @pytest.mark.parametrize(
     ("line", "is_refused"),
     [

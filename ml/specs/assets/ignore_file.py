@@ -30,6 +30,8 @@ _WILDCARD = re.compile(r"[*?\[\\]")
 _MAX_AMBIGUOUS = 2
 # A link to a folder with two such links doubles the files with each level.
 _MAX_THROUGH_LINKS, _MAX_LINKS = 2_000, 20
+# Matching `**/a/**/b` takes about the square of a path's folders.
+_MAX_DEPTH = 50
 
 
 class IgnoreFile:
@@ -101,6 +103,10 @@ class IgnoreFile:
             found = f"links lead to over {_MAX_THROUGH_LINKS:,} folders or {_MAX_LINKS} levels deep"
             hint = "replace the links by their targets, or exclude them in .amlignore"
             raise Refused(Problem("too-many-links", found, "fewer", hint))
+        if prefix.count("/") > _MAX_DEPTH:
+            found = f"folders in `{repository.shown(self.folder)}` nest over {_MAX_DEPTH} levels deep"
+            hint = "exclude them in .amlignore"
+            raise Refused(Problem("too-deep", found, "fewer levels", hint))
         with os.scandir(folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
         for entry in entries:
