@@ -91,7 +91,9 @@ def kind_of(data: Any) -> Kind | None:
     if family is None:
         return None
     written = data.get("type")
-    if family == "batch_deployment" and written in _BATCH_TYPES:
+    # The SDK's older schema has the settings of a model's deployment at its top.
+    is_flat = written == "model" and "settings" not in data
+    if family == "batch_deployment" and written in _BATCH_TYPES and not is_flat:
         family = _BATCH_TYPES[written]
     default = "command" if family in {"job", "component"} else ""
     return Kind(family, written if isinstance(written, str) else default)

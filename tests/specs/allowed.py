@@ -172,6 +172,10 @@ ALLOWED: dict[str, list[str]] = {
     ],
     "scoring-script": [
         DEPLOYMENT + "environment: azureml:e:1\n",
+        BATCH.replace("batchDep", "modelBatchDep") + "type: model\ncompute: azureml:c\n"
+        "environment: azureml:e:1\nmini_batch_size: 10\noutput_action: append_row\n"
+        "max_concurrency_per_instance: 2\nretry_settings: {max_retries: 3, timeout: 30}\n"
+        "error_threshold: -1\nlogging_level: info\noutput_file_name: rows.csv\n",
         _NO_SCRIPT,
         _NO_SCRIPT.replace("azureml:m:1", "{path: src, type: mlflow_model}")
         + "environment: {image: i:1, conda_file: conda.yml}\n",
