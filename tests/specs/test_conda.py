@@ -52,6 +52,9 @@ def test_a_requirements_file(repo: Path) -> None:
     [
         *("-r req.txt", "-rreq.txt", "--requirement=req.txt", "-c limits.txt", "-e .", "./package"),
         *("--constraint limits.txt", "file:./a.whl", "a @ file:///a.whl", "-f ./wheels"),
+        *("--pre -r req.txt", "--index-url https://example.org -rreq.txt", "wheels/a-1.whl"),
+        *("a-1.tar.gz", "a.zip[extra]", "src/package", "a @ src/package", "--no-index -f wheels"),
+        *("numpy -c limits.txt", "-e package", "src\\\\package", "a@./b", "--pre ../a"),
     ],
 )
 def test_a_line_that_names_a_file(repo: Path, line: str) -> None:
@@ -62,7 +65,13 @@ def test_a_line_that_names_a_file(repo: Path, line: str) -> None:
         (repo / "job.yml").write_text(JOB.format("conda.yml"))
         (problem,) = check(load(Path("job.yml")))
         assert (problem.code, str(problem.place)) == ("bad-conda-file", "conda.yml:3")
-    for allowed in ("-r https://example.org/req.txt", "-e git+https://example.org/a", "--pre"):
+    for allowed in (
+        *("-r https://example.org/req.txt", "-e git+https://example.org/a", "--pre"),
+        *("a @ https://example.org/a-1.whl", "https://example.org/a.zip", "conda-forge::numpy"),
+        *("--extra-index-url https://example.org/simple a==1", 'a[b]>=1.0,!=2.* ; os_name == "nt"'),
+        *("a ~=1.0", "git+ssh://git@example.org/a/b.git@v1", "numpy[channel=main/label]"),
+        *("git+https://example.org/a@main#subdirectory=b/c", "pkgs/main::numpy=1.26"),
+    ):
         (repo / "conda.yml").write_text(f"dependencies: [{{pip: ['{allowed}', rich]}}]\n")
         assert check(load(Path("job.yml"))) == []
 

@@ -18,10 +18,12 @@ from ml.core.errors import Place, Problem, Refused
 from ml.specs.parts import Part
 from ml.specs.plan.plans import Dependency
 
-# Lines of pip that read a file or a folder of the machine that installs: an address is none.
+# Parts of a line that name a file or a folder of the machine that installs: an address is none.
 _LOCAL = re.compile(
-    r"(?!.*://(?!/))(?:-[rcef]|--(?:requirement|constraint|editable|find-links))[\s=]*\S"
-    r"|(?:[\w.\[\],-]+\s*@\s*)?(?:\.{1,2}(?:[/\\]|$)|[/~]|file:)"
+    r"(?:^|\s)(?:-[rcef]|--(?:requirement|constraint|editable|find-links))[\s=]*"
+    r"(?!\S*://(?!/))\S"
+    r"|(?:^|\s)(?!-)(?!\S*(?:://(?!/)|::))"
+    r"(?:\.{1,2}(?=\s|$)|file:|[^\s;\[]*[/\\]|\S+\.(?:whl|zip|tgz|tar\.\w+|conda)(?![\w.]))"
 )
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _SOURCE = "conda's environment.yml and pip's requirements file format"
@@ -67,7 +69,7 @@ def of_part(part: Part) -> Conda:
         )
     for index, entry in enumerate(data.get("dependencies") or []):
         place = part.place("dependencies", index)
-        if isinstance(entry, str) and _LOCAL.match(entry.strip()):
+        if isinstance(entry, str) and _LOCAL.search(entry.strip()):
             problems.append(_left_behind(entry.strip(), place))
         elif isinstance(entry, str):
             dependencies.append(Dependency(entry.strip(), "conda", place))
@@ -75,7 +77,7 @@ def of_part(part: Part) -> Conda:
             for number, line in enumerate(entry["pip"] or []):
                 place = part.place("dependencies", index, "pip", number)
                 text = _COMMENT.sub("", line).strip() if isinstance(line, str) else ""
-                if _LOCAL.match(text):
+                if _LOCAL.search(text):
                     problems.append(_left_behind(text, place))
                 elif isinstance(line, str):
                     dependencies += [Dependency(" ".join(text.split()), "pip", place)] * bool(text)
@@ -95,7 +97,7 @@ def requirements(path: Path) -> tuple[Dependency, ...] | None:
     except (OSError, ValueError):
         return None
     lines = [(number, _COMMENT.sub("", line).strip()) for number, line in _joined(content)]
-    if any(_LOCAL.match(text) for _, text in lines):
+    if any(_LOCAL.search(text) for _, text in lines):
         return None
     shown = repository.shown(path)
     return tuple(Dependency(" ".join(t.split()), "pip", Place(shown, n)) for n, t in lines if t)

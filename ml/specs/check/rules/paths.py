@@ -132,8 +132,8 @@ def bad_conda_file(subject: Subject) -> Iterator[Finding]:
         else:
             contents = conda.of_file(path)
         for problem in contents.problems:
-            # The SDK refuses unreadable files; included files may be created before the build.
-            if problem.code == "bad-conda-file":
+            # The SDK refuses what is no YAML itself.
+            if problem.code != "unreadable-yaml":
                 yield Finding(
                     (), problem.found, problem.expected, problem.hint, None, problem.place
                 )
