@@ -36,6 +36,13 @@ def problems_of(repo: Path, table: str | None) -> list[tuple[str, str, str]]:
         "paths: [{pattern: './*.csv'}]\n",
         "paths: [{file: 'https://account.blob.core.windows.net/c/a.csv'}]\n",
         "paths: [{file: 'azureml://datastores/d/paths/a.csv'}]\n",
+        "type: mltable\n" + GOOD + "  - convert_column_types:\n"
+        "    - {columns: [a], column_type: int}\n"
+        "    - {columns: b, column_type: {datetime: {formats: ['%Y']}}}\n"
+        "    - {columns: c, column_type: {boolean: {true_values: ['1'], false_values: ['0']}}}\n"
+        "  - drop_columns: [a]\n  - filter: 'col(\"a\") > 3'\n  - take: 5\n",
+        "paths: [{folder: ./more}]\ntransformations: [read_parquet, {skip: 1}]\n",
+        "paths: [{folder: ./more}]\ntransformations: [{read_delta_lake: {version_as_of: 1}}]\n",
     ],
 )
 def test_a_table_that_can_be_read(repo: Path, table: str) -> None:
@@ -51,6 +58,24 @@ def test_a_table_that_can_be_read(repo: Path, table: str) -> None:
         ("paths:\n  - file: a\n    folder: b\n", "error", "bad-mltable", "table/MLTable:2"),
         ("paths:\n  - ./train.csv\n", "error", "bad-mltable", "table/MLTable:2"),
         ("paths: [\n", "error", "bad-mltable", "table/MLTable:2"),
+        ("paths:\n  - file: none.csv\n", "error", "bad-mltable", "table/MLTable:2"),
+        ("paths:\n  - folder: ./none\n", "error", "bad-mltable", "table/MLTable:2"),
+        ("paths:\n  - pattern: ./*.tsv\n", "error", "bad-mltable", "table/MLTable:2"),
+        ("type: table\n" + GOOD, "error", "bad-mltable", "table/MLTable:1"),
+        ("transformation: []\n" + GOOD[:29], "error", "bad-mltable", "table/MLTable:1"),
+        *(
+            (f"{GOOD[:29]}transformations:\n  {step}\n", "error", "bad-mltable", "table/MLTable:4")
+            for step in (
+                *("- read_csv: {}", "- read_delimeted", "- 3", "- {take: 5, skip: 1}", "- {}"),
+                *("- read_delimited: {delimeter: ','}", "- read_delimited: {encoding: utf-8}"),
+                *("- read_delimited: {header: yes}", "- read_json_lines: {invalid_lines: skip}"),
+                *("- convert_column_types: [{columns: a, column_type: integer}]", "- take: all"),
+                *("- convert_column_types: [{columns: a}]", "- convert_column_types: {a: int}"),
+                "- convert_column_types: [{columns: a, column_type: {date: {formats: ['%Y']}}}]",
+                *("- convert_column_types: [{columns: a, column_type: datetime}]", "- skip: -1"),
+                *("- take_random_sample: {probability: 10}", "- drop_columns: 3", "- filter: 3"),
+            )
+        ),
     ],
 )
 def test_a_table_that_cannot(

@@ -11,7 +11,7 @@ from typing import Any
 from ml.core import repository
 from ml.core.documents import Key, read, strings
 from ml.core.errors import Refused, Severity
-from ml.specs.assets import assets, conda
+from ml.specs.assets import assets, conda, mltable
 from ml.specs.check.references import FAMILIES, environments
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.parts import Part
@@ -22,7 +22,6 @@ _PATHS = frozenset({"code", "path", "conda_file", "local_path", "training_data"}
 _MAY_BE_PATHS = FAMILIES.keys()
 _WORK = frozenset({"job", "component", "schedule"})
 _LOOKS_LOCAL = ("./", "../", "/", "file:", "~")
-_WAYS = frozenset({"file", "folder", "pattern"})
 _MAX_LINES = 200_000
 _SOURCE = "a job's snapshot and data come from the repository"
 
@@ -158,16 +157,11 @@ def bad_mltable(subject: Subject) -> Iterator[Finding]:
             first = refused.problems[0]
             yield Finding(keys, first.found, first.expected, first.hint, place=first.place)
             continue
-        paths = table.mapping().get("paths")
-        entries = paths if isinstance(paths, list) else []
-        wrong = [number for number, entry in enumerate(entries) if not _names_one(entry)]
-        if wrong or not entries:
-            message = f"a path is {entries[wrong[0]]!r}" if wrong else "there is no list `paths`"
-            expected = "`paths:`, a list of mappings with one of file, folder, pattern"
-            place = table.place("paths", *wrong[:1])
-            yield Finding(keys, message, expected, example, place=place)
-        elif options := _line_by_line(table):
-            for number, entry in enumerate(entries):
+        faults = list(mltable.faults(table))
+        for below, found, expected in faults:
+            yield Finding(keys, found, expected, example, place=table.place(*below))
+        if not faults and (options := _line_by_line(table)):
+            for number, entry in enumerate(table.get("paths")):
                 if name := _multi_line(folder, entry, str(options.get("delimiter") or ",")):
                     yield Finding(
                         keys,
@@ -194,7 +188,7 @@ def _multi_line(folder: Path, entry: Mapping[str, str], delimiter: str) -> str:
 
     It reads the first `_MAX_LINES` lines of each.
     """
-    ((way, text),) = ((way, text) for way, text in entry.items() if way in _WAYS)
+    ((way, text),) = ((way, text) for way, text in entry.items() if way in mltable.WAYS)
     path = assets.local(text, folder)
     if path is None:
         return ""
@@ -208,12 +202,6 @@ def _multi_line(folder: Path, entry: Mapping[str, str], delimiter: str) -> str:
         except (OSError, csv.Error, TypeError):
             continue  # no file, or none of text
     return ""
-
-
-def _names_one(entry: object) -> bool:
-    """Whether an entry of a table's paths is a mapping with one way to name files."""
-    ways = _WAYS & entry.keys() if isinstance(entry, dict) else set()
-    return isinstance(entry, dict) and len(ways) == 1 and isinstance(entry[min(ways)], str)
 
 
 def _exists(path: Path, text: str) -> bool:
