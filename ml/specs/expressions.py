@@ -77,7 +77,7 @@ def _reading(template: str) -> Reading:
 
 
 def _placeholders(text: str) -> Iterator[re.Match[str]]:
-    """Every `${{…}}`. The search ends at the last `}}`: each `${{` after it would read to the end."""
+    """Every `${{…}}`, searched as far as the last `}}`: no `${{` after it is closed."""
     return _PLACEHOLDER.finditer(text, 0, text.rfind("}}") + 2)
 
 

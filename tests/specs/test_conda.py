@@ -22,6 +22,12 @@ compute: azureml:cpu
 """
 
 
+# Of eight levels with nine aliases each.
+BOMB = "l0: &l0 [a]\n" + "".join(
+    f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 9)
+)
+
+
 def environment(repo: Path, written: str) -> Environment:
     """The environment of a job whose `conda_file:` is `written`."""
     (repo / "job.yml").write_text(JOB.format(written))
@@ -133,6 +139,8 @@ def test_a_problem_has_its_line(repo: Path, content: str, code: str, line: str) 
         ("- numpy\n", "bad-conda-file at conda.yml:1"),
         ("dependencies:\n  - 3\n", "bad-conda-file at conda.yml:2"),
         ("dependencies: [numpy]\n", ""),
+        (BOMB, "bad-conda-file at conda.yml:1"),
+        ("dependencies: [numpy]\ndependencies: [rich]\n", "bad-conda-file at conda.yml:2"),
         (None, "missing-file at job.yml:4"),
     ],
 )

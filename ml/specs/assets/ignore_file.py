@@ -104,7 +104,7 @@ class IgnoreFile:
             hint = "replace the links by their targets, or exclude them in .amlignore"
             raise Refused(Problem("too-many-links", found, "fewer", hint))
         if prefix.count("/") > _MAX_DEPTH:
-            found = f"folders in `{repository.shown(self.folder)}` nest over {_MAX_DEPTH} levels deep"
+            found = f"`{repository.shown(self.folder)}` has folders over {_MAX_DEPTH} levels deep"
             hint = "exclude them in .amlignore"
             raise Refused(Problem("too-deep", found, "fewer levels", hint))
         with os.scandir(folder) as scanned:

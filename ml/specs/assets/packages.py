@@ -230,7 +230,7 @@ def _of_dockerfile(path: Path, context: Path) -> tuple[Dependency, ...] | None:
             copied[words[1]] = context / words[0]
         if instruction == "RUN":
             place = Place(repository.shown(path), 1)
-            for words in _commands(rest):
+            for words in commands(rest):
                 installed = _installed(words, copied, place)
                 if installed is None:
                     return None
@@ -238,7 +238,7 @@ def _of_dockerfile(path: Path, context: Path) -> tuple[Dependency, ...] | None:
     return tuple(dependencies)
 
 
-def _commands(text: str) -> Iterator[list[str]]:
+def commands(text: str) -> Iterator[list[str]]:
     """The words of each of a shell's commands; one of none that is known where it is not closed."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars="&;|")
     lexer.commenters, lexer.whitespace_split = "", True

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ml.core import repository
-from ml.core.documents import Key, read, strings
+from ml.core.documents import Key, read, strings, walk
 from ml.core.errors import Refused, Severity
-from ml.specs.assets import assets, conda, mltable
+from ml.specs.assets import assets, conda
 from ml.specs.check.references import FAMILIES, environments
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.parts import Part
@@ -22,6 +23,28 @@ _PATHS = frozenset({"code", "path", "conda_file", "local_path", "training_data"}
 _MAY_BE_PATHS = FAMILIES.keys()
 _WORK = frozenset({"job", "component", "schedule"})
 _LOOKS_LOCAL = ("./", "../", "/", "file:", "~")
+_WAYS = frozenset({"file", "folder", "pattern"})
+_LISTED = "`paths:`, a list of mappings with one of file, folder, pattern"
+_PARTITION = "extract_columns_from_partition_format"
+# A transformation → the pattern of its value as Python writes it.
+_STEPS = {
+    **dict.fromkeys(("read_delimited", "read_parquet", "read_json_lines"), r"None|\{.*"),
+    **dict.fromkeys(("read_delta_lake", "take_random_sample", "sample"), r"\{.*"),
+    **dict.fromkeys(("take", "skip"), r"\d+"),
+    **dict.fromkeys(("drop_columns", "keep_columns", "filter"), r"\[.+|.*[^\W\d].*"),
+    **dict.fromkeys(("select_partitions", _PARTITION), r".+"),
+    "convert_column_types": r"\[.*'column_type'.*",
+}
+_VALUES = {
+    **_STEPS,
+    **dict.fromkeys(("support_multi_line", "empty_as_string", "include_path_column"), "True|False"),
+    "type": "mltable",
+    "encoding": "utf8|iso88591|latin1|ascii|utf16|utf32|utf8bom|windows1252",
+    "header": "no_header|from_first_file|all_files_(different|same)_headers",
+    "invalid_lines": "error|drop",
+    "probability": r"0|1|[01]\.\d+|\de-\d+",
+    "column_type": r"int|float|string|boolean|stream_info|\{'(boolean|datetime': \{.*'formats').*",
+}
 _MAX_LINES = 200_000
 _SOURCE = "a job's snapshot and data come from the repository"
 
@@ -157,7 +180,7 @@ def bad_mltable(subject: Subject) -> Iterator[Finding]:
             first = refused.problems[0]
             yield Finding(keys, first.found, first.expected, first.hint, place=first.place)
             continue
-        faults = list(mltable.faults(table))
+        faults = list(_table_faults(table))
         for below, found, expected in faults:
             yield Finding(keys, found, expected, example, place=table.place(*below))
         if not faults and (options := _line_by_line(table)):
@@ -170,6 +193,30 @@ def bad_mltable(subject: Subject) -> Iterator[Finding]:
                         "reference-yaml-mltable, read_delimited: every line break ends a record",
                         place=table.place("paths", number),
                     )
+
+
+def _table_faults(table: Part) -> Iterator[tuple[tuple[Key, ...], str, str]]:
+    """The faults of an MLTable file: their keys, what is there, and what is expected."""
+    paths, steps = table.get("paths"), table.get("transformations")
+    if not isinstance(paths, list) or not paths:
+        yield ("paths",), "there is no list `paths`", _LISTED
+    for number, entry in enumerate(paths if isinstance(paths, list) else ()):
+        ways = _WAYS & entry.keys() if isinstance(entry, dict) else set()
+        text = entry[min(ways)] if len(ways) == 1 else None
+        path = assets.local(text, table.folder) if isinstance(text, str) else None
+        if not isinstance(text, str):
+            yield ("paths", number), f"a path is {entry!r}", _LISTED
+        elif path and not any(table.folder.glob(text) if "pattern" in ways else [path.exists()]):
+            yield ("paths", number), f"`{text}` does not exist", "data beside the table"
+    for number, step in enumerate(steps if isinstance(steps, list) else ()):
+        named = [step] if isinstance(step, str) else [*step] if isinstance(step, dict) else []
+        if len(named) != 1 or named[0] not in _STEPS:
+            expected = f"one of {', '.join(_STEPS)}"
+            yield ("transformations", number), f"a transformation is {step!r}", expected
+    for keys, value in walk(table.mapping()):
+        pattern = _VALUES.get(str(keys[-1]), "") if keys and _PARTITION not in keys[:-1] else ""
+        if pattern and not re.fullmatch(pattern, str(value), re.DOTALL):
+            yield keys, f"`{keys[-1]}` is {value!r}", f"a value of the form `{pattern}`"
 
 
 def _line_by_line(table: Part) -> Mapping[str, Any]:
@@ -188,7 +235,7 @@ def _multi_line(folder: Path, entry: Mapping[str, str], delimiter: str) -> str:
 
     It reads the first `_MAX_LINES` lines of each.
     """
-    ((way, text),) = ((way, text) for way, text in entry.items() if way in mltable.WAYS)
+    ((way, text),) = ((way, text) for way, text in entry.items() if way in _WAYS)
     path = assets.local(text, folder)
     if path is None:
         return ""
