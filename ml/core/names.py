@@ -34,7 +34,8 @@ _FORMS: Mapping[Kind, tuple[str, str]] = {
         "letters, digits, blanks and `- _ . ( ) @ + ,`, not starting with `.` or `-`",
     ),
     "job": (r"[A-Za-z0-9_][\w.-]{0,254}", _DOTTED),
-    "port": (r"[A-Za-z_][\w-]{0,254}", "letters, digits, `_` and `-`, a letter or `_` first"),
+    # azure-ai-ml 1.35, Component._validate_io_names and validate_key_contains_allowed_characters.
+    "port": (r"[A-Za-z_]\w{0,254}", "letters, digits and `_`, a letter or `_` first"),
     # A folder that Python imports and, with dashes, the name of an endpoint (3 to 32 characters);
     # 28 keep the lines of the templates short.
     "project": (

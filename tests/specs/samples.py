@@ -11,19 +11,19 @@ SCALARS = """\
 command: echo hello
 environment: azureml:e:1
 inputs:
-  yes-word: yes
-  off-word: off
+  yes_word: yes
+  off_word: off
   quoted: "no"
   octal: 0o17
-  old-octal: 017
+  old_octal: 017
   hexadecimal: 0x1F
   sexagesimal: 1:30
   exponent: 1e-3
-  real-exponent: 1.0e-3
+  real_exponent: 1.0e-3
   underscore: 1_000
   minus: -5
-  date-like: "2024-01-01"
-  tilde-text: "~"
+  date_like: "2024-01-01"
+  tilde_text: "~"
   folded: >-
     one
     two

@@ -151,28 +151,25 @@ class Node(Part):
 
 
 def nodes(spec: Spec) -> list[Node]:
-    """The nodes of a job or component, the whole first; of a schedule, those of an inline job."""
+    """The nodes of a job or component, the whole first; of a schedule, those of its inline job, or
+    its `create_job` and those of the file that it runs with inputs of its own.
+    """
     document, file, kind = spec.document, spec.file, spec.kind
     if kind.family in {"job", "component"}:
         is_component = kind.family == "component"
         return list(_below(Node(document, file, type=kind.type, is_component=is_component)))
     inline = spec.get("create_job") if kind.family == "schedule" else None
     if isinstance(inline, dict) and inline.keys() & {"jobs", "command", "trial"}:
-        job = kind_of(inline)
-        return list(_below(Node(document, file, ("create_job",), type=job.type if job else "")))
-    return []
-
-
-def nodes_of_schedule(spec: Spec) -> list[Node]:
-    """The nodes of the job's file that a schedule runs with inputs of its own."""
+        type_ = str(getattr(kind_of(inline), "type", ""))
+        return list(_below(Node(document, file, ("create_job",), type=type_)))
     created = spec.at("create_job")
-    written = spec.get("create_job", "job") if spec.kind.family == "schedule" else None
+    written = spec.get("create_job", "job") if kind.family == "schedule" else None
     job = assets.included(written, spec.folder) if isinstance(written, str) else None
-    kind = kind_of(job.get()) if job is not None else None
-    if job is None or kind is None:
+    job_kind = kind_of(job.get()) if job is not None else None
+    if job is None or job_kind is None:
         return []
-    user = Node(created.document, created.file, created.keys, type=kind.type)
-    return list(_below(Node(job.document, job.file, type=kind.type, user=user)))
+    user = Node(created.document, created.file, created.keys, type=job_kind.type)
+    return [user, *_below(Node(job.document, job.file, type=job_kind.type, user=user))]
 
 
 def inside(pieces: Iterable[Node], above: frozenset[Path] = frozenset()) -> Iterator[Node]:

@@ -181,6 +181,12 @@ def request(spec: Spec) -> dict[str, Any]:
     return {**body, "name": name}
 
 
+def time_zones() -> frozenset[str]:
+    """The names of the time zones that azure-ai-ml knows, in small letters."""
+    zones = importlib.import_module("azure.ai.ml.constants").TimeZone
+    return frozenset(str(zone.value).lower() for zone in zones)
+
+
 def _plain(value: Any) -> Any:
     """A part of a request: mappings without what is not set, lists, scalars. Else TypeError."""
     if isinstance(value, dict):

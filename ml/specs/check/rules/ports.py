@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ml.core.documents import Key
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.pipeline import bindings
 from ml.specs.check.rules.rule import Finding, rule
+from ml.specs.check.rules.security import PARENT_INPUT
 from ml.specs.expressions import did_you_mean
 
 _YAML = "reference-yaml-component-command: inputs.<input_name>"
@@ -82,30 +84,31 @@ def unknown_input(node: Node) -> Iterator[Finding]:
             )
 
 
-def literal_inputs(node: Node) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    """A step's literals with the ports of its component that they go to."""
-    for name, port in (node.ports("inputs") or {}).items():
-        value = node.get("inputs", name)
-        is_literal = isinstance(value, str | int | float) and "${{" not in str(value)
-        if isinstance(port, dict) and is_literal:
-            yield str(name), value, port
+def _value(node: Node, name: str) -> tuple[Any, Node, tuple[Key, ...]]:
+    """The value of an input and what sets it: the node, or a pipeline or schedule around it."""
+    value = node.get("inputs", name)
+    if node.user is not None and node.user.get("inputs", name) is not None:
+        return _value(node.user, name)
+    bound = PARENT_INPUT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if bound and node.parent is not None:
+        return _value(node.parent, bound[1])
+    return value, node, ("inputs", name)
 
 
 @rule("input-range", scope="node", source=_YAML)
 def input_range(node: Node) -> Iterator[Finding]:
     """A literal fits the type and the range that its component declares."""
-    if node.parent is None:
-        return
-    for name, value, port in literal_inputs(node):
-        wrong = fault(value, port)
-        if wrong:
-            yield Finding(("inputs", name), f"`{name}: {value}` is {wrong[0]}", wrong[1])
-        allowed = port.get("enum")
+    for name, port in (node.ports("inputs") or {}).items() if node.parent is not None else ():
+        value, owner, keys = _value(node, str(name))
+        is_literal = isinstance(value, str | int | float) and "${{" not in str(value)
+        if not isinstance(port, dict) or not is_literal:
+            continue
+        wrong, allowed = fault(value, port), port.get("enum")
         if isinstance(allowed, list) and str(value) not in map(str, allowed):
-            listed = ", ".join(map(str, allowed))
-            yield Finding(
-                ("inputs", name), f"`{name}: {value}` is not an allowed value", f"one of {listed}"
-            )
+            wrong = "not an allowed value", f"one of {', '.join(map(str, allowed))}"
+        if wrong:
+            found = f"`{keys[-1]}: {value}` is {wrong[0]}"
+            yield Finding(keys, found, wrong[1], place=owner.place(*keys))
 
 
 @rule("port-range", scope="node", source=_YAML)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ml.core.documents import Key
 from ml.core.errors import Place, Problem, Severity
@@ -18,9 +17,8 @@ from ml.specs.check.clusters import Placed
 from ml.specs.check.nodes import Node
 from ml.specs.sdk.load import Spec
 
-Scope = Literal[
-    "root", "spec", "schedule", "online_endpoint", "node", "sweep", "pipeline", "automl", "cluster"
-]
+# "root", "spec", "node", "cluster", or the family of a spec or the type of a node.
+Scope = str
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from ml.specs.assets import assets
 from ml.specs.check.rules.rule import Finding, Subject, rule
+from ml.specs.expressions import did_you_mean
 from ml.specs.kinds import kind_of
+from ml.specs.sdk.load import time_zones
 
 _YAML = "reference-yaml-schedule"
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -89,3 +91,28 @@ def schedule_job(subject: Subject) -> Iterator[Finding]:
     if kind is not None and kind.is_job and kind.type != "pipeline":
         hint = "put the job into a pipeline of one step, and name that"
         yield Finding(("create_job",), f"it creates a {kind}", "a pipeline job", hint)
+
+
+@rule("bad-time-zone", scope="schedule", source="azure-ai-ml 1.35 constants.TimeZone")
+def bad_time_zone(subject: Subject) -> Iterator[Finding]:
+    """A trigger's time zone has the name that Windows gives it."""
+    keys = ("trigger", "time_zone")
+    if isinstance(zone := subject.spec.get(*keys), str) and zone.lower() not in time_zones():
+        expected = "UTC, or a name of Windows such as `W. Europe Standard Time`"
+        yield Finding(keys, f"Azure ML knows no time zone `{zone}`", expected)
+
+
+@rule("schedule-input", scope="schedule", source="azure-ai-ml 1.35 BaseCreateJobSchema.make")
+def schedule_input(subject: Subject) -> Iterator[Finding]:
+    """The inputs that a schedule gives to a job are the job's, and stay data or literals."""
+    written = subject.spec.get("create_job", "job")
+    job = assets.included(written, subject.spec.folder) if isinstance(written, str) else None
+    declared = job.mapping("inputs") if job else {}
+    for name, value in subject.spec.mapping("create_job", "inputs").items() if job else ():
+        keys = ("create_job", "inputs", name)
+        if name not in declared:
+            hint = did_you_mean(str(name), map(str, declared))
+            yield Finding(keys, f"the job has no input `{name}`", ", ".join(declared), hint)
+        elif isinstance(value, dict) != isinstance(declared[name], dict):
+            expected = "data, as there" if isinstance(declared[name], dict) else "a literal"
+            yield Finding(keys, f"`{name}` is {value!r}, and in the job it is not", expected)

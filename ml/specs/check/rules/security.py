@@ -14,7 +14,7 @@ from ml.core.errors import Problem
 from ml.specs import expressions
 from ml.specs.assets import assets
 from ml.specs.check import secret_patterns
-from ml.specs.check.nodes import Node, inside, nodes_of_schedule
+from ml.specs.check.nodes import Node, inside
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import Reference, literal
 from ml.specs.parts import Part
@@ -23,7 +23,7 @@ from ml.specs.plan.plans import LITERALS
 # A value that a placeholder may be replaced by: its text, the part that sets it and its keys there.
 Value = tuple[str, Part, tuple[Key, ...]]
 
-_PARENT_INPUT = re.compile(r"\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}")
+PARENT_INPUT = re.compile(r"\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}")
 # In a path these make a command of it, should the node's path of the data end in its name.
 _ACTIVE = re.compile(r"[$`;|&<>'\"\\\n\r]")
 
@@ -36,8 +36,7 @@ _ACTIVE = re.compile(r"[$`;|&<>'\"\\\n\r]")
 def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
     """A value never becomes a command: text that is interpreted where it goes is refused."""
     problems: dict[object, Problem] = {}
-    nodes = [*subject.nodes, *nodes_of_schedule(subject.spec)]
-    for node in [*nodes, *inside(nodes)]:
+    for node in [*subject.nodes, *inside(subject.nodes)]:
         command = node.command[1] if node.command else ""
         references = expressions.references(command)
         references += expressions.references(f"python FILE.py {node.arguments}")
@@ -105,14 +104,14 @@ def _bound(
 ) -> Iterator[Value]:
     """A value as it is written, or that of the pipeline's input which it names."""
     text = literal(value)
-    bound = _PARENT_INPUT.fullmatch(text.strip())
+    bound = PARENT_INPUT.fullmatch(text.strip())
     if bound and node.parent is not None:
         yield from _input(node.parent, bound[1])
     elif "${{" not in text:
         yield from _literal(value, node, keys, kind, mode)
     else:
         # A text with an input of the pipeline in it.
-        for match in _PARENT_INPUT.finditer(text):
+        for match in PARENT_INPUT.finditer(text):
             if node.parent is not None:
                 yield from _input(node.parent, match[1])
         rest = expressions.without_placeholders(text)
@@ -152,9 +151,13 @@ def bad_name(subject: Subject) -> Iterator[Finding]:
     for key, kind in _NAMED.get(spec.kind.family, {}).items():
         yield from _bad_name(kind, spec.get(key), (key,))
     for node in subject.nodes:
-        for direction in ("inputs", "outputs"):
+        for direction in ("inputs", "outputs", "search_space"):
+            spellings: dict[str, object] = {}
             for name, fields in node.mapping(direction).items():
                 yield from _bad_name("port", name, (*node.keys, direction, name))
+                if (first := spellings.setdefault(str(name).lower(), name)) != name:
+                    found = f"`{first}` and `{name}` differ in upper case alone"
+                    yield Finding((*node.keys, direction, name), found, "different names")
                 # The SDK reads the name of an asset that is registered, and not its version.
                 version = fields.get("version") if isinstance(fields, dict) else None
                 at = (*node.keys, direction, name, "version")
