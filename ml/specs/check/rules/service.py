@@ -5,6 +5,7 @@ Each rule also applies to the specs and the parts that a spec names (`ml.specs.c
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,13 @@ from pathlib import Path
 from ml.core import repository
 from ml.core.documents import Key, walk
 from ml.core.errors import Severity
-from ml.specs.assets import assets
+from ml.specs.assets import assets, packages
+from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.check.clusters import compute
 from ml.specs.check.nodes import Node
 from ml.specs.check.references import environments, fields
 from ml.specs.check.rules.rule import Finding, Subject, rule
+from ml.specs.expressions import without_placeholders
 from ml.specs.parts import Part
 from ml.specs.sdk.errors import in_words
 from ml.specs.sdk.load import Spec
@@ -25,6 +28,29 @@ MODEL_TYPES = frozenset({"custom_model", "mlflow_model", "triton_model"})
 DEPLOYMENTS = frozenset({"online_deployment", "batch_deployment", "model_batch_deployment"})
 _COMPUTING = frozenset({"command", "sweep", "parallel", "automl"})
 _ONLINE = "reference-yaml-endpoint-online"
+# Of a node's type: the keys of its code, and of what it runs.
+_KEYS: dict[str, tuple[tuple[Key, ...], tuple[Key, ...]]] = {
+    "sweep": (("trial", "code"), ("trial", "command")),
+    "parallel": (("task", "code"), ("task", "entry_script")),
+    "spark": (("code",), ("entry", "file")),
+}
+# A simple command, its words without quotes: the script, the module or the requirements it reads.
+_PYTHON = r"(?:\S*/)?python[\d.]*(?: -[WX] ?\S+| -[bBdEhiIOPqRsSuvVx]+)*"
+_RUNS = re.compile(
+    r"(?:(?:exec|time|nohup|env|sudo|[A-Za-z_]\w*=\S*) )*(?:"
+    rf"(?:torchrun|accelerate launch|deepspeed|mpirun|mpiexec|horovodrun|{_PYTHON} -m torch\.\S+)"
+    r" (?:.*? )?(?P<launched>\S+\.py)"
+    rf"|(?:{_PYTHON} -m )?pip3? install (?:.*? )?-r ?(?P<requirements>\S+)"
+    rf"|{_PYTHON} -m (?P<module>[\w.]+)|{_PYTHON} (?P<python>[^\s-]\S*)"
+    r"|(?:bash|sh|source|\.)(?: -[eluxo]+| pipefail)* (?P<shell>[^\s-]\S*)"
+    r"|(?P<own>(?:[\w.-]+/)+[\w.-]+\.(?:py|sh)))(?: .*)?",
+    re.DOTALL,
+)
+# They bring no file that a later command runs.
+_HARMLESS = re.compile(
+    r"echo|cat|ls|mkdir|tee|grep|head|tail|wc|pwd|chmod|sleep|true|export|set|date|nvidia-smi"
+    r"|pip3?|conda|apt-get|ulimit|\w+=\S*"
+)
 
 
 @rule(
@@ -80,10 +106,10 @@ def _dockerfile(part: Part, context: object) -> Iterator[Finding]:
     if not folder.is_dir():
         yield Finding(keys, f"`{context}` is a file", "the folder that the Dockerfile is in")
         return
-    if not _holds(folder, str(written or "Dockerfile")):
+    if found := _absence(folder, str(written or "Dockerfile")):
         yield Finding(
             (*keys[:-1], "dockerfile_path") if written else keys,
-            f"`{written or 'Dockerfile'}` is not in `{repository.shown(folder)}`",
+            found,
             "a Dockerfile in the build context",
             "its path is relative to the context, not to this file",
         )
@@ -195,29 +221,55 @@ def scoring_script(subject: Subject) -> Iterator[Finding]:
     if not isinstance(code, str) or not isinstance(script, str):
         hint = "`code` is a folder, and `scoring_script` a file in it"
         yield Finding(keys[:1], f"it has no `{'scoring_script' if code else 'code'}`", "both", hint)
-    elif folder is not None and folder.is_dir() and not _holds(folder, script):
-        found = f"`{script}` is not in `{repository.shown(folder)}`"
+    elif folder is not None and folder.is_dir() and (found := _absence(folder, script)):
         yield Finding(keys, found, "a file in `code`", "it is relative to `code`")
+
+
+def _absence(folder: Path, name: str) -> str:
+    """Why no file of that name travels with the folder; "" where one does."""
+    file = folder / name
+    if not file.is_file() or not file.resolve().is_relative_to(folder.resolve()):
+        return f"`{name}` is not in `{repository.shown(folder)}`"
+    ignored = IgnoreFile(folder)
+    is_excluded = ignored.file is not None and ignored.excludes(os.path.normpath(name))
+    return f"the folder's ignore file excludes `{name}`" if is_excluded else ""
+
+
+def _runs(command: str) -> Iterator[tuple[str, str]]:
+    """What a command runs, each with its group of `_RUNS`, up to a command that may bring files."""
+    text = re.sub(r"\\\n", " ", without_placeholders(command, "$"))
+    text = re.sub(r"(?m)(?:^|\s)#.*$|\d*[<>]&\d", "", text).replace("\n", ";")
+    written = set[str]()
+    for words in packages.commands(text):
+        if match := _RUNS.fullmatch(" ".join(words)):
+            group = str(match.lastgroup)
+            if os.path.normpath(match[group]) not in written:
+                yield group, match[group]
+        elif len(words) == 3 and words[0] in {"bash", "sh"} and words[1].endswith("c"):
+            yield from _runs(words[2])
+        elif not _HARMLESS.fullmatch(words[0]):
+            return
+        written |= {os.path.normpath(word.lstrip("<>")) for word in words}
 
 
 @rule("missing-script", scope="node", source="a job ends with exit code 2 once its node is up")
 def missing_script(node: Node) -> Iterator[Finding]:
-    """The script that a command begins with, or that a parallel step runs, is in its code."""
-    at: tuple[Key, ...] = {"sweep": ("trial",), "parallel": ("task",)}.get(node.type, ())
-    key = "entry_script" if node.type == "parallel" else "command"
-    code, text = node.get(*at, "code"), str(node.get(*at, key) or "")
-    match = re.match(r"\s*python3?\s+(?:-[uBEIs]\s+)*([\w./-]+\.py)(?!\S)", text)
-    script = text if key == "entry_script" else match[1] if match else ""
+    """The scripts that a command, a parallel or a Spark step runs are in its code."""
+    code_keys, keys = _KEYS.get(node.type, (("code",), ("command",)))
+    code, text = node.get(*code_keys), node.get(*keys)
     folder = assets.local(code, node.folder) if isinstance(code, str) else None
-    if script and folder is not None and folder.is_dir() and not _holds(folder, script):
-        found = f"`{script}` is not in `{repository.shown(folder)}`"
-        yield Finding((*at, key), found, "a file in `code`", "it is relative to `code`")
-
-
-def _holds(folder: Path, name: str) -> bool:
-    """Whether a file of that name travels with the folder: it is there and not outside of it."""
-    file = folder / name
-    return file.is_file() and file.resolve().is_relative_to(folder.resolve())
+    if not isinstance(text, str) or (code is not None and not (folder and folder.is_dir())):
+        return
+    for kind, name in dict.fromkeys(_runs(text) if keys[-1] == "command" else [("file", text)]):
+        found = ""
+        if kind == "module" and folder:
+            paths = folder / name.partition(".")[0], folder / name.replace(".", "/")
+            if [path.is_dir() or Path(f"{path}.py").is_file() for path in paths] == [True, False]:
+                found = f"the module `{name}` is not in `{repository.shown(folder)}`"
+        elif kind != "module" and not re.search(r"[$*?{\[(`]|^[/~]|(^|/)[^.]+$", name):
+            found = _absence(folder, name) if folder else f"there is no `code` with `{name}`"
+        if found:
+            yield Finding(keys, found, "a file in `code`", "it is relative to `code`")
 
 
 def _named(spec: Spec, key: str) -> Part | None:
@@ -239,3 +291,13 @@ def no_compute(node: Node) -> Iterator[Finding]:
         return
     hint = "settings: {default_compute: azureml:cpu-cluster}, or azureml:serverless"
     yield Finding((), f"step `{node.name}` has no compute", "`compute`, or a default", hint)
+
+
+@rule("deployment-build", scope="online_deployment", source="sizes-gpu: N-series have GPUs")
+def deployment_build(subject: Subject) -> Iterator[Finding]:
+    """An online deployment on GPUs has an environment that is built for them."""
+    size = str(subject.spec.get("instance_type"))
+    is_gpu = re.match(r"Standard_N[CDGV]", size, re.IGNORECASE)
+    if is_gpu and packages.device_of(subject.spec, "environment") == "cpu":
+        found = f"a build for CPUs leaves the GPUs of {size} idle"
+        yield Finding(("environment",), found, "an environment with a build for CUDA")
