@@ -798,7 +798,7 @@ SERVICE = {
                 *("export A=1; python none.py 2>&1 | tee log.txt", "A=1 python3.11 none.py"),
                 *("python train.py || python none.py", "python -m train.none", "src/a.sh"),
                 *("bash -c 'python none.py'", "time python none.py", "python none.py --x 1"),
-                *("pip install -r none.txt && echo hi", "python -m train.none.x"),
+                *("pip install -r none.txt && echo hi", "Rscript none.R", "python -m train.none.x"),
             ]
         )
     },

@@ -139,6 +139,7 @@ def test_a_problem_has_its_line(repo: Path, content: str, code: str, line: str) 
         ("- numpy\n", "bad-conda-file at conda.yml:1"),
         ("dependencies:\n  - 3\n", "bad-conda-file at conda.yml:2"),
         ("dependencies: [numpy]\n", ""),
+        ("dependencies:\n  - pip: 3\n", "bad-conda-file at conda.yml:2"),
         (BOMB, "bad-conda-file at conda.yml:1"),
         ("dependencies: [numpy]\ndependencies: [rich]\n", "bad-conda-file at conda.yml:2"),
         (None, "missing-file at job.yml:4"),

@@ -62,6 +62,7 @@ def test_a_table_that_can_be_read(repo: Path, table: str) -> None:
         ("paths:\n  - file: none.csv\n", "error", "bad-mltable", "table/MLTable:2"),
         ("paths:\n  - folder: ./none\n", "error", "bad-mltable", "table/MLTable:2"),
         ("paths:\n  - pattern: ./*.tsv\n", "error", "bad-mltable", "table/MLTable:2"),
+        (GOOD[:29] + "transformations: {take: 3}\n", "error", "bad-mltable", "table/MLTable:3"),
         ("type: table\n" + GOOD, "error", "bad-mltable", "table/MLTable:1"),
         *(
             (f"{GOOD[:29]}transformations:\n  {step}\n", "error", "bad-mltable", "table/MLTable:4")

@@ -8,7 +8,7 @@ pip may hold, other than lines that name a file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,8 +73,8 @@ def of_part(part: Part) -> Conda:
             problems.append(_left_behind(entry.strip(), place))
         elif isinstance(entry, str):
             dependencies.append(Dependency(entry.strip(), "conda", place))
-        elif isinstance(entry, Mapping) and set(entry) == {"pip"}:
-            for number, line in enumerate(entry["pip"] or []):
+        elif isinstance(entry, dict) and [*entry] == ["pip"] and isinstance(entry["pip"], list):
+            for number, line in enumerate(entry["pip"]):
                 place = part.place("dependencies", index, "pip", number)
                 text = _COMMENT.sub("", line).strip() if isinstance(line, str) else ""
                 if _LOCAL.search(text):

@@ -39,6 +39,7 @@ _VALUES = {
     **_STEPS,
     **dict.fromkeys(("support_multi_line", "empty_as_string", "include_path_column"), "True|False"),
     "type": "mltable",
+    "transformations": r"\[.*",
     "encoding": "utf8|iso88591|latin1|ascii|utf16|utf32|utf8bom|windows1252",
     "header": "no_header|from_first_file|all_files_(different|same)_headers",
     "invalid_lines": "error|drop",

@@ -41,7 +41,7 @@ _RUNS = re.compile(
     rf"(?:torchrun|accelerate launch|deepspeed|mpirun|mpiexec|horovodrun|{_PYTHON} -m torch\.\S+)"
     r" (?:.*? )?(?P<launched>\S+\.py)"
     rf"|(?:{_PYTHON} -m )?pip3? install (?:.*? )?-r ?(?P<requirements>\S+)"
-    rf"|{_PYTHON} -m (?P<module>[\w.]+)|{_PYTHON} (?P<python>[^\s-]\S*)"
+    rf"|{_PYTHON} -m (?P<module>[\w.]+)|(?:{_PYTHON}|Rscript) (?P<script>[^\s-]\S*)"
     r"|(?:bash|sh|source|\.)(?: -[eluxo]+| pipefail)* (?P<shell>[^\s-]\S*)"
     r"|(?P<own>(?:[\w.-]+/)+[\w.-]+\.(?:py|sh)))(?: .*)?",
     re.DOTALL,
