@@ -9,28 +9,20 @@ MODULE of the deployment's own code is the server of its container (`ml.serving.
 
 First of all the process isolates itself (isolation.py). -I keeps the deployment's code off sys.path
 until then: Python would import a `sitecustomize.py` or a `ctypes.py` of it before.
-
-Half of that server's start is the import of Application Insights' exporters, which are for a
-deployment with a key: they are imported when one is made.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import runpy
 import socket
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 FIRST = 3  # the descriptor of the first socket, by that protocol
-_CLIENT = "azureml_inference_server_http.server.appinsights_client"
-_EXPORTERS = "azure.monitor.opentelemetry.exporter"
 
 
 def main() -> None:
@@ -56,47 +48,10 @@ def main() -> None:
     with socket.socket(fileno=os.dup(FIRST)) as served:
         port = served.getsockname()[1]
     os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
-    sys.meta_path.insert(0, _ClientFinder())
-    gc.disable()  # what is imported stays
     from azureml_inference_server_http import amlserver
 
-    gc.enable()
     sys.argv = ["azmlinfsrv", "--entry_script", script, "--port", str(port)]
     amlserver.run()
-
-
-class _ClientFinder:
-    """Finds the server's module that imports the exporters, and no other."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder`."""
-        spec = PathFinder.find_spec(name, path, target) if name == _CLIENT else None
-        if spec is not None and spec.origin is not None:
-            spec.loader = _ClientLoader(name, spec.origin)
-        return spec
-
-
-class _ClientLoader(SourceFileLoader):
-    def exec_module(self, module: ModuleType) -> None:
-        """Execute it with exporters that are imported when they are called."""
-        later: Any = ModuleType(_EXPORTERS)
-        later.AzureMonitorLogExporter = _Later("AzureMonitorLogExporter")
-        later.AzureMonitorTraceExporter = _Later("AzureMonitorTraceExporter")
-        sys.modules[_EXPORTERS] = later
-        try:
-            super().exec_module(module)
-        finally:
-            del sys.modules[_EXPORTERS]
-
-
-class _Later:
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, **options: object) -> Any:
-        return getattr(import_module(_EXPORTERS), self._name)(**options)
 
 
 if __name__ == "__main__":
