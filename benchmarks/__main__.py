@@ -79,7 +79,7 @@ BENCHMARKS = {
     ),
     "serving": (
         "benchmarks.serving",
-        "the fast server's requests a second over azureml-inference-server-http's; at least 8",
+        "the fast server's requests a second over azureml-inference-server-http's; at least 4",
     ),
     "small-trials": (
         "benchmarks.small_trials",

@@ -67,9 +67,9 @@ ON_PYPI = {
 _BRINGS: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            *("azureml-inference-server-http", "azureml-mlflow", "httptools", "numpy", "orjson"),
-            *("pandas", "pillow", "pip", "pycocotools", "python", "pyyaml", "scipy", "setuptools"),
-            *("uvloop", "wheel"),
+            *("azureml-inference-server-http", "azureml-mlflow", "click", "h11", "httptools"),
+            *("numpy", "orjson", "pandas", "pillow", "pip", "pycocotools", "python", "pyyaml"),
+            *("scipy", "setuptools", "uvicorn", "uvloop", "wheel"),
         ),
         "",
     ),
