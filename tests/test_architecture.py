@@ -343,14 +343,14 @@ def test_git_is_started_by_one_function() -> None:
 
 
 def test_azures_packages_are_imported_where_azure_is_spoken_to() -> None:
-    """azure-ai-ml's loaders in ml/specs/load alone, its clients in the Azure backend, and those of
-    the resource manager in infra/live."""
+    """azure-ai-ml's loaders and patches in ml/specs/sdk alone, its clients in the backend of Azure,
+    and those of the resource manager in infra/live."""
     importers = {
         module
         for module in MODULES
         if any(name.split(".")[0] == "azure" for name in _imports(module))
     }
-    places = ("ml.specs.sdk.load", "ml.backends.azure.", "infra.live.")
+    places = ("ml.specs.sdk.load", "ml.specs.sdk.patches", "ml.backends.azure.", "infra.live.")
     assert all(name.startswith(places) for name in importers), importers
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -21,7 +21,7 @@ from ml.backends.azure.errors import as_refusals
 from ml.core import home
 from ml.core.azure import AUDIENCE
 from ml.core.errors import Exit, Problem, Refused
-from ml.specs.sdk import load
+from ml.specs.sdk import load, patches
 
 # The variables that name the workspace, and the `az` command that prints the value of each.
 VARIABLES = {
@@ -79,16 +79,12 @@ class Workspace:
 
         It shows progress, and `quiet` hides it: told to show none, azure-ai-ml 1.35 does not look
         at the result of an upload and waits for ever when a file has failed (`upload_directory`).
-        It starts no git, which could be one of a stranger's settings: a submission has its commit.
-        A list leaves out the jobs that it does not read, as those of data labelling: azure-ai-ml
-        1.35 would end the whole list with an error.
+        A submission has its commit without the client's git. See also `ml.specs.sdk.patches`.
         """
         from azure.ai.ml import MLClient
-        from azure.ai.ml.exceptions import JobException
-        from azure.ai.ml.operations import _job_operations
 
-        _job_operations.get_git_properties = dict
-        load.skip_experimental_warnings()
+        patches.skip_git()
+        patches.skip_experimental_warnings()
         client = MLClient(
             self._credential,
             self.subscription,
@@ -97,13 +93,7 @@ class Workspace:
             enable_telemetry=False,
             transport=_transport(),
         )
-        read = client.jobs._handle_rest_errors
-
-        def read_listed(job: Any) -> Any:
-            with suppress(JobException):
-                return read(job)
-
-        client.jobs._handle_rest_errors = read_listed
+        patches.skip_unreadable_jobs(client.jobs)
         return client
 
     @cached_property

@@ -26,6 +26,7 @@ from ml.specs.assets import assets
 from ml.specs.expressions import did_you_mean
 from ml.specs.kinds import Kind
 from ml.specs.parts import Part
+from ml.specs.sdk import patches
 from ml.specs.sdk.errors import translate
 
 # family → (module under azure.ai.ml.entities, class): what `load_job`, `load_component` … pass to
@@ -211,7 +212,7 @@ def quiet() -> Iterator[None]:
     if _quiet.get():
         yield
         return
-    skip_experimental_warnings()  # azure.ai.ml sets its logger's level when it is imported
+    patches.skip_experimental_warnings()  # azure.ai.ml sets its logger's level when it is imported
     logger = logging.getLogger("azure.ai.ml")
     level, token = logger.level, _quiet.set(True)
     logger.setLevel(logging.CRITICAL)
@@ -225,16 +226,6 @@ def quiet() -> Iterator[None]:
 
 
 _quiet = ContextVar("quiet", default=False)
-
-
-def skip_experimental_warnings() -> None:
-    """Have the SDK make objects of experimental classes without a warning.
-
-    To decide on it azure-ai-ml 1.35 reads the source of every function that is being called, which
-    takes 0.1 s for each object; a deployment with a data collector is three of them.
-    """
-    experimental: Any = importlib.import_module("azure.ai.ml._utils._experimental")
-    experimental._should_skip_warning = lambda: True
 
 
 def _no_spec(document: Document) -> Problem:
