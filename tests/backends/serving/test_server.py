@@ -50,33 +50,6 @@ def test_it_serves_the_launched_model(echo: Live) -> None:
     assert server.score(echo.server.port, {"question": "break"}).status == 500
 
 
-INSIGHTS = """
-import sys
-from importlib import import_module
-
-
-def init():
-    pass
-
-
-def run(body):
-    before = "azure.monitor.opentelemetry.exporter" in sys.modules
-    client = sys.modules["azureml_inference_server_http.server.appinsights_client"]
-    given = {"connection_string": "InstrumentationKey=00000000-0000-0000-0000-000000000000"}
-    deferred = client.AzureMonitorLogExporter(**given, disable_offline_storage=True)
-    exporters = import_module("azure.monitor.opentelemetry.exporter")
-    is_real = type(deferred) is exporters.AzureMonitorLogExporter
-    deferred.shutdown()
-    return [before, is_real, hasattr(exporters, "AzureMonitorMetricExporter")]
-"""
-
-
-def test_exporters_are_imported_when_they_are_used(slot: Path, tmp_path: Path) -> None:
-    """Not at the start; the server's client and the scoring script get the real ones."""
-    started = server.start(slot, launch(tmp_path, INSIGHTS))
-    assert server.score(started.port, {}).body == [False, True, True]
-
-
 def test_it_listens_on_the_loopback_address(echo: Live) -> None:
     """Nobody else can reach it."""
     process = psutil.Process(echo.server.pid)
