@@ -8,7 +8,15 @@ from collections import defaultdict
 import pytest
 import yaml
 
-from docs.generate import commands, data_schema, gates, json_schemas, policies, workflows
+from docs.generate import (
+    commands,
+    data_schema,
+    functions,
+    gates,
+    json_schemas,
+    policies,
+    workflows,
+)
 from ml.cli import app as ml_cli
 from ml.toolkit.data import datasets
 from policies.infra import pack
@@ -50,6 +58,25 @@ def test_every_field_of_a_data_schema_is_there() -> None:
     """Those that the reader of the file accepts."""
     page = data_schema.page()
     assert [name for name in datasets._FIELDS if f"| `{name}` |" not in page] == []
+
+
+def test_what_a_project_imports_is_there() -> None:
+    """Each import of the templates; signatures without quotes, docstrings, public methods."""
+    page = functions.page()
+    for module, name in [
+        ("ml.toolkit.training.tabular", "train"),
+        ("ml.serving.scoring.trees", "Trees"),
+        ("ml.measures.measurement", "Rows"),
+    ]:
+        section = page.partition(f"\n## {module}\n")[2].partition("\n## ")[0]
+        assert f"\n### {name}\n\n```python\n{name}(" in section
+    assert page.count("\n### ") == sum(map(len, functions.names().values()))
+    assert (
+        "\n    primary_metric: str,\n" in page
+        and "own_metrics: Mapping[str, OwnMetric] = {}" in page
+    )
+    assert "`read(folder: Path, *, others: bool = False) -> Dataset`: The table" in page
+    assert "_seconds" not in page and "<factory>" not in page
 
 
 def test_a_stack_setting_has_its_type_its_default_and_its_description() -> None:

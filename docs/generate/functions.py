@@ -1,0 +1,114 @@
+"""What the code of a project imports: the signatures and docstrings of functions and classes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import ml.repository.scaffold
+from docs.generate.markdown import code, escape, paragraphs
+
+TEMPLATES = Path(ml.repository.scaffold.__file__).parent / "templates"
+# What projects with other data, another loop or charts import, beyond the templates.
+OTHERS = {
+    "ml.measures.contributions": {"permuted"},
+    "ml.measures.measurement": {"evaluate", "Rows", "Training", "Features", "metric_values"},
+    "ml.measures.reference": {"write_reference"},
+    "ml.serving.scoring.manifest": {"write_manifest"},
+    "ml.serving.scoring.messages": {"reply"},
+    "ml.serving.scoring.model": {"open_model"},
+    "ml.toolkit.data.datasets": {"read_dataset", "Dataset", "Target", "Part"},
+    "ml.toolkit.training.model_folder": {"unseal"},
+    "ml.toolkit.training.segments": {"checkpointed"},
+    "ml.toolkit.figures": {"RunFiles"},
+    "ml.toolkit.training.timing": {"latency"},
+    "ml.toolkit.training.tracking": {"tracking", "Tracker"},
+}
+_IMPORT = re.compile(r"^from (ml\.(?:measures|toolkit|serving)\S+) import (.+)$", re.M)
+
+
+def names() -> dict[str, set[str]]:
+    """Module → the names that projects import from it."""
+    imported = {module: {*others} for module, others in OTHERS.items()}
+    for file in TEMPLATES.rglob("*.py.jinja"):
+        for module, text in _IMPORT.findall(file.read_text(encoding="utf-8")):
+            words = {name.partition(" as ")[0] for name in text.split(", ")}
+            imported.setdefault(module, set()).update(words)
+    return dict(sorted(imported.items()))
+
+
+def page() -> str:
+    """A section for each module, with an entry for each name."""
+    parts: list[str] = []
+    for module, imported in names().items():
+        parts.append(f"## {module}")
+        for name in sorted(imported):
+            parts += _entry(name, getattr(importlib.import_module(module), name))
+    return "\n\n".join(parts)
+
+
+def _entry(name: str, member: Any) -> Iterator[str]:
+    yield f"### {name}"
+    if not inspect.isfunction(inspect.unwrap(member)) and not inspect.isclass(member):
+        yield code(member)
+        return
+    yield f"```python\n{signature(name, member)}\n```"
+    yield paragraphs(inspect.getdoc(member) or "")
+    if inspect.isclass(member):
+        public = [
+            f"- {_method(attribute, value)}"
+            for attribute, value in vars(member).items()
+            if not attribute.startswith("_") and _described(value)
+        ]
+        if public:
+            yield "\n".join(public)
+
+
+def _described(value: Any) -> bool:
+    return callable(value) or isinstance(value, property | cached_property | classmethod)
+
+
+def _method(name: str, value: Any) -> str:
+    function = value.__func__ if isinstance(value, classmethod) else value
+    shown = signature(name, function, one_line=True) if callable(function) else name
+    return f"{code(shown)}: {escape((inspect.getdoc(value) or '').partition(chr(10) * 2)[0])}"
+
+
+class _Annotation(str):
+    """An annotation that a signature shows without quotes."""
+
+    __repr__ = str.__str__
+
+
+def signature(name: str, member: Any, *, one_line: bool = False) -> str:
+    """The name with its parameters, one a line where that is long."""
+    stated = inspect.signature(member)
+    parameters = [
+        each
+        if each.annotation is each.empty
+        else each.replace(annotation=_Annotation(each.annotation))
+        for each in stated.parameters.values()
+        if each.name not in {"self", "cls"}
+    ]
+    result = stated.empty
+    if not inspect.isclass(member) and stated.return_annotation is not stated.empty:
+        result = _Annotation(stated.return_annotation)
+    stated = stated.replace(parameters=parameters, return_annotation=result)
+    if one_line or len(f"{name}{stated}") <= 88:
+        return _readable(f"{name}{stated}")
+    lines = [f"{name}("]
+    for before, each in zip([None, *parameters], parameters, strict=False):
+        if each.kind is each.KEYWORD_ONLY and not (before and before.kind is each.KEYWORD_ONLY):
+            lines.append("    *,")
+        lines.append(f"    {each},")
+    shown = "" if result is stated.empty else f" -> {result}"
+    return _readable("\n".join([*lines, f"){shown}"]))
+
+
+def _readable(text: str) -> str:
+    return text.replace("<factory>", "{}").replace("mappingproxy({})", "{}")
