@@ -89,7 +89,7 @@ def test_the_map_names_folders_that_exist(folder: str) -> None:
     ("page", "link"),
     [
         pytest.param(page, link, marks=about(link))
-        for page in [*PAGES, "CHANGELOG.md", "ml/projects/SECOND_MODEL.md"]
+        for page in [*PAGES, "CHANGELOG.md"]
         for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", (ROOT / page).read_text())
     ],
 )

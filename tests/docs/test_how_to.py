@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.named import wrong
+from tests.repository.scaffold import tables
 from tests.test_fork import GIT, tracked
 
 FOLDER = ROOT / "docs/how-to"
@@ -28,6 +29,8 @@ GUIDES = [
     )
     for page in PATHS
 ]
+# What a guide's reader has before.
+BEFORE = {"add-a-library": ".venv/bin/ml new churn --table churn.csv --target Churn"}
 BLOCK = re.compile(r"^```(\{code-block\} )?(\w+)\n(?::caption: ([^\n]+)\n)?(.*?)^```", re.M | re.S)
 NEEDS = re.compile("needs (Azure|GitHub|Azure and GitHub)")
 
@@ -63,7 +66,9 @@ def _copy(tmp_path: Path) -> Path:
 def test_a_guide_can_be_followed(guide: str, copy: Path) -> None:
     """Its diffs apply and its commands end with 0, in their order."""
     environment = {**os.environ, "PYTEST_ADDOPTS": "-n 0 -p no:cacheprovider"}
-    for language, caption, text in blocks(FOLDER / f"{guide}.md"):
+    tables.churn(copy / "churn.csv")
+    before = [("sh", "", BEFORE[guide])] if guide in BEFORE else []
+    for language, caption, text in [*before, *blocks(FOLDER / f"{guide}.md")]:
         if language == "diff":
             command, words = "git apply -C1 --recount", text
         elif language == "sh" and not NEEDS.fullmatch(caption):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ml.serving.scoring.columns import Encoding, Row
 
-# `codes`: a category is a number; `one-hot`: a column for each. Missing values: SECOND_MODEL.md.
+# `codes`: a category is a number; `one-hot`: a column for each.
 ENCODING: Encoding = "codes"
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import csv
-import importlib
-import inspect
 import json
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +20,7 @@ from ml.cli.commands.check import release_files
 from ml.core.errors import Refused
 from ml.repository.scaffold import project_metrics
 from ml.repository.scaffold.libraries import LIBRARIES
-from ml.repository.scaffold.new import LARGEST, TEMPLATES
+from ml.repository.scaffold.new import LARGEST
 from ml.repository.scaffold.new import new as project
 from ml.repository.scaffold.profile import FEWEST_ROWS, FEWEST_ROWS_OF_FOLDS, Choices, profile
 from ml.repository.scaffold.project_metrics import evaluation_problems, sweep_problems
@@ -490,26 +486,7 @@ def served_as_saved(repository: Path, name: str) -> None:
     assert "1 passed" in done.stdout
 
 
-PAGE = ROOT / "ml/projects/SECOND_MODEL.md"
-
-
-@pytest.mark.slow
-def test_another_library_takes_what_the_page_lists(repository: Path) -> None:
-    """LightGBM becomes scikit-learn: encoding, format and arguments differ, and the folder that
-    they are from can then be deleted.
-    """
-    path = tables.churn(repository / "rows.csv")
-    own = project("churn", path, Choices("Churn")).folder
-    other = project("churn_other", path, Choices("Churn"), model="sklearn").folder
-    section = PAGE.read_text().partition("## Another library")[2].partition("## ")[0]
-    files = ("model.py", "columns.py", "jobs/sweep.yml", "gates.yml", "endpoint/deployment.yml")
-    for name in files:
-        assert f"`{name}`" in section
-        text = (other / name).read_text().replace("churn_other", "churn")
-        (own / name).write_text(text.replace("churn-other", "churn"))
-    shutil.rmtree(other)
-    assert survey([own], release_files()).problems == ()
-    served_as_saved(repository, "churn")
+PAGE = ROOT / "docs/how-to/add-a-library.md"
 
 
 def test_a_forest_is_served_by_onnx_as_the_page_says(tmp_path: Path) -> None:
@@ -517,7 +494,7 @@ def test_a_forest_is_served_by_onnx_as_the_page_says(tmp_path: Path) -> None:
     import skl2onnx
     from sklearn.ensemble import RandomForestClassifier
 
-    section = PAGE.read_text().partition("## Another library")[2].partition("## ")[0]
+    section = PAGE.read_text().partition("## Estimators")[2]
     code: dict[str, Any] = {"skl2onnx": skl2onnx, "np": np, "Onnx": Onnx, "Any": Any, "Path": Path}
     code["NDArray"] = NDArray
     exec(section.partition("```python\n")[2].partition("```")[0], code)
@@ -692,57 +669,11 @@ def test_a_constant_is_read_where_it_stands(tmp_path: Path) -> None:
 
 
 def test_the_page_names_what_is_written(repository: Path) -> None:
-    """Files of the project, and commands with their options."""
-    page = (ROOT / "ml/projects/SECOND_MODEL.md").read_text()
+    """Its README and the how-to guide: files of the project, and commands with their options."""
     made = project("churn", tables.churn(repository / "rows.csv", 4000), Choices("Churn"))
-    assert [span for span in spans(page) if wrong(span, made.folder)] == []
-    assert len(made.files) == 23 and "23 files" in page
+    for page in (PAGE, made.folder / "README.md"):
+        named = [span for span in spans(page.read_text()) if "churn" not in span]
+        assert [span for span in named if wrong(span, made.folder)] == []
+    assert len(made.files) == 23
     small = project("small", tables.churn(repository / "rows.csv"), Choices("Churn"))
-    assert len(small.files) == 21 and "21 of a table of at most 3,000 rows" in page
-
-
-def signatures(page: str) -> Iterator[tuple[Any, str, str]]:
-    """(module, name, what the page says of it): a signature, or the type of an attribute."""
-    for module, block in re.findall(r"^\*\*`(ml[\w.]+)`\*\*\n\n```\n(.*?)^```", page, re.M | re.S):
-        code = re.sub(r" *#.*", "", block)
-        for statement in re.split(r"\n(?=\w)", code.strip()):
-            match = re.match(r"([\w.]+)(.*)", statement, re.S)
-            assert match
-            yield importlib.import_module(module), match[1], match[2]
-
-
-def bare(text: str) -> str:
-    """A signature without spaces, quotes, `self` and what follows from the kind of thing."""
-    text = re.sub(r"[\s'\"]", "", text).replace("<factory>", "{}").replace(",)", ")")
-    text = text.replace("mappingproxy({})", "{}")
-    return re.sub(r"^\(self,?", "(", text)
-
-
-def test_the_signatures_of_the_page_are_those_of_the_code() -> None:
-    """Names, order, types, defaults and results, of functions, classes and attributes."""
-    page = (ROOT / "ml/projects/SECOND_MODEL.md").read_text()
-    names = set()
-    for module, name, stated in signatures(page):
-        owner, _, last = name.rpartition(".")
-        within = getattr(module, owner) if owner else module
-        names.add(name)
-        if stated.startswith(" ="):  # an alias of a type
-            assert hasattr(within, last), name
-            continue
-        if stated.startswith(":"):
-            of = inspect.getattr_static(within, last, None)
-            kind = of.fget if isinstance(of, property | cached_property) else None
-            types = inspect.get_annotations(within)
-            actual = ": " + str(inspect.signature(kind).return_annotation if kind else types[last])
-        else:
-            of = getattr(within, last)
-            actual = str(inspect.signature(of))
-            if isinstance(of, type):
-                actual = re.sub(r" -> '?None'?$", "", actual)
-        assert bare(stated) == bare(actual), name
-    code = "".join(file.read_text() for file in TEMPLATES.rglob("*.py.jinja"))
-    imports = re.findall(r"^from (ml\.(?:measures|toolkit|serving)\S+) import (.+)$", code, re.M)
-    stated_names = {name.partition(".")[0] for name in names}
-    for module, text in imports:
-        imported = [name.partition(" as ")[0] for name in text.split(", ")]
-        assert f"**`{module}`**" in page and {*imported} <= stated_names
+    assert len(small.files) == 21  # no AutoML job, no split.py

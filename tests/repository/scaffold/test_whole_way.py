@@ -1,4 +1,4 @@
-"""What the tutorial, SECOND_MODEL.md and the guide to a metric say, done with generated tables."""
+"""What the tutorial, a project's README and the guide to a metric say, with generated tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.repository.forks import forks
 from tests.repository.scaffold import tables
 from tests.test_readme import commands
 
-PAGE = ROOT / "ml/projects/SECOND_MODEL.md"
+README = ROOT / "ml/repository/scaffold/templates/README.md.jinja"
 TUTORIAL = ROOT / "docs/tutorial.md"
 METRIC = ROOT / "docs/how-to/add-a-metric.md"
 # Of a sweep, two trials show what twelve do.
@@ -37,11 +37,12 @@ def typed(fork: Path, command: str, code: int = 0) -> str:
 
 
 def five(name: str, target: str) -> list[str]:
-    """The five commands of the page, for a table of that name."""
-    words = {"churn": name, "Churn": target, "jobs/sweep.yml": f"jobs/sweep.yml {FEWER}"}
-    made = commands(PAGE.read_text())[:5]
+    """The command that makes a project, and the four of its README."""
+    words = {"<< name >>": name, "<< endpoint >>": name, "sweep.yml": f"sweep.yml {FEWER}"}
+    made = commands(README.read_text())
     for old, new in words.items():
         made = [line.replace(old, new) for line in made]
+    made.insert(0, f".venv/bin/ml new {name} --table {name}.csv --target {target}")
     assert [line.split()[1] for line in made] == ["new", "run", "release", "release", "invoke"]
     return made
 
