@@ -25,8 +25,11 @@ from ml.projects.filings_nlp.tokens import MOST_CHARACTERS, SECTIONS
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import CommandPlan, SweepPlan
 from ml.specs.sdk.load import load
+from tests.conftest import ROOT
 from tests.named import SOURCE, spans, wrong
 from tests.projects.filings_nlp.small import ARGUMENTS, write_filings
+from tests.release.test_commands import ml
+from tests.test_readme import commands
 
 FOLDER = SCHEMA.parents[1]
 
@@ -202,3 +205,15 @@ def test_the_page_names_what_is_there() -> None:
     """Commands with their options, files."""
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert [of for of in spans(page) if wrong(of, FOLDER)] == []
+
+
+@SOURCE
+def test_the_jobs_of_the_training_guide_are_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command that runs one, with its overrides, as a dry run; `ml check` as it is."""
+    typed = [line.split()[1:] for line in commands((ROOT / "docs/training.md").read_text())]
+    planned = [[*words, "--dry-run"] for words in typed if words[0] == "run"]
+    assert len(planned) == 3
+    for words in [*planned, *(words for words in typed if words[0] == "check")]:
+        code, out, err = ml(capsys, *dict.fromkeys(words))
+        assert code == 0, out + err
+    assert typed[-1] == ["release", "propose", "filings_nlp", "--run", "latest"]
