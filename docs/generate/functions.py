@@ -95,7 +95,7 @@ def signature(name: str, member: Any, *, one_line: bool = False) -> str:
         for each in stated.parameters.values()
         if each.name not in {"self", "cls"}
     ]
-    result = stated.empty
+    result: Any = stated.empty
     if not inspect.isclass(member) and stated.return_annotation is not stated.empty:
         result = _Annotation(stated.return_annotation)
     stated = stated.replace(parameters=parameters, return_annotation=result)
