@@ -83,7 +83,7 @@ def lifetime(hours: float, limit: timedelta) -> timedelta:
     # NaN compares as false.
     life = timedelta(hours=hours) if 0 < hours <= most else timedelta(0)
     if not life:
-        code = "sas-too-long" if hours > most else "sas-without-life"
+        code = "sas-too-long" if hours > most else "sas-too-short"
         expected = f"more than 0 and at most {most:g} h"
         hint = "the limit is storage.sas_hours of the environment's stack file"
         raise Refused(Problem(code, f"{hours:g} h", expected, hint))

@@ -65,11 +65,11 @@ OUTBOUND: Mapping[Part, Sequence[Opening]] = {
 def rules(part: Part, region: str) -> Iterator[network.SecurityRuleArgs]:
     """The rules of a subnet's security group, inbound first; everything else is denied."""
     yield _rule(INBOUND[part], 100, "Inbound", source="VirtualNetwork", region=region)
-    nothing = Opening("nothing-else", ("*",), "*", "*")
+    nothing = Opening("deny-inbound", ("*",), "*", "*")
     yield _rule(nothing, 4096, "Inbound", source="*", region=region)
     for at, opening in enumerate(OUTBOUND[part]):
         yield _rule(opening, 100 + 10 * at, "Outbound", source="VirtualNetwork", region=region)
-    nothing = Opening("nothing-else-out", ("*",), "Internet", "*")
+    nothing = Opening("deny-outbound", ("*",), "Internet", "*")
     yield _rule(nothing, 4096, "Outbound", source="*", region=region)
 
 

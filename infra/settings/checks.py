@@ -95,11 +95,11 @@ def _region(settings: Settings) -> Findings:
         if region in NO_ZONES and needs_zones:
             message = f"`{region}` has no availability zones: `platform:{setting}` is {value}"
             hint = f"set `platform:{setting}: {instead}`, or choose another region"
-            yield Fault("no-zones", message, "a region with zones", hint, keys)
+            yield Fault("no-availability-zones", message, "a region with zones", hint, keys)
     if region in NO_PAIR and "G" in copies:
         message = f"`{region}` has no paired region: `platform:storage.redundancy` is {copies}"
         hint = "set `platform:storage.redundancy: ZRS`, or choose another region"
-        yield Fault("no-pair", message, "a region with a pair", hint, keys)
+        yield Fault("no-paired-region", message, "a region with a pair", hint, keys)
 
 
 def _sizes(settings: Settings) -> Findings:
@@ -109,7 +109,7 @@ def _sizes(settings: Settings) -> Findings:
             sizes = "both `preset` and `size`" if cluster.size else "neither `preset` nor `size`"
             expected = "one of the two; presets: " + ", ".join(PRESETS)
             hint = "delete one" if cluster.size else "add `preset: cpu`"
-            yield Fault("one-size", f"`{cluster.name}` has {sizes}", expected, hint, keys)
+            yield Fault("ambiguous-size", f"`{cluster.name}` has {sizes}", expected, hint, keys)
         elif cluster.size:
             yield from _size(cluster.size, (*keys, "size"))
     for index, workstation in enumerate(settings.workstations):
@@ -171,7 +171,7 @@ def _names(settings: Settings) -> Findings:
     for keys, name in computes:
         if name == BUILDER:
             message = f"`{BUILDER}` is the name of the cluster that builds images"
-            yield Fault("same-name", message, "another name", "rename it", keys)
+            yield Fault("duplicate-name", message, "another name", "rename it", keys)
     for keys, name in endpoints:
         in_azure = settings.names.regional(name)
         if len(in_azure) > MAX_ENDPOINT_NAME:
@@ -184,7 +184,7 @@ def _names(settings: Settings) -> Findings:
     for keys, container in containers:
         if container in DEFAULT_DATASTORES:
             message = f"every workspace already has a datastore `{container}`"
-            yield Fault("same-name", message, "another name", "rename it", keys)
+            yield Fault("duplicate-name", message, "another name", "rename it", keys)
 
 
 def _listed(names: Sequence[str], *above: Key, field: str = "") -> list[tuple[Keys, str]]:
@@ -199,7 +199,7 @@ def _repeated(names: Sequence[tuple[Keys, str]]) -> Findings:
     for keys, name in names:
         if name in earlier:
             message = f"`{name}` appears twice"
-            yield Fault("same-name", message, "distinct names", "rename or delete one", keys)
+            yield Fault("duplicate-name", message, "distinct names", "rename or delete one", keys)
         earlier.add(name)
 
 
@@ -246,7 +246,7 @@ def _registry_alone(settings: Settings) -> Findings:
             message = f"`platform:{field}` beside `platform:asset_registry` with `mode: create`"
             expected = "the registry alone: environments use it from stacks of their own"
             hint = "move the registry to Pulumi.shared.yaml, and set `mode: use`, `stack: shared`"
-            yield Fault("registry-alone", message, expected, hint, (f"platform:{field}",))
+            yield Fault("registry-stack", message, expected, hint, (f"platform:{field}",))
 
 
 def _storage(settings: Settings) -> Findings:
@@ -261,7 +261,7 @@ def _storage(settings: Settings) -> Findings:
         message = f"`datastores: sas` with {len(storage.containers)} containers"
         expected = "one container: a SAS covers a path of one"
         hint = "keep one in `containers`, or set `datastores: identity`"
-        yield Fault("one-container", message, expected, hint, (STORAGE, "datastores"))
+        yield Fault("several-containers", message, expected, hint, (STORAGE, "datastores"))
     if 0 < storage.delete_after_days <= storage.cool_after_days:
         days = f"{storage.delete_after_days} days, cool after {storage.cool_after_days}"
         expected = f"more than cool_after_days, {storage.cool_after_days}, or 0"

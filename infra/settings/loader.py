@@ -196,17 +196,17 @@ def _reference(settings: Settings, document: Document, folder: Path) -> Iterator
         if own.lower() != other.lower():
             message = f"the registry of `{maker.environment}` has `{what}: {other}`, not {own}"
             hint = "write the same in both stack files, or set `mode: none`"
-            yield Problem("other-registry", message, f"{what}: {other}", hint, place)
+            yield Problem("registry-mismatch", message, f"{what}: {other}", hint, place)
     home = maker.subscription
     if settings.registry_subscription.lower() != home.lower():
         message = f"the registry of `{maker.environment}` is in the subscription {home}"
         hint = f"`subscription: {home}` in `{key}`"
-        yield Problem("other-registry", message, "its subscription", hint, place)
+        yield Problem("registry-mismatch", message, "its subscription", hint, place)
     regions = (maker.location, *maker.asset_registry.regions)
     if settings.location not in regions:
         message = f"the registry of `{maker.environment}` is not in {settings.location}"
         hint = f"`regions: [{settings.location}]` in `{key}` of Pulumi.{maker.environment}.yaml"
-        yield Problem("other-registry", message, f"one of: {', '.join(regions)}", hint, place)
+        yield Problem("registry-mismatch", message, f"one of: {', '.join(regions)}", hint, place)
 
 
 def placeholders(stack: str, folder: Path = FOLDER) -> Iterator[Problem]:
@@ -235,7 +235,7 @@ def _project(folder: Path) -> Iterator[Problem]:
     for name in ("Pulumi.json", "Pulumi.yml"):
         if (folder / name).exists():
             place, found = Place(f"{folder.name}/{name}", 1), f"`{name}`"
-            yield Problem("other-project", found, f"{PROJECT_FILE} alone", "remove it", place)
+            yield Problem("project-mismatch", found, f"{PROJECT_FILE} alone", "remove it", place)
     if not (folder / PROJECT_FILE).exists():
         return
     document = documents.read(folder / PROJECT_FILE, f"{folder.name}/{PROJECT_FILE}")
@@ -245,7 +245,7 @@ def _project(folder: Path) -> Iterator[Problem]:
             found = f"`{key}: {json.dumps(fields.get(key), default=str)[:100]}`"
             expected = f"{json.dumps(PROJECT[key])}" if key in PROJECT else "no such field"
             hint = "settings are in Pulumi.STACK.yaml, the state is infra bootstrap's"
-            yield Problem("other-project", found, expected, hint, document.place(str(key)))
+            yield Problem("project-mismatch", found, expected, hint, document.place(str(key)))
 
 
 def encryption(stack: str, folder: Path = FOLDER) -> tuple[str, str] | None:
@@ -304,7 +304,7 @@ def _open_secrets(document: Document) -> Iterator[Problem]:
             message = f"`{key}` is in the file unencrypted"
             hint = f"pulumi config set --secret {key}, and revoke the old value"
             place = document.place("config", key)
-            yield Problem("secret-in-the-open", message, "secure: …", hint, place)
+            yield Problem("plaintext-secret", message, "secure: …", hint, place)
 
 
 def _other_notations(document: Document) -> Iterator[Problem]:

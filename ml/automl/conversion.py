@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = rows.dropna(subset=[options.target])
     rows = rows.reset_index(drop=True)
     if missing := [name for name in names if name not in rows]:
-        stop("other-columns", f"the model takes `{missing[0]}`", f"a table with it: {options.data}")
+        stop("column-mismatch", f"{options.data} has no `{missing[0]}`", "all inputs", "add it")
     given = rows[names], rows[options.target], options.positive
     required = reading.required(options.data)
     digest = convert(estimator, *given, options.converted, required)
@@ -73,7 +73,7 @@ def load(folder: Path) -> tuple[Any, list[str]]:
         estimator = mlflow.sklearn.load_model(str(folder))
     except Exception as error:  # whatever a pickle raises, such as a package that is not there
         stop(
-            "not-loaded",
+            "load-failed",
             f"{folder}: {type(error).__name__}: {error}",
             "an MLflow model of scikit-learn's interface, and the packages that made it",
             "run this step in the environment of the job that made the model",
@@ -82,9 +82,8 @@ def load(folder: Path) -> tuple[Any, list[str]]:
         return estimator, list(schema.input_names())
     names = [str(of) for of in getattr(estimator, "feature_names_in_", ())]
     if not names:
-        stop(
-            "no-columns", f"{folder} does not say which columns it takes", "a signature in MLmodel"
-        )
+        hint = "log the model with `signature=`, then run this again"
+        stop("no-columns", f"{folder} has no input columns", "a signature in MLmodel", hint)
     return estimator, names
 
 
@@ -104,15 +103,15 @@ def convert(
     classes = written(pd.Index(getattr(estimator, "classes_", ())))
     task: Task = ("binary" if len(classes) == 2 else "multiclass") if classes else "regression"
     if task == "binary" and positive not in ("", classes[1]):
-        found = f"`--positive {positive}`, where the model gives the probability of `{classes[1]}`"
-        stop("other-class", found, f"`{classes[1]}`, the class that sorts last")
+        found = f"`--positive {positive}`: the model predicts the probability of `{classes[1]}`"
+        stop("class-mismatch", found, "the class that sorts last", f"--positive {classes[1]}")
     kinds = {str(name): _kind(frame[name]) for name in frame}
     values = _values(frame, kinds)
     try:
         names = classes if len(classes) > 2 else []
         columns = Columns.fit(kinds, values, dict, "codes", names, required, imputes=True)
     except ValueError as error:
-        stop("not-numbers", str(error), "finite numbers")
+        stop("not-numbers", str(error), "finite numbers", "correct these values")
     graph = _with_numbers(_graph(estimator, kinds), kinds, columns)
     columns.save(folder)
     (folder / ONNX).write_bytes(graph.SerializeToString())
@@ -127,12 +126,11 @@ def convert(
     differing = int((apart > folders.ROUNDING).sum())
     if differing > MOST_APART * len(frame):
         stop(
-            "not-the-same",
-            f"the converted model answers {differing} of {len(frame)} rows otherwise, up to "
-            f"{apart.max():.2g} apart",
-            f"answers within {folders.ROUNDING:g} of the original's, but for one row in a hundred",
-            "the served model would be another; a written waiver of the gate `format` lets the "
-            "original pass",
+            "conversion-mismatch",
+            f"the converted model's predictions differ in {differing} of {len(frame)} rows, "
+            f"by up to {apart.max():.2g}",
+            f"at most {folders.ROUNDING:g} in 99 % of the rows",
+            "block what ONNX rounds, or serve the original with a waiver of the gate `format`",
         )
     labels = target.to_numpy()
     if task == "binary":

@@ -54,8 +54,8 @@ def fit(
         if column.used and all(entry.get(of, True) for of in ("words", "parts")):
             inputs.append(entry)
     if not inputs:
-        expected = "a number, a category, or a text whose words are in several rows"
-        stop("no-feature", "no column says anything in the rows that are fitted", expected)
+        expected = "a number, a category, or a text with words that several rows share"
+        stop("no-feature", "no training column has information", expected, "add columns")
     return {
         "columns": [
             {"name": column.name, "type": column.kind, "required": column.required}
@@ -87,7 +87,7 @@ def _fill(name: str, values: NDArray[Any], settings: Mapping[str, Any]) -> float
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        stop("bad-imputer", f"`{name}` has `fill_value: {given}`", "a finite number")
+        stop("bad-imputer", f"`{name}` has `fill_value: {given}`", "a finite number", "write 0")
     imputer = SimpleImputer(
         strategy=settings.get("strategy", "mean"),
         fill_value=number,

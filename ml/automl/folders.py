@@ -73,4 +73,5 @@ def compare(
     differences = apart(original, served, spread)
     worst = float(differences.mean() if in_steps else differences.max(initial=0.0))
     if worst > ROUNDING:
-        stop("not-the-same", f"the saved model answers {worst:g} apart", f"{ROUNDING:g}")
+        found = f"the saved model's predictions differ by {worst:g}"
+        stop("conversion-mismatch", found, f"at most {ROUNDING:g}", "block this algorithm")

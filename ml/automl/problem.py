@@ -210,13 +210,14 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     for part in parts[1:]:
         if {*part.columns} != {*parts[0].columns}:
             other = sorted(map(str, {*part.columns} ^ {*parts[0].columns}))[0]
-            stop("other-columns", f"`{other}` is not in all tables", "the same columns in each")
+            hint = f"add `{other}` to each table, or drop it with `drop_columns` of the MLTable"
+            stop("column-mismatch", f"`{other}` is not in all tables", "the same columns", hint)
     lengths = [int(of[job.target].notna().sum()) if job.target in of else len(of) for of in parts]
     sources = ["training_data", *(["validation_data"] if validated else []), "test_data"]
     for source, length in [*zip(sources, lengths, strict=False)][1:]:
         if not length:
-            found = f"no row of {source} has a `{job.target}`"
-            stop("no-label", found, "rows with one, by which answers are judged")
+            found, hint = f"no row of {source} has a `{job.target}`", f"fill in `{job.target}`"
+            stop("no-label", found, "labelled rows to compute the metrics on", hint)
     table = tables.as_table(
         reading.together([{str(name): of for name, of in part.items()} for part in parts]),
         choices,
@@ -229,7 +230,8 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     del parts
     texts = [column.name for column in table.columns if column.kind == "text" and column.used]
     if texts and not job.featurizes:
-        stop("not-numbers", f"`{texts[0]}` is a text, and featurization is off", "numbers alone")
+        found = f"`{texts[0]}` is text, and featurization is off"
+        stop("not-numbers", found, "numeric columns", "featurization: {mode: auto}")
     classes, labels = list[str](), table.labels
     if is_class:
         _demand_seen(labels, lengths, sources)
@@ -255,7 +257,8 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     counts = np.ones(len(table)) if table.weights is None else table.weights
     if classes and any(len(np.unique(labels[of[counts[of] > 0]])) < 2 for of, _ in folds):
         weighed = "" if table.weights is None else ", without those whose weight is 0"
-        stop("one-class", f"a fold is fitted on rows of one class{weighed}", "two in each")
+        found = f"the training rows of a fold have one class{weighed}"
+        stop("single-class", found, "two classes in each", "lower n_cross_validations")
     shuffled = judged is None and not table.splits and not choices.time
     reading.give_back()
     return Problem(
@@ -268,8 +271,8 @@ def _demand_seen(labels: NDArray[Any], lengths: Sequence[int], sources: Sequence
     known = {*labels[: lengths[0]]}
     for source, high, length in zip(sources, np.cumsum(lengths), lengths, strict=False):
         if unseen := sorted({*labels[high - length : high]} - known):
-            what = f"`{unseen[0]}` is a class in {source} and of no row of training_data"
-            stop("unseen-class", what, f"one of {', '.join(sorted(known)[:12])}")
+            what, hint = f"{source} has the class `{unseen[0]}`", "move rows of it to training_data"
+            stop("unknown-class", what, f"those of training: {', '.join(sorted(known)[:12])}", hint)
 
 
 def _classes(labels: NDArray[Any], label: object) -> list[str]:
@@ -278,5 +281,6 @@ def _classes(labels: NDArray[Any], label: object) -> list[str]:
     if label is None:
         return names
     if positive not in names:
-        stop("no-such-value", f"`positive_label: {positive}`", f"one of {', '.join(names[:12])}")
+        expected = f"one of {', '.join(names[:12])}"
+        stop("no-such-value", f"`{positive}`", expected, f"positive_label: {names[-1]}")
     return [name for name in names if name != positive] + [positive] if len(names) == 2 else names

@@ -125,7 +125,7 @@ def _read(folder: Path, asked: _Asked) -> list[_File]:
             frames = [_json_lines(files, table, asked)]
         _demand_same(files, frames)
     except mltables.Unreadable as error:
-        stop("bad-mltable", str(error), "one that reads files here, and keeps or drops columns")
+        stop("bad-mltable", str(error), "read_delimited, read_parquet or read_json_lines")
     return [*zip(files, frames, strict=False)]
 
 
@@ -158,7 +158,7 @@ def _demand_kinds(tables: Sequence[_File], target: str) -> None:
                 first.setdefault(kind, file)
         found = f"`{name}` is texts in {first['texts']} and numbers in {first['numbers']}"
         hint = f"column_name_and_types: {{{name}: Categorical}} takes both as texts"
-        stop("other-types", found, "one type in all files", hint if name != target else "")
+        stop("type-mismatch", found, "one type in all files", hint if name != target else "")
 
 
 def _refuse_options(file: Path, options: Mapping[str, Any]) -> None:
@@ -176,7 +176,7 @@ def _demand_same(files: Sequence[Path], tables: Sequence[Mapping[str, Any]]) -> 
         more = [f"has `{name}` besides" for name in table if name not in tables[0]]
         if lacks or more:
             found = f"{file} {', '.join((lacks + more)[:5])}"
-            stop("other-columns", found, f"the columns of {files[0]}, in any order")
+            stop("column-mismatch", found, f"those of {files[0]}, in any order", "add or drop it")
 
 
 def give_back() -> None:
@@ -214,7 +214,7 @@ def _delimited(
         wrong = header[header.isna() | header.duplicated()]
         if len(wrong):
             what = "an empty name" if wrong.isna().any() else f"`{wrong.iloc[0]}` twice"
-            stop("column-names", f"{file} has {what} in its header", "each column by its own name")
+            stop("column-names", f"{file} has {what} in its header", "unique names", "rename it")
         names = [str(of) for of in header]
         kept = _kept(table, names)
         shared |= {"header": 0 if of_names == file else None, "names": names, "chunksize": PART}

@@ -113,7 +113,7 @@ class Choices:
         meaning = PURPOSES.get(purpose.replace("_", "").lower(), "")
         if purpose and not meaning:
             known = "Numeric, Categorical, CategoricalHash, Text, DateTime, Ignore"
-            stop("column-purpose", f"`{name}` is to be {purpose}", f"one of {known}")
+            stop("column-purpose", f"`{name}: {purpose}`", f"one of {known}", "choose one")
         return meaning
 
     @property
@@ -165,7 +165,7 @@ def as_table(
         columns.append(replace(column, choice=whole, feature="") if is_group else column)
     if not any(column.used for column in columns):
         reasons = "; ".join(f"{column.name}: {column.choice}" for column in columns[:5])
-        stop("no-feature", f"no column can be learnt from: {reasons}", "a number or a category")
+        stop("no-feature", f"no usable column: {reasons}", "a number or a category", "add columns")
     weights = _weights(rows[choices.weight], choices.weight) if choices.weight else None
     marks = [_marks(rows[name], name) for name in choices.splits]
     return Table(pd.DataFrame(data, copy=False), labels, columns, weights, marks, notes)
@@ -179,8 +179,8 @@ def _refuse_two_uses(target: str, choices: Choices) -> None:
     first: dict[str, str] = {}
     for name, use in uses:
         if name in first:
-            found = f"`{name}` is both {first[name]} and {use}"
-            stop("two-uses", found, "another column for one of them")
+            found, hint = f"`{name}` is both {first[name]} and {use}", "name another for one use"
+            stop("duplicate-use", found, "one use for each column", hint)
         if name:
             first.setdefault(name, use)
 
@@ -193,9 +193,11 @@ def _weights(values: pd.Series[Any], name: str) -> NDArray[np.float64]:
     if wrong.any():
         cell = values.iloc[int(np.argmax(wrong))]
         found = "missing" if pd.isna(cell) else repr(cell) if isinstance(cell, str) else str(cell)
-        stop("bad-weights", f"`{name}` is {found} in a row", "a number of 0 or more in each row")
+        stop("bad-weights", f"`{name}` is {found} in a row", "a number of 0 or more", "correct it")
     if not numbers.any():
-        stop("bad-weights", f"`{name}` is 0 in all rows", "a weight of more than 0 in some")
+        stop(
+            "bad-weights", f"`{name}` is 0 in all rows", "a positive weight", "name another column"
+        )
     # Penalties and thresholds of the libraries count a row as 1; the sum of large ones is infinite.
     numbers /= numbers.max()
     numbers /= numbers[numbers > 0].mean()
@@ -209,8 +211,8 @@ def _marks(values: pd.Series[Any], name: str) -> NDArray[np.bool_]:
     wrong = [of for of in texts if of not in ("0", "1", "false", "true")]
     if wrong or values.isna().any():
         found = f"{wrong[0]!r}" if wrong else "missing"
-        expected = "1 where a row is fitted and 0 where it judges: a column for each fold"
-        stop("bad-splits", f"`{name}` of `cv_split_column_names` is {found} in a row", expected)
+        expected = "1 for a training row and 0 for a validation row of the fold"
+        stop("bad-splits", f"the fold column `{name}` is {found} in a row", expected, "correct it")
     fitted = np.array([of in ("1", "true") for of in texts], dtype=bool)
     return fitted[coded.cat.codes.to_numpy()]
 
@@ -222,12 +224,14 @@ def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[An
         numbers = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(np.float64)
         if not np.isfinite(numbers).all():
             at = int(np.argmin(np.isfinite(numbers)))
-            stop("target-no-number", f"`{target}` is {values.iloc[at]!r}", "a finite number")
+            found = f"`{target}` is {values.iloc[at]!r}"
+            stop("target-no-number", found, "a finite number", "correct it, or drop the row")
         if (largest := float(np.abs(numbers).max(initial=0))) > LARGEST_TARGET:
-            expected = f"at most {LARGEST_TARGET:g}, whose square is a number too"
-            stop("target-too-large", f"`{target}` is {largest:g} in a row", expected)
+            found, limit = f"`{target}` is {largest:g} in a row", f"at most {LARGEST_TARGET:g}"
+            stop("target-too-large", found, limit, "rescale the target: its square overflows")
         if not len(numbers) or np.ptp(numbers) == 0:
-            stop("one-value", f"`{target}` has one value in all {len(values)} rows", "two or more")
+            found = f"`{target}` has one value in all {len(values)} rows"
+            stop("constant-target", found, "two or more values", "choose another target")
         return numbers
     coded = values.astype("category").cat.remove_unused_categories()
     stripped = np.array(written(coded.cat.categories), dtype=object)
@@ -235,7 +239,12 @@ def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[An
     names = sorted({*stripped})
     if len(names) < 2:
         value = f"only {names[0]!r}" if names else "no value"
-        stop("one-class", f"`{target}` has {value} in {len(texts)} rows", "rows of two classes")
+        stop(
+            "single-class",
+            f"`{target}` has {value} in {len(texts)} rows",
+            "two classes",
+            "add rows",
+        )
     if len(names) > max(20, len(texts) // 5):
         found = f"`{target}` has {len(names)} different values in {len(texts)} rows"
         stop("too-many-classes", found, "classes with several rows each", "task: regression")
@@ -253,12 +262,13 @@ def _column(
         values = pd.to_numeric(texts.astype(object), errors="coerce").astype(np.float32)
         if values.isna().all() and texts.notna().any():
             odd = texts.cat.categories[0]
-            stop("not-numbers", f"`{name}` is to be Numeric and is {odd!r}", "a number in some row")
+            found = f"`{name}: Numeric` has {odd!r} and no number"
+            stop("not-numbers", found, "a number in some row", f"{name}: Categorical")
     if is_number(values) and meaning not in _OF_TEXTS:
         return _number(name, values, meaning, choices)
     if name in choices.fills and meaning != "aside":
-        expected = "a column of numbers: a missing text is a category of its own"
-        stop("bad-imputer", f"`{name}` of the imputer is no column of numbers", expected)
+        hint = "remove it from `imputer`: a missing text is a category of its own"
+        stop("bad-imputer", f"the imputer's column `{name}` is not numeric", "numbers", hint)
     return _text(name, as_texts(values), meaning, choices, classes)
 
 
@@ -322,7 +332,7 @@ def _text(
         return column(out)
     if meaning == "date" and not order:
         odd = next((of for of in sample if not _order_of_dates([of])), sample[0])
-        stop("not-a-time", f"`{name}` is to be a DateTime and is {odd!r} in a row", "2026-01-31")
+        stop("not-a-time", f"`{name}: DateTime` has {odd!r}", "2026-01-31", f"{name}: Categorical")
     if order and meaning in ("", "date"):
         form = "" if order == "iso" else f", {order}"
         return column(f"{A_TIME}{form}: parts of the calendar and days{note}", "date")

@@ -87,7 +87,7 @@ def main() -> None:
         everywhere = [of for of in folds[0] if all(of in fold for fold in folds)]
         means = {of: float(np.mean([fold[of] for fold in folds])) for of in everywhere}
         if (primary := job.metric) not in means:
-            found = f"`{primary}` is not defined on the rows that judge"
+            found = f"`{primary}` is undefined on the validation rows"
             if job.task != "regression":
                 stop("no-metric", found, "rows of two classes or more")
             found += f": `{job.target}` has one value in those of a fold"
@@ -287,7 +287,8 @@ def _members(
             answers = Answers.load(rungs.of_trial(predictions, number), problem.labels)
             members.append(_Member(model, answers, settings["hyperparameters"]["family"]))
     if len(members) < 2:
-        stop("few-members", f"{len(members)} trials were fitted to all rows", "two or more")
+        found = f"{len(members)} trials were fitted to all rows"
+        stop("few-members", found, "two or more", "raise `limits.max_trials` or its timeout")
     return members
 
 
@@ -321,7 +322,8 @@ def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
         try:
             return fit_meta(numbers, {}, problem.job.seed)
         except ValueError as error:
-            stop("meta-model", str(error).splitlines()[0], "more rows of each class")
+            hint = "add rows, or set enable_stack_ensemble: false"
+            stop("meta-model", str(error).splitlines()[0], "more rows of each class", hint)
 
     def predictor(table: Any, rows: Rows) -> ensembles.Predict:
         model = fit(table, rows)

@@ -23,6 +23,7 @@ SHARE, MANY_ROWS, FEW_ROWS = 0.1, 50_000, 1_000
 FOLDS_OF_FEW, FOLDS = 10, 3
 # Draws of groups at most, until both parts have two classes.
 DRAWS = 20
+_FEWER = "add rows, or ask for fewer folds"
 # Rows of training from which a share is kept aside, and from which a smaller one is enough.
 FEW_TO_PART, MANY_TO_PART, ASIDE, ASIDE_OF_MANY = 200, 2_500, 0.2, 0.1
 
@@ -49,8 +50,13 @@ class Divided:
         if len(left) and len(held):
             return left, held
         if self.times is not None:
-            stop("one-time", f"`{self.by}` has too few different times", "rows of several")
-        stop("too-few-rows", f"{share:g} of {len(rows)} rows leaves a part empty", "more rows")
+            stop("few-times", f"`{self.by}` has too few different times", "several", "add rows")
+        stop(
+            "too-few-rows",
+            f"{share:g} of {len(rows)} rows is no row",
+            "rows to validate",
+            "add rows",
+        )
 
     def _parted(self, rows: Rows, share: float) -> Fold:
         """The same; one of the parts is empty where a time, a class or all rows are too few."""
@@ -130,7 +136,7 @@ class Divided:
         different, at = np.unique(self.times[rows], return_inverse=True)
         if len(different) <= count:
             found = f"`{self.by}` has {len(different)} different times"
-            stop("few-times", found, f"more than {count}, one for each fold and one before{asked}")
+            stop("few-times", found, f"more than {count} for {count} folds{asked}", _FEWER)
         for train, judged in TimeSeriesSplit(n_splits=count).split(different):
             yield rows[at <= train[-1]], rows[(at >= judged[0]) & (at <= judged[-1])]
 
@@ -139,7 +145,7 @@ class Divided:
         different = len(np.unique(self.groups[rows]))
         if different < count:
             found = f"`{self.by}` has {different} different values"
-            stop("few-groups", found, f"{count} or more, one for each fold{asked}")
+            stop("few-groups", found, f"{count} or more, one for each fold{asked}", _FEWER)
 
 
 def _drawn(labels: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
@@ -155,9 +161,8 @@ def _drawn(labels: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
 def divided(table: Table, labels: NDArray[Any] | None, choices: Choices, seed: int) -> Divided:
     """How rows of this table are divided; `labels` are numbers of classes."""
     if choices.group and choices.time:
-        stop(
-            "two-columns", f"`{choices.group}` and `{choices.time}` divide the rows", "one of them"
-        )
+        found = f"the folds are split by both `{choices.group}` and `{choices.time}`"
+        stop("conflicting-columns", found, "one of them", "remove one from the job")
     name = choices.group or choices.time
     if not name:
         return Divided(labels, len(table), seed)
@@ -177,7 +182,7 @@ def times(table: Table, name: str) -> NDArray[np.float64]:
         value = table.frame[name].iloc[int(np.argmin(np.isfinite(numbers)))]
         cell = repr(value) if isinstance(value, str) else "missing"
         expected = "2026-01-31, 31/01/2026 or 01/31/2026, with a time or without, or a number"
-        stop("not-a-time", f"`{name}` is {cell} in a row", expected)
+        stop("not-a-time", f"`{name}` is {cell} in a row", expected, "correct it")
     return numbers
 
 
@@ -208,7 +213,12 @@ def folds(
     if marks:
         marked = [(rows[mark[rows]], rows[~mark[rows]]) for mark in marks]
         if any(len(train) == 0 or len(judged) == 0 for train, judged in marked):
-            stop("empty-fold", "a column of `cv_split_column_names` is one value", "0 and 1 in it")
+            stop(
+                "empty-fold",
+                "a fold column has one value",
+                "1 to train, 0 to validate",
+                "correct it",
+            )
         return marked, f"{len(marked)} folds by the columns of `cv_split_column_names`"
     share = settings.get("validation_data_size")
     number = settings.get("n_cross_validations")
@@ -219,8 +229,8 @@ def folds(
     asked = ""
     if isinstance(number, int):
         if number < 2:
-            what = f"`n_cross_validations: {number}`: no row would be fitted, or none would judge"
-            stop("few-folds", what, "2 or more, or `validation_data_size` for one set of rows")
+            what = f"`n_cross_validations: {number}` leaves no training or no validation rows"
+            stop("few-folds", what, "2 or more", "or set `validation_data_size` instead")
         share, most, asked = None, number, f" (`n_cross_validations: {number}`)"
     else:
         chosen = "" if share else f", by the number of rows ({len(rows)})"
@@ -233,11 +243,8 @@ def folds(
     fewest = int(counts.min())
     count = max(2, min(most, fewest, len(rows) // 2))
     if len(rows) < 4 or (labels is not None and fewest < 2 and len(counts) == 2):
-        stop(
-            "too-few-rows",
-            f"{len(rows)} rows, {fewest} of the rarest class",
-            "two or more rows of each class, to fit one and be judged by another",
-        )
+        found = f"{len(rows)} rows, {fewest} of the rarest class"
+        stop("too-few-rows", found, "two or more rows of each class", "add rows")
     if count != most:
         chosen += f"; {most} would leave folds without the rarest class"
     if divided.by and not asked and divided.most(rows) < count:

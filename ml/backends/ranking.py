@@ -85,12 +85,12 @@ def objective(
             found = "no sweep is among these runs, so nothing says which metric decides"
             hint = f"add --metric NAME; they logged: {_listed(_logged(entries))}"
             expected = "the name of a metric that they logged"
-            raise Refused(Problem("which-metric", found, expected, hint))
+            raise Refused(Problem("metric-required", found, expected, hint))
         return candidates[0][0], goal or candidates[0][1]
     if goal is None and not candidates:
         found = f"no sweep among these runs says whether more or less `{metric}` is better"
         hint = f"add --goal {GOALS[0]} or --goal {GOALS[1]}"
-        raise Refused(Problem("which-goal", found, " or ".join(GOALS), hint))
+        raise Refused(Problem("goal-required", found, " or ".join(GOALS), hint))
     return metric, goal or candidates[0][1]
 
 
@@ -99,7 +99,7 @@ def nothing_to_rank(metric: str, completed: Sequence[Run]) -> Problem:
     logged = {name for run in completed for name in run.metrics}
     near = difflib.get_close_matches(metric, sorted(logged), n=1)
     return Problem(
-        "nothing-to-rank",
+        "metric-not-logged",
         f"none of {len(completed)} completed runs and trials logged `{metric}` as a number",
         f"one of: {_listed(logged)}",
         f"did you mean --metric {near[0]}?" if near else "ml runs list shows what there is",

@@ -72,4 +72,4 @@ def seconds(option: str, text: str) -> float:
     if match:
         return float(match[1]) * _SECONDS[match[2] or "s"]
     hint = f"for example: {option} 20s"
-    raise Refused(Problem("not-a-span", f"{option} {text}", "a span of time", hint))
+    raise Refused(Problem("bad-duration", f"{option} {text}", "a span of time", hint))

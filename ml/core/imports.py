@@ -68,7 +68,7 @@ def demand_packages_alone(python: Path = Path(sys.executable)) -> None:
     environment = python.parent.parent
     problems = [
         Problem(
-            "work-tree-installed",
+            "editable-install",
             f"every Python of this environment imports from {line}",
             "an environment with packages alone: jobs and servers run what was hashed",
             "make setup, which removes it; a package of your own is installed without --editable",

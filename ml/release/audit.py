@@ -290,7 +290,7 @@ def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
 def refused_before(line: Line, expected: str, hint: str) -> Refused:
     """The error for a version that the line of the log says was rolled back or withdrawn."""
     return Refused.of(
-        "refused-before",
+        "version-rejected",
         f"{line['model']} {line['version']} was {happened(line)} on {str(line['at'])[:16]}: "
         f"{line['why']}",
         expected,

@@ -104,7 +104,7 @@ def feasible_share(plan: SweepPlan) -> float:
 def _nothing_feasible(refused: Counter[Constraint]) -> Problem:
     counts = ", ".join(f"`{one.expression}` refused {n:,}" for one, n in refused.most_common())
     return Problem(
-        "constraints-refuse-everything",
+        "constraints-unsatisfiable",
         f"none of {refused.total():,} points fulfils the constraints: {counts}",
         "constraints that leave a part of the search space",
         "widen the space, or the constraint that refused most",

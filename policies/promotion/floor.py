@@ -92,7 +92,7 @@ def load(path: Path) -> Floor:
                 found = f"`{side}.{name}` is {bound:g}"
                 hint = "policies/promotion/floor.py says why"
                 place = document.place(side, name)
-                problems.append(Problem("floor-judges-nothing", found, expected, hint, place))
+                problems.append(Problem("ineffective-floor", found, expected, hint, place))
     if problems:
         raise Refused(*problems)
     return floor

@@ -315,7 +315,7 @@ def _vacuous(
                 if value < loosest if setting == "at_least" else value > loosest:
                     keys = ("gates", gate, setting, name)
                     yield Problem(
-                        "gate-judges-nothing",
+                        "ineffective-gate",
                         f"`{settings.dotted(keys)}` is {value:g}, which nearly every answer meets",
                         f"{setting.replace('_', ' ')} {loosest:g}",
                         "`gates.quality` says which values the metric can have (`bounds`), and "
@@ -330,7 +330,7 @@ def _aside(document: Document, values: Mapping[str, Mapping[str, Any]]) -> Itera
     named = {name.partition(".")[0] for name in (*quality["at_least"], *quality["at_most"])}
     if named and splits and not named & set(splits):
         yield Problem(
-            "gate-judges-nothing",
+            "ineffective-gate",
             f"the thresholds of `gates.quality` are on {', '.join(sorted(named))} alone",
             f"one on a split of `gates.non-inferiority.splits`: {', '.join(splits)}",
             "the model was chosen on the others, or they decide nothing",

@@ -158,7 +158,7 @@ def test_a_model_that_answers_something_else_is_refused(
     other = pipeline(LogisticRegression(C=1e-6)).fit(rows[FEATURES], rows["churn"])
     graph = conversion._graph
     monkeypatch.setattr(conversion, "_graph", lambda estimator, frame: graph(other, frame))
-    with pytest.raises(SystemExit, match=r"error\[not-the-same\]"):
+    with pytest.raises(SystemExit, match=r"error\[conversion-mismatch\]"):
         conversion.main(words(tmp_path))
     assert not (tmp_path / "converted" / "manifest.json").exists()
 
@@ -170,7 +170,7 @@ def test_categories_with_blanks_around_them_are_another_model(tmp_path: Path) ->
     write(tmp_path / "table", rows)
     frame = pd.read_csv(tmp_path / "table" / "rows.csv", na_values=[""])
     saved(pipeline(LogisticRegression()), frame, "churn", tmp_path / "model")
-    with pytest.raises(SystemExit, match=r"error\[not-the-same\]"):
+    with pytest.raises(SystemExit, match=r"error\[conversion-mismatch\]"):
         conversion.main(words(tmp_path))
 
 
@@ -178,19 +178,19 @@ def test_a_folder_that_is_no_model_and_a_table_without_its_columns(tmp_path: Pat
     """Each with what it lacks."""
     rows = table(tmp_path / "table")
     (tmp_path / "model").mkdir()
-    with pytest.raises(SystemExit, match=r"error\[not-loaded\]"):
+    with pytest.raises(SystemExit, match=r"error\[load-failed\]"):
         conversion.main(words(tmp_path))
     shutil.rmtree(tmp_path / "model")
     saved(pipeline(LogisticRegression()), rows, "churn", tmp_path / "model")
     write(tmp_path / "table", [{"age": 3, "churn": "No"}, {"age": 4, "churn": "Yes"}])
-    with pytest.raises(SystemExit, match=r"error\[other-columns\].*`income`"):
+    with pytest.raises(SystemExit, match=r"error\[column-mismatch\].*`income`"):
         conversion.main(words(tmp_path))
 
 
 def test_the_other_class_is_refused(tmp_path: Path) -> None:
     rows = table(tmp_path / "table")
     saved(pipeline(LogisticRegression()), rows, "churn", tmp_path / "model")
-    with pytest.raises(SystemExit, match=r"error\[other-class\].*`Yes`"):
+    with pytest.raises(SystemExit, match=r"error\[class-mismatch\].*`Yes`"):
         conversion.main([*words(tmp_path), "--positive", "No"])
     conversion.main([*words(tmp_path), "--positive", "Yes"])
     members = json.loads((tmp_path / "converted" / "members.json").read_text())

@@ -156,7 +156,7 @@ def test_a_model_that_saw_other_rows_is_not_measured(
     model, _ = fit(
         folder / "train", "light_gbm", SMALL, n_cross_validations=2, positive_label="Yes"
     )
-    with pytest.raises(SystemExit, match=r"other-rows.*it was fitted on other rows"):
+    with pytest.raises(SystemExit, match=r"row-mismatch.*it was fitted on other rows"):
         measure(of, model)
 
 
@@ -172,7 +172,7 @@ def test_a_model_that_other_rows_have_judged_is_not_measured(
     rows.iloc[5:].to_parquet(folder / "validation" / "rows.parquet", index=False)
     given = {"validation": folder / "validation", "positive_label": "Yes"}
     model, _ = fit(folder / "train", "light_gbm", SMALL, **given)
-    with pytest.raises(SystemExit, match=r"other-rows.*it was chosen and calibrated by"):
+    with pytest.raises(SystemExit, match=r"row-mismatch.*it was validated on"):
         measure(of, model)
 
 
@@ -181,10 +181,10 @@ def test_a_model_that_answers_something_else_is_not_measured(
 ) -> None:
     """Another positive class, columns of another kind, and a schema with folds."""
     of = project(tmp_path / "people")
-    with pytest.raises(SystemExit, match=r"error\[other-target\]"):
+    with pytest.raises(SystemExit, match=r"error\[target-mismatch\]"):
         measure(of, searched(of, fit, positive_label="not Yes"))
     purposes = {"mode": "custom", "column_name_and_types": {"age": "Categorical"}}
-    with pytest.raises(SystemExit, match=r"error\[other-columns\].*`age`"):
+    with pytest.raises(SystemExit, match=r"error\[column-mismatch\].*`age`"):
         measure(of, searched(of, fit, featurization=purposes))
     with pytest.raises(SystemExit, match=r"error\[folds\]"):
         measure(project(tmp_path / "folds", folds=5), searched(of, fit))

@@ -75,7 +75,7 @@ def test_files_of_other_columns_are_refused(
     tmp_path: Path, first: str, second: str, found: str
 ) -> None:
     folder = folder_of(tmp_path, {"rows1.csv": first, "rows2.csv": second})
-    with pytest.raises(SystemExit, match=rf"error\[other-columns\].*{found}"):
+    with pytest.raises(SystemExit, match=rf"error\[column-mismatch\].*{found}"):
         reading.read(folder, "y")
 
 
@@ -144,7 +144,9 @@ def test_numbers_in_one_file_and_texts_in_another_are_refused(tmp_path: Path) ->
     for name, cells in (("rows1", [1.0, 2.5]), ("rows2", ["1", "x"])):
         pd.DataFrame({"y": ["yes", "no"], "a": cells}).to_parquet(tmp_path / name)
     folder = folder_of(tmp_path, {}, "read_parquet")
-    expected = r"(?s)error\[other-types\]: `a` is texts in \S+rows2 and .*rows1.*\{a: Categorical\}"
+    expected = (
+        r"(?s)error\[type-mismatch\]: `a` is texts in \S+rows2 and .*rows1.*\{a: Categorical\}"
+    )
     with pytest.raises(SystemExit, match=expected):
         reading.read(folder, "y")
     (rows,) = reading.read_all([folder], "y", frozenset({"a"}))

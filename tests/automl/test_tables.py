@@ -135,7 +135,7 @@ def test_weights_that_are_none(tmp_path: Path, values: list[object], found: str)
 )
 def test_splits_that_are_none(tmp_path: Path, values: list[object], found: str) -> None:
     """Numbers of folds would be taken for the rows of the first one."""
-    expected = rf"error\[bad-splits\]: `use` of `cv_split_column_names` is {found} in a row"
+    expected = rf"error\[bad-splits\]: the fold column `use` is {found} in a row"
     with pytest.raises(SystemExit, match=expected):
         used(tmp_path, values * 20, Choices(splits=["use"]))
 
@@ -157,13 +157,13 @@ def test_splits_of_1_and_0(tmp_path: Path, values: list[object]) -> None:
     ],
 )
 def test_a_column_of_two_uses_is_refused(tmp_path: Path, choices: Choices, found: str) -> None:
-    with pytest.raises(SystemExit, match=rf"error\[two-uses\]: `\w+` is {found}"):
+    with pytest.raises(SystemExit, match=rf"error\[duplicate-use\]: `\w+` is {found}"):
         used(tmp_path, [0, 1] * 20, choices)
 
 
 def test_an_imputer_takes_columns_of_numbers(tmp_path: Path) -> None:
     fills = {"use": {"strategy": "constant", "fill_value": "none"}}
-    with pytest.raises(SystemExit, match=r"error\[bad-imputer\]: `use` of the imputer is no"):
+    with pytest.raises(SystemExit, match=r"error\[bad-imputer\]: the imputer.s column `use` is"):
         used(tmp_path, ["red", "blue"] * 20, Choices(fills=fills))
 
 
@@ -217,7 +217,7 @@ def test_decimals_with_a_comma_are_told(tmp_path: Path) -> None:
 
 def test_what_is_no_time_is_named(tmp_path: Path) -> None:
     days = [*(f"2026-01-{1 + at % 28:02}" for at in range(59)), "unknown"]
-    with pytest.raises(SystemExit, match=r"error\[not-a-time\].* is 'unknown' in a row"):
+    with pytest.raises(SystemExit, match=r"error\[not-a-time\]: `a: DateTime` has 'unknown'"):
         table_of(of_numbers(tmp_path, days), Choices(purposes={"a": "DateTime"}))
 
 
@@ -226,7 +226,7 @@ def test_what_is_no_time_is_named(tmp_path: Path) -> None:
 def test_what_is_to_be_numeric_has_a_number(tmp_path: Path, how: str, cells: list[object]) -> None:
     """In some row; a request states true and false as no number either."""
     folder, choices = of_numbers(tmp_path, cells * 30, how), Choices(purposes={"a": "Numeric"})
-    with pytest.raises(SystemExit, match=r"error\[not-numbers\]: `a` is to be Numeric and is "):
+    with pytest.raises(SystemExit, match=r"error\[not-numbers\]: `a: Numeric` has "):
         table_of(folder, choices)
     folder = of_numbers(tmp_path, ["9", *map(str, cells)] * 20, how)
     assert table_of(folder, choices).columns[0].missing == pytest.approx(2 / 3)

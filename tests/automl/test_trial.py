@@ -115,7 +115,7 @@ def test_weights_are_the_same_in_other_units(
 
 def test_a_class_whose_rows_all_weigh_nothing_is_not_fitted(tmp_path: Path, fit: Fit) -> None:
     rows = changed(people(60), w=lambda at, row: int(row["churn"] == "No"))
-    with pytest.raises(SystemExit, match=r"error\[one-class\].* those whose weight is 0"):
+    with pytest.raises(SystemExit, match=r"error\[single-class\].* those whose weight is 0"):
         fit(write(tmp_path / "table", rows), weight_column_name="w")
 
 
@@ -274,8 +274,8 @@ def changed(rows: Any, **columns: Callable[[int, Mapping[str, object]], object])
 @pytest.mark.parametrize(
     ("rows", "code"),
     [
-        (changed(people(60), churn=lambda at, row: "No"), "one-class"),
-        (changed(people(60), churn=lambda at, row: ""), "one-class"),
+        (changed(people(60), churn=lambda at, row: "No"), "single-class"),
+        (changed(people(60), churn=lambda at, row: ""), "single-class"),
         (changed(people(60), churn=lambda at, row: f"c{at}"), "too-many-classes"),
         (changed(people(20), churn=lambda at, row: "Yes" if at == 3 else "No"), "too-few-rows"),
         ([{"a": 1, "churn": "Yes"}, {"a": 1, "churn": "No"}] * 20, "no-feature"),
@@ -293,7 +293,9 @@ def test_tables_that_no_model_can_be_made_of(
 def test_a_constant_number_is_no_target(tmp_path: Path, fit: Fit) -> None:
     rows = changed(people(40), spent=lambda at, row: 7.5)
     job = {"task": "regression", "target": "spent", "metric": "r2_score"}
-    with pytest.raises(SystemExit, match=r"error\[one-value\]: `spent` has one value in all 40"):
+    with pytest.raises(
+        SystemExit, match=r"error\[constant-target\]: `spent` has one value in all 40"
+    ):
         fit(write(tmp_path / "table", rows), "light_gbm", SMALL_TREES, **job)
     rows = changed(people(40), spent=lambda at, row: 1e200 * (at == 3) + at)
     with pytest.raises(SystemExit, match=r"error\[target-too-large\]: `spent` is 1e\+200 in a row"):

@@ -131,7 +131,7 @@ if MORE:
     within = LocalBackend().run(command("MORE = 0\n" + script))
     assert (within.status, within.warnings) == ("Completed", ())
     beyond = LocalBackend().run(command("MORE = 1\n" + script))
-    assert {warning.code for warning in beyond.warnings} == {"beyond-azure"}
+    assert {warning.code for warning in beyond.warnings} == {"azure-limit"}
     assert [warning.found for warning in beyond.warnings] == [
         "the run logged 201 parameters",
         "the value of the parameter `p0` is too long",

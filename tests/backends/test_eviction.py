@@ -362,7 +362,7 @@ def test_as_a_person_types_it(ml: Callable[..., subprocess.CompletedProcess[str]
     assert "Completed (evicted, restarted once)" in shown and "restart 1" in shown
     wrong = ml("run", "job.yml", "--evict-after", "soon")
     assert wrong.returncode == 2
-    assert "error[not-a-span]: --evict-after soon" in wrong.stderr
+    assert "error[bad-duration]: --evict-after soon" in wrong.stderr
 
 
 def test_a_trial_that_waits_for_its_imports_is_evicted(home: Path, sweep: Sweeps) -> None:

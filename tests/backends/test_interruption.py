@@ -149,7 +149,7 @@ def test_a_killed_executor_leaves_no_orphan_and_no_damage(
     assert dead.id != earlier.id
     assert dead.status == "Canceled"
     assert dead.error is not None
-    assert dead.error.code == "executor-gone"
+    assert dead.error.code == "executor-killed"
     assert LocalRuns().find(earlier.name) == earlier
     deadline = time.monotonic() + 30
     while any(processes_of(one.id) for one in everything(dead)):

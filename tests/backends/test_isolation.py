@@ -176,7 +176,7 @@ def test_an_environment_without_a_conda_file_is_nothing_to_build(command: Plans)
     """--isolated would not isolate: it is refused, at the line that names the environment."""
     plan = replace(command(), environment=Environment("azureml:e:1", place=Place("job.yml", 3)))
     (problem,) = LocalBackend(Options(isolated=True)).refusals(plan)
-    assert (problem.code, str(problem.place)) == ("nothing-to-build", "job.yml:3")
+    assert (problem.code, str(problem.place)) == ("no-conda-file", "job.yml:3")
 
 
 def test_one_place_says_which_interpreter(home: Path, wheels: Path, command: Plans) -> None:

@@ -96,7 +96,7 @@ def test_after_a_kill_the_next_run_reuses_what_was_done(
     process.kill()
     process.communicate()
     killed = LocalRuns().find("latest")
-    assert (killed.status, killed.ended_by) == ("Canceled", "executor-gone")
+    assert (killed.status, killed.ended_by) == ("Canceled", "executor-killed")
     assert killed.step("a").status == "Completed"
     deadline = time.monotonic() + 30
     while not gone(killed) and time.monotonic() < deadline:

@@ -72,7 +72,7 @@ def test_a_killed_sweep_goes_on_where_it_stood(home: Path, sweep: Sweeps, tmp_pa
     """Finished trials are kept; those that ran are run again with their values; new ones follow."""
     plan = waiting(sweep, tmp_path)
     dead = killed(plan, tmp_path)
-    assert (dead.status, dead.ended_by) == ("Canceled", "executor-gone")
+    assert (dead.status, dead.ended_by) == ("Canceled", "executor-killed")
     done = [trial for trial in dead.trials if trial.status == "Completed"]
     (tmp_path / "go").touch()
     run = resumption.resume(dead)
@@ -84,7 +84,7 @@ def test_a_killed_sweep_goes_on_where_it_stood(home: Path, sweep: Sweeps, tmp_pa
     assert values(run) == values(whole)
     assert run.best == f"{run.name}_{whole.best.rpartition('_')[2]}"
     (pause,) = run.pauses
-    assert pause.ended_by == "executor-gone"
+    assert pause.ended_by == "executor-killed"
     assert 0 <= run.active_s < (run.ended or 0) - run.started
     assert LocalRuns().find(run.name) == run
     assert locks(home) == []
@@ -142,12 +142,12 @@ def test_what_failed_by_itself_is_refused(home: Path, sweep: Sweeps) -> None:
     """Its scripts failed: running them again on the same plan comes to the same."""
     run = LocalBackend().run(sweep("raise SystemExit(3)"))
     assert run.status == "Failed"
-    assert refused(run) == "ended-by-itself"
+    assert refused(run) == "not-interrupted"
 
 
 def test_commands_and_parts_are_refused(home: Path, command: Plans, sweep: Sweeps) -> None:
     """A command has no parts to keep; a trial goes on with its sweep."""
-    with pytest.raises(Refused, match="no-parts"):
+    with pytest.raises(Refused, match="not-resumable"):
         resumption.plan_of(LocalBackend().run(command("print(1)")))
     run = LocalBackend().run(sweep(LOG + "log('score', 1.0)"))
     with pytest.raises(Refused, match=f"ml runs resume {run.name}"):
@@ -269,8 +269,8 @@ def test_a_limit_counts_the_time_before(home: Path, sweep: Sweeps, tmp_path: Pat
     spent = LocalBackend().run(waiting(sweep, tmp_path, timeout_s=1.0))
     assert (spent.status, spent.ended_by) == ("Canceled", "timeout")
     (tmp_path / "go").touch()
-    assert refused(spent) == "out-of-time"
-    assert refused(spent, timeout_s=0.5) == "out-of-time"
+    assert refused(spent) == "timeout-exceeded"
+    assert refused(spent, timeout_s=0.5) == "timeout-exceeded"
     run = resumption.resume(spent, timeout_s=600)
     assert [trial.status for trial in run.trials] == ["Completed"] * 6
     assert run.active_s > 1

@@ -58,7 +58,7 @@ def wait(repository: Path, executor: BaseProcess, names: str = "bj") -> None:
 def test_completed_steps_are_kept(home: Path, repository: Path) -> None:
     """Also those of a nested pipeline, which is the same run as before; what ran runs again."""
     dead = stopped(repository)
-    assert (dead.status, dead.ended_by) == ("Canceled", "executor-gone")
+    assert (dead.status, dead.ended_by) == ("Canceled", "executor-killed")
     stamps = [dead.step(name).outputs["o"].read_text() for name in ("a",)]
     (repository / "go").touch()
     run = resumption.resume(dead)
@@ -69,7 +69,7 @@ def test_completed_steps_are_kept(home: Path, repository: Path) -> None:
     nested, before = run.step("n"), dead.step("n")
     assert nested.id == before.id
     assert nested.step("i") == before.step("i")
-    assert [one.ended_by for one in (*run.pauses, *nested.pauses)] == ["executor-gone"] * 2
+    assert [one.ended_by for one in (*run.pauses, *nested.pauses)] == ["executor-killed"] * 2
     for again, first in ((run.step("b"), dead.step("b")), (nested.step("j"), before.step("j"))):
         assert again.former[0].id == first.id != again.id
         assert again.former[0].folder.is_dir()
@@ -87,7 +87,7 @@ def test_a_step_that_failed_stays_failed(home: Path, repository: Path) -> None:
     assert (run.status, run.step("bad").status) == ("Failed", "Failed")
     assert run.step("bad").id == dead.step("bad").id
     assert run.step("last").status == "Completed"
-    with pytest.raises(Refused, match="ended-by-itself"):
+    with pytest.raises(Refused, match="not-interrupted"):
         resumption.resume(run)
 
 

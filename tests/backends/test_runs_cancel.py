@@ -101,7 +101,7 @@ def test_what_cannot_be_canceled() -> None:
     for wanted, code in (
         (done.name, "not-running"),
         (dead.name, "not-running"),
-        (sweep.trials[0].name, "part-of-a-run"),
+        (sweep.trials[0].name, "child-run"),
         ("no_such_run_00", "no-such-run"),
     ):
         with pytest.raises(Refused) as refused:

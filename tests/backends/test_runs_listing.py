@@ -104,9 +104,9 @@ def test_the_best_is_by_the_latest_sweeps_objective() -> None:
 @pytest.mark.parametrize(
     ("metric", "goal", "code", "hint"),
     [
-        (None, None, "which-metric", "they logged: score"),
-        ("score", None, "which-goal", "--goal maximize"),
-        ("scor", "maximize", "nothing-to-rank", "--metric score"),
+        (None, None, "metric-required", "they logged: score"),
+        ("score", None, "goal-required", "--goal maximize"),
+        ("scor", "maximize", "metric-not-logged", "--metric score"),
     ],
 )
 def test_what_does_not_settle_the_best(

@@ -80,7 +80,7 @@ def test_no_cache_is_left_of_a_search_that_is_complete(
     """One that failed may be resumed, and then its trials read it."""
     script = SCRIPT if ends else "import os, sys\n"
     script += "os.makedirs(os.getcwd().split('/trials/')[0] + '/cache', exist_ok=True)\n"
-    script += "" if ends else "sys.exit('error[one-class]: the target has only No')\n"
+    script += "" if ends else "sys.exit('error[single-class]: the target has only No')\n"
     run = LocalBackend().run(sweep(script, max_total_trials=2, ending=Ending()))
     assert run.status == ("Completed" if ends else "Failed")
     assert (run.folder / "cache").exists() is not ends
@@ -147,8 +147,8 @@ def test_the_start_of_an_interpreter_is_not_the_time_of_a_search(home: Path, swe
 
 def test_a_table_that_no_trial_can_fit_ends_the_search(home: Path, sweep: Sweeps) -> None:
     """The first ones tell why; the others would say the same."""
-    script = "raise SystemExit('error[one-class]: the target has only No')"
+    script = "raise SystemExit('error[single-class]: the target has only No')"
     plan = sweep(script, max_total_trials=40, max_concurrent_trials=1, ending=Ending())
     run = LocalBackend().run(plan)
     assert (run.status, len(run.trials)) == ("Failed", 3)
-    assert run.error is not None and "error[one-class]" in run.error.found
+    assert run.error is not None and "error[single-class]" in run.error.found

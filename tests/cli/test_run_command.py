@@ -135,7 +135,7 @@ def test_a_dry_run_makes_nothing(ml: Ml, own_home: Path) -> None:
         (["jobs/none.yml"], 2, "none.yml"),
         (["jobs/job.yml", "--on", "azure"], 2, "no-workspace-named"),
         (["jobs/job.yml", "--on", "moon"], 2, "unknown-place"),
-        (["jobs/job.yml", "--set", "inputs.word"], 2, "not-a-change"),
+        (["jobs/job.yml", "--set", "inputs.word"], 2, "bad-override"),
         (["jobs/job.yml", "--set", "inputs.word=a;b"], 2, "inputs.word"),
     ],
 )

@@ -29,7 +29,7 @@ def killed(plan: SweepPlan, here: Path) -> Run:
 def test_a_killed_sweep(home: Path, sweep: Sweeps, tmp_path: Path, ml: Ml) -> None:
     """Said by the list, gone on with, shown with its pause; a second time there is nothing."""
     dead = killed(waiting(sweep, tmp_path), tmp_path)
-    assert "Canceled (executor-gone)" in ml("list").stdout
+    assert "Canceled (executor-killed)" in ml("list").stdout
     assert f"ml runs resume {dead.name}" in ml("show", dead.name).stderr
     (tmp_path / "go").touch()
     done = ml("resume", dead.name)
@@ -41,14 +41,14 @@ def test_a_killed_sweep(home: Path, sweep: Sweeps, tmp_path: Path, ml: Ml) -> No
     assert f"{dead.name}: Completed" in done.stderr
     shown = ml("show", dead.name).stdout
     assert "resumed" in shown and "once; stopped for" in shown
-    assert "(executor-gone), resumed" in shown
+    assert "(executor-killed), resumed" in shown
     assert "attempt 1" in ml("show", f"{dead.name}_2").stdout
     again = ml("resume", dead.name, "--json")
     assert again.returncode == 0
     assert "is complete: there is nothing to resume" in again.stderr
     assert json.loads(again.stdout)["status"] == "Completed"
     said = json.loads(ml("show", dead.name, "--json").stdout)
-    assert [pause["ended_by"] for pause in said["pauses"]] == ["executor-gone"]
+    assert [pause["ended_by"] for pause in said["pauses"]] == ["executor-killed"]
 
 
 def test_what_cannot_go_on(home: Path, sweep: Sweeps, tmp_path: Path, ml: Ml) -> None:
@@ -58,7 +58,7 @@ def test_what_cannot_go_on(home: Path, sweep: Sweeps, tmp_path: Path, ml: Ml) ->
     settled(dead)
     part = ml("resume", f"{dead.name}_0")
     assert part.returncode == 2
-    assert "error[part-of-a-run]" in part.stderr
+    assert "error[child-run]" in part.stderr
     (dead.folder / records.FILE).write_text("{")
     assert f"ml runs resume {dead.name}" in ml("list").stderr
     (dead.folder / "plan.json").write_text("{")

@@ -43,7 +43,7 @@ def test_an_environment_that_adds_a_folder_is_refused(tmp_path: Path, name: str,
     with pytest.raises(Refused) as raised:
         imports.demand_packages_alone(python)
     (problem,) = raised.value.problems
-    assert problem.code == "work-tree-installed" and problem.place is not None
+    assert problem.code == "editable-install" and problem.place is not None
     assert problem.place.path.endswith(f"{name}.pth")
     assert problem.place.line == 1 + line.count("\n")
 

@@ -455,7 +455,7 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     git(work, "push", "-q", "origin", "HEAD:main")
     jobs = team.pushed("release")
     assert results(jobs) == ["success", "failure", "skipped"]
-    assert "not-as-declared" in jobs["release"].summary
+    assert "digest-mismatch" in jobs["release"].summary
     assert backend.endpoints.live(endpoint) == live and team.state.issues == []
 
 

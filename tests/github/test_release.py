@@ -278,7 +278,7 @@ def test_an_approval_is_of_what_main_declares(team: Repository, tmp_path: Path) 
     team.push({FILE: declared(dev="2", prod="1")}, NONE)
     assert approved(team, root, ("ana", "prod-release")) == "ana"
     team.push({FILE: declared(dev="2", prod="2")}, NONE)
-    with pytest.raises(Refused, match="declared-meanwhile"):
+    with pytest.raises(Refused, match="declaration-changed"):
         approved(team, root, ("ana", "prod-release"))
 
 
@@ -339,7 +339,7 @@ HIDDEN = "{}:\n  dev: {{version: 2}}\nnote: {}\nenvironments:\n  dev: {{version:
 def test_a_text_is_no_environment(text: str) -> None:
     """YAML reads the key that is quoted, and a text from the first column on."""
     assert declaration(text, "dev") == text
-    with pytest.raises(Refused, match="entries-unclear"):
+    with pytest.raises(Refused, match="ambiguous-entry"):
         with_entry("dev", text, text.replace("1", "3"), text)
 
 
@@ -383,7 +383,7 @@ def test_a_tag_does_not_say_what_main_declares(team: Repository, tmp_path: Path)
     root = of_main(team, tmp_path)
     team.merged_meanwhile({FILE: declared(dev="1", prod="2")})
     git(team.origin, "update-ref", "refs/tags/main", git(root, "rev-parse", "HEAD"))
-    with pytest.raises(Refused, match="declared-meanwhile"):
+    with pytest.raises(Refused, match="declaration-changed"):
         approved(team, root, ("ana", "prod-release"))
 
 

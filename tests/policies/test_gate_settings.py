@@ -133,7 +133,7 @@ def test_a_project_may_not_loosen(body: str, at: int, tmp_path: Path) -> None:
 def test_a_threshold_that_judges_nothing_is_refused(body: str, tmp_path: Path) -> None:
     """With its line; one that a value can miss is not."""
     problem = refused(write(tmp_path, body))
-    assert (problem.code, line(problem)) == ("gate-judges-nothing", 3)
+    assert (problem.code, line(problem)) == ("ineffective-gate", 3)
     inside = "5" if "mae" in body or "loss: 36" in body else "2.5" if "log_loss" in body else "0.5"
     inside = "0.25" if "gap" in body and "log_loss" not in body else inside
     inside = "0.375" if "topic.auc" in body else inside
@@ -221,7 +221,7 @@ def test_a_threshold_is_on_a_split_that_decides(tmp_path: Path) -> None:
     """On validation alone, which the model is chosen on, it says nothing."""
     body = "  non-inferiority: {{splits: [test]}}\n  quality:\n    at_least: {{{}}}"
     problem = refused(write(tmp_path, body.format("validation.auc: 0.9")))
-    assert (problem.code, line(problem)) == ("gate-judges-nothing", 4)
+    assert (problem.code, line(problem)) == ("ineffective-gate", 4)
     assert load(write(tmp_path, body.format("validation.auc: 0.9, test.auc: 0.6")))
 
 
@@ -233,7 +233,7 @@ def test_a_threshold_of_the_floor_judges_something(tmp_path: Path) -> None:
         new = f"at_least: {{t.auc: {value}}}"
         floor.write_text(FLOOR.read_text().replace("    at_least: {}", f"    {new}"))
         if is_refused:
-            assert refused(None, floor).code == "gate-judges-nothing"
+            assert refused(None, floor).code == "ineffective-gate"
         else:
             assert load(None, floor)
     for lower in ("{auc: 0.1}", "{mae: -1}"):

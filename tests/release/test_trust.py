@@ -76,7 +76,7 @@ def test_evidence_that_the_registry_does_not_have(declared_world: World) -> None
     version = BACKEND.registry.find("tiny", declared.version)
     other = edited(version, lambda document: document.update(created="2030-01-01T00:00:00+00:00"))
     desired_state.declare("tiny", "local", replace(declared, evidence=other))
-    assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "not-as-declared"
+    assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "digest-mismatch"
     assert endpoint.live("tiny").launch.version == "1"  # type: ignore[union-attr]
 
 

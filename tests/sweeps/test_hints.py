@@ -162,7 +162,7 @@ def test_constraints_that_leave_nothing_end_the_sweep(algorithm: str) -> None:
         with pytest.raises(Refused) as refused:
             attempt()
         (problem,) = refused.value.problems
-        assert problem.code == "constraints-refuse-everything"
+        assert problem.code == "constraints-unsatisfiable"
         assert problem.place == Place("s.hints.yml", 11)
         count = "6" if algorithm == "grid" else "10,000"
         assert f"none of {count} points" in problem.found

@@ -222,7 +222,7 @@ def beyond_azure(
     place = plan.places.get("command", plan.place)
     hint = "the run completes here, and fails or loses it on Azure ML"
     return tuple(
-        Problem("beyond-azure", found, expected, hint, place, "warning")
+        Problem("azure-limit", found, expected, hint, place, "warning")
         for found, expected in problems
     )
 

@@ -286,7 +286,7 @@ def rollback(
     if through_canary and not approved_by:
         found = "--through-canary without --approved-by: nothing is served yet"
         hint = f"ml release rollback {project} --through-canary --approved-by NAME"
-        raise Refused(Problem("nobody-approves", found, "the person who signs off", hint))
+        raise Refused(Problem("approval-required", found, "the person who signs off", hint))
     backend = open_backend(desired_state.place_of(to, on or ("local" if not approved_by else None)))
     result = roll_back(backend, project, to, why, version, is_here=bool(on or approved_by))
     back, was = result.declared, result.replaced

@@ -215,7 +215,7 @@ def parse_changes(changes: list[str]) -> dict[str, str]:
         field, equals, value = change.partition("=")
         if not equals or not field.strip():
             hint = "for example: --set inputs.learning_rate=0.1"
-            raise Refused(Problem("not-a-change", f"--set {change}", "FIELD=VALUE", hint))
+            raise Refused(Problem("bad-override", f"--set {change}", "FIELD=VALUE", hint))
         fields[field.strip()] = value
     return fields
 

@@ -93,7 +93,7 @@ def _baseline(folder: Path | None, faq: Faq, split: Split) -> Metrics:
         return recipe.read(folder, faq, split)
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = error if isinstance(error, recipe.OtherQuestions) else f"{folder}: {error!r}"
-        print(f"error[not-its-baseline]: {reason}", file=sys.stderr)
+        print(f"error[baseline-mismatch]: {reason}", file=sys.stderr)
         print("  expected: what recipe.py wrote of the same data and split seed", file=sys.stderr)
         raise SystemExit(WRONG_CALL) from None
 

@@ -122,7 +122,7 @@ def read(folder: Path, schema: Path = SCHEMA) -> Corpus:
     parts = {part: _part(inside) for part, inside in of_part.items()}
     if wrong := _lacking(parts):
         print(
-            f"error[unfit-split]: {schema}: {wrong}\n"
+            f"error[invalid-split]: {schema}: {wrong}\n"
             "  expected: filings in every part, and each event in training\n"
             "  hint: correct the shares and days under `split`",
             file=sys.stderr,

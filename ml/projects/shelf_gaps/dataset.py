@@ -230,7 +230,7 @@ def _stores(folder: Path, findings: list[Flaw]) -> dict[str, str]:
                 continue
             if stores.setdefault(name, path.stem) != path.stem:
                 found, expected = f"{name} is of {stores[name]} too", "an image of one store"
-                findings.append(Flaw("two-stores", path, line, found, expected))
+                findings.append(Flaw("duplicate-image", path, line, found, expected))
     if not stores and not findings:
         expected = "a file STORE.txt for each store with the names of its images"
         hint = f"dataset.py says how the folder looks; or a {RECIPE}"

@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         refits = facts.pop("measured")
         if len(refits) < 2:
             raise SystemExit(
-                "error[one-epoch]: the training measured validation once\n"
+                "error[few-epochs]: the training measured validation once\n"
                 "  expected: twice or more, which tells how steady it is\n"
                 "  hint: train more epochs, or set measure_every=1"
             )

@@ -12,7 +12,7 @@ from ml.release.ab.experiment import Experiment
 from ml.release.ab.records import Records
 from ml.release.ab.sequence import Floats, imbalance, sample_size, sequence, width
 
-Kind = Literal["better", "worse", "no-difference", "undecided", "not-to-be-trusted"]
+Kind = Literal["better", "worse", "no-difference", "undecided", "untrustworthy"]
 # The probability of ever reporting a mismatch where the assignment follows the declared share
 # (Fabijan and others 2019, "Diagnosing sample ratio mismatch in online controlled experiments").
 MISMATCH = 0.001
@@ -77,7 +77,7 @@ def verdict(experiment: Experiment, records: Records, points: int = 200) -> Verd
             deviation, counted = float(looks.deviation[-1]), int(looks.counted[-1])
             more = _needed(experiment, deviation, abs(difference), counted) - counted
     kind = _kind(experiment, low, high, mismatch)
-    stop = kind not in ("undecided", "not-to-be-trusted")
+    stop = kind not in ("undecided", "untrustworthy")
     more = 0 if stop else more
     return Verdict(
         kind=kind,
@@ -116,7 +116,7 @@ def _mismatch(experiment: Experiment, a: Count, b: Count) -> str:
 
 def _kind(experiment: Experiment, low: float | None, high: float | None, mismatch: str) -> Kind:
     if mismatch:
-        return "not-to-be-trusted"
+        return "untrustworthy"
     if low is None or high is None:
         return "undecided"
     if low > 0 or high < 0:
@@ -167,7 +167,7 @@ def _sentence(
     more: int | None,
     mismatch: str,
 ) -> str:
-    if kind == "not-to-be-trusted":
+    if kind == "untrustworthy":
         return f"cannot be trusted: {mismatch}; find the cause before reading the result"
     if difference is None or low is None or high is None:
         return f"undecided: too few outcomes for an interval; about {more:,} more"

@@ -350,16 +350,16 @@ def check_latency(
 def check_answers(endpoints: Endpoints, green: Server, asks: Examination, tolerance: float) -> int:
     """Send green evaluated rows; how many those are.
 
-    Raises Refused: not-as-evaluated where an answer lies further from the evaluated one than the
-    tolerance, and answers-unknown where nothing can be asked, which is not a verdict on green.
+    Raises Refused: prediction-mismatch where an answer lies further from the evaluated one than the
+    tolerance, predictions-unverified where nothing can be asked: no verdict on green.
     """
     expected = f"the answers that were evaluated, within {tolerance:g}"
     if asks.reason:
-        raise endpoints.failure(green.slot, "answers-unknown", asks.reason, expected)
+        raise endpoints.failure(green.slot, "predictions-unverified", asks.reason, expected)
     answers = asks.of(partial(endpoints.score, green))
     largest, example = answers["largest"], answers["example"]
     if not isinstance(largest, float) or not largest <= tolerance:
-        raise endpoints.failure(green.slot, "not-as-evaluated", str(example), expected)
+        raise endpoints.failure(green.slot, "prediction-mismatch", str(example), expected)
     return len(asks.rows)
 
 

@@ -235,7 +235,7 @@ def place_of(environment: str, on: str | None) -> str:
     chosen = on or (LOCAL if environment == LOCAL else "azure")
     if environment == LOCAL != chosen:
         raise Refused.of(
-            "local-is-here",
+            "local-environment",
             "`local` is this machine, and not on Azure ML",
             f"one of: {', '.join(TRACKED)}",
             "leave --on out, or name an environment: --env dev --on azure",

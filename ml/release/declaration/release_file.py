@@ -520,7 +520,7 @@ def _gaps(name: str, entry: Entry, document: Document) -> Iterator[Problem]:
         path = Path(document.shown)
         project = path.parent.name if path.name == "release.yml" else path.stem
         yield Problem(
-            "half-declared",
+            "incomplete-entry",
             f"`{name}` has no {', no '.join(f'`{part}`' for part in missing)}",
             ", ".join(REQUIRED),
             f"`ml release propose {project} --env {name}` writes them",

@@ -508,5 +508,5 @@ def load_reference(version: Version) -> Mapping[str, Any]:
 
 
 def _unfit(path: Path, why: str) -> Refused:
-    problem = Problem("reference-unfit", f"{path}: {why}", "the reference of this model")
+    problem = Problem("invalid-reference", f"{path}: {why}", "the reference of this model")
     return Refused(problem, exit_code=Exit.RUN_FAILED)

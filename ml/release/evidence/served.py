@@ -212,7 +212,7 @@ def refuse_faulty(model: Path) -> None:
     for file, kind in formats(model).items():
         if is_faulty(kind):
             hint = "train the model again, and check who wrote the file"
-            raise Refused.of("faulty-model", f"{model / file}: {kind}", "a whole model", hint)
+            raise Refused.of("invalid-model", f"{model / file}: {kind}", "a whole model", hint)
 
 
 def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]:

@@ -129,7 +129,7 @@ def _unfit(run: Run, why: str) -> Refused:
     # A step's model that the pipeline does not pass on.
     others = "".join(f"--run {part.name}; " for part in parts(run, MODEL) if part != run)
     return Refused.of(
-        "unfit-run",
+        "unsuitable-run",
         f"the run `{run.name}` {why}",
         "a completed run with the output `model`",
         f"{others}name another with --run",

@@ -184,7 +184,7 @@ def check_before_evaluation(
         }
         problems = [
             Problem(
-                "gate-refuses",
+                "gate-failed",
                 f"{each.gate}: {each.found}",
                 each.required,
                 "; ".join(filter(None, (each.why, ways.get(each.gate, "")))),

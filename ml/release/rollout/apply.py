@@ -40,7 +40,7 @@ from policies.promotion.decision import Decision, Request, Step
 from policies.promotion.measurements import by_precision
 
 # Faults of green itself: the version is not tried again. Other faults are this machine's.
-FAULTS_OF_GREEN = ("server-crashed", "smoke-failed", "too-slow", "not-as-evaluated")
+FAULTS_OF_GREEN = ("server-crashed", "smoke-failed", "too-slow", "prediction-mismatch")
 
 
 @dataclass(frozen=True)
@@ -352,7 +352,7 @@ def _declared_version(
     ):
         if actual != expected:
             raise Refused.of(
-                "not-as-declared",
+                "digest-mismatch",
                 f"{version.model} {version.version} has the {what} {actual or 'nothing'}",
                 f"{expected}, as the release declares",
                 "propose it again",
@@ -400,7 +400,7 @@ def _declared_serving(
     now = project.serving().snapshot()
     if declared.serving not in ("", now.digest):
         raise Refused.of(
-            "not-as-declared",
+            "digest-mismatch",
             f"the serving code and settings of {project.name} have the digest {now.digest}",
             f"{declared.serving}, as the release declares",
             "propose it again",
@@ -422,9 +422,9 @@ def _roll_out(
 
     Returns None, with nothing changed, when another version was declared meanwhile. `compares`:
     green is tried in a canary first. Raises Refused when green fails; blue then keeps all the
-    traffic. server-crashed, smoke-failed, too-slow, not-as-evaluated and rolled-back are recorded,
-    so that the version is not tried again; baseline-failed, latency-unknown and answers-unknown
-    are not.
+    traffic. server-crashed, smoke-failed, too-slow, prediction-mismatch and rolled-back are
+    recorded, so that the version is not tried again; baseline-failed, latency-unknown and
+    predictions-unverified are not.
     """
     launch, name, samples = change.launch, change.launch.endpoint, change.samples
     endpoints = change.backend.endpoints

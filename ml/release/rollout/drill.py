@@ -58,7 +58,7 @@ def drill(
         live, _ = endpoints.ensure(name)
         if live.canary and live.canary.experiment:
             raise Refused.of(
-                "experiment-on",
+                "experiment-running",
                 f"an experiment is running: {live.canary.experiment}",
                 "an endpoint without one",
                 f"ml ab stop {live.canary.experiment}",

@@ -149,7 +149,7 @@ def nothing_declared(serving: str | None) -> str:
 
 # Errors that apply raises for a declared version before it runs the gates.
 _OF_THE_VERSION = frozenset(
-    {"not-as-declared", "no-such-version", "model-of-another-project", "evidence-edited"}
+    {"digest-mismatch", "no-such-version", "model-of-another-project", "evidence-edited"}
     | {"decision-unknown"}
 )
 
@@ -159,7 +159,7 @@ def _waits(change: Change) -> Refused | None:
     for result in change.check.decision.results:
         if result.gate == "order" and result.verdict == "pending":
             hint = "propose and apply it there first: ml release propose, ml release apply"
-            stated = ("not-its-turn", result.found, result.required, hint)
+            stated = ("environment-order", result.found, result.required, hint)
             return Refused.of(*stated, exit_code=Exit.GATE_SAID_NO)
     return None
 

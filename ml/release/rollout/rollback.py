@@ -167,7 +167,7 @@ def _nowhere(
         hint = f"ml release rollback {project} --env {environment} --on azure (local: a rehearsal) "
         hint += "withdraws a version that was never applied"
     return Refused.of(
-        "nothing-before",
+        "no-earlier-version",
         f"{state} in `{environment}` on this machine",
         f"one of: {names}" if names else "a version that served before the one that is declared",
         hint,

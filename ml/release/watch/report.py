@@ -232,7 +232,7 @@ def _collected(
         )
     if not any(launch.collect for launch in serving):
         raise Refused.of(
-            "nothing-collected",
+            "collection-disabled",
             f"what version {version.version} is asked on `{name}` is not written down",
             "a `data_collector` in the project's endpoint/deployment.yml",
             "turn `request` and `response` on there, propose the version again and apply; "

@@ -64,7 +64,7 @@ def unseen(root: Path) -> Iterator[Problem]:
         if not text.isascii() and (match := INVISIBLE.search(text)):
             place = Place(printable(name), text.count("\n", 0, match.start()) + 1)
             found, hint = f"a character that nobody sees: {printable(match[0])}", "write its escape"
-            yield Problem("unseen-character", found, "characters that a reviewer sees", hint, place)
+            yield Problem("invisible-character", found, "visible characters", hint, place)
 
 
 def _links(page: Path) -> Iterator[tuple[int, str]]:
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
         *layout.tracked_problems(root),
         *unseen(root),
         *(
-            Problem("unmerged", name, "no markers of an update", hint, Place(name, 1))
+            Problem("conflict-markers", name, "no markers of an update", hint, Place(name, 1))
             for name in unmerged(root)
         ),
     ]

@@ -233,7 +233,7 @@ def _locked(
     if not match or wheel.version_in(match[1] or match[2]) != expected:
         hint = f"make update TO={revision} without WHEEL, or WHEEL= of {expected}"
         found = text.splitlines()[-1][:200]
-        raise wrong_call("other-wheel", found, f"{expected}, the version of {revision}", hint)
+        raise wrong_call("wheel-mismatch", found, f"{expected}, the version of {revision}", hint)
     gone: Files = {path: None} if path else {}
     wheels: Files = {name: ("100644", content) for name, content in files.items()}
     return {**gone, **wheels, repository.FRAMEWORK_LOCK: ("100644", text.encode())}
@@ -265,7 +265,7 @@ def _demand_lock(root: Path, template: Path, version: str, commit: str) -> tuple
     if found or not match:
         hint = f"git log -- {name}, then git checkout COMMIT -- {name} {WHEELS}"
         wanted = f"the locked wheel of {expected}: {ANSWERS} says that {version} was merged last"
-        raise wrong_call("other-lock", found, wanted, hint, Place(name, 1))
+        raise wrong_call("lock-mismatch", found, wanted, hint, Place(name, 1))
     return match[1] or "", match[2] or ""
 
 
@@ -402,7 +402,7 @@ def _demand_free(root: Path, before: str, after: str) -> None:
     if edited:
         found = f"{', '.join(sorted(edited)[:9])}: neither as committed nor as the update has it"
         hint = "move your file away; git checkout FILE where it is committed; then make update"
-        raise wrong_call("in-the-way", found, "files as HEAD has them", hint)
+        raise wrong_call("file-conflict", found, "files as HEAD has them", hint)
 
 
 # The pull request.

@@ -291,7 +291,7 @@ def write_outputs(values: Mapping[str, object]) -> None:
 
 def _foreign(reason: str) -> Refused:
     hint = "look at it, then remove the branch and re-run the job"
-    problem = Problem("foreign-branch", reason, "the commit that this run made alone", hint)
+    problem = Problem("branch-conflict", reason, "the commit that this run made alone", hint)
     return Refused(problem, exit_code=Exit.RUN_FAILED)
 
 

@@ -22,7 +22,7 @@ from ml.repository.github.api import MAIN, GitHub, read_results, write_outputs
 
 FILE = "release.yml"
 ENTRIES = "environments"
-DECLARED_MEANWHILE = "declared-meanwhile"
+DECLARED_MEANWHILE = "declaration-changed"
 
 
 def declaration(content: str, environment: str) -> str:
@@ -52,7 +52,7 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
         expected = f"each on lines of its own below `environments:` in {FILE}, without anchors"
         found = f"the entry of {environment} cannot be told apart from the others"
         hint = "write it so, and run it again for that commit"
-        raise Refused(Problem("entries-unclear", found, expected, hint))
+        raise Refused(Problem("ambiguous-entry", found, expected, hint))
     (_, before, _), (_, entry, _), (head, there, tail) = (part or ("", "", "") for part in parts)
     if there == entry:
         return now
@@ -183,7 +183,7 @@ def _before(
             earlier.append((each, before))
     if not earlier:
         message = f"no commit here declares something else for {environment} in {file}"
-        raise Refused(Problem("nothing-before", message, "the whole history", "fetch-depth: 0"))
+        raise Refused(Problem("no-earlier-version", message, "the whole history", "fetch-depth: 0"))
     serves = (pair for pair in earlier if serving in declaration(pair[1], environment))
     after, text = next(serves, earlier[0])
     files: dict[str, str | None] = {}

@@ -448,7 +448,7 @@ def _check_fold(about: Target, fold: int, train: Part, parts: Mapping[str, Part]
         wrong = f"has every row with the target {rare[0]}" if rare else ""
     if wrong:
         raise SystemExit(
-            f"error[unfit-fold]: fold {fold + 1} of {about.folds} {wrong}\n"
+            f"error[invalid-fold]: fold {fold + 1} of {about.folds} {wrong}\n"
             "  expected: rows in each fold, and every label in the others\n"
             "  hint: set fewer `folds` in the schema, or put rare labels together"
         )

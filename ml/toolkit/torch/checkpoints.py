@@ -203,7 +203,7 @@ class Checkpoints:
             problem, manifest = self._checked(folder)
             if isinstance(problem, stored.Foreign):
                 raise CheckpointError(
-                    "foreign-checkpoint",
+                    "checkpoint-mismatch",
                     f"{folder} is a checkpoint of another model: {problem}",
                     "give this training a folder of its own, or delete those of the other",
                 )
@@ -230,7 +230,7 @@ class Checkpoints:
         if not all(seen):
             others = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
             raise CheckpointError(
-                "not-shared",
+                "folder-not-shared",
                 f"process {others} does not see {self.folder} of process 0",
                 "give all processes one folder, as a mounted output of the job is",
             )
@@ -415,7 +415,7 @@ class Checkpoints:
         facts = json.loads((folder / stored.STATE).read_text(encoding="utf-8"))
         if facts.keys() != self._state.keys():
             raise CheckpointError(
-                "foreign-checkpoint",
+                "checkpoint-mismatch",
                 f"{folder} holds {', '.join(sorted(facts))}; this training keeps "
                 f"{', '.join(sorted(self._state))}",
                 "give this training a folder of its own",
@@ -423,7 +423,7 @@ class Checkpoints:
         for name, part in self._state.items():
             if isinstance(part, torch.optim.Optimizer) and not _is_alike(facts[name], part):
                 raise CheckpointError(
-                    "foreign-checkpoint",
+                    "checkpoint-mismatch",
                     f"{folder}: {name} is of another optimiser than this {type(part).__name__}, or "
                     "of other groups of parameters",
                     "give this training a folder of its own",

@@ -222,7 +222,7 @@ def distributed(
         if size > 1 and not has_begun and isinstance(error, dist.DistError):
             address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
             raise RankLost(
-                "not-joined",
+                "rendezvous-failed",
                 f"process {rank} did not meet the other {size - 1} at {address}: {cause}",
                 "read the log of the process that ended first, and of process 0, which listens "
                 "there",

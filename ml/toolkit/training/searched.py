@@ -101,24 +101,24 @@ def as_searched(
     """
     about = dataset.about
     if about.folds:
-        _stop("folds", f"`folds: {about.folds}` in the schema", "no `folds`: AutoML is fitted once")
+        _stop("folds", f"`folds: {about.folds}` in the schema", "one fit", "remove `folds`")
     question = (about.task, about.positive, dataset.classes)
     answers = (members.task, members.positive, columns.classes)
     if question != answers:
-        _stop("other-target", f"it answers {answers}", f"{question}, as the schema says")
+        _stop("target-mismatch", f"it predicts {answers}", f"{question} of the schema")
     kinds = {name: kind == "text" for name, kind in columns.columns.items()}
     expected = {name: kind == "text" for name, kind in dataset.kinds.items()}
     if kinds != expected:
         other = sorted(name for name in kinds | expected if kinds.get(name) != expected.get(name))
-        _stop("other-columns", f"`{other[0]}` is another to it", f"columns {', '.join(expected)}")
+        _stop("column-mismatch", f"`{other[0]}` differs", f"columns {', '.join(expected)}")
     fitted, judged = (
         content(_values(dataset, part), part.labels) for part in (dataset.train, dataset.validation)
     )
     if search.get("trained_on") != fitted or search.get("judged_on", "") not in ("", judged):
-        what = "fitted on" if search.get("trained_on") != fitted else "chosen and calibrated by"
+        what = "fitted on" if search.get("trained_on") != fitted else "validated on"
         _stop(
-            "other-rows",
-            f"it was {what} other rows than those of `split`, which may be rows of the test",
+            "row-mismatch",
+            f"it was {what} other rows than those of `split`, perhaps test rows",
             "a search of the tables that `split` wrote",
         )
     at = [list(dataset.kinds).index(name) for name in columns.columns]
@@ -134,7 +134,7 @@ def refits(search: Mapping[str, Any], metric: str) -> list[float]:
     """The metric of each fit of the model's trial; [] of a model that no search made."""
     values = [of.get(metric) for of in search.get("folds", ())]
     if search and (len(values) < 2 or None in values):
-        _stop("no-refits", f"its trial has no two values of `{metric}`", "a metric of the task")
+        _stop("no-refits", f"`{metric}` has under two values", "a metric of the task")
     return [float(value) for value in values]
 
 
@@ -186,8 +186,10 @@ def _targets(dataset: Dataset, part: Part) -> Sequence[Any]:
     return [str(label) for label in part.labels]
 
 
-def _stop(code: str, found: str, expected: str) -> NoReturn:
+def _stop(
+    code: str, found: str, expected: str, hint: str = "run the search again, then this step"
+) -> NoReturn:
     raise SystemExit(
         f"error[{code}]: the model of an AutoML job cannot be measured: {found}\n"
-        f"  expected: {expected}"
+        f"  expected: {expected}\n  hint: {hint}"
     )

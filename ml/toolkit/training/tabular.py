@@ -336,7 +336,7 @@ def _check_maker(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     if folds == [0, 0] or not differing:
         return
     raise SystemExit(
-        f"error[other-code]: the model was made with another {' and '.join(differing)}: with "
+        f"error[code-mismatch]: the model was made with another {' and '.join(differing)}: with "
         "`folds` it is measured by fitting it again, which makes another model now\n"
         "  expected: a model of this code and this schema\n"
         "  hint: train it again, or measure it in a checkout of the commit that made it"

@@ -153,7 +153,7 @@ def test_a_path_that_is_too_wide_is_refused(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("life", "code"),
-    [(LIMIT + timedelta(seconds=1), "sas-too-long"), (timedelta(0), "sas-without-life")],
+    [(LIMIT + timedelta(seconds=1), "sas-too-long"), (timedelta(0), "sas-too-short")],
 )
 def test_a_lifetime_beyond_the_limit_is_refused(
     azurite: Azurite, life: timedelta, code: str

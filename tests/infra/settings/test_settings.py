@@ -109,10 +109,10 @@ def test_the_project_file_names_no_other_settings(line: str, field: str, tmp_pat
             load("dev", tmp_path)
         if content.endswith(line):
             (problem,) = refused.value.problems
-            assert problem.code == "other-project" and f"`{field}: " in problem.found
+            assert problem.code == "project-mismatch" and f"`{field}: " in problem.found
     project.write_text(text)
     (tmp_path / "Pulumi.json").write_text("{}")  # which Pulumi takes first
-    with pytest.raises(Refused, match="other-project"):
+    with pytest.raises(Refused, match="project-mismatch"):
         load("dev", tmp_path)
 
 
@@ -171,7 +171,7 @@ def test_what_an_environment_says_of_its_registry_is_what_that_stack_says(
             config.update(changes)
         (tmp_path / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump(document))
     if error:
-        with pytest.raises(Refused, match="other-registry") as refused:
+        with pytest.raises(Refused, match="registry-mismatch") as refused:
             load("dev", tmp_path)
         assert error in str(refused.value)
     else:

@@ -142,7 +142,7 @@ def test_a_baseline_of_other_questions_is_refused(
     with pytest.raises(SystemExit) as ended:
         main([*data, "--baseline", str(tmp_path), "--evaluation", str(tmp_path / "out")])
     message = capsys.readouterr().err
-    assert ended.value.code == 2 and "error[not-its-baseline]" in message and said in message
+    assert ended.value.code == 2 and "error[baseline-mismatch]" in message and said in message
     assert not (tmp_path / "out").exists()
 
 

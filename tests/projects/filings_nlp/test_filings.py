@@ -109,7 +109,7 @@ def test_the_split_keeps_companies_and_years_apart() -> None:
         (lambda text: text.replace("2019-0", "in spring 2019-0", 1), "error[wrong-type]"),
         (lambda text: "\n".join(text.splitlines()[:50]), "error[too-few-rows]"),
         (lambda text: text + text.splitlines()[-1], "error[duplicate-id]"),
-        (lambda text: re.sub(r",202[234]-", ",2012-", text), "error[unfit-split]"),
+        (lambda text: re.sub(r",202[234]-", ",2012-", text), "error[invalid-split]"),
     ],
 )  # fmt: skip
 def test_a_corpus_that_is_not_as_the_schema_says_is_refused(

@@ -186,7 +186,7 @@ def test_a_b_that_its_canary_took_back_is_not_served(
     assert change is not None
     record(change, "rolled-back", None, why="latency: too slow")
     code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
-    assert code == 3 and "error[refused-before]" in err and "latency: too slow" in err
+    assert code == 3 and "error[version-rejected]" in err and "latency: too slow" in err
     assert "propose it again: ml release propose tiny --run " in err
     assert not routing.is_served(BACKEND, experiment.find("wording"))
 

@@ -82,7 +82,7 @@ def test_a_lopsided_assignment_is_not_read(begun: Begun) -> None:
     """However clear the difference looks: half of B's outcomes never came."""
     made = begun()
     found = verdict(made, drawn(made, 3000, 0.4, 0.6, lost=0.5))
-    assert found.kind == "not-to-be-trusted" and not found.stop
+    assert found.kind == "untrustworthy" and not found.stop
     assert "not 50%" in found.sentence and "outcomes are B's" in found.mismatch
 
 

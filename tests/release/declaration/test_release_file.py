@@ -82,8 +82,13 @@ def test_an_environment_says_what_differs_there(tmp_path: Path) -> None:
         ("schema_version: 1\nenvironments:\n  dev: {version: v3}\n", 3, "wrong-value", "v3"),
         ("schema_version: 1\nenvironments:\n  dev: {model: ''}\n", 3, "wrong-value", "model"),
         ("schema_version: 1\nenvironments:\n  dev: {digest: md5}\n", 3, "wrong-value", "md5"),
-        ("schema_version: 1\nenvironments:\n  dev:\n    version: 3\n", 3, "half-declared", "model"),
-        ("schema_version: 1\nenvironments:\n  dev: {reason: x}\n", 3, "half-declared", "model"),
+        (
+            "schema_version: 1\nenvironments:\n  dev:\n    version: 3\n",
+            3,
+            "incomplete-entry",
+            "model",
+        ),
+        ("schema_version: 1\nenvironments:\n  dev: {reason: x}\n", 3, "incomplete-entry", "model"),
         ("schema_version: 1\nenvironments: {}\ntraffic: 3\n", 3, "wrong-value", "traffic"),
     ],
 )
@@ -92,7 +97,7 @@ def test_a_file_that_is_wrong(tmp_path: Path, text: str, line: int, code: str, f
     problem = wrong(tmp_path / "release.yml", text)[0]
     assert problem.code == code and found in problem.found
     assert problem.place and problem.place.line == line
-    if code == "half-declared":
+    if code == "incomplete-entry":
         assert f"`ml release propose {tmp_path.name} --env dev`" in problem.hint
 
 

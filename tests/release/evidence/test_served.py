@@ -253,12 +253,12 @@ def checked(
 def test_the_deployment_is_asked_before_it_gets_traffic(tmp_path: Path) -> None:
     """A rounding is none; another answer is a fault of it, and what cannot be asked is not."""
     assert checked(tmp_path, lambda of: {"predictions": [of["predictions"][0] + 1e-9]}) == COUNT
-    with pytest.raises(Refused, match=r"not-as-evaluated.*to r7 of test the server answers"):
+    with pytest.raises(Refused, match=r"prediction-mismatch.*to r7 of test the server answers"):
         checked(tmp_path, lambda of: {"predictions": [of["predictions"][0] + 1e-5]})
-    with pytest.raises(Refused, match=r"answers-unknown.*traffic\.prediction"):
+    with pytest.raises(Refused, match=r"predictions-unverified.*traffic\.prediction"):
         checked(tmp_path, lambda of: None, pointer="")
-    assert "not-as-evaluated" in applying.FAULTS_OF_GREEN
-    assert "answers-unknown" not in applying.FAULTS_OF_GREEN
+    assert "prediction-mismatch" in applying.FAULTS_OF_GREEN
+    assert "predictions-unverified" not in applying.FAULTS_OF_GREEN
 
 
 def champion_on(

@@ -188,7 +188,7 @@ def test_what_is_not_as_declared_touches_nothing(rehearsed: World) -> None:
     path, digest = Path("ml/projects/tiny/release.yml"), re.compile("sha256:[0-9a-f]{64}")
     lines = len(audit.verify(LOG))
     cases = {
-        "not-as-declared": lambda text: digest.sub("sha256:" + "0" * 64, text),
+        "digest-mismatch": lambda text: digest.sub("sha256:" + "0" * 64, text),
         "no-such-version": lambda text: text.replace('version: "1"', 'version: "7"'),
         "model-of-another-project": lambda text: text.replace("model: tiny", "model: other"),
     }
@@ -321,7 +321,7 @@ def test_environments_on_azure_need_a_workspace(
         code, out, err = ml(capsys, "release", *words)
         assert (code, out) == (2, "") and "error[no-workspace-named]" in err
     code, out, err = ml(capsys, "release", "apply", "tiny", "--on", "azure")
-    assert (code, out) == (33, "") and "error[local-is-here]" in err
+    assert (code, out) == (33, "") and "error[local-environment]" in err
     for environment in desired_state.ENVIRONMENTS:
         words = ("tiny", "--env", environment, "--on", "local")
         code, out, err = ml(capsys, "release", "apply", *words)
@@ -362,7 +362,7 @@ def test_rollback_needs_something_to_go_back_to(
     for _ in range(2):
         with pytest.raises(Refused) as raised:
             rollback.roll_back(BACKEND, "tiny", "dev")
-        assert raised.value.problems[0].code == "nothing-before"
+        assert raised.value.problems[0].code == "no-earlier-version"
         one = Declared("tiny", "1", "sha256:" + "1" * 64, "e" * 64, "d" * 64)
         desired_state.declare("tiny", "dev", one)
     assert desired_state.read("tiny", "dev") == one

@@ -255,7 +255,7 @@ def test_a_declaration_that_was_edited_is_not_applied(world: World) -> None:
     path.write_text(re.sub(r"(digest: sha256:)\w{8}", r"\g<1>00000000", path.read_text()))
     with pytest.raises(Refused) as raised:
         apply(BACKEND, "tiny", "local", "ana")
-    assert raised.value.problems[0].code == "not-as-declared"
+    assert raised.value.problems[0].code == "digest-mismatch"
 
 
 def test_a_corrupted_model_is_not_proposed(world: World) -> None:
@@ -295,7 +295,7 @@ def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
     (folder / "vocabulary.json").write_bytes(pickle.dumps({"spot": 1}))
     write_manifest(folder)
     before = len(list(LocalRuns().all()))
-    with pytest.raises(Refused, match="gate-refuses") as raised:
+    with pytest.raises(Refused, match="gate-failed") as raised:
         propose(BACKEND, "tiny", world.run(0.8))
     (problem,) = raised.value.problems
     assert problem.found == "format: vocabulary.json (unknown)"
@@ -389,7 +389,7 @@ def test_a_run_that_cannot_be_proposed_is_refused(world: World, tmp_path: Path) 
     scored = [run for run in LocalRuns().all() if "evaluation" in run.outputs]
     with pytest.raises(Refused) as raised:
         propose(BACKEND, "tiny", scored[0].name)
-    assert raised.value.problems[0].code == "unfit-run"
+    assert raised.value.problems[0].code == "unsuitable-run"
 
 
 def test_a_model_of_automl_is_proposed_by_its_own_output(

@@ -76,7 +76,7 @@ def test_the_version_before_is_that_of_the_branch() -> None:
     rollback that was committed are no versions of their own.
     """
     commit("1")
-    with pytest.raises(Refused, match="nothing-before"):
+    with pytest.raises(Refused, match="no-earlier-version"):
         back()
     commit("2")
     commit("9", "dev")

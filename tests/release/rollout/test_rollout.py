@@ -114,7 +114,7 @@ def test_a_green_that_fails_its_canary_is_not_tried_again(
     assert line["version"] == "2" and line["approved_by"] == "ana"
     code, out, _ = ml(capsys, *every)
     (second,) = json.loads(out)
-    assert code == 3 and second["problems"][0]["code"] == "refused-before"
+    assert code == 3 and second["problems"][0]["code"] == "version-rejected"
     assert {**first, "problems": []} == {**second, "problems": []}
     assert_blue_serves(blue)
     path.write_text(sound)

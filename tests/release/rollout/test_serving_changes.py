@@ -134,7 +134,7 @@ def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
     with pytest.raises(Refused) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
-    assert problem.code == "not-as-declared" and declared.serving in problem.expected
+    assert problem.code == "digest-mismatch" and declared.serving in problem.expected
     assert problem.place and problem.place.line
 
 

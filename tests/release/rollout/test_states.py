@@ -325,7 +325,7 @@ class Releases(RuleBasedStateMachine):
         try:
             done = rollback.roll_back(BACKEND, NAME)
         except Refused as error:
-            assert error.problems[0].code == "nothing-before"
+            assert error.problems[0].code == "no-earlier-version"
             return
         assert done.declared.version in self.machine.served
         self.conclude()
@@ -430,14 +430,14 @@ class Releases(RuleBasedStateMachine):
 
     def refused(self, declared: Declared, code: str, started: int) -> None:
         assert declared.version in BAD
-        assert code in ("server-crashed", "rolled-back", "refused-before")
-        if code == "refused-before":
+        assert code in ("server-crashed", "rolled-back", "version-rejected")
+        if code == "version-rejected":
             assert started == 0
         told = status.status(BACKEND, NAME)[0].verdict
         assert f"version {declared.version} was rolled back" in told
         with pytest.raises(Refused) as raised:
             applying.apply(BACKEND, NAME, "local", "ana")
-        assert raised.value.problems[0].code == "refused-before"
+        assert raised.value.problems[0].code == "version-rejected"
 
     def needed(self) -> set[str]:
         """What runs once an apply has ended, by folder."""

@@ -89,13 +89,13 @@ def test_what_served_is_not_withdrawn() -> None:
     """By the audit log, by the endpoint, or where nobody asked the environment itself."""
     commit("1")
     for named in ({"live": object()}, {"is_here": False}):
-        with pytest.raises(Refused, match="nothing-before"):
+        with pytest.raises(Refused, match="no-earlier-version"):
             withdrawn(**named)
     with pytest.raises(Refused, match="ml release rollback tiny --env prod --on azure"):
         withdrawn(is_here=False)
     happened("applied", "1")
     for to in (None, NONE):
-        with pytest.raises(Refused, match="nothing-before"):
+        with pytest.raises(Refused, match="no-earlier-version"):
             withdrawn(to=to)
     assert desired_state.read("tiny", "prod") == declared("1")
 

@@ -90,7 +90,7 @@ def test_a_model_on_azure_is_watched(
     assert code == 3 and "question: unknown words" in out
 
     code, _, err = ml(capsys, "watch", "tiny", "--on", "azure")
-    assert code == 33 and "local-is-here" in err
+    assert code == 33 and "local-environment" in err
 
     live = endpoints.live(name)
     assert live and live.launch.collect == 1.0

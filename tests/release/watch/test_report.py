@@ -67,7 +67,7 @@ def test_a_model_is_watched(
     assert code == 2 and "no-reference" in err
     version = with_reference(version)
     code, _, err = ml(capsys, "watch", "tiny")
-    assert code == 2 and "nothing-collected" in err and "data_collector" in err
+    assert code == 2 and "collection-disabled" in err and "data_collector" in err
     collect(version, QUESTIONS[:20])
     code, out, err = ml(capsys, "watch", "tiny")
     assert code == 0 and "too few rows to say anything: 20 of at least 50" in out
@@ -113,7 +113,7 @@ def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
     with pytest.raises(Refused, match="no-reference"):
         load_reference(version)
     version = with_reference(version, "sha256:other")
-    with pytest.raises(Refused, match=r"reference-unfit.*sha256:other"):
+    with pytest.raises(Refused, match=r"invalid-reference.*sha256:other"):
         load_reference(version)
     version = with_reference(version)
     assert load_reference(version)["digest"] == version.digest
@@ -122,7 +122,7 @@ def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
     text = path.read_text()
     for other in (text.replace("numeric", "number"), text[:-20], "[]", text + " "):
         path.write_text(other)
-        with pytest.raises(Refused, match="reference-unfit"):
+        with pytest.raises(Refused, match="invalid-reference"):
             load_reference(version)
         assert not {one.name: one.sound for one in checks(version)}[REFERENCE]
     path.write_text(text)

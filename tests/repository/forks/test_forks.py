@@ -505,7 +505,7 @@ def test_a_conflict_is_told(small: Path) -> None:
     assert "polish:" in (small / "Makefile").read_text()
     commit(small, "a merge that nobody finished")
     refusal = ask(small, "forks.links", code=1, PYTHONPATH=str(ROOT)).stderr
-    assert f"unmerged]: {TIMING}" in refusal
+    assert f"conflict-markers]: {TIMING}" in refusal
 
 
 @pytest.fixture

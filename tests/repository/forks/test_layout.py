@@ -245,7 +245,7 @@ def test_no_program_has_characters_that_nobody_sees(name: str, letter: str, tmp_
     (tmp_path / "infra").mkdir(exist_ok=True)
     (tmp_path / "infra/Pulumi.yaml").write_text("name: x\n", encoding="utf-8-sig")
     (problem,) = links.unseen(tmp_path)
-    assert problem.code == "unseen-character" and str(problem.place) == f"{name}:2"
+    assert problem.code == "invisible-character" and str(problem.place) == f"{name}:2"
     assert problem.found.isascii()
 
 

@@ -91,7 +91,7 @@ def test_what_is_fetched_is_what_was_read(attributes: str, text: str, clone: Pat
     names = (".gitattributes", "a.py")
     lines = (f"100644 blob {blob}\t{name}\n" for blob, name in zip(ids, names, strict=True))
     commit = requested(clone, "".join(lines))
-    with pytest.raises(Refused, match=r"not-as-committed.*projects/a\.py"):
+    with pytest.raises(Refused, match=r"content-mismatch.*projects/a\.py"):
         fetch(PULL, commit, clone / ".local/pull-request")
 
 

@@ -78,7 +78,7 @@ def test_a_label_that_one_fold_has_alone(tmp_path: Path) -> None:
     lines = [line.replace(",yes", ",no") for line in LINES[:160]]
     lines[number] = lines[number].replace(",no", ",yes")
     dataset = read(tmp_path, lines, folds=5)
-    with pytest.raises(SystemExit, match=r"unfit-fold.*every row with the target 1"):
+    with pytest.raises(SystemExit, match=r"invalid-fold.*every row with the target 1"):
         list(dataset.by_fold())
 
 

@@ -124,7 +124,7 @@ def test_a_metadata_that_would_run_code_is_not_opened(
 def test_a_checkpoint_of_another_model_is_refused(trained: Path, copied: Path) -> None:
     """The folder is another training's: nothing is skipped, nothing begun, nothing changed."""
     before = sorted(copied.rglob("*"))
-    with pytest.raises(CheckpointError, match=r"error\[foreign-checkpoint\]") as refused:
+    with pytest.raises(CheckpointError, match=r"error\[checkpoint-mismatch\]") as refused:
         train(copied, trained / "data", replace(SETTINGS, width=32))
     assert "model/0.bias is [64] there and [32] here" in " ".join(
         str(refused.value).replace("'torch.float32'", "").replace(", ]", "]").split()
@@ -363,7 +363,7 @@ def test_a_folder_that_processes_do_not_share_is_refused(tmp_path: Path) -> None
     training = ranks.start(apart, 2, tmp_path / "logs", tmp_path)
     assert training.wait() == [1, 1]
     for rank in (0, 1):
-        assert "error[not-shared]: process 1 does not see" in training.text(rank)
+        assert "error[folder-not-shared]: process 1 does not see" in training.text(rank)
     assert not [*(tmp_path / "0").iterdir()]
 
 

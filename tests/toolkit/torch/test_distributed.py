@@ -82,7 +82,10 @@ def folds() -> None:
 def test_a_process_that_meets_nobody_ends_with_a_sentence(tmp_path: Path) -> None:
     training = ranks.start(meets_nobody, 2, tmp_path / "logs")
     assert training.wait() == [0, 1]
-    assert "error[not-joined]: process 1 did not meet the other 1 at 127.0.0.1" in training.text(1)
+    assert (
+        "error[rendezvous-failed]: process 1 did not meet the other 1 at 127.0.0.1"
+        in training.text(1)
+    )
     assert "Traceback" not in training.text(1)
 
 

@@ -134,7 +134,7 @@ def test_another_split_than_that_of_training(
         return project(tmp_path, **{name: of for name, of in fields.items() if of})
 
     trained(tmp_path, schema(change))
-    with pytest.raises(SystemExit, match="other-code"):
+    with pytest.raises(SystemExit, match="code-mismatch"):
         run(tmp_path, schema(told))
 
 
@@ -146,7 +146,7 @@ def test_other_code_measures_another_model(tmp_path: Path, tracker: Tracker) -> 
     (tmp_path / "metrics.py").write_text("METRICS = {}\n")
     run(tmp_path, made)
     (tmp_path / "model.py").write_text("# it forgets\n")
-    with pytest.raises(SystemExit, match="other-code"):
+    with pytest.raises(SystemExit, match="code-mismatch"):
         run(tmp_path, made)
 
 

@@ -209,7 +209,7 @@ def refusals(plan: Plan) -> tuple[Problem, ...]:
     if not any(each.dependencies is not None for each in every):
         return tuple(
             Problem(
-                "nothing-to-build",
+                "no-conda-file",
                 f"the environment `{each.reference}` has no conda file on this machine",
                 "an environment spec of this repository with a `conda_file:`",
                 "leave --isolated out to run it in this interpreter",

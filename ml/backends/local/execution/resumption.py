@@ -37,7 +37,7 @@ def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePla
     jobs.demand_its_own(run, "resume", "is resumed")
     if not any((run.folder / parts).is_dir() for parts in records.PARTS.values()):
         found = f"{run.name} is a command job: nothing of it can be kept"
-        raise Refused(Problem("no-parts", found, "a sweep or a pipeline", "run its spec again"))
+        raise Refused(Problem("not-resumable", found, "a sweep or a pipeline", "run it again"))
     process = jobs.executor(run.name)
     if process is not None or jobs.is_alive(run.name):
         raise Refused(_still_runs(run.name, process))
@@ -139,7 +139,7 @@ def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> SweepPlan | Pi
     if isinstance(plan, SweepPlan) and run.ended_by == "timeout" and timeout_s is None:
         used = f"`limits.timeout` ({plan.timeout_s:g} s) is used up"
         hint = f"allow more in all: ml runs resume {run.name} --timeout SECONDS"
-        raise Refused(Problem("out-of-time", used, "time that is left", hint, plan.place))
+        raise Refused(Problem("timeout-exceeded", used, "time that is left", hint, plan.place))
     if not was_stopped(run):
         raise Refused(_ended_by_itself(run))
     if timeout_s is None:
@@ -148,7 +148,7 @@ def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> SweepPlan | Pi
         raise Refused(Problem("no-timeout", f"{run.name} is a pipeline", "a sweep for --timeout"))
     if timeout_s <= run.active_s:
         used = f"--timeout {timeout_s:g}: {run.active_s:.0f} s have been used already"
-        raise Refused(Problem("out-of-time", used, "more than that: it is the limit of all of it"))
+        raise Refused(Problem("timeout-exceeded", used, "more: it limits all attempts together"))
     return replace(plan, timeout_s=timeout_s)
 
 
@@ -173,7 +173,7 @@ def _still_runs(name: str, process: int | None) -> Problem:
 def _ended_by_itself(run: Run) -> Problem:
     why = f": {run.error.found}" if run.error else ""
     return Problem(
-        "ended-by-itself",
+        "not-interrupted",
         f"{run.name} is {run.status}, and nothing had stopped it{why}",
         "a sweep or a pipeline that was killed, interrupted, or failed because of this machine",
         "mend what failed, then run the spec again: completed steps of a pipeline are reused",

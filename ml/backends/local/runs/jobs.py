@@ -155,7 +155,7 @@ def demand_its_own(run: Run, command: str, what: str) -> None:
     if name != run.name:
         found = f"{run.name} is a part of {name} and {what} with it"
         expected = "a run that was started by itself"
-        raise Refused(Problem("part-of-a-run", found, expected, f"ml runs {command} {name}"))
+        raise Refused(Problem("child-run", found, expected, f"ml runs {command} {name}"))
 
 
 def forget(name: str) -> None:

@@ -24,7 +24,7 @@ from ml.core import faults, home
 from ml.core.errors import Problem
 from ml.specs.plan.plans import OutputPlan, Plan, Value
 
-EXECUTOR_GONE = "executor-gone"
+EXECUTOR_GONE = "executor-killed"
 # Reasons from outside a run: not its own command, its limits or the policy of a sweep.
 FROM_OUTSIDE = frozenset(
     {EXECUTOR_GONE, "SIGINT", "SIGTERM", "SIGHUP", "sweep_timeout", "sweep_failed", "step_failed"}

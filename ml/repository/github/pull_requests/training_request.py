@@ -108,7 +108,7 @@ def fetch(number: int, commit: str, to: Path) -> None:
             f"{len(changed)} files are not written as the commit has them: {printable(changed[0])}"
         )
         hint = "take their encoding, line ends or `ident` out of .gitattributes"
-        raise Refused(Problem("not-as-committed", found, "the bytes that a reviewer read", hint))
+        raise Refused(Problem("content-mismatch", found, "the bytes that a reviewer read", hint))
     if not repository.is_root(to):
         raise Refused(Problem("no-root", f"the commit has no {repository.MARK}", "a repository"))
 
