@@ -103,8 +103,8 @@ class Steps:
     def first_model(self, changes: Mapping[str, str]) -> None:
         """Promote a model that is better than the baseline, for the sweep to beat."""
         name = self.project.name
-        run = self._train(changes, "a quick first model, to have one to beat")
-        proposal = self._propose(run, "its evidence, and the gates: nothing serves yet")
+        run = self._train(changes, "a quick first model, for the sweep to beat")
+        proposal = self._propose(run, "evaluates the model and the gates; takes half a minute")
         self._show_decision(proposal)
         if proposal.decision.allowed:
             who = home.user()
@@ -129,7 +129,7 @@ class Steps:
         order = {f"{run.name}.{step}": at for at, step in enumerate(getattr(plan, "steps", ()))}
         sweeps.sort(key=lambda of: order.get(of.name, len(order)))
         for of in sweeps if len(sweeps) > 1 else [run]:
-            self._step(f"ml select {of.name}", "quality, latency, cost and stability, weighed")
+            self._step(f"ml select {of.name}", "weighted score; behind: points below the best")
             selection = choose(store, [of])
             print_selection(selection, limit=5)
             first = selection.selection.by_score or selection.selection.by_metric
@@ -139,7 +139,7 @@ class Steps:
         """Propose the selected trial; print its metrics and the gates."""
         from ml.cli.render import verdicts
 
-        proposal = self._propose(run, "its evidence, and the gates one by one")
+        proposal = self._propose(run, "the gates; recomputed: metrics from the stored predictions")
         _show_quality(proposal.evidence.evaluation)
         verdicts.show(proposal.decision, every=True)
         return proposal
@@ -148,10 +148,10 @@ class Steps:
         """Apply a proposal that the gates allow; whether another version serves now."""
         if proposal.decision.allowed:
             who = home.user()
-            canary = "green beside blue, 10 → 50 → 100 % of the requests, judged at every step"
+            canary = "a canary: the new version gets 10, 50, then 100 % of the traffic"
             self._step(
                 f"ml release apply {self.project.name} --approved-by {who}",
-                canary if proposal.champion else "the first version, warm before it is asked",
+                canary if proposal.champion else "the first version: no canary is needed",
             )
             self._apply(who)
             return True
@@ -181,8 +181,8 @@ class Steps:
 
     def bad_model(self, changes: Mapping[str, str]) -> None:
         """Propose a model that was spoilt on purpose: the gates refuse it."""
-        run = self._train(changes, "a bad model, made so on purpose")
-        proposal = self._propose(run, "it runs, it answers, it is fast: the gates refuse it")
+        run = self._train(changes, "a deliberately bad model")
+        proposal = self._propose(run, "it runs, predicts and is fast, yet the gates must reject it")
         self._show_decision(proposal)
 
     def bad_green(self, fault: str) -> None:
@@ -238,7 +238,7 @@ class Steps:
 
         for result in proposal.decision.blocking:
             reasons = "; ".join(text for text in (result.found, result.why) if text)
-            typer.echo(f"{result.gate} refuses it: {reasons}", err=True)
+            typer.echo(f"gate {result.gate} failed: {reasons}", err=True)
         typer.echo(verdicts.conclusion(proposal.decision), err=True)
 
     def _apply(self, who: str) -> None:

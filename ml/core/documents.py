@@ -225,9 +225,7 @@ def _refuse_depth(text: str, shown: str, loader_class: Any) -> None:
         if depth > MAX_DEPTH:
             place = Place(shown, event.start_mark.line + 1)  # type: ignore[union-attr]
             finding = f"more than {MAX_DEPTH} levels of nesting"
-            raise Refused(
-                Problem("too-deep", finding, "a spec that a person can read", place=place)
-            )
+            raise Refused(Problem("too-deep", finding, "less nesting", "split the file", place))
 
 
 _INDENT = re.compile(r"^[ \t]*(?:[-?:][ \t]+)*", re.MULTILINE)

@@ -100,13 +100,15 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
     for each, family in ((endpoint_spec, "online_endpoint"), (spec, "online_deployment")):
         if each.kind.family != family:
             expected = f"an {family.replace('_', ' ')}"
-            raise Refused.of("wrong-kind", f"a {each.kind}", expected, place=each.place())
+            hint = "correct its $schema"
+            raise Refused.of("wrong-kind", f"a {each.kind}", expected, hint, each.place())
     endpoint, deployment = endpoint_spec.entity, spec.entity
     if deployment.endpoint_name != endpoint.name:
         raise Refused.of(
             "endpoint-mismatch",
             f"the deployment is for `{deployment.endpoint_name}`",
-            f"the endpoint of endpoint.yml, `{endpoint.name}`",
+            f"`{endpoint.name}`, as in endpoint.yml",
+            f"endpoint_name: {endpoint.name}",
             place=spec.place("endpoint_name"),
         )
     configuration = deployment.code_configuration

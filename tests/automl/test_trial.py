@@ -462,7 +462,7 @@ def test_a_table_of_300_columns(tmp_path: Path, fit: Fit) -> None:
 def test_files_that_hold_no_table(tmp_path: Path, fit: Fit, text: str, code: str) -> None:
     folder = write(tmp_path / "table", people(5))
     (folder / "rows.csv").write_text(text)
-    with pytest.raises(SystemExit, match=rf"error\[({code}|one-class)\]"):
+    with pytest.raises(SystemExit, match=rf"error\[({code}|single-class)\]"):
         fit(folder)
 
 

@@ -134,7 +134,7 @@ def test_unreadable_text(text: str, code: str) -> None:
 @pytest.mark.attack("A comment has an end that YAML alone sees, and fields after it")
 @pytest.mark.parametrize("end", ["\r", "\x85", "\u2028", "\u2029"])
 def test_a_line_is_the_one_that_is_shown(end: str) -> None:
-    with pytest.raises(Refused, match=rf"hidden-line.*U\+{ord(end):04X}") as refused:
+    with pytest.raises(Refused, match=rf"line-separator.*U\+{ord(end):04X}") as refused:
         parse(f"a: 1\r\n# words{end}b: 2\n", "x.yml")
     assert refused.value.problems[0].place == Place("x.yml", 2)
     assert parse('a: "\\L\\r"\r\nb: 2\r\n', "x.yml").data == {"a": "\u2028\r", "b": 2}

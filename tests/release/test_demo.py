@@ -31,7 +31,7 @@ def test_the_whole_way_and_once_more(
     assert "] ml select " in said and "tiny 2 serves now, in place of version 1" in said
     assert "] ml invoke tiny 'how?'" in said
     assert "canary: 10 %" in said and "canary: 100 %" in said
-    assert "quality refuses it: gain_at_1 on test is 0.3" in said
+    assert "gate quality failed: gain_at_1 on test is 0.3" in said
     assert "rolled back at 10 %" in said and "none of its failed" in said
     events = [line["event"] for line in audit.verify(LOG)]
     assert events.count("applied") == 2 and events[-1] == "drill"

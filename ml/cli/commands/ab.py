@@ -171,7 +171,7 @@ def record(
     elif key and value is not None:
         outcomes = [(key, value)]
     else:
-        raise Refused(Problem("no-outcome", "nothing to record", "KEY VALUE, or --from FILE"))
+        raise Refused(Problem("no-outcome", "no outcome is given", hint="add --from FILE"))
     counted = records.record(open_backend(ab_test.place), ab_test, outcomes)
     repeated = len(outcomes) - counted
     also = f"; {repeated} ignored: the key had an outcome already" if repeated else ""
@@ -260,7 +260,7 @@ def _outcome(row: list[str], place: Place) -> tuple[str, float]:
         return key, float(value)
     except ValueError:
         line = ",".join(row)[:80]
-        raise Refused(Problem("bad-outcome", line, "KEY,VALUE", place=place)) from None
+        raise Refused(Problem("bad-outcome", line, "KEY,VALUE", "correct it", place)) from None
 
 
 def _as_json(ab_test: Experiment) -> dict[str, object]:

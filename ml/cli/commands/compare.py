@@ -102,7 +102,7 @@ def _print_comparison(comparison: Comparison) -> None:
 
 
 def _row(row: Row) -> list[str]:
-    text = "not paired"
+    text = "not compared by row"
     if (by := row.difference) is not None:
         text = f"{signed(by.mean)} ({signed(by.low)} to {signed(by.high)}) {row.verdict}"
     return [row.metric, row.place, _value(row.ours), _value(row.theirs), text.rstrip()]

@@ -33,7 +33,7 @@ def doctor(
     """
     for part in parts or ():
         if part not in PARTS:
-            raise Refused(Problem("no-such-check", part, f"one of: {', '.join(PARTS)}"))
+            raise Refused(Problem("no-such-check", part, hint=f"choose one of: {', '.join(PARTS)}"))
     checks = []
     for check in _checks(parts or PARTS):
         checks.append(check)

@@ -301,7 +301,7 @@ def keep(
     """Protect runs: their outputs are never removed to make room, nor by `clean`."""
     backend = open_backend(on)
     if (storage := backend.storage) is None:
-        raise Refused(Problem("no-storage", f"`{on}` keeps no runs on a disk", "another backend"))
+        raise Refused(Problem("no-storage", f"no runs of `{on}` are on disk", hint="--on local"))
     for protected in [backend.runs.find(name) for name in run]:
         storage.keep(protected, not undo)
         state = "is no longer protected" if undo else "is protected; --undo ends that"
@@ -348,7 +348,7 @@ def _filtered(
     for text in status or []:
         if text.lower() not in statuses:
             expected = f"one of: {', '.join(statuses.values())}"
-            raise Refused(Problem("no-such-status", f"--status {text}", expected))
+            raise Refused(Problem("no-such-status", f"--status {text}", hint=expected))
     entries = backend.runs.entries()
     records = backend.runs.records
     for name in records.unreadable(entries) if records else ():

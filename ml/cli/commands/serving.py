@@ -205,7 +205,7 @@ def _content(file: Path) -> str:
         return base64.b64encode(file.read_bytes()).decode()
     except OSError as error:
         found = f"{file}: {error.strerror}"
-        raise Refused(Problem("no-file", found, "a file that can be read")) from None
+        raise Refused(Problem("no-file", found, "a readable file", "check the path")) from None
 
 
 def _object(request: str) -> Mapping[str, object] | None:

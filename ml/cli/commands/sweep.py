@@ -45,7 +45,8 @@ def explain(
     trials = {each.sample_number: each for each in explained.sweep.trials}
     if number is not None and number not in trials:
         expected = f"0 to {max(trials)}" if trials else "none has started yet"
-        raise Refused(Problem("no-such-trial", f"{sweep.name} has no trial {number}", expected))
+        hint = f"ml sweep explain {sweep.name}"
+        raise Refused(Problem("no-such-trial", f"trial {number}", expected, hint))
     if as_json:
         write_json(explanation.as_json(explained, number))
         return

@@ -67,7 +67,8 @@ def _check_rank(store: RunStore, run: Run, rank: str) -> None:
     problem = Problem(
         "no-such-rank",
         f"{run.name} has no process {rank}",
-        f"one of {', '.join(ranks)}" if ranks else "no --rank: it was one process",
+        f"one of {', '.join(ranks)}" if ranks else "a distributed job",
+        f"ml runs logs {run.name}",
     )
     raise Refused(problem)
 

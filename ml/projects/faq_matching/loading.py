@@ -112,7 +112,8 @@ def read(folder: Path, schema: Path = DEFAULT_SCHEMA) -> Faq:
     for index, entry in enumerate(faq.entries):
         if question_count[index] < max(rules.min_questions, 1):
             problem = f"entry {entry.id} has {question_count[index]} questions with text"
-            wrong.append(Flaw("too-few-questions", folder, 0, problem, f"{rules.min_questions}"))
+            least = f"{rules.min_questions} or more"
+            wrong.append(Flaw("too-few-questions", folder, 0, problem, least, "add some"))
     if wrong or not faq.questions:
         raise DataRefused(wrong or [Flaw("too-few-rows", folder, 0, "no question", "some")])
     return faq

@@ -150,7 +150,7 @@ def declare(
         raise Refused.of("ab-exists", existing, "another name", f"ml ab report {name}")
     if a.digest == b.digest:
         same = f"{a.model} {a.version} and {b.version} have the same files"
-        raise Refused.of("ab-same", same, "two models")
+        raise Refused.of("ab-same", same, "two models", "name another version with --b")
     experiment = Experiment(
         schema_version=1,
         name=name,

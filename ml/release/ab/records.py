@@ -75,7 +75,7 @@ def record(backend: Backend, experiment: Experiment, outcomes: Sequence[tuple[st
     for key, value in outcomes:
         if not _is_outcome(value, experiment):
             expected = "0 or 1" if experiment.outcome == "binary" else "a number below 1e100"
-            raise Refused.of("bad-outcome", f"{value} for the key `{key}`", expected)
+            raise Refused.of("bad-outcome", f"{value} for the key `{key}`", expected, "correct it")
     with faults.as_refusals(), files.locked(experiment.folder / "lock"):
         assigned, counted = _replay(backend, experiment)[:2]
         tickets = {key: experiment.requested(key) or experiment.ticket(key) for key, _ in outcomes}

@@ -353,13 +353,17 @@ def check_answers(endpoints: Endpoints, green: Server, asks: Examination, tolera
     Raises Refused: prediction-mismatch where an answer lies further from the evaluated one than the
     tolerance, predictions-unverified where nothing can be asked: no verdict on green.
     """
-    expected = f"the answers that were evaluated, within {tolerance:g}"
+    expected = f"the evaluated predictions, within {tolerance:g}"
     if asks.reason:
-        raise endpoints.failure(green.slot, "predictions-unverified", asks.reason, expected)
+        raise endpoints.failure(
+            green.slot, "predictions-unverified", asks.reason, hint="apply again"
+        )
     answers = asks.of(partial(endpoints.score, green))
     largest, example = answers["largest"], answers["example"]
     if not isinstance(largest, float) or not largest <= tolerance:
-        raise endpoints.failure(green.slot, "prediction-mismatch", str(example), expected)
+        raise endpoints.failure(
+            green.slot, "prediction-mismatch", f"{example}", expected, "see score.py"
+        )
     return len(asks.rows)
 
 

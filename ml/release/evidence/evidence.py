@@ -71,7 +71,7 @@ def evaluation_of(run: Run) -> Evaluation:
     try:
         return read_evaluation(folder)
     except EvaluationRefused as error:
-        problem = Problem("no-evaluation", str(error), "what ml.measures.evaluation writes")
+        problem = Problem("no-evaluation", str(error), hint="run the evaluation again")
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
 
 
@@ -155,7 +155,7 @@ def keep_attested(backend: Backend, project: str, model: str, attestation: bytes
         sha256, digest = digests["evidence.json"], f"sha256:{digests['model']}"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         expected = "a bundle about `evidence.json` and `model`"
-        raise Refused.of("no-attestation", f"it cannot be read: {error!r}", expected) from None
+        raise Refused.of("no-attestation", f"{error!r}", expected, "attest it again") from None
     versions = [each for each in backend.registry.versions(model) if each.digest == digest]
     collected = replace(versions[-1], evidence=sha256) if versions else None
     if collected is None or not (collected.evidence_folder / EVIDENCE_FILE).is_file():
@@ -508,5 +508,5 @@ def load_reference(version: Version) -> Mapping[str, Any]:
 
 
 def _unfit(path: Path, why: str) -> Refused:
-    problem = Problem("invalid-reference", f"{path}: {why}", "the reference of this model")
+    problem = Problem("invalid-reference", f"{path}: {why}", hint="propose the version again")
     return Refused(problem, exit_code=Exit.RUN_FAILED)

@@ -57,8 +57,8 @@ def train(backend: Backend, project: Project) -> Run:
         failed = Problem("training-failed", f"{run.name} is {run.status}", place=job.place)
         raise Refused(run.error or failed, exit_code=Exit.RUN_FAILED)
     if MODEL not in run.outputs:
-        expected = "an output `model` of the job"
-        raise Refused.of("no-model", f"{run.name} has no model", expected, place=job.place)
+        hint = "add the output `model` to the job"
+        raise Refused.of("no-model", f"{run.name} has no model", hint=hint, place=job.place)
     return run
 
 

@@ -347,7 +347,8 @@ def evaluation_plan(project: Project, model: Path) -> Evaluation:
         raise Refused.of(
             "not-an-evaluation",
             "this job has no output `evaluation`",
-            "a command or pipeline job with the input `model` and the output `evaluation`",
+            "a command or pipeline job with the input `model`",
+            "add the output `evaluation` to the job",
             place=evaluation.place,
         )
     return evaluation

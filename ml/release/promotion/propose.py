@@ -263,7 +263,8 @@ def _measure(
         raise Refused.of(
             "model-name",
             f"the evaluation is of a model `{stated}`",
-            f"`{model}`, the endpoint that serves the project's model",
+            f"`{model}`, the name of the project's endpoint",
+            f"set `model` in evaluate.py to {model}, and train again",
         )
     gate = load_gates(project)["serving"]
     strategy = desired_state.strategy(project.name, call.environment)

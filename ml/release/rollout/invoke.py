@@ -35,7 +35,7 @@ def ask(endpoints: Endpoints, name: str, request: Mapping[str, object]) -> Reply
         answer = endpoints.ask(name, request)
     except (OSError, http.client.HTTPException) as error:
         raise endpoints.failure(
-            live.server.slot, "server-error", f"no answer: {error}", "status 200"
+            live.server.slot, "server-error", f"no answer: {error}", hint="correct score.py"
         ) from None
     by, launch = live.in_slot(answer.deployment)
     if 400 <= answer.status < 500:
@@ -45,7 +45,7 @@ def ask(endpoints: Endpoints, name: str, request: Mapping[str, object]) -> Reply
         raise Refused.of("request-refused", str(message), hint=_example(name, launch.model))
     if answer.status != 200 or not isinstance(answer.body, dict):
         why = f"status {answer.status}: {answer.excerpt}"
-        raise endpoints.failure(by.slot, "server-error", why, "status 200")
+        raise endpoints.failure(by.slot, "server-error", why, "status 200", "correct score.py")
     return Reply(answer.body, launch.version, router, started)
 
 

@@ -175,7 +175,8 @@ def _project(entries: Sequence[Entry]) -> str:
         raise Refused.of(
             "several-projects",
             f"the runs are of {', '.join(projects)}",
-            "runs of one project: each has weights of its own",
+            "runs of one project: weights differ by project",
+            "ml select RUN, once for each project",
         )
     root = repository.root() / "ml" / "projects"
     return projects[0] if projects and Path(root / projects[0]).is_dir() else ""

@@ -118,12 +118,12 @@ def labels(path: Path) -> Mapping[str, str]:
                     continue
                 what = f"{path}:{number}: {','.join(row)[:80]}"
                 if len(row) != 2 or not all(row):
-                    raise Refused.of("bad-label", what, "ID,LABEL")
+                    raise Refused.of("bad-label", what, "ID,LABEL", "correct that line")
                 if by_id.setdefault(row[0], row[1]) != row[1]:
-                    before = f"one label of an id; it had `{by_id[row[0]][:40]}` before"
-                    raise Refused.of("bad-label", what, before)
+                    before = f"one label for an id: an earlier line has `{by_id[row[0]][:40]}`"
+                    raise Refused.of("bad-label", what, before, "delete one of them")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise Refused.of("unreadable", f"{path}: {error}", "lines of ID,LABEL") from None
+        raise Refused.of("unreadable", f"{path}: {error}", "ID,LABEL lines", "use UTF-8") from None
     return by_id
 
 

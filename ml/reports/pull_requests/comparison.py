@@ -203,7 +203,7 @@ def _estimate(estimate: Value) -> str:
 def _difference(row: Value) -> str:
     interval = _interval(row["difference"])
     if interval is None:
-        return "not paired"
+        return "not compared by row"
     mean, low, high = map(signed_short, interval)
     return f"{mean} ({low} – {high}) {row['verdict'].text()}".rstrip()
 

@@ -63,8 +63,8 @@ def new(
     if not names.is_name("project", package):
         names.check("project", name)
     if model not in LIBRARIES:
-        expected = f"one of {', '.join(LIBRARIES)}"
-        raise Refused(Problem("no-such-library", f"--model {model}", expected))
+        expected = f"choose one of {', '.join(LIBRARIES)}"
+        raise Refused(Problem("no-such-library", f"--model {model}", hint=expected))
     if folder.exists():
         found = f"{repository.shown(folder)} is there already"
         hint = "choose another name, or remove that folder first"

@@ -166,12 +166,14 @@ def profile(path: Path, choices: Choices) -> Profile:
     metric = choices.primary_metric or kind.primary
     if metric not in kind.metrics:
         expected = f"one of: {', '.join(kind.metrics)}"
-        raise Refused(Problem("no-such-metric", f"--metric {metric} of a {task} model", expected))
+        raise Refused(
+            Problem("no-such-metric", f"--metric {metric} of a {task} model", hint=expected)
+        )
     columns = [_as(column, choices, about) for column in columns]
     positive = (choices.positive or _positive(target)) if about.has_positive else ""
     if positive and positive not in {*target}:
         values = ", ".join(sorted({*target}))
-        raise Refused(Problem("no-such-value", f"--positive {positive}", f"one of: {values}"))
+        raise Refused(Problem("no-such-value", f"--positive {positive}", hint=f"one of: {values}"))
     own_id = choices.id or next((column.name for column in columns if column.type == "id"), "")
     head: dict[str, object] = {"file": "table.csv", "task": task, "primary_metric": metric}
     head["target"] = choices.target
@@ -200,7 +202,7 @@ def profile(path: Path, choices: Choices) -> Profile:
     at = [list(frame.columns).index(column.name) for column in result.features]
     if not at:
         found = "no column is a number or a category"
-        raise Refused(Problem("no-feature", found, "one to learn from"))
+        raise Refused(Problem("no-feature", found, "a feature", "add a column to the table"))
     step = max(1, len(frame) // SAMPLES)
     samples = [
         [column.parse(row[number]) for number, column in zip(at, result.features, strict=True)]
@@ -261,7 +263,7 @@ def _read(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice or "" in header:
         found = f"the column `{twice[0]}` is there twice" if twice else "a column has no name"
-        raise Refused(Problem("bad-header", f"{repository.shown(path)}: {found}", "a name each"))
+        raise Refused(Problem("bad-header", f"{repository.shown(path)}: {found}", hint="name it"))
     frame.columns = pd.Index(header)
     return frame.apply(lambda column: column.str.strip()), form
 

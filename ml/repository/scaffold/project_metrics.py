@@ -155,7 +155,7 @@ def metric_problems(path: Path) -> Iterator[Problem]:
     for key, _ in _own_entries(path):
         if wrong := own_fault(str(key.value), EVERY_METRIC):
             place = Place(repository.shown(path), key.lineno)
-            yield Problem("wrong-metric", wrong, "a name of its own", place=place)
+            yield Problem("wrong-metric", wrong, hint="rename the metric", place=place)
 
 
 def _own(folder: Path) -> Mapping[str, OwnMetric]:

@@ -28,6 +28,7 @@ ColumnType = Literal["id", "text", "timestamp", "float", "integer", "category"]
 # What a request calls the types that a model may take, and in which MISSING stands for no value.
 KINDS: Mapping[str, Kind] = {"float": "float", "integer": "integer", "category": "text"}
 MOST_SHOWN = 20
+FIX = "correct that row"
 # Rows of a file with other columns that are read for their types.
 SAMPLED = 100
 
@@ -280,13 +281,13 @@ def _wrong_values(table: Table) -> list[Flaw]:
                 if column.optional:
                     continue
                 problem, expected = f"{column.name} is empty", f"a {column.type}"
-                findings.append(Flaw("empty-value", table.path, line, problem, expected))
+                findings.append(Flaw("empty-value", table.path, line, problem, expected, FIX))
             elif expected := _unlike(column, value):
                 problem = f"{column.name} is {value!r}"
                 findings.append(Flaw("wrong-type", table.path, line, problem, expected))
             if column.unique and value in first:
                 problem = f"{column.name} {value!r} is on line {first[value]} too"
-                findings.append(Flaw("duplicate-id", table.path, line, problem, "each once"))
+                findings.append(Flaw("duplicate-id", table.path, line, problem, "unique ids", FIX))
             first.setdefault(value, line)
     return findings
 

@@ -145,7 +145,9 @@ def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> SweepPlan | Pi
     if timeout_s is None:
         return plan
     if not isinstance(plan, SweepPlan):
-        raise Refused(Problem("no-timeout", f"{run.name} is a pipeline", "a sweep for --timeout"))
+        raise Refused(
+            Problem("no-timeout", f"{run.name} is a pipeline", "a sweep", "leave --timeout out")
+        )
     if timeout_s <= run.active_s:
         used = f"--timeout {timeout_s:g}: {run.active_s:.0f} s have been used already"
         raise Refused(Problem("timeout-exceeded", used, "more: it limits all attempts together"))

@@ -116,7 +116,7 @@ def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
     if not fits or not all(isinstance(each, str) for each in dict(files or {}).values()):
         found = f"{project} {version} for {environment} with {', '.join(map(str, files or ()))}"
         expected = f"{file} and its evidence"
-        raise Refused(Problem("no-promotion", found[:300], expected))
+        raise Refused(Problem("no-promotion", found[:300], expected, "re-run the job"))
     return project, environment, version
 
 
@@ -140,7 +140,7 @@ def _kept(app: GitHub, own: GitHub, name: str) -> str:
     job = f"evidence ({name})"
     documents, unread = read_artifacts(own, run, (f"{ARTIFACT}{name}",), _DOCUMENT, job)
     if unread:
-        raise Refused(Problem("no-promotion", "; ".join(unread), "what `make promote` wrote"))
+        raise Refused(Problem("no-promotion", "; ".join(unread), hint="re-run the failed jobs"))
     document: Any = documents.get("promotion")
     if document is None:
         return "nothing to promote"

@@ -93,7 +93,7 @@ def fetch(number: int, commit: str, to: Path) -> None:
     _demand_space(root, commit)
     tree = trees.commit(root, commit)
     if tree is None or not tree.entries:
-        raise Refused(Problem("no-root", f"{commit[:12]} has no files", "a repository"))
+        raise Refused(Problem("no-root", f"{commit[:12]} has no files", hint="push a commit"))
     entries = [(mode, path) for path, (mode, _) in tree.entries.items()]
     if refused := [*layout.problems(entries, layout.own_names(root))]:
         raise Refused(*refused)
@@ -110,7 +110,7 @@ def fetch(number: int, commit: str, to: Path) -> None:
         hint = "take their encoding, line ends or `ident` out of .gitattributes"
         raise Refused(Problem("content-mismatch", found, "the bytes that a reviewer read", hint))
     if not repository.is_root(to):
-        raise Refused(Problem("no-root", f"the commit has no {repository.MARK}", "a repository"))
+        raise Refused(Problem("no-root", f"no {repository.MARK}", "the repository", "restore it"))
 
 
 def _demand_space(root: Path, commit: str) -> None:
