@@ -155,7 +155,7 @@ def keep_attested(backend: Backend, project: str, model: str, attestation: bytes
         sha256, digest = digests["evidence.json"], f"sha256:{digests['model']}"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         expected = "a bundle about `evidence.json` and `model`"
-        raise Refused.of("no-attestation", f"not parsed: {error!r}", expected, "re-attest") from None
+        raise Refused.of("no-attestation", f"invalid: {error!r}", expected, "re-attest") from None
     versions = [each for each in backend.registry.versions(model) if each.digest == digest]
     collected = replace(versions[-1], evidence=sha256) if versions else None
     if collected is None or not (collected.evidence_folder / EVIDENCE_FILE).is_file():
