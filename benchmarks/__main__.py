@@ -83,7 +83,7 @@ BENCHMARKS = {
     ),
     "small-trials": (
         "benchmarks.small_trials",
-        "a subprocess for each no-op trial over a sweep of them; at least 20",
+        "a subprocess for each no-op trial over a sweep of them; at least 8",
     ),
     "spec-check": (
         "benchmarks.spec_check",

@@ -197,10 +197,6 @@ class Backend(Protocol):
         """Begins what a first run needs whatever its plan is; returns at once."""
 
     @property
-    def sharing(self) -> Callable[[], AbstractContextManager[None]] | None:
-        """Runs within it share what is slow to start."""
-
-    @property
     def serve_pages(self) -> Callable[[int | None, Callable[[str], None]], None] | None:
         """Serves the tracking server's own pages until Ctrl-C; the function gets the address.
 

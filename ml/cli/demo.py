@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,18 +68,17 @@ def demo(
     steps = Steps(projects.find(project))
     model = steps.project.endpoint()
     fresh = open_backend().registry.champion(model, "local") is None
-    with (open_backend().sharing or nullcontext)():
-        if fresh and small:
-            steps.first_model(small)
-        proposals, promoted = [], False
-        for trial in steps.sweep(spec):
-            proposals.append(steps.candidate(trial))
-            promoted |= steps.promote(proposals[-1])
-        if open_backend().registry.champion(model, "local") is None:
-            raise typer.Exit(Exit.GATE_SAID_NO)
-        steps.ask(model, question)
-        if worse and (promoted or fresh):
-            steps.bad_model(worse)
+    if fresh and small:
+        steps.first_model(small)
+    proposals, promoted = [], False
+    for trial in steps.sweep(spec):
+        proposals.append(steps.candidate(trial))
+        promoted |= steps.promote(proposals[-1])
+    if open_backend().registry.champion(model, "local") is None:
+        raise typer.Exit(Exit.GATE_SAID_NO)
+    steps.ask(model, question)
+    if worse and (promoted or fresh):
+        steps.bad_model(worse)
     if promoted or fresh:
         steps.bad_green(fault)
     typer.echo(f"\ndone in {time.monotonic() - start:.0f} s; next:", err=True)

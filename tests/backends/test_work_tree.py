@@ -36,7 +36,7 @@ def strangers():
         except ImportError:
             continue
         yield name
-    yield from (path for path in sys.path if path == {str(ROOT)!r})
+    yield from (path for path in vars(sys)["path"] if path == {str(ROOT)!r})
 """
 PRINTS = f"{LOOKS}print('strangers:', *strangers())\n"
 # A trial's imports are loaded before it is forked: so would be those of the work tree.

@@ -202,7 +202,7 @@ class MemoryBackend:
     """Implements `ml.backends.base.Backend`; files of runs are in `folder`."""
 
     name = "memory"
-    assets = resources = resumption = prepare = sharing = serve_pages = None
+    assets = resources = resumption = prepare = serve_pages = None
     environments = requests = cached = None
     endpoints: Endpoints = endpoint
     servers: Servers = endpoint

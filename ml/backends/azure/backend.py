@@ -76,7 +76,7 @@ class AzureBackend:
     name = "azure"
     rehearsal = False
     verifier: Verifier | None = GitHubAttestations()
-    servers = resumption = serve_pages = environments = sharing = cached = None
+    servers = resumption = serve_pages = environments = cached = None
 
     def __init__(
         self,

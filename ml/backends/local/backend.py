@@ -21,7 +21,7 @@ from ml.backends.local.execution.sweep import concurrency
 from ml.backends.local.files import COPIED
 from ml.backends.local.model_registry import LocalRegistry
 from ml.backends.local.parallel import parallel
-from ml.backends.local.pool.pool import pool_of_a_run, shared_pool
+from ml.backends.local.pool.pool import Pool
 from ml.backends.local.process_environment import Interpreters
 from ml.backends.local.processes import interruption as interruptions
 from ml.backends.local.processes.interruption import Interruption
@@ -100,7 +100,6 @@ class LocalBackend:
     audit_log = LocalAuditLog()
     resumption: Resumption = resumption
     verifier = assets = resources = requests = None
-    sharing = staticmethod(shared_pool)
     serve_pages = staticmethod(server.serve_pages)
     cancel = staticmethod(interruptions.cancel)
     prepare = staticmethod(tracking.prepare)  # MLflow takes seconds to create its database
@@ -212,7 +211,7 @@ class LocalBackend:
             snapshots = snapshot.of_plan(plan)
             tracking = stack.enter_context(closing(Tracking()))
             lifecycle.close_abandoned(tracking)
-            pool = stack.enter_context(pool_of_a_run(reaper))
+            pool = stack.enter_context(closing(Pool(reaper)))
             preparation = Preparation(tracking, pool, snapshots, interpreters, assets_of(plan))
             preparation.evictions = self._evictions
             if isinstance(plan, SweepPlan) and plan.seed is None:

@@ -1,17 +1,16 @@
-"""Trials that start in milliseconds: forked by a `multiprocessing` forkserver that has imported
-what their script imports.
+"""Trials that start in milliseconds: forked by a process that has imported what they import.
 
-`Pool.start` does that for commands that are a plain `python …` (`script.parse`), on Linux. Every
-other command gets a shell, and the reason is kept with the run. So does a trial whose forkserver
-ends before it has forked it. `MLOPS_POOL=off` turns the pool off. What a script sees is the same
-either way; tests/backends/test_pool_faithful.py lists the exceptions.
+`Pool.start` does that for trials whose command is a plain `python …` (`script.parse`), on Linux.
+Every other command gets a shell, and the reason is kept with the run. So does a trial whose
+forkserver ends before it has forked it. `MLOPS_POOL=off` turns the pool off.
+tests/backends/test_pool_faithful.py lists what a script can see of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import pickle
 import shutil
 import signal
 import socket
@@ -20,42 +19,31 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing import connection, forkserver, reduction
+from multiprocessing import connection
 from pathlib import Path
 
 from ml.backends.local import process_environment
-from ml.backends.local.pool import script
-from ml.backends.local.pool.child import Start
+from ml.backends.local.pool import forkserver, script
 from ml.backends.local.pool.script import Invocation, Unfit
+from ml.backends.local.processes import reaper as reaper_script
 from ml.backends.local.processes.process import Job, Reaper, RunProcess, Shell
 from ml.backends.snapshot import Snapshot
-from ml.core.imports import BIND
 
 SWITCH = "MLOPS_POOL"
 FORKED = "forked after its imports"
-NO_SERVER = "no forkserver is there for it"
+SINGLE = "a single run would wait for the same imports"
 # More than a pipeline has kinds of sweeps. Each forkserver holds the memory of its packages.
 MOST = 4
 # What packages import when they are first used.
 _LAZY = {"mlflow": "mlflow.store.tracking.sqlalchemy_store"}
-# Variables of Python that say nothing about where it looks for modules.
-_HARMLESS = frozenset(
-    {f"PYTHON{name}" for name in ("HASHSEED", "UNBUFFERED", "WARNINGS", "IOENCODING", "UTF8")}
-    | {"PYTHONFAULTHANDLER", "PYTHONDONTWRITEBYTECODE"}
-)
 # Files of a working folder that Python or a package looks for when it starts or is imported.
 _READ_AT_START = (process_environment.PACKAGES, "matplotlibrc", ".env")
-_SERVE = (
-    "import sys; del sys.path[0]; {bind}; from ml.backends.local.pool import child; "
-    "child.serve({listener}, {alive}, {modules!r})"
-)
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a forkserver is started with: jobs that need the same share one."""
+    """What a forkserver is started with: trials that need the same share one."""
 
     program: str
     flags: tuple[str, ...]
@@ -64,66 +52,60 @@ class ServerSettings:
 
 
 class Pool:
-    """The forkservers of one executor. `close` it at the end.
+    """The forkservers of one executor. `close` it at the end."""
 
-    A `shared` one is for runs to come as well. It starts a forkserver for whatever logs: to import
-    MLflow takes seconds.
-    """
-
-    def __init__(self, reaper: Reaper, shared: bool = False) -> None:
-        self._reaper, self._shared = reaper, shared
+    def __init__(self, reaper: Reaper) -> None:
+        self.reaper = reaper
         self._servers: dict[ServerSettings, Server] = {}
         self._modules: dict[object, tuple[str, ...]] = {}
         self.running: set[Forked] = set()
 
-    def start(self, job: Job, snapshot: Snapshot | None, make: bool = True) -> RunProcess:
-        """Fork it if that is the same to the script, start a shell otherwise.
-
-        Without `make` no forkserver is started for it; one that fits is used.
-        """
+    def start(self, job: Job, snapshot: Snapshot | None, is_one_of_many: bool) -> RunProcess:
+        """Fork it if others like it follow and the script cannot tell; start a shell otherwise."""
         try:
+            if not is_one_of_many:
+                raise Unfit(SINGLE)
             invocation = script.parse(job.command)
-            server = self._server(self._settings(invocation, job, snapshot), make)
-            return Forked(job, invocation, server, self)
+            return Forked(job, invocation, self._server(invocation, job, snapshot), self)
         except Unfit as unfit:
             return self.shell(job, str(unfit))
 
     def warm(self, job: Job, snapshot: Snapshot | None) -> None:
-        """Start a forkserver for such jobs: it takes seconds in which others can work."""
+        """Start a forkserver for such trials: it takes seconds in which others can work."""
         with contextlib.suppress(Unfit):
-            self._server(self._settings(script.parse(job.command), job, snapshot), make=True)
+            self._server(script.parse(job.command), job, snapshot)
 
     def shell(self, job: Job, why: str) -> RunProcess:
         """Start it as if there were no pool."""
-        return Shell(job, self._reaper, why)
+        return Shell(job, self.reaper, why)
 
     def wait(self, seconds: float) -> None:
         """Sleep, but not longer than until a process that it forked has begun or ended."""
-        connection.wait([forked.status for forked in self.running], seconds)
+        connection.wait([forked.connection for forked in self.running], seconds)
 
     def close(self) -> None:
         """End the forkservers; runs have ended before."""
         for server in self._servers.values():
             server.close()
 
-    def _server(self, settings: ServerSettings, make: bool) -> Server:
-        """The forkserver that has these settings; Unfit when there is none."""
+    def _server(self, invocation: Invocation, job: Job, snapshot: Snapshot | None) -> Server:
+        """The forkserver for the trial, started if there is none; Unfit when there can be none."""
+        settings = self._settings(invocation, job, snapshot)
         if settings not in self._servers:
-            logs = any(name.startswith("mlflow") for name in settings.modules)
-            if not (make or (self._shared and logs)) or len(self._servers) >= MOST:
-                raise Unfit(NO_SERVER)
+            if len(self._servers) >= MOST:
+                raise Unfit(f"{MOST} forkservers run for others")
             try:
-                self._servers[settings] = Server(settings, self._reaper)
+                self._servers[settings] = Server(settings, self.reaper)
             except OSError as error:
                 raise Unfit(f"no forkserver could be started ({error.strerror})") from None
-        if failure := self._servers[settings].failure:
-            raise Unfit(failure)
+        if self._servers[settings].has_ended:
+            raise Unfit(self._servers[settings].end())
         return self._servers[settings]
 
     def _settings(
         self, invocation: Invocation, job: Job, snapshot: Snapshot | None
     ) -> ServerSettings:
-        """What the job needs of a forkserver; Unfit when none can do what a shell does."""
+        """What the trial needs of a forkserver; Unfit when none can do what a shell does."""
         if os.environ.get(SWITCH, "").lower() in {"off", "0", "no", "false"}:
             raise Unfit(f"{SWITCH} turns the pool off")
         if sys.platform != "linux":
@@ -139,10 +121,13 @@ class Pool:
             raise Unfit(f"`{invocation.program}` is another interpreter")
         if job.environment["PYTHONPATH"] != str(job.cwd / process_environment.PACKAGES):
             raise Unfit("PYTHONPATH is set")
-        own = process_environment.is_of_a_run
-        shared = {name: value for name, value in job.environment.items() if not own(name)}
+        shared = {
+            name: value
+            for name, value in job.environment.items()
+            if not process_environment.is_of_a_run(name)
+        }
         for name, value in shared.items():
-            if name.startswith("PYTHON") and name not in _HARMLESS:
+            if name.startswith("PYTHON") and name not in {"PYTHONHASHSEED", "PYTHONUNBUFFERED"}:
                 raise Unfit(f"{name} is set")
             if str(job.cwd.parent) in value:
                 raise Unfit(f"{name} is another for every trial")
@@ -156,45 +141,33 @@ class Pool:
 
 
 class Server:
-    """A process that runs `multiprocessing.forkserver`, and ends with the executor.
-
-    `multiprocessing` itself starts one a program, with the program's environment. Here there is one
-    for each `ServerSettings`: packages read the trials' environment when they are imported.
-    """
+    """A process that runs `forkserver`, and ends with the executor."""
 
     def __init__(self, settings: ServerSettings, reaper: Reaper) -> None:
-        self.program, self.reaper = settings.program, reaper
-        self._name = uuid.uuid4().hex  # as long as a run's id, which replaces it (child.py)
+        self.program, self._reaper, self._name = settings.program, reaper, uuid.uuid4().hex
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        alive, self._alive = os.pipe()
-        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(f"{folder}/socket")
-            listener.listen()
-            # The file goes with its folder: only who holds this descriptor can connect.
-            self._address = os.open(f"{folder}/socket", os.O_PATH)
-            code = _SERVE.format(
-                bind=BIND, listener=listener.fileno(), alive=alive, modules=list(settings.modules)
-            )
+        self._control, control = socket.socketpair()
+        with control:
+            words = [*settings.flags, forkserver.__file__, str(control.fileno())]
             self._process = subprocess.Popen(
-                [settings.program, *settings.flags, "-c", code],
+                [settings.program, *words, *settings.modules],
                 cwd="/",
                 env={**dict(settings.variables), "MLFLOW_RUN_ID": self._name},
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=(listener.fileno(), alive),
+                pass_fds=[control.fileno()],
             )
-        os.close(alive)
         reaper.tell("+", self._name, self._process.pid)
 
     @property
-    def failure(self) -> str:
-        """Why nothing can be forked, "" if it can."""
-        return self.end() if self._process.poll() is not None else ""
+    def has_ended(self) -> bool:
+        """Whether nothing can be forked any more."""
+        return self._process.poll() is not None
 
     def end(self) -> str:
-        """How it ended, or does now: its exit code and its last line."""
+        """End it, and say how it ended: its exit code and its last line."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         self._process.kill()
@@ -203,44 +176,35 @@ class Server:
         lines = self._log.read().decode(errors="replace").splitlines()[-1:]
         return f"the forkserver ended ({': '.join([f'exit code {code}', *lines])})"
 
-    def fork(self) -> tuple[int, int]:
-        """Ask for a process: where its id and its exit code will be read (see `read_signed` of
-        multiprocessing.forkserver), and where what it is to do is to be written."""
-        status, its_status = os.pipe()
-        its_work, work = os.pipe()
-        nothing = os.open(os.devnull, os.O_RDONLY)  # it shares no resource tracker
-        try:
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-                client.connect(f"/proc/self/fd/{self._address}")
-                reduction.sendfds(client, [its_work, its_status, self._alive, nothing])
-        finally:
-            for number in (its_work, its_status, nothing):
-                os.close(number)
-        return status, work
+    def fork(self) -> socket.socket:
+        """Ask for a process, which sends its id and receives a run; then comes its exit code."""
+        mine, its = socket.socketpair()
+        with its, contextlib.suppress(OSError):  # it has ended: nothing will be sent
+            socket.send_fds(self._control, [b"+"], [its.fileno()])
+        return mine
 
     def close(self) -> None:
-        """End it."""
-        os.close(self._alive)
-        os.close(self._address)
-        self._process.kill()  # it has nothing to write, and would first end its imports
+        """End it, and what forked processes have left in sessions of their own."""
+        self._control.close()
+        reaper_script.kill(self._name, self._process.pid)
         self._process.wait()
-        self.reaper.tell("-", self._name)
+        self._reaper.tell("-", self._name)
         self._log.close()
 
 
 class Forked(RunProcess):
     """A run whose process a forkserver forks, or a shell starts if the forkserver has ended.
 
-    `status` is readable when the process is there, and when it has ended.
+    `connection` is readable when the process is there, and when it has ended.
     """
 
     def __init__(self, job: Job, invocation: Invocation, server: Server, pool: Pool) -> None:
-        super().__init__(job.run_id, server.reaper)
+        super().__init__(job.run_id, pool.reaper)
         self._job, self._invocation, self._server, self._pool = job, invocation, server, pool
         self._shell: RunProcess | None = None
         self._pid: int | None = None
         self._code: int | None = None
-        self.status, self._work = server.fork()
+        self.connection = server.fork()
         pool.running.add(self)
 
     @property
@@ -256,79 +220,43 @@ class Forked(RunProcess):
     def _first(self) -> int | None:
         if self._shell is None and self._code is None:
             if self._pid is None and self._kill_at is not None:
-                os.close(self._work)  # it reads that there is nothing to do
                 is_killed = time.monotonic() >= self._kill_at
                 self._end(-(signal.SIGKILL if is_killed else signal.SIGTERM))
-            elif connection.wait([self.status], 0):
-                self._read()
+            elif connection.wait([self.connection], 0):
+                self._receive()
         return self._shell._first() if self._shell else self._code
 
-    def _read(self) -> None:
-        try:
-            number = forkserver.read_signed(self.status)
-        except EOFError:  # the forkserver was killed
-            if self._pid is None:
-                os.close(self._work)
-                self._end(None)
-                self._shell = self._pool.shell(self._job, self._server.end())
-            else:  # who ends what it has forked, and how, nobody can tell any more
-                self._end(-signal.SIGKILL)
-            return
-        if self._pid is not None:
-            self._end(number)
-            return
-        self._pid = number
-        self._reaper.tell("+", self._run_id, number)
-        with contextlib.suppress(BrokenPipeError), os.fdopen(self._work, "wb") as work:
-            work.write(self._task())
+    def _receive(self) -> None:
+        number = self.connection.recv(32)
+        if number and self._pid is None:
+            self._pid = int(number)
+            self._reaper.tell("+", self._run_id, self._pid)
+            with contextlib.suppress(BrokenPipeError):
+                self.connection.sendall(self._run())
+                self.connection.shutdown(socket.SHUT_WR)
+        elif number or self._pid is not None:
+            # Without the number the forkserver was killed, and how the process ends is unknown.
+            self._end(int(number or -signal.SIGKILL))
+        else:
+            self._end(None)
+            self._shell = self._pool.shell(self._job, self._server.end())
 
     def _end(self, code: int | None) -> None:
         self._code = code
         self._pool.running.discard(self)
-        os.close(self.status)
+        self.connection.close()
 
-    def _task(self) -> bytes:
-        """What `multiprocessing.spawn` reads in the forked process: what to prepare, and a call."""
-        called, cwd = self._invocation, str(self._job.cwd)
-        words = [*(["-m"] if called.is_module else []), called.target, *called.arguments]
-        prepare = {
-            "dir": cwd,
-            "orig_dir": cwd,
-            "sys_argv": [called.target, *called.arguments],
-            "authkey": os.urandom(32),
-        }
+    def _run(self) -> bytes:
+        """The run, as `forkserver.execute` reads it."""
+        cwd = str(self._job.cwd)
         # bash sets three variables when it executes a command.
-        variables = {"PWD": cwd, "SHLVL": "0", "_": self._server.program}
-        start = Start(
-            called.target,
-            called.is_module,
-            [called.program, *called.flags, *words],
-            {**self._job.environment, **variables},
-            str(self._job.log),
-        )
-        return pickle.dumps(prepare) + pickle.dumps(start)
-
-
-_shared: list[Pool] = []
-
-
-@contextlib.contextmanager
-def shared_pool() -> Iterator[None]:
-    """Runs that this process starts within use one pool; its forkservers end with the context.
-
-    For a program that carries out several runs of the same scripts.
-    """
-    with (
-        contextlib.closing(Reaper()) as reaper,
-        contextlib.closing(Pool(reaper, shared=True)) as pool,
-    ):
-        _shared.append(pool)
-        try:
-            yield
-        finally:
-            _shared.remove(pool)
-
-
-def pool_of_a_run(reaper: Reaper) -> contextlib.AbstractContextManager[Pool]:
-    """The shared pool, if there is one, else one that ends with the run."""
-    return contextlib.nullcontext(_shared[-1]) if _shared else contextlib.closing(Pool(reaper))
+        bash = {"PWD": cwd, "SHLVL": "0", "_": self._server.program}
+        run = {
+            "target": self._invocation.target,
+            "is_module": self._invocation.is_module,
+            "arguments": self._invocation.arguments,
+            "cwd": cwd,
+            "environment": {**self._job.environment, **bash},
+            "log": str(self._job.log),
+        }
+        return json.dumps(run).encode()

@@ -97,7 +97,9 @@ class RunProcess(ABC):
             return self._returncode
         code = self._first()
         terminated, late = self._kill_at is not None, time.monotonic() >= (self._kill_at or 0.0)
-        if code is None or (terminated and not late and reaper_script.processes_of(self._run_id)):
+        if code is None or (
+            terminated and not late and reaper_script.processes_of(self._run_id, self.group)
+        ):
             if terminated and late:
                 reaper_script.send(signal.SIGKILL, self._run_id, self.group)
             return None

@@ -22,16 +22,19 @@ from pathlib import Path
 GRACE_S = 5.0
 
 
-def processes_of(run_id: str) -> list[int]:
-    """The processes that carry the run's MLFLOW_RUN_ID: also those that left its process group.
+def processes_of(run_id: str, group: int | None = None) -> list[int]:
+    """The processes of the session `group`, and those that were started with the run's
+    MLFLOW_RUN_ID: also those that left the session.
 
     Reads /proc; elsewhere than on Linux the list is empty and the process group has to do.
     """
     mark, numbers = f"MLFLOW_RUN_ID={run_id}".encode(), []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                numbers.append(int(entry.name))
+            variables, pid = (entry / "environ").read_bytes().split(b"\0"), int(entry.name)
+            # A process that has ended and that nobody has waited for has no variables.
+            if mark in variables or (variables != [b""] and os.getsid(pid) == group):
+                numbers.append(pid)
     return [pid for pid in numbers if pid != os.getpid()]
 
 
@@ -43,7 +46,7 @@ def send(signum: int, run_id: str, group: int | None) -> list[int]:
     if group is not None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signum)
-    numbers = processes_of(run_id)
+    numbers = processes_of(run_id, group)
     for pid in numbers:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signum)
@@ -75,7 +78,7 @@ def main() -> None:
     for run_id, pgid in runs.items():
         send(signal.SIGTERM, run_id, pgid)
     deadline = time.monotonic() + GRACE_S
-    while time.monotonic() < deadline and any(processes_of(run_id) for run_id in runs):
+    while time.monotonic() < deadline and any(processes_of(*run) for run in runs.items()):
         time.sleep(0.1)
     for run_id, pgid in runs.items():
         kill(run_id, pgid)
