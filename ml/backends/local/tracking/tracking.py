@@ -6,7 +6,6 @@ at the first write: importing MLflow takes two seconds, in which a sweep warms i
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import sqlite3
@@ -202,15 +201,9 @@ def _make_tables(database: Path) -> None:
 
 
 def _open(database: Path) -> SqlAlchemyStore:
-    is_first = "mlflow.store.tracking.sqlalchemy_store" not in sys.modules
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from sqlalchemy import event
-    from sqlalchemy.orm import sessionmaker
 
-    if is_first:
-        # Else every full collection, the one at the end of the process above all, goes through
-        # all objects of these libraries: 0.7 s.
-        gc.freeze()
     # `faults` explains what goes wrong; MLflow and alembic would print a traceback first.
     for name in ("mlflow.store.db.utils", "alembic"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -220,22 +213,15 @@ def _open(database: Path) -> SqlAlchemyStore:
     store.engine.dispose()
     if not event.contains(store.engine, "connect", _configure):
         event.listen(store.engine, "connect", _configure)
-    # MLflow opens seven sessions a trial and makes its settings in each: a sixth of what a trial
-    # costs besides its process.
-    sessions = sessionmaker(bind=store.engine)
-    store.ManagedSessionMaker = lambda read_only=True: sessions.begin()
     return store
 
 
 def _configure(connection: sqlite3.Connection, _record: object) -> None:
-    """MLflow's settings of a session, and commits that do not wait for the disk.
+    """Commits do not wait for the disk.
 
     A crash of the machine may cost the last seconds, never the database (WAL mode).
     """
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA busy_timeout = 20000")
-    connection.execute("PRAGMA case_sensitive_like = true")
 
 
 def _now() -> int:
