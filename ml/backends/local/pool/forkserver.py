@@ -37,7 +37,8 @@ def serve(control: socket.socket, modules: list[str]) -> socket.socket:
     gc.freeze()  # forked processes do not collect what was imported: 0.7 s each
     children: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        for ready in select.select([control, *children], [], [])[0]:
+        sources: list[Any] = [control, *children]
+        for ready in select.select(sources, [], [])[0]:
             if ready is not control:
                 pid, connection = children.pop(ready)
                 os.close(ready)
