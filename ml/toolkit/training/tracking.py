@@ -6,7 +6,6 @@ MLFLOW_EXPERIMENT_NAME, which Azure ML and the local backend set alike.
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,25 +37,7 @@ class Tracker:
 @contextmanager
 def tracking() -> Iterator[Tracker]:
     """A tracker of the run that the environment names, or of a new one; a failure marks it so."""
-    with _without_collections():
-        import mlflow  # 1 s: only a job that logs pays for it
+    import mlflow  # 1 s: only a job that logs pays for it
 
-        run = mlflow.start_run()
-    with run:
+    with mlflow.start_run():
         yield Tracker(mlflow)
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Python collects no garbage in the body: imports leave none, and to look for it takes a sixth
-    of MLflow's.
-
-    Not `gc.freeze`: the collection at the end of a process closes files that a script left open.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

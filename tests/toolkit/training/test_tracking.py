@@ -47,25 +47,6 @@ def test_a_metric_that_is_not_finite_fails_the_run(store: str, bad: float):
     assert run.info.status == "FAILED" and run.data.metrics == {}
 
 
-_COUNTS = """
-import gc, sys
-from ml.toolkit.training.tracking import tracking
-assert "mlflow" not in sys.modules
-collections = []
-gc.callbacks.append(lambda phase, info: collections.append(phase))
-with tracking():
-    print(len(collections), gc.isenabled())
-"""
-
-
-def test_nothing_is_collected_while_mlflow_is_imported(store: str):
-    """Of a million objects that stay; afterwards Python collects as before."""
-    done = subprocess.run([sys.executable, "-c", _COUNTS], capture_output=True, text=True)
-    count, is_enabled = done.stdout.split()
-    assert int(count) < 10, "hundreds without it"
-    assert is_enabled == "True"
-
-
 _UNCLOSED = """
 from ml.toolkit.training.tracking import tracking
 def step(): ...
