@@ -55,7 +55,7 @@ def _gate(name: str, values: Mapping[str, Any], comments: Mapping[tuple[str, ...
         sentence(escape(comments.get((name,), ""))),
         paragraphs(inspect.getdoc(RULES[name]) or ""),
         " ".join(facts),
-        table(["setting", "default", "a project may", "notes"], rows),
+        table(["setting", "organisation policy", "a project may", "notes"], rows),
     ]
     return "\n\n".join(filter(None, parts))
 

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from pydantic import TypeAdapter
 
+from policies.waivers import GateWaiver, InvalidVersion, Review
 from tests.conftest import ROOT
 from tests.named import wrong
 from tests.repository.scaffold import tables
@@ -94,3 +97,15 @@ def test_every_block_is_executed_or_says_what_it_needs(page: Path) -> None:
         assert [line for line in lines if wrong(line.partition(" > ")[0])] == []
         if language == "sh" and caption:
             assert NEEDS.fullmatch(caption), caption
+
+
+def test_the_lists_of_a_project_are_as_the_guide_shows_them() -> None:
+    """Every block of YAML is one of the three lists, and every list is shown."""
+    kinds = {"reviews": Review, "waivers": GateWaiver, "invalid_versions": InvalidVersion}
+    shown = {}
+    for language, _, text in blocks(FOLDER / "pass-a-gate.md"):
+        if language == "yaml":
+            shown.update(yaml.safe_load(text.replace("…", "0" * 64)))
+    assert shown.keys() == kinds.keys()
+    for name, kind in kinds.items():
+        assert len(TypeAdapter(list[kind]).validate_python(shown[name])) == 1  # type: ignore[valid-type]
