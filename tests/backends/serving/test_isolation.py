@@ -66,6 +66,16 @@ ATTEMPTS: Mapping[str, tuple[str, set[str]]] = {
     "become root": ("os.setuid(0) or 1", {USER, NAMESPACES}),
     "have its caller's uid": (f"os.getuid() == {os.getuid()}", {USER, NAMESPACES}),
     "make a namespace": ("ctypes.CDLL(None).unshare(0x10000000) == 0", {SECCOMP}),
+    "clone into a user namespace": ("child(clone, 0x10000011, *bytes(4))", {SECCOMP}),
+    "clone3 into a user namespace": (
+        "child(435, struct.pack('QQQQQQQQ', 0x10000000, 0, 0, 0, 17, 0, 0, 0), 64)",
+        {SECCOMP},
+    ),
+    "have another error of clone3 than ENOSYS": (
+        "child(435, bytes(64), 0) or ctypes.get_errno() != errno.ENOSYS",
+        {SECCOMP},
+    ),
+    "add a key": ("libc.syscall(add_key, b'user', b'planted', b'x', 1, -2) > 0", {SECCOMP}),
     "allocate nearly all memory": (
         f"len(bytearray({psutil.virtual_memory().total * 9 // 10}))",
         {NAMESPACES, LANDLOCK, SECCOMP},
@@ -73,8 +83,10 @@ ATTEMPTS: Mapping[str, tuple[str, set[str]]] = {
 }
 
 SCRIPT = """
-import ctypes, json, os, socket, stat, sys
+import ctypes, errno, json, os, platform, socket, stat, struct, sys
 
+libc = ctypes.CDLL(None, use_errno=True)
+clone, add_key = (56, 248) if platform.machine() == "x86_64" else (220, 217)
 w, port, pid = {w!r}, {port}, {pid}
 model = os.path.join(os.environ["AZUREML_MODEL_DIR"], "model")
 
@@ -95,6 +107,13 @@ def inherited():
                 found.connect(("127.0.0.1", port))
                 return 1
     raise OSError("no socket is inherited")
+
+
+def child(*call):
+    pid = libc.syscall(*call)
+    if pid == 0:
+        os._exit(0)
+    return pid > 0
 
 
 def attempt(code):

@@ -24,7 +24,7 @@ import struct
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from errno import EPERM
+from errno import ENOSYS, EPERM
 from pathlib import Path
 
 NAMESPACES, LANDLOCK, SECCOMP, USER = "namespaces", "landlock", "seccomp", "user"
@@ -41,28 +41,29 @@ _PYTHON = ("bin", "lib", "lib64", "pyvenv.cfg")
 _PROC = "/proc/cpuinfo /proc/meminfo /proc/stat /proc/self /proc/sys/vm /proc/driver"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "kfd", "dri", "nvidia*")
 # The system calls that fail: socket connect bind sendmsg sendmmsg ptrace process_vm_readv
-# process_vm_writev pidfd_getfd io_uring_setup bpf perf_event_open keyctl request_key mount unshare
-# setns. Without namespaces also setsid fchmod fchmodat fchmodat2 fchown fchownat setxattr lsetxattr
-# fsetxattr, and on x86_64 chmod chown lchown utime utimes futimesat.
+# process_vm_writev pidfd_getfd io_uring_setup bpf perf_event_open keyctl request_key add_key mount
+# unshare setns. Without namespaces also setsid fchmod fchmodat fchmodat2 fchown fchownat setxattr
+# lsetxattr fsetxattr, and on x86_64 chmod chown lchown utime utimes futimesat.
 _DENIED = {
     "x86_64": (
-        "41 42 49 46 307 101 310 311 438 425 321 298 250 249 165 272 308",
+        "41 42 49 46 307 101 310 311 438 425 321 298 250 249 248 165 272 308",
         "112 91 268 452 93 260 188 189 190 90 92 94 132 235 261",
     ),
     "aarch64": (
-        "198 203 200 211 269 117 270 271 438 425 280 241 219 218 40 97 268",
+        "198 203 200 211 269 117 270 271 438 425 280 241 219 218 217 40 97 268",
         "157 52 53 452 55 54 5 6 7",
     ),
 }
-# The numbers of the architecture, pivot_root, and of calls that fail unless one argument is zero:
-# the address of sendto; without namespaces the path of utimensat (a file's times), and the process
-# of prlimit64 and setpriority.
+# The numbers of the architecture, pivot_root, clone, and of calls that fail unless an argument is
+# zero: the address of sendto; without namespaces the path of utimensat (times of a file), and the
+# process of prlimit64 and setpriority.
 _NUMBERS = {
-    "x86_64": (0xC000003E, 155, 44, 280, 302, 141),
-    "aarch64": (0xC00000B7, 41, 206, 88, 261, 140),
+    "x86_64": (0xC000003E, 155, 56, 44, 280, 302, 141),
+    "aarch64": (0xC00000B7, 41, 220, 206, 88, 261, 140),
 }
 _BIND, _PRIVATE = 0x5000, 0x44000  # with all mounts below
 _NEW, _NEW_USER = 0x68020000, 0x10000000  # namespaces: mounts, IPC, processes, network; the user
+_NEW_ANY, _CLONE3 = 0x7E020000, 435  # the flags of clone(2) for namespaces; the same everywhere
 # Rights of Landlock: to read and execute, to write, to use a device, and those that a file has.
 _READ, _WRITE, _DEVICE, _FILE = 0xD, 0x75BE, 0x800E, 0xC007
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -218,12 +219,12 @@ def _restrict(read: Iterable[Path], write: Sequence[Path], devices: Sequence[Pat
 
 
 def _filter(alone: bool) -> None:
-    """Let the calls of `_DENIED` fail with EPERM, and those of other architectures (seccomp(2)).
+    """Let `_DENIED`, new namespaces and calls of other architectures fail with EPERM (seccomp(2)).
 
     What changes a file is harmless to who is `alone`, in namespaces with files that are read-only.
     """
     machine = platform.machine()
-    architecture, _, *conditional = _NUMBERS[machine]
+    architecture, _, clone, *conditional = _NUMBERS[machine]
     number, deny, allow = (0x20, 0, 0, 0), (6, 0, 0, 0x50000 | EPERM), (6, 0, 0, 0x7FFF0000)
     program = [(0x20, 0, 0, 4), (0x15, 1, 0, architecture), deny]
     program += [number, (0x35, 0, 1, 0x40000000), deny]
@@ -232,7 +233,9 @@ def _filter(alone: bool) -> None:
     for call, argument in zip(conditional, (4,) if alone else (4, 1, 0, 1), strict=False):
         low, high = ((0x20, 0, 0, 16 + 8 * argument + half) for half in (0, 4))
         program += [(0x15, 0, 5, call), low, (0x15, 0, 2, 0), high, (0x15, 1, 0, 0), deny, number]
-    program.append(allow)
+    program += [(0x15, 0, 3, clone), (0x20, 0, 0, 16), (0x45, 0, 1, _NEW_ANY), deny, number]
+    # A filter cannot read the flags of clone3; without it, glibc calls clone.
+    program += [(0x15, 0, 1, _CLONE3), (6, 0, 0, 0x50000 | ENOSYS), allow]
     lines = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
     pointer = struct.pack("HxxxxxxQ", len(program), ctypes.addressof(lines))
     _call("prctl", 22, 2, pointer, 0, 0)  # PR_SET_SECCOMP, a filter
