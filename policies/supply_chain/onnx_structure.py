@@ -49,6 +49,9 @@ _FLOATS = (1, 10, 11, 16)
 # What is no larger than the tensors it reads, which are bounded already.
 _MEASURES = ("Shape", "Size", "NonZero", "NonMaxSuppression", "TopK")
 _SELECTIONS = ("Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")
+# Where a divisor may come from: selected sizes, perhaps divided by a constant. The sizes of
+# `_EMPTY` are zero for some rows.
+_DIVISORS, _EMPTY = (*_SELECTIONS, "Cast", "Div", "Identity"), ("Compress", *_MEASURES[2:4])
 # Elements that a model computes for one row, of 4 bytes mostly; nodes of its functions, inlined.
 _MOST_ELEMENTS, _MOST_NODES = 2**29, 100_000
 # Elements of a constant that shapes may depend on.
@@ -133,8 +136,8 @@ def check_onnx(model: Any) -> None:
             if node.op_type in _SIZES and None in shapes.get(node.output[0], [None]):
                 _check_sizes(node, sources, constants)
             if node.op_type in ("Div", "Mod") and kinds.get(node.input[1]) not in _FLOATS:
-                divisors = _integers(_constant(node.input[1], sources, constants))
-                need(not {0, -1} & {*divisors}, "its divisor may end the process")
+                is_safe = _is_divisor(node.input[1], sources, constants, shapes)
+                need(is_safe, "its divisor may end the process")
             samples = [of.i for of in node.attribute if of.name == "sampling_ratio"]
             need(max(samples, default=0) <= 64, "sampling_ratio is over 64")
             if node.op_type.startswith("TreeEnsemble"):
@@ -147,6 +150,37 @@ def _constant(name: str, sources: Mapping[str, Any], constants: Mapping[str, Any
     if source is not None and source.op_type == "Constant":
         return next((of.t for of in source.attribute if of.HasField("t")), None)
     return constants.get(name) if source is None else None
+
+
+def _is_divisor(
+    name: str, sources: Mapping[str, Any], constants: Mapping[str, Any], shapes: Mapping[str, Any]
+) -> bool:
+    """Whether integers are a constant without 0 and -1, at least 1 by Max, or sizes of a tensor."""
+    from onnx.numpy_helper import to_array
+    from onnx.reference import ReferenceEvaluator
+
+    steps = []
+    while (source := sources.get(name)) is not None and source.op_type in _DIVISORS:
+        name, *others = source.input
+        known = {of: _constant(of, sources, constants) for of in others if of}
+        need(None not in known.values(), "its divisor depends on rows")
+        steps.append((source, name, {of: to_array(tensor) for of, tensor in known.items()}))
+    if source is not None and source.op_type == "Max":
+        least = [_integers(_constant(given, sources, constants)) for given in source.input]
+        return not steps and any(values and min(values) > 0 for values in least)
+    if source is None or source.op_type != "Shape" or source.attribute:
+        divisors = _integers(_constant(name, sources, constants))
+        return bool(divisors) and not steps and not {0, -1} & {*divisors}
+    names, unseen = [name], dict(sources)
+    for given in names:
+        if (above := unseen.pop(given, None)) is not None:
+            if above.op_type in _EMPTY:
+                return False
+            names += above.input
+    sizes = np.array([1 if size is None else size for size in shapes[source.input[0]]])
+    for node, given, others in reversed(steps):
+        (sizes,) = ReferenceEvaluator(node).run(None, {given: sizes, **others})
+    return not np.isin(sizes, (0, -1)).any()
 
 
 def _integers(tensor: Any) -> list[int]:

@@ -19,6 +19,7 @@ import pytest
 import xgboost
 from onnx import helper, numpy_helper
 
+from policies.supply_chain import formats
 from policies.supply_chain.formats import FORMATS, detect
 
 RANDOM = np.random.default_rng(0)
@@ -314,6 +315,8 @@ DOUBLING += [
 ]
 TRUNCATED = onnx.ModelProto.FromString(graph(node("Add", "x w"), w=np.ones(2, np.float32)))
 TRUNCATED.graph.initializer[0].raw_data = b"1234"
+# What makes a column of whole numbers, and the sizes of a table.
+WHOLE, SHAPE = node("Cast", "x", "i", to=7), node("Shape", "x", "s")
 BIG, HUGE = [2**20, 2**20], 2**40
 
 ONNX_FAULTS: dict[str, tuple[bytes, str]] = {
@@ -374,6 +377,24 @@ ONNX_FAULTS: dict[str, tuple[bytes, str]] = {
         graph(node("Cast", "x", "i", to=7), node("Div", "i k"), k=np.int64(-1)),
         "its divisor",
     ),
+    "a divisor that a row states": (graph(WHOLE, node("Div", "i i")), "its divisor"),
+    "a remainder of it": (graph(WHOLE, node("Mod", "i i")), "its divisor"),
+    "a shape of no rows": (
+        graph(WHOLE, SHAPE, node("Sub", "s s", "t"), node("Div", "i t")),
+        "its divisor",
+    ),
+    "a size that is divided to 0": (
+        graph(WHOLE, SHAPE, node("Div", "s k", "t"), node("Div", "i t"), k=4),
+        "its divisor",
+    ),
+    "a long divisor with a zero": (
+        graph(WHOLE, node("Div", "i k"), k=np.zeros((5000, 2), np.int64)),
+        "its divisor",
+    ),
+    "a divisor of the count of what is not 0": (
+        graph(WHOLE, node("NonZero", "x", "n"), node("Shape", "n", "s"), node("Div", "i s")),
+        "its divisor",
+    ),
     "a shape without an end": (
         graph(node("Reshape", "x k"), k=np.array([2**31 - 1, 2])),
         "the size",
@@ -396,11 +417,30 @@ def test_a_faulty_onnx_model_is_refused(content: bytes, fault: str, tmp_path: Pa
         _if(_branch("Neg", "x")),
         graph(node("F3", "x", domain="own"), functions=DOUBLING[:4]),
         graph(node("Shape", "x", "s"), node("Expand", "k s"), k=np.float32(1)),
+        graph(WHOLE, SHAPE, node("Cast", "s", "t", to=7), node("Div", "i t")),
+        graph(WHOLE, node("Max", "i k", "m"), node("Mod", "i m"), k=[1, 2]),
     ],
-    ids=["trees", "a branch", "functions", "an output as large as the input"],
+    ids=[
+        *("trees", "a branch", "functions", "an output as large as the input"),
+        *("a divisor of a known shape", "a divisor of at least 1"),
+    ],
 )
 def test_an_onnx_model_with_a_bound_is_accepted(content: bytes, tmp_path: Path) -> None:
     assert found(content, tmp_path) == "onnx"
+
+
+@pytest.mark.parametrize("limit", ["_SECONDS", "_MEMORY"])
+@pytest.mark.attack("An ONNX model hangs or exhausts whoever checks it")
+def test_the_check_of_an_onnx_model_has_limits(
+    limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check that crashes, or that the kernel ends, is a fault of the model."""
+    monkeypatch.setattr(formats, limit, 0)
+    content = graph(
+        *(node("Neg", f"n{at}" if at else "x", f"n{at + 1}") for at in range(20_000)),
+        node("Neg", "n20000"),
+    )
+    assert found(content, tmp_path).startswith("onnx: its check ended with ")
 
 
 # Loads each model of a folder, and names it first: the last one is what ended the process.
