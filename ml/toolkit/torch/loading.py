@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import resource
 import shutil
 import time
@@ -48,6 +49,8 @@ def write_shards(folder: Path, chunks: Iterable[Mapping[str, NDArray[Any]]]) -> 
     layouts: dict[str, str] = {}
     files: dict[str, int] = {}
     for number, chunk in enumerate(chunks):
+        if wrong := [name for name in chunk if not re.fullmatch(r"\w[\w .-]*", name)]:
+            raise ValueError(f"{wrong[0]!r} as the name of a column, expected letters and digits")
         layout = {name: _layout(chunk[name]) for name in sorted(chunk)}
         layouts = layouts or layout
         lengths = {len(values) for values in chunk.values()}
@@ -187,9 +190,10 @@ class Shards:
 
 def _layout(values: NDArray[Any]) -> str:
     """The dtype and the shape of a row, as the shards of a column have in common: `<i8 (3,)`."""
-    if values.dtype.hasobject or isinstance(values, np.ma.MaskedArray):
-        kind = f"{type(values).__name__} of {values.dtype}"
-        raise ValueError(f"{kind} as a column, expected a plain array without Python objects")
+    is_plain = isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray)
+    if not is_plain or not values.ndim or values.dtype.hasobject:
+        kind = f"{type(values).__name__} of {getattr(values, 'dtype', 'no dtype')}"
+        raise ValueError(f"{kind} as a column, expected a numpy array of rows without objects")
     return f"{np.lib.format.dtype_to_descr(values.dtype)} {values.shape[1:]}"
 
 

@@ -365,7 +365,20 @@ def test_chunks_of_other_types_are_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", [np.array(["a", 1], object), np.ma.array([1, 2], mask=[0, 1])])
 def test_python_objects_and_masks_are_no_column(values: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="without Python objects"):
+    with pytest.raises(ValueError, match="without objects"):
+        write_shards(tmp_path, [{"x": values}])
+
+
+@pytest.mark.parametrize("name", ["../z", "a/b", "/z", "a\\b", ".", ""])
+def test_a_column_is_named_like_a_file_of_the_folder(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="as the name of a column, expected letters"):
+        write_shards(tmp_path / "data", [{name: np.zeros(2)}])
+    assert [*tmp_path.iterdir()] == [tmp_path / "data"] and not [*(tmp_path / "data").iterdir()]
+
+
+@pytest.mark.parametrize("values", [[1, 2], 1.5, np.float64(1), np.array(1), torch.zeros(2)])
+def test_a_column_is_an_array_of_rows(values: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="as a column, expected a numpy array of rows"):
         write_shards(tmp_path, [{"x": values}])
 
 
