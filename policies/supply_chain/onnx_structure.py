@@ -162,9 +162,9 @@ def _is_divisor(
     steps = []
     while (source := sources.get(name)) is not None and source.op_type in _DIVISORS:
         name, *others = source.input
-        known = {of: _constant(of, sources, constants) for of in others if of}
-        need(None not in known.values(), "its divisor depends on rows")
-        steps.append((source, name, {of: to_array(tensor) for of, tensor in known.items()}))
+        tensors = {given: _constant(given, sources, constants) for given in others if given}
+        need(None not in tensors.values(), "its divisor depends on rows")
+        steps.append((source, {given: to_array(tensor) for given, tensor in tensors.items()}))
     if source is not None and source.op_type == "Max":
         least = [_integers(_constant(given, sources, constants)) for given in source.input]
         return not steps and any(values and min(values) > 0 for values in least)
@@ -174,12 +174,11 @@ def _is_divisor(
     names, unseen = [name], dict(sources)
     for given in names:
         if (above := unseen.pop(given, None)) is not None:
-            if above.op_type in _EMPTY:
-                return False
+            need(above.op_type not in _EMPTY, f"its divisor may be 0, of {above.op_type}")
             names += above.input
     sizes = np.array([1 if size is None else size for size in shapes[source.input[0]]])
-    for node, given, others in reversed(steps):
-        (sizes,) = ReferenceEvaluator(node).run(None, {given: sizes, **others})
+    for node, others in reversed(steps):
+        (sizes,) = ReferenceEvaluator(node).run(None, {node.input[0]: sizes, **others})
     return not np.isin(sizes, (0, -1)).any()
 
 
@@ -213,9 +212,7 @@ def _check_sizes(node: Any, sources: Mapping[str, Any], constants: Mapping[str, 
         if (name := waiting.pop()) in seen:
             continue
         seen.add(name)
-        source, tensor = sources.get(name), constants.get(name)
-        if source is not None and source.op_type == "Constant":
-            tensor = next((of.t for of in source.attribute if of.HasField("t")), None)
+        source, tensor = sources.get(name), _constant(name, sources, constants)
         if tensor is not None and math.prod(tensor.dims) <= _LARGEST_SHAPE:
             values = to_array(tensor)
             if values.dtype.kind in "iu":
