@@ -73,7 +73,7 @@ def test_a_guide_can_be_followed(guide: str, copy: Path) -> None:
     before = [("sh", "", BEFORE[guide])] if guide in BEFORE else []
     for language, caption, text in [*before, *blocks(FOLDER / f"{guide}.md")]:
         if language == "diff":
-            command, words = "git apply -C1 --recount", text
+            command, words = "git apply -C1", text
         elif language == "sh" and not NEEDS.fullmatch(caption):
             command, words = f"set -e\n{text}", ""
         else:
