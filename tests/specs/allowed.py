@@ -192,7 +192,7 @@ ALLOWED: dict[str, list[str]] = {
         *(
             f"environment: azureml:e:1\ncode: src\ncommand: {command}\n"
             for command in (
-                *("git clone https://h.org/a && python a/b.py", "cd sub && python b.py"),
+                *("git clone https://h.org/a && python a/b.py", "cd $HOME && python b.py"),
                 *("bash -c 'python train.py'", "echo 1 > b.py; python ./b.py", "python -c 1"),
                 *("torchrun --nproc_per_node=2 train.py --config x.py", "python -m pip install a"),
                 *("A=1 python -W ignore -u ./train.py | tee log.txt", "python --version"),
@@ -211,6 +211,22 @@ ALLOWED: dict[str, list[str]] = {
         (_CRON % "0 * * * *").replace("}", f", time_zone: {zone}}}")
         for zone in ("UTC", "W. Europe Standard Time")
     ],
+    "scale-settings": [
+        DEPLOYMENT + "instance_count: 1\nscale_settings: {type: default}\n",
+        DEPLOYMENT.replace("managedOnline", "kubernetesOnline").replace(
+            "instance_type: Standard_DS3_v2", "type: kubernetes"
+        )
+        + "scale_settings: {type: target_utilization, min_instances: 1, max_instances: 2}\n",
+    ],
+    "model-folder": [
+        "$schema: https://azuremlschemas.azureedge.net/latest/model.schema.json\n"
+        f"name: m\nversion: 1\ntype: {kind}\npath: {path}\n"
+        for kind, path in {
+            "mlflow_model": "mlflow",
+            "triton_model": "triton",
+            "custom_model": "src",
+        }.items()
+    ],
     "deployment-build": [
         DEPLOYMENT.replace("DS3_v2", "NC6s_v3")
         + "environment: {image: i:1, conda_file: {dependencies: [pytorch-gpu=2.13]}}\n",
@@ -225,7 +241,7 @@ ALLOWED: dict[str, list[str]] = {
     ],
     "bad-environment": [
         _RUN + "environment: {image: i:1}\n",
-        _RUN + "environment: {build: {path: src, dockerfile_path: file.txt}}\n",
+        _RUN + "environment: {build: {path: context, dockerfile_path: whole}}\n",
         _RUN + "environment: {build: {path: 'https://github.com/team/x.git#main'}}\n",
         COMMAND + "inputs: {environment: {type: uri_folder, path: data}}\n",
         PIPELINE + "  environment: {command: echo, environment: {image: i:1}}\n",
@@ -328,8 +344,7 @@ ALLOWED: dict[str, list[str]] = {
         "inputs: {x: {type: integer, min: 1, max: 5, default: 5}}\n",
     ],
     "bad-cron": [
-        _CRON % expression
-        for expression in ("15 16 * * 1", "*/5 0-6 1,15 jan-mar mon-fri", "0 0 * * 7")
+        _CRON % expression for expression in ("15 16 * * 1", "*/5 0-6 * ? mon-fri", "0 0 * * 7")
     ],
     "schedule-job": [
         _CRON.replace("azureml:j", "./inside.part") % "0 * * * *",

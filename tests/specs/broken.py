@@ -530,11 +530,19 @@ SCHEDULES = {
         "cron-words": "every day at ten o'clock",
         "cron-step-0": "*/0 * * * *",
         "cron-range-backwards": "30-10 * * * *",
+        "cron-day-that-azure-ignores": "0 3 1 * *",
+        "cron-month-that-azure-ignores": "0 3 * 1 *",
     }.items()
 } | {
     "recurrence-hour-25": "name: s\ncreate_job: azureml:j\ntrigger:\n  type: recurrence\n"
     "  frequency: day\n  interval: 1\n  schedule:\n"
     "    hours: [4, 25]  # error: bad-recurrence\n    minutes: 0\n",
+    "recurrence-days-of-another-frequency": "name: s\ncreate_job: azureml:j\ntrigger:\n"
+    "  type: recurrence\n  frequency: day\n  interval: 1\n  schedule:\n    hours: 4\n"
+    "    minutes: 0\n    week_days: [monday]  # error: bad-recurrence\n",
+    "recurrence-that-ends-first": "name: s\ncreate_job: azureml:j\ntrigger:\n  type: recurrence\n"
+    "  frequency: day\n  interval: 1\n  start_time: '2027-01-02T00:00:00'\n"
+    "  end_time: '2027-01-01T00:00:00'  # error: bad-recurrence\n",
     "schedule-of-a-command": "name: s\ncreate_job: ./command.part  # error: schedule-job\n"
     "trigger: {type: cron, expression: 0 * * * *}\n",
     "schedule-time-zone": "name: s\ncreate_job: azureml:j\ntrigger:\n  type: cron\n"
@@ -675,9 +683,9 @@ SERVICE = {
     "context-that-is-a-file": _ENVIRONMENT
     + "  build: {path: src/file.txt}  # error: bad-environment\n",
     "image-and-build": _ENVIRONMENT
-    + "  build: {path: src, dockerfile_path: file.txt}\n  image: i:1  # error: bad-environment\n",
+    + "  build: {path: context, dockerfile_path: whole}\n  image: i:1  # error: bad-environment\n",
     "conda-file-and-build": _ENVIRONMENT
-    + "  build: {path: src, dockerfile_path: file.txt}\n"
+    + "  build: {path: context, dockerfile_path: whole}\n"
     + "  conda_file: conda.yml  # warning: bad-environment\n",
     "conda-file-without-image": "command: echo\n"
     "environment:  # error: bad-environment\n  conda_file: conda.yml\n",
@@ -798,6 +806,9 @@ SERVICE = {
                 *("export A=1; python none.py 2>&1 | tee log.txt", "A=1 python3.11 none.py"),
                 *("python train.py || python none.py", "python -m train.none", "src/a.sh"),
                 *("bash -c 'python none.py'", "time python none.py", "python none.py --x 1"),
+                *("(python none.py)", "if true; then python none.py; fi", "cd data && python x.py"),
+                *("coverage run none.py", "conda run -n x python none.py", "uv run none.py"),
+                *("streamlit run none.py", "papermill none.ipynb out.ipynb", "pytest none.py"),
                 *("pip install -r none.txt && echo hi", "Rscript none.R", "python -m train.none.x"),
             ]
         )
@@ -819,6 +830,26 @@ SERVICE = {
         "{code: src, scoring_script: file.txt}",
         "\n  code: ignored\n  scoring_script: train.py  # error: scoring-script",
     ),
+    **{
+        f"dockerfile-{name}": _ENVIRONMENT
+        + f"  build:\n    path: context\n    dockerfile_path: {name}  # error: bad-environment\n"
+        for name in ("empty", "copies")
+    },
+    "timeout-that-azure-drops": COMMAND + "limits:\n  timeout: 0  # error: number-out-of-range\n",
+    "input-without-path": COMMAND
+    + "inputs:\n  x: {type: uri_folder, path: ''}  # error: empty-input\n",
+    "scale-of-a-managed-deployment": DEPLOYMENT
+    + "scale_settings:\n  type: target_utilization  # error: scale-settings\n",
+    "scale-from-more-to-less": DEPLOYMENT.replace("managedOnline", "kubernetesOnline").replace(
+        "instance_type: Standard_DS3_v2", "type: kubernetes"
+    )
+    + "scale_settings:\n  type: target_utilization\n"
+    "  min_instances: 5  # error: scale-settings\n  max_instances: 2\n",
+    **{
+        f"folder-of-{kind}": "$schema: https://azuremlschemas.azureedge.net/latest/model.schema.json\n"
+        f"name: m\nversion: 1\ntype: {kind}\npath: src  # error: model-folder\n"
+        for kind in ("mlflow_model", "triton_model")
+    },
     "dockerfile-that-is-ignored": _ENVIRONMENT
     + "  build: {path: ignored}  # error: bad-environment\n",
     **{

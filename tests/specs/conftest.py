@@ -44,6 +44,15 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "paths: [{pattern: ./*.csv}]\n"
             f"transformations: [{{read_delimited: {{encoding: utf8{option}}}}}]\n"
         )
+    (root / "context").mkdir()
+    for name in ("mlflow/MLmodel", "triton/m/1/model.onnx"):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).touch()
+    (root / "context" / "whole").write_text(
+        "# syntax\nfrom a AS b\nCOPY --from=c x /\nCOPY whole /\n"
+    )
+    (root / "context" / "empty").write_text("# FROM scratch\n")
+    (root / "context" / "copies").write_text("FROM a\nCOPY --chown=1 copies \\\n  none.txt /\n")
     (root / "ignored").mkdir()
     for name in ("train.py", "Dockerfile"):
         (root / "ignored" / name).touch()

@@ -232,7 +232,7 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
         "load_environment",
         "environment",
         SCHEMA.format("environment")
-        + "name: built\nbuild: {path: src, dockerfile_path: file.txt}\n",
+        + "name: built\nbuild: {path: context, dockerfile_path: whole}\n",
     ),
     "data": (
         "load_data",

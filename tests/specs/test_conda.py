@@ -73,13 +73,38 @@ def test_a_line_that_names_a_file(repo: Path, line: str) -> None:
         assert (problem.code, str(problem.place)) == ("bad-conda-file", "conda.yml:3")
     for allowed in (
         *("-r https://example.org/req.txt", "-e git+https://example.org/a", "--pre"),
-        *("a @ https://example.org/a-1.whl", "https://example.org/a.zip", "conda-forge::numpy"),
+        *("a @ https://example.org/a-1.whl", "https://example.org/a.zip", "b --no-binary b"),
         *("--extra-index-url https://example.org/simple a==1", 'a[b]>=1.0,!=2.* ; os_name == "nt"'),
-        *("a ~=1.0", "git+ssh://git@example.org/a/b.git@v1", "numpy[channel=main/label]"),
-        *("git+https://example.org/a@main#subdirectory=b/c", "pkgs/main::numpy=1.26"),
+        *("a ~=1.0", "git+ssh://git@example.org/a/b.git@v1", "a===1.0"),
+        *("git+https://example.org/a@main#subdirectory=b/c", "a~=1.0,!=1.0.3"),
     ):
         (repo / "conda.yml").write_text(f"dependencies: [{{pip: ['{allowed}', rich]}}]\n")
         assert check(load(Path("job.yml"))) == []
+
+
+@pytest.mark.parametrize("pip", ["a=>1", "a=1.0", "a b==1", "a==", "a>=1,,<2", "a~=1", "a[b==1"])
+@pytest.mark.parametrize("conda", ["a==>3", "a>=1,,<2", "a==", "a<>1"])
+def test_a_line_with_a_wrong_version(repo: Path, pip: str, conda: str) -> None:
+    """What pip and conda reject while they build the image."""
+    (repo / "conda.yml").write_text(f"dependencies:\n  - {conda}\n  - pip:\n    - {pip}\n")
+    (repo / "job.yml").write_text(JOB.format("conda.yml"))
+    first, second = check(load(Path("job.yml")))
+    assert {first.code, second.code} == {"bad-conda-file"}
+    assert [str(problem.place) for problem in (first, second)] == ["conda.yml:2", "conda.yml:4"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("conda-forge::numpy", "numpy[channel=main/label]", "pkgs/main::numpy=1.26", "a=1.*"),
+        *("python >=3.9,<3.12", "blas=*=openblas", "a 1.0|2.0", "a=1.26=py311*", "a!=1.5"),
+    ],
+)
+def test_a_match_specification(repo: Path, line: str) -> None:
+    """Of conda's documentation, "Package match specifications"."""
+    (repo / "conda.yml").write_text(f"dependencies: ['{line}']\n")
+    (repo / "job.yml").write_text(JOB.format("conda.yml"))
+    assert check(load(Path("job.yml"))) == []
 
 
 def test_a_mapping_in_place(repo: Path) -> None:

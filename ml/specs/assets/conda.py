@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from ml.core import repository
 from ml.core.documents import read
 from ml.core.errors import Place, Problem, Refused
@@ -25,6 +27,8 @@ _LOCAL = re.compile(
     r"|(?:^|\s)(?!-)(?!\S*(?:://(?!/)|::))"
     r"(?:\.{1,2}(?=\s|$)|file:|[^\s;\[]*[/\\]|\S+\.(?:whl|zip|tgz|tar\.\w+|conda)(?![\w.]))"
 )
+# What no match specification of conda has: other operators than = == != < <= > >= ~=, or no value.
+_NO_SPECIFICATION = re.compile(r"=[<>]|[<>=!~]{3}|<>|><|<<|>>|,,|[<>=!~,|]$")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _SOURCE = "conda's environment.yml and pip's requirements file format"
 
@@ -71,6 +75,8 @@ def of_part(part: Part) -> Conda:
         place = part.place("dependencies", index)
         if isinstance(entry, str) and _LOCAL.search(entry.strip()):
             problems.append(_left_behind(entry.strip(), place))
+        elif isinstance(entry, str) and _NO_SPECIFICATION.search(entry.strip()):
+            problems.append(_wrong(f"`{entry}` is no match specification", place))
         elif isinstance(entry, str):
             dependencies.append(Dependency(entry.strip(), "conda", place))
         elif isinstance(entry, dict) and [*entry] == ["pip"] and isinstance(entry["pip"], list):
@@ -79,6 +85,8 @@ def of_part(part: Part) -> Conda:
                 text = _COMMENT.sub("", line).strip() if isinstance(line, str) else ""
                 if _LOCAL.search(text):
                     problems.append(_left_behind(text, place))
+                elif fault := _fault(text):
+                    problems.append(_wrong(f"`{text}` is no requirement: {fault}", place))
                 elif isinstance(line, str):
                     dependencies += [Dependency(" ".join(text.split()), "pip", place)] * bool(text)
                 else:
@@ -86,6 +94,17 @@ def of_part(part: Part) -> Conda:
         else:
             problems.append(_wrong(f"a dependency is {entry!r}", place))
     return Conda(tuple(dependencies), tuple(problems))
+
+
+def _fault(text: str) -> str:
+    """Why a line is no requirement (PEP 508); "" for one, and for options and addresses."""
+    if text.startswith("-") or "://" in text or not text:
+        return ""
+    try:
+        Requirement(re.split(r"\s--", text)[0])
+    except InvalidRequirement as error:
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def requirements(path: Path) -> tuple[Dependency, ...] | None:

@@ -18,8 +18,8 @@ LEAST: dict[str, int] = {
     "process_count_per_instance": 1,
     "worker_count": 1,
     "parameter_server_count": 0,
-    "timeout": 0,
-    "trial_timeout": 0,
+    "timeout": 1,  # azure-ai-ml drops a 0: the job has no limit
+    "trial_timeout": 1,
     "timeout_minutes": 1,
     "trial_timeout_minutes": 1,
     "max_trials": 1,

@@ -214,6 +214,11 @@ def _table_faults(table: Part) -> Iterator[tuple[tuple[Key, ...], str, str]]:
         if len(named) != 1 or named[0] not in _STEPS:
             expected = f"one of {', '.join(_STEPS)}"
             yield ("transformations", number), f"a transformation is {step!r}", expected
+    reads = (
+        [step for step in steps or () if "read_" in str(step)] if isinstance(steps, list) else []
+    )
+    if len(reads) > 1:
+        yield ("transformations",), f"{len(reads)} transformations read the paths", "one"
     for keys, value in walk(table.mapping()):
         pattern = _VALUES.get(str(keys[-1]), "") if keys and _PARTITION not in keys[:-1] else ""
         if pattern and not re.fullmatch(pattern, str(value), re.DOTALL):

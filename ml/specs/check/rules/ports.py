@@ -143,6 +143,8 @@ def empty_input(node: Node) -> Iterator[Finding]:
     for name, value in node.mapping("inputs").items():
         port = value if node.is_component and isinstance(value, dict) else None
         text = port.get("default") if port is not None else value
+        if isinstance(text, dict) and port is None:
+            text = text.get("path")
         if isinstance(text, str) and not text.strip():
             yield Finding(
                 ("inputs", name) if port is None else ("inputs", name, "default"),

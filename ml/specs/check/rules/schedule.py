@@ -51,10 +51,12 @@ def cron_fault(expression: str) -> tuple[str, str] | None:
 
 @rule("bad-cron", scope="schedule", source=f"{_YAML}: cron expression")
 def bad_cron(subject: Subject) -> Iterator[Finding]:
-    """A cron expression has five fields, each in its range."""
+    """A cron expression has five fields, each in its range; those of the date are `*`."""
     keys = ("trigger", "expression")
     expression = subject.spec.get(*keys)
     wrong = cron_fault(expression) if isinstance(expression, str) else None
+    if not wrong and isinstance(expression, str) and {*expression.split()[2:4]} - {"*", "?"}:
+        wrong = "Azure ML ignores the day of month and the month", "`*` in both"
     if wrong:
         hint = "`15 16 * * 1` is 16:15 on Mondays"
         yield Finding(keys, f"`{expression}`: {wrong[0]}", wrong[1], hint)
@@ -62,7 +64,15 @@ def bad_cron(subject: Subject) -> Iterator[Finding]:
 
 @rule("bad-recurrence", scope="schedule", source=f"{_YAML}: recurrence pattern")
 def bad_recurrence(subject: Subject) -> Iterator[Finding]:
-    """A recurrence names hours, minutes and days that clocks and calendars have."""
+    """A recurrence names hours, minutes and days that clocks and its frequency have."""
+    frequency, pattern = (subject.spec.get("trigger", key) for key in ("frequency", "schedule"))
+    for key, expected in {"week_days": "week", "month_days": "month"}.items():
+        if isinstance(pattern, dict) and pattern.get(key) and frequency != expected:
+            found = f"`{key}` with `frequency: {frequency}`"
+            yield Finding(("trigger", "schedule", key), found, f"`frequency: {expected}`")
+    start, end = (str(subject.spec.get("trigger", key) or "") for key in ("start_time", "end_time"))
+    if start and end and end.replace(" ", "T") <= start.replace(" ", "T"):
+        yield Finding(("trigger", "end_time"), f"it ends at {end}", f"a time after {start}")
     interval = subject.spec.get("trigger", "interval")
     if isinstance(interval, int) and not isinstance(interval, bool) and interval < 1:
         yield Finding(("trigger", "interval"), f"`interval` is {interval}", "at least 1")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ml.core import repository
 from ml.core.documents import Key, walk
@@ -37,9 +37,9 @@ _KEYS: dict[str, tuple[tuple[Key, ...], tuple[Key, ...]]] = {
 # A simple command, its words without quotes: the script, the module or the requirements it reads.
 _PYTHON = r"(?:\S*/)?python[\d.]*(?: -[WX] ?\S+| -[bBdEhiIOPqRsSuvVx]+)*"
 _RUNS = re.compile(
-    r"(?:(?:exec|time|nohup|env|sudo|[A-Za-z_]\w*=\S*) )*(?:"
-    rf"(?:torchrun|accelerate launch|deepspeed|mpirun|mpiexec|horovodrun|{_PYTHON} -m torch\.\S+)"
-    r" (?:.*? )?(?P<launched>\S+\.py)"
+    r"(?:(?:exec|time|nohup|env|sudo|[A-Za-z_]\w*=\S*|conda run(?: -\S+ \S+)*|uv run) )*(?:"
+    rf"(?:torchrun|accelerate launch|deepspeed|mpirun|mpiexec|horovodrun|{_PYTHON} -m torch\.\S+"
+    r"|coverage run|streamlit run|papermill|pytest|uv run) (?:.*? )?(?P<launched>\S+\.(?:py|ipynb))"
     rf"|(?:{_PYTHON} -m )?pip3? install (?:.*? )?-r ?(?P<requirements>\S+)"
     rf"|{_PYTHON} -m (?P<module>[\w.]+)|(?:{_PYTHON}|Rscript) (?P<script>[^\s-]\S*)"
     r"|(?:bash|sh|source|\.)(?: -[eluxo]+| pipefail)* (?P<shell>[^\s-]\S*)"
@@ -106,13 +106,22 @@ def _dockerfile(part: Part, context: object) -> Iterator[Finding]:
     if not folder.is_dir():
         yield Finding(keys, f"`{context}` is a file", "the folder that the Dockerfile is in")
         return
+    keys = (*keys[:-1], "dockerfile_path") if written else keys
     if found := _absence(folder, str(written or "Dockerfile")):
-        yield Finding(
-            (*keys[:-1], "dockerfile_path") if written else keys,
-            found,
-            "a Dockerfile in the build context",
-            "its path is relative to the context, not to this file",
-        )
+        hint = "its path is relative to the context, not to this file"
+        yield Finding(keys, found, "a Dockerfile in the build context", hint)
+        return
+    text = (folder / str(written or "Dockerfile")).read_text(encoding="utf-8", errors="replace")
+    lines = re.sub(r"(?m)^\s*#.*\n?|\\\n", "", text).splitlines()
+    if not any(line.upper().lstrip().startswith("FROM ") for line in lines):
+        yield Finding(keys, "the Dockerfile has no build stage", "a line `FROM IMAGE`")
+    for line in lines:
+        command, *words = line.split() or [""]
+        is_plain = not re.search(r"--from|[$*?\[\]<]|://", line)
+        for name in words[:-1] if command in ("COPY", "ADD") and is_plain else ():
+            if not name.startswith("--") and not (folder / name.lstrip("/")).exists():
+                found = f"`{line.strip()}`: `{name}` is not in `{repository.shown(folder)}`"
+                yield Finding(keys, found, "a file of the build context")
 
 
 @rule("bad-traffic", scope="online_endpoint", source=f"{_ONLINE}: traffic, mirror_traffic")
@@ -239,12 +248,21 @@ def _runs(command: str) -> Iterator[tuple[str, str]]:
     """What a command runs, each with its group of `_RUNS`, up to a command that may bring files."""
     text = re.sub(r"\\\n", " ", without_placeholders(command, "$"))
     text = re.sub(r"(?m)(?:^|\s)#.*$|\d*[<>]&\d", "", text).replace("\n", ";")
+    # Subshells and conditions: what they contain is run too.
+    text = re.sub(r"(^|[;&|])((?:\s*(?:\(|(?:if|then|elif|else|while|do|!|\{)\s))+)", r"\1", text)
+    text = re.sub(r"\)(?=\s*(?:[;&|]|$))", "", text)
+    folder = PurePosixPath()
     written = set[str]()
     for words in packages.commands(text):
         if match := _RUNS.fullmatch(" ".join(words)):
             group = str(match.lastgroup)
-            if os.path.normpath(match[group]) not in written:
-                yield group, match[group]
+            name = match[group] if group == "module" else str(folder / match[group])
+            if os.path.normpath(match[group]) not in written and (
+                group != "module" or not folder.name
+            ):
+                yield group, name
+        elif words[0] == "cd" and len(words) == 2 and re.fullmatch(r"[\w./-]+", words[1]):
+            folder /= words[1]
         elif len(words) == 3 and words[0] in {"bash", "sh"} and words[1].endswith("c"):
             yield from _runs(words[2])
         elif not _HARMLESS.fullmatch(words[0]):
@@ -291,6 +309,37 @@ def no_compute(node: Node) -> Iterator[Finding]:
         return
     hint = "settings: {default_compute: azureml:cpu-cluster}, or azureml:serverless"
     yield Finding((), f"step `{node.name}` has no compute", "`compute`, or a default", hint)
+
+
+@rule(
+    "scale-settings",
+    scope="online_deployment",
+    source="azure-ai-ml 1.35 ManagedOnlineDeployment._validate_scale_settings",
+)
+def scale_settings(subject: Subject) -> Iterator[Finding]:
+    """A managed deployment scales by Azure Monitor; one on Kubernetes between two sizes."""
+    scale = subject.spec.mapping("scale_settings")
+    is_kubernetes = (
+        "kubernetes" in f"{subject.spec.get('$schema')}{subject.spec.get('type')}".lower()
+    )
+    if scale.get("type") == "target_utilization" and not is_kubernetes:
+        hint = "set instance_count, and rules of Azure Monitor on the deployment"
+        yield Finding(("scale_settings", "type"), "`target_utilization`", "`default`", hint)
+    low, high = (whole_number(scale.get(key)) for key in ("min_instances", "max_instances"))
+    if low is not None and high is not None and low > high:
+        keys = ("scale_settings", "min_instances")
+        yield Finding(keys, f"`min_instances` is {low}", f"at most `max_instances`, {high}")
+
+
+@rule("model-folder", scope="model", source="mlflow.org Model: MLmodel; Triton: model repository")
+def model_folder(subject: Subject) -> Iterator[Finding]:
+    """An MLflow model has a file MLmodel, a Triton model a repository NAME/VERSION/FILE."""
+    spec = subject.spec
+    kind, path = spec.get("type"), spec.get("path")
+    folder = assets.local(path, spec.folder) if isinstance(path, str) else None
+    pattern = {"mlflow_model": "MLmodel", "triton_model": "*/*/*"}.get(str(kind))
+    if pattern and folder and folder.exists() and not any(folder.glob(pattern)):
+        yield Finding(("path",), f"`{path}` has no `{pattern}`", f"the folder of a {kind}")
 
 
 @rule("deployment-build", scope="online_deployment", source="sizes-gpu: N-series have GPUs")
