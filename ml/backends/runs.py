@@ -18,6 +18,8 @@ from ml.specs.plan.plans import Sample, Value
 
 Kind = Literal[
     "started",
+    "running",
+    "output",
     "metric",
     "trial_started",
     "trial_metric",
@@ -30,6 +32,8 @@ Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 STATUSES: tuple[Status, ...] = ("Queued", "Running", "Completed", "Failed", "Canceled")
 # A person learns after a minute, then ever more seldom, that it is still tried.
 _NEWS_S = 60.0
+# Seconds without a line until a step says how long it took; a run later says it less often.
+QUIET_S = 8.0
 # What follows it in a problem of a failed script is the end of its log.
 LOG_FOLLOWS = "; the end of its log:"
 # The statuses of a run that has not ended.
@@ -125,6 +129,7 @@ def without_log(problem: Problem) -> Problem:
 class Event:
     """Something a watcher may show: `kind` says what happened to `run`, or to a part of it.
 
+    `running` comes at every poll, and `output` when the output of the command was echoed.
     `step` is the innermost step that it happened to, and `trial` the trial (of that step's sweep,
     or of the run's own).
     """
@@ -140,6 +145,30 @@ Watch = Callable[[Event], None]
 
 def unwatched(event: Event) -> None:
     """A watcher that shows nothing."""
+
+
+def _started(event: Event) -> str:
+    return f"{event.run.name}: started" if event.kind == "started" else ""
+
+
+def narrated(progress: Callable[[str], None], line: Callable[[Event], str] = _started) -> Watch:
+    """A watcher that passes on the line of each event, and while there is none the time so far.
+
+    `line` returns "" for an event that is not worth a line.
+    """
+    said_at = 0.0
+
+    def watch(event: Event) -> None:
+        nonlocal said_at
+        text, took = line(event), event.run.active_s
+        if event.kind == "running" and took - said_at >= max(QUIET_S, said_at / 6):
+            text = f"{event.run.name}: running for {took:.0f} s"
+        if text:
+            progress(text)
+        if text or event.kind == "output":
+            said_at = took
+
+    return watch
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,8 @@ class Steps:
 
     def bad_green(self, fault: str) -> None:
         """Drill: roll out the serving version with a fault; its canary rolls it back."""
-        from ml.cli.render.release_text import show_canary, show_drill
+        from ml.cli.render.output import show_step
+        from ml.cli.render.release_text import show_drill
         from ml.release.rollout.drill import drill
         from ml.release.rollout.faulty import FAULTS
 
@@ -193,7 +194,7 @@ class Steps:
             f"ml release drill {self.project.name} --fault {fault}",
             f"the same model with a fault: {FAULTS.get(fault, fault)}",
         )
-        outcome = drill(open_backend(), self.project.name, fault, progress=show_canary)
+        outcome = drill(open_backend(), self.project.name, fault, progress=show_step)
         show_drill(outcome)
         if not outcome.noticed:
             raise typer.Exit(Exit.RUN_FAILED)
@@ -224,12 +225,12 @@ class Steps:
 
     def _propose(self, run: Run, why: str) -> Proposal:
         from ml.cli.render import costs
+        from ml.cli.render.output import show_step
         from ml.release.promotion.propose import propose
 
         self._step(f"ml release propose {self.project.name} --run {run.name}", why)
-        return propose(
-            open_backend(), self.project.name, run.name, prices=costs.of_instance("local")
-        )
+        prices, name = costs.of_instance("local"), self.project.name
+        return propose(open_backend(), name, run.name, progress=show_step, prices=prices)
 
     def _show_decision(self, proposal: Proposal) -> None:
         from ml.cli.render import verdicts
@@ -240,10 +241,10 @@ class Steps:
         typer.echo(verdicts.conclusion(proposal.decision), err=True)
 
     def _apply(self, who: str) -> None:
-        from ml.cli.render.release_text import show_canary
+        from ml.cli.render.output import show_step
         from ml.release.rollout.apply import apply
 
-        applied = apply(open_backend(), self.project.name, "local", who, progress=show_canary)
+        applied = apply(open_backend(), self.project.name, "local", who, progress=show_step)
         if applied is None:  # somebody undid the declaration in the meantime
             raise typer.Exit(Exit.RUN_FAILED)
         version, champion = applied.version, applied.replaced

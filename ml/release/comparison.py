@@ -7,14 +7,14 @@ candidate's, as for the gates: that runs the project's evaluation. `compare` is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Backend
 from ml.backends.model_registry import Version
-from ml.backends.runs import Run, Watch, unwatched
+from ml.backends.runs import Run
 from ml.core.errors import Refused
 from ml.measures.evaluation import PREDICTIONS
 from ml.measures.schema import Estimate, Evaluation, Metrics, Stability, missing, stated
@@ -160,7 +160,7 @@ def versus(
     reference: str,
     against: str | None,
     environment: str | None = None,
-    watch: Watch = unwatched,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Compare `reference` with `against`, by default with the environment's champion.
 
@@ -190,7 +190,7 @@ def versus(
             theirs, _ = _side(backend, champion, notes)
         else:
             project, rows = projects.find(candidate.project), candidate.evidence_folder
-            theirs = _measured_alike(backend, project, ours, rows, champion, notes, watch)
+            theirs = _measured_alike(backend, project, ours, rows, champion, notes, progress)
         against_evidence = theirs.evidence
         notes += filter(None, [other_features(ours, theirs)])
     confidence, decision = 0.95, None
@@ -222,7 +222,7 @@ def versus_champion(
     trained: Run,
     evaluated: Run,
     environment: str,
-    watch: Watch = unwatched,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Compare the model of a run, which `evaluated` scored, with the environment's champion.
 
@@ -243,7 +243,7 @@ def versus_champion(
         against = own
     else:
         folder = evaluated.outputs[EVALUATION]
-        theirs = _measured_alike(backend, project, ours, folder, champion, notes, watch)
+        theirs = _measured_alike(backend, project, ours, folder, champion, notes, progress)
         against = theirs.evidence
     gates = load_gates(project)
     unregistered = Version(model, trained.name, ours.digest, project.name, trained.id, "")
@@ -318,11 +318,13 @@ def _measured_alike(
     rows: Path,
     champion: Version,
     notes: list[str],
-    watch: Watch,
+    progress: Callable[[str], None],
 ) -> Side:
     """The champion's side, scored again on the candidate's data where that is other data."""
     theirs, _ = _side(backend, champion, notes)
-    again = champion_evidence(backend, project, ours.evidence, rows, champion, ours.digest, watch)
+    again = champion_evidence(
+        backend, project, ours.evidence, rows, champion, ours.digest, progress
+    )
     if again is None or (again.outcomes, again.data) == (
         theirs.evidence.outcomes,
         theirs.evidence.data,

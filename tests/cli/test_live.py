@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ml.backends.runs import Event, Pause, Run
+from ml.backends.runs import Event, Kind, Pause, Run
 from ml.cli.render.progress import BEST_ROWS, SweepProgress, step_text, summary, watching
 from ml.core.errors import Place, Problem
 from ml.specs.plan.plans import (
@@ -92,6 +92,28 @@ def test_a_line_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
         "2/30 calm_river_03_1 Canceled (median_stopping) score 0.5 (lr=0.125) "
         "best so far calm_river_03_0",
     ]
+
+
+@pytest.mark.parametrize("plan", [TRIAL, PLAN])
+def test_a_quiet_run_says_how_long_it_takes(
+    capsys: pytest.CaptureFixture[str], plan: CommandPlan | SweepPlan
+) -> None:
+    """When nothing was printed for a while, less often later; output of the command counts."""
+
+    def after(seconds: float, kind: Kind = "running") -> None:
+        watch(Event(kind, replace(sweep(), started=1.0, ended=1.0 + seconds)))
+
+    with watching(plan, True) as watch:
+        after(0.0, "started")
+        for seconds in (1.0, 7.9, 8.0, 9.0, 15.9):
+            after(seconds)
+        after(15.95, "output")
+        for seconds in (20.0, 23.95, 600.0, 650.0, 700.0):
+            after(seconds)
+        after(900.0, "ended")
+    first, *later = capsys.readouterr().err.splitlines()
+    assert first.startswith("calm_river_03: ")
+    assert later == [f"calm_river_03: running for {said} s" for said in (8, 24, 600, 700)]
 
 
 def test_a_grid_has_no_more_trials_than_points() -> None:

@@ -172,7 +172,7 @@ def test_the_whole_way(
     with monkeypatch.context() as slow, pytest.raises(Refused, match="p95 is 999 ms") as refused:
         slow.setattr(AzureEndpoints, "p95_ms", lambda *_: 999.0)
         apply(machine(), "tiny", "dev", "bo", progress=lines.append)
-    assert refused.value.problems[0].code == "too-slow" and lines == []
+    assert refused.value.problems[0].code == "too-slow" and "p95" not in " ".join(lines)
     assert ask(backend.endpoints, world.endpoint, {"question": "how?"}).version == "1"
     world.propose(second)
     done = apply(machine(), "tiny", "dev", "bo", progress=lines.append)
@@ -337,7 +337,7 @@ def test_requests_of_callers_are_in_the_log(
             ended.set()
             callers.join()
     assert outcome.kind == "rolled-back" and "errors" in outcome.why, (outcome, lines)
-    assert [line.partition(":")[0] for line in lines] == ["a copy of 20 %"]
+    assert [line.split(": ")[1] for line in lines if ", after" not in line] == ["a copy of 20 %"]
     green = trial.server.slot.name
     assert outcome.errors[green] > 0 == outcome.errors[live.server.slot.name]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TextIO
 
 from ml.backends.azure.jobs import COMPOSED, kind_of
@@ -49,20 +50,24 @@ class Follower:
                 assert owner is not None
                 patience.seen()
                 _tell(before.run if before else None, owner.run, watch)
-                self._show_log(name, details)
+                watch(Event("running", owner.run))
+                self._show_log(name, details, partial(watch, Event("output", owner.run)))
                 # The control plane may be behind run history.
                 if has_ended and owner.run.status not in OPEN:
                     return owner.run
             time.sleep(wait)
             wait = min(wait * _GROWTH, _LAST_POLL_S)
 
-    def _show_log(self, name: str, details: Mapping[str, Any]) -> None:
+    def _show_log(
+        self, name: str, details: Mapping[str, Any], echoed: Callable[[], object]
+    ) -> None:
         """Echo what is new of the log. The job is followed without one that cannot be read."""
         try:
             for text in self.runs.fetch_logs(name, details):
                 if self.echo is not None:
                     self.echo.write(text)
                     self.echo.flush()
+                    echoed()
             self._log_is_lost = False
         except Refused as refused:
             if not self._log_is_lost:

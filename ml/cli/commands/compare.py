@@ -10,12 +10,11 @@ import typer
 
 from ml.backends.choice import open_backend
 from ml.cli.options import On
-from ml.cli.render.output import write_json, write_table
+from ml.cli.render.output import show_step, write_json, write_table
 from ml.core.terminal import printable
 from ml.reports.formatting import amount, number, signed
 
 if TYPE_CHECKING:
-    from ml.backends.runs import Event
     from ml.measures.schema import Estimate
     from ml.release.comparison import Amount, Comparison, Row
 
@@ -57,7 +56,7 @@ def compare(
     from ml.reports.pull_requests.comparison import comment, difference_title, forest_rows
 
     backend = open_backend(on)
-    comparison = versus(backend, candidate, champion, to, _watch)
+    comparison = versus(backend, candidate, champion, to, show_step)
     document = comparison.to_json()
     if chart is not None:
         compared = Value(document)
@@ -120,8 +119,3 @@ def _repository() -> str:
     """The repository that a workflow runs in, from the variables that GitHub sets."""
     server, name = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
     return f"{server}/{name}" if server and name else ""
-
-
-def _watch(event: Event) -> None:
-    if event.kind == "started":
-        typer.echo(f"scoring the champion again ({event.run.folder})", err=True)

@@ -12,14 +12,13 @@ import typer
 
 from ml.backends.choice import open_backend
 from ml.cli.options import AsJson, Environment, EveryGate, Port, moment, repeated_on
-from ml.cli.render.output import as_text, write_json
+from ml.cli.render.output import as_text, show_step, write_json
 from ml.cli.render.release_text import (
     facts_text,
     named,
     next_text,
     rival_text,
     rollout_text,
-    show_canary,
     show_drill,
     status_text,
 )
@@ -28,7 +27,6 @@ from ml.core.terminal import printable
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend
-    from ml.backends.runs import Event
     from ml.release.declaration.release_file import Declared
     from ml.release.rollout.apply import Applied, Change
 
@@ -91,7 +89,7 @@ def propose(
         run,
         to,
         reason=reason,
-        watch=watch_evaluation,
+        progress=show_step,
         prices=prices,
         attestation=attestation.read_bytes() if attestation else None,
     )
@@ -155,7 +153,7 @@ def collect(
 
     backend = _open(to, desired_state.place_of(to, on or "local"), project, trained)
     prices = costs.of_instance(to)
-    version = go(backend, project, run, to, watch=watch_evaluation, prices=prices)
+    version = go(backend, project, run, to, progress=show_step, prices=prices)
     stated = statement(version).to_json()
     subjects = [f"{each['digest']['sha256']}  {each['name']}\n" for each in stated["subject"]]
     files.replace(save / "subjects.txt", "".join(subjects))
@@ -177,7 +175,7 @@ def plan(
     from ml.release.rollout.plan import plan as look
 
     backend = _open(to, desired_state.place_of(to, on))
-    rollout = look(backend, project, to, watch=watch_evaluation)
+    rollout = look(backend, project, to, progress=show_step)
     if as_json:
         write_json(rollout.to_json())
     else:
@@ -246,7 +244,7 @@ def drill(
 
     if fault in FAULTS:
         typer.echo(f"a faulty copy beside what serves: {FAULTS[fault]}", err=True)
-    result = go(open_backend(), project, fault, progress=show_canary)
+    result = go(open_backend(), project, fault, progress=show_step)
     if as_json:
         judged = {"outcome": result.outcome.to_json(), "noticed": result.noticed}
         write_json({**asdict(result), **judged})
@@ -426,12 +424,6 @@ def _open(to: str, place: str, project: str = "", trained: Path | None = None) -
     return open_backend(place, Options(workflow=WorkflowRun(names, bounds, jobs, final=True)))
 
 
-def watch_evaluation(event: Event) -> None:
-    """Print that a model is being evaluated, which takes a while."""
-    if event.kind == "started":
-        typer.echo(f"evaluating ({event.run.folder / 'logs' / 'std_log.txt'})", err=True)
-
-
 def _env(environment: str) -> str:
     return "" if environment == "local" else f" --env {environment}"
 
@@ -455,9 +447,8 @@ def _apply(
         approved=approved,
         port=port,
         through_canary=through_canary,
-        watch=watch_evaluation,
-        progress=show_canary,
-        waiting=lambda sentence: typer.echo(sentence, err=True),
+        progress=show_step,
+        waiting=show_step,
     )
 
 

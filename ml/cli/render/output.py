@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 
+def show_step(sentence: str) -> None:
+    """Print a line of progress on stderr at once."""
+    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.flush()
+
+
 def write_json(value: Any) -> None:
     """Print the value as one JSON document on stdout.
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ml.backends.base import Backend
-from ml.backends.runs import Event, Run, Watch, unwatched, without_log
+from ml.backends.runs import Event, Run, Watch, narrated, unwatched, without_log
 from ml.cli.options import repeated_on
 from ml.cli.render import output
 from ml.cli.render.runs_text import number, outcome, output_text, parameters, ranked, short
@@ -38,13 +38,16 @@ _LOGS: dict[type, tuple[str, str]] = {
 @contextmanager
 def watching(plan: Plan, show: bool) -> Iterator[Watch]:
     """The watcher for a backend: it shows the progress of the plan on stderr."""
-    if not show or isinstance(plan, CommandPlan):
+    if not show:
         yield unwatched
+        return
+    if isinstance(plan, CommandPlan):
+        yield narrated(output.show_step)
         return
     progress: SweepProgress | PipelineProgress
     progress = PipelineProgress(plan) if isinstance(plan, PipelinePlan) else SweepProgress(plan)
     if not sys.stderr.isatty():
-        yield lambda event: _print(progress.line(event))
+        yield narrated(output.show_step, progress.line)
         return
     from rich.live import Live
 
@@ -61,12 +64,6 @@ def watching(plan: Plan, show: bool) -> Iterator[Watch]:
     ) as live:
         yield remember
         live.refresh()
-
-
-def _print(line: str) -> None:
-    if line:
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
 
 
 class SweepProgress:

@@ -40,11 +40,6 @@ def next_text(project: str, environment: str, on: str | None) -> str:
     )
 
 
-def show_canary(sentence: str) -> None:
-    """Print what a canary found."""
-    typer.echo(f"canary: {sentence}", err=True)
-
-
 def status_text(state: Status) -> str:
     """A few lines; one for an environment that nothing is declared for."""
     head = f"{state.project} in {state.environment}: {state.verdict}"

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from ml.backends.deployments import BASELINE, Answer, Canary, Launch, Live, Server
 from ml.backends.endpoints import CHANGED, Endpoints, Router
+from ml.backends.runs import QUIET_S
 from ml.core.errors import Exit, Refused
 from ml.release.canary.traffic import (
     NOTICE_S,
@@ -170,7 +171,7 @@ class _Watch:
             traffic.begin(since)
             for comparison in (self.samples, self.callers):
                 comparison.begin(since, percent)
-            began = time.monotonic()
+            began = said_at = time.monotonic()
             while True:
                 if superseded():
                     return self._outcome("superseded", "another version was declared", percent)
@@ -190,11 +191,14 @@ class _Watch:
                     return self._outcome("rolled-back", verdict.why, percent, verdict.signals)
                 if verdict.action == "go-on":
                     break
+                if time.monotonic() - said_at > QUIET_S:
+                    said_at = time.monotonic()
+                    progress(f"canary: {stage}, after {said_at - began:.0f} s: {verdict.why}")
                 if time.monotonic() - began > self.strategy.step_s:
                     self.replay.check()
                     why = f"undecided after {self.strategy.step_s:g} s: {verdict.why}"
                     return self._outcome("rolled-back", why, percent, verdict.signals)
-            progress(f"{stage}: {verdict.why}")
+            progress(f"canary: {stage}: {verdict.why}")
         return self._outcome("passed", verdict.why, 100, verdict.signals)
 
     def _verdict(self, number: int, now: Mapping[str, Any]) -> Verdict:

@@ -6,7 +6,7 @@ A champion that was measured on other data or by other code is evaluated again a
 from __future__ import annotations
 
 import http.client
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +15,7 @@ from pathlib import Path
 from ml.backends import snapshot
 from ml.backends.base import Backend
 from ml.backends.model_registry import Version
-from ml.backends.runs import LOG_FOLLOWS, STARTED_BY, Run, Watch, unwatched
+from ml.backends.runs import LOG_FOLLOWS, STARTED_BY, Run, narrated
 from ml.core import git, home, repository, trees
 from ml.core.errors import Exit, Problem, Refused
 from ml.release import audit, serving
@@ -106,7 +106,7 @@ def check_gates(
     *,
     record: bool = True,
     rival: Version | None = None,
-    watch: Watch = unwatched,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> GateCheck:
     """Decide about a version; with `record` the decision is appended to the audit log.
 
@@ -125,7 +125,7 @@ def check_gates(
     else:
         own = evidence.with_advisories(own)
         against = champion_evidence(
-            backend, project, own, version.evidence_folder, champion, version.digest, watch
+            backend, project, own, version.evidence_folder, champion, version.digest, progress
         )
     decision = decide(gates, own, against, request)
     line = {"project": project.name, "decision": decision.to_json()}
@@ -215,7 +215,7 @@ def champion_evidence(
     rows: Path,
     champion: Version | None,
     digest: str,
-    watch: Watch,
+    progress: Callable[[str], None],
 ) -> Evidence | None:
     """The champion's evidence on the candidate's data; empty when it cannot be measured.
 
@@ -248,12 +248,13 @@ def champion_evidence(
         return Evidence(version=champion.version, digest=champion.digest, disagreements=(wrong,))
     own_code, their_code = (each.lineage.evaluation_snapshot or "" for each in (own, theirs))
     is_kept = believed and their_code != "" and _snapshot(their_code).is_dir()
-    scored = partial(_scored_again, backend, project, own, champion, theirs, watch)
+    scored = partial(_scored_again, backend, project, own, champion, theirs, progress)
     ways = [partial(scored, their_code)] if is_kept else []
     ways += [partial(_asked_again, backend, own, rows, champion, theirs)] if believed else []
     ways += [] if is_kept and their_code == own_code else [partial(scored, own_code)]
     faults = []
     for measured in ways:
+        progress(f"evaluating {version} again, on the data of the candidate")
         try:
             served.refuse_faulty(champion.folder)
             again = measured()
@@ -292,11 +293,12 @@ def _scored_again(
     own: Evidence,
     champion: Version,
     theirs: Evidence,
-    watch: Watch,
+    progress: Callable[[str], None],
     code: str,
 ) -> Evidence:
     """The champion's evidence, its model evaluated by the project's evaluation in that snapshot."""
-    evaluated = evaluate(backend, project, evaluation_plan(project, champion.folder), watch, code)
+    evaluation = evaluation_plan(project, champion.folder)
+    evaluated = evaluate(backend, project, evaluation, progress, code)
     again = evidence.rescore(backend, theirs, evaluated)
     return evidence.by_metric_of(own, again, evaluated.outputs[EVALUATION])
 
@@ -319,7 +321,7 @@ def evaluate(
     backend: Backend,
     project: Project,
     evaluation: Evaluation,
-    watch: Watch = unwatched,
+    progress: Callable[[str], None] = lambda _: None,
     code: str = "",
 ) -> Run:
     """Run the project's evaluation of a model; raises Refused with exit code 1 when it fails.
@@ -332,7 +334,7 @@ def evaluate(
         raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
     tags = {**evaluation.tags, STARTED_BY: "release"}
     evaluation = replace(evaluation, display_name=f"evaluate {project.name}", tags=tags)
-    run = backend.run(evaluation, watch)
+    run = backend.run(evaluation, narrated(progress))
     if run.status != "Completed":
         why = run.error or Problem("evaluation-failed", f"{run.name} is {run.status}")
         hint = f"its log: {run.folder / 'logs' / 'std_log.txt'}"

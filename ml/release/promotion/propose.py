@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from ml.backends.base import Backend
 from ml.backends.deployments import Launch, check_launch
 from ml.backends.endpoints import WARM_UP
 from ml.backends.model_registry import EVIDENCE_FILE, Version
-from ml.backends.runs import Run, Watch, unwatched
+from ml.backends.runs import Run
 from ml.core import faults, files, git, repository
 from ml.core.errors import Refused
 from ml.release import audit, serving
@@ -68,7 +68,7 @@ class _Call:
     project: Project
     environment: str
     serves: Serving
-    watch: Watch
+    progress: Callable[[str], None]
     prices: cost.Prices
 
 
@@ -79,7 +79,7 @@ def propose(
     environment: str = "local",
     *,
     reason: str = "",
-    watch: Watch = unwatched,
+    progress: Callable[[str], None] = lambda _: None,
     prices: cost.Prices = cost.unknown,
     attestor: Attestor | None = None,
     attestation: bytes | None = None,
@@ -110,7 +110,7 @@ def propose(
     unapplied: str | None = None
     written: tuple[Path, ...] = ()
     with desired_state.project_lock(target.name):
-        call = _Call(backend, target, environment, files.snapshot(), watch, prices)
+        call = _Call(backend, target, environment, files.snapshot(), progress, prices)
         version = _evidenced(call, chosen, attested, attestor) if chosen else before
         assert version is not None
         declared = desired_state.read(target.name, environment)
@@ -133,7 +133,7 @@ def collect(
     run: str | None,
     environment: str,
     *,
-    watch: Watch = unwatched,
+    progress: Callable[[str], None] = lambda _: None,
     prices: cost.Prices = cost.unknown,
 ) -> Version:
     """Measure and register a run's model, and assemble its evidence here, to be attested.
@@ -147,7 +147,7 @@ def collect(
     chosen = choose(backend, target, run or train(backend, target).name)
     with desired_state.project_lock(target.name):
         digest = store(chosen.outputs[MODEL])
-        call = _Call(backend, target, environment, files.snapshot(), watch, prices)
+        call = _Call(backend, target, environment, files.snapshot(), progress, prices)
         known = _attested(call, digest)
         if known is not None and known.run == chosen.id:
             commit = git.ask(repository.root(), "rev-parse", "HEAD")
@@ -257,7 +257,8 @@ def _measure(
             check_before_evaluation(
                 backend, project, unregistered, chosen, evaluation, call.environment
             )
-        evaluated = evaluate(backend, project, evaluation, call.watch)
+        call.progress("evaluating the model")
+        evaluated = evaluate(backend, project, evaluation, call.progress)
     stated = evidence.evaluation_of(evaluated).model
     if stated != model:
         raise Refused.of(
@@ -270,7 +271,7 @@ def _measure(
     strategy = desired_state.strategy(project.name, call.environment)
     pointer = gate.text("prediction") or strategy.prediction
     launch = call.serves.launch(unregistered, model)
-    times, answers = _measured(backend, project, launch, evaluated, pointer)
+    times, answers = _measured(call, launch, evaluated, pointer)
     version = backend.registry.register(model, project.name, digest, chosen.id)
     latency = _latency(times, call.serves.instance_type)
     priced = cost.of(chosen, latency, call.prices, backend.runs.entry(chosen).lineage)
@@ -288,28 +289,31 @@ def _latency(times: Sequence[float], instance_type: str) -> Latency:
 
 
 def _measured(
-    backend: Backend, project: Project, launch: Launch, evaluated: Run, pointer: str
+    call: _Call, launch: Launch, evaluated: Run, pointer: str
 ) -> tuple[list[float], Mapping[str, object]]:
     """The milliseconds of requests to the candidate, served to be measured, and how it answers
     evaluated rows.
     """
-    samples = project.samples()
+    samples = call.project.samples()
     of = evidence.evaluation_of(evaluated)
     examination = served.examination(evaluated.outputs[EVALUATION], of, pointer)
     served.refuse_faulty(launch.model_folder)
-    with served.serve(backend, launch) as candidate:
+    call.progress("starting a server of the model on this machine")
+    with served.serve(call.backend, launch) as candidate:
         try:
             for sample in samples:
                 if fault := smoke_fault(candidate.score(sample), launch, sample):
                     raise ValueError(fault)
+            call.progress(f"measuring the latency of {REQUESTS} requests")
             times = candidate.measure(samples, REQUESTS)
+            call.progress(f"comparing {len(examination.rows)} answers with the evaluation")
             return times, {**examination.of(candidate.score), "code": launch.serving}
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise candidate.failure(
                 "candidate-fails",
                 f"the served candidate does not answer: {error}",
                 "an answer of this model to every sample request",
-                f"the requests: {project.requests}",
+                f"the requests: {call.project.requests}",
             ) from None
 
 
@@ -326,11 +330,11 @@ def _judged(
         serving_changes=_serving_changes(call, declared, version),
         serving=serves.digest,
     )
-    check = check_gates(backend, project, version, wanted, watch=call.watch)
+    check = check_gates(backend, project, version, wanted, progress=call.progress)
     rival = _rival(call, declared)
     if rival is None or rival.digest == version.digest or not check.decision.allowed:
         return check, None
-    against = check_gates(backend, project, version, wanted, rival=rival, watch=call.watch)
+    against = check_gates(backend, project, version, wanted, rival=rival, progress=call.progress)
     return replace(against, champion=check.champion), rival
 
 

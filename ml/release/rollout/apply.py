@@ -17,7 +17,6 @@ from ml.backends.base import Backend
 from ml.backends.deployments import Launch, Live, Server
 from ml.backends.endpoints import Router, reserved
 from ml.backends.model_registry import Registry, Version
-from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Exit, Place, Refused
 from ml.release import audit, serving
 from ml.release.audit import APPLIED, ROLLED_BACK, History
@@ -150,7 +149,6 @@ def apply(
     approved: Declared | None = None,
     port: int | None = None,
     through_canary: bool = False,
-    watch: Watch = unwatched,
     progress: Callable[[str], None] = lambda _: None,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Applied | None:
@@ -181,7 +179,7 @@ def apply(
                         f"version {declared.version}, which needs an approval of its own"
                     )
                     approved_by = ""
-                change = find_change(backend, target, environment, approved_by, watch=watch)
+                change = find_change(backend, target, environment, approved_by, progress=progress)
             if change is None:
                 return None
             result = _carry_out(change, port, through_canary, progress)
@@ -202,7 +200,7 @@ def find_change(
     *,
     step: Step = "apply",
     record: bool = True,
-    watch: Watch = unwatched,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Change | None:
     """Compare the desired state with the environment and run the gates; None if none is declared.
 
@@ -236,7 +234,7 @@ def find_change(
         serving_changes=live is None or not _same(live.launch, launch),
         serving=launch.serving,
     )
-    check = check_gates(backend, project, version, wanted, record=record, watch=watch)
+    check = check_gates(backend, project, version, wanted, record=record, progress=progress)
     # Answers of the same serving code have the same fields.
     is_other = live is None or live.launch.serving != launch.serving
     new_fields, spent = desired_state.new_fields(project.name) if is_other else ((), ())
@@ -431,11 +429,14 @@ def _roll_out(
     with ExitStack() as undo:
         with endpoints.locked(name):
             blue = canary.clear_canary(endpoints, name)
+            baseline = f", and {blue.launch.version} again as baseline" if blue else ""
+            progress(f"starting version {launch.version}{baseline if compares else ''}")
             try:
                 trial = canary.start_trial(
                     endpoints, name, blue, launch, samples, undo, baseline=compares
                 )
                 if limit := change.latency_limit:
+                    progress("measuring the latency on the deployment; its metrics take minutes")
                     p95 = canary.check_latency(endpoints, trial.server, samples, *limit)
                     progress(f"latency on the deployment: p95 {p95:.4g} ms, at most {limit[1]:g}")
                 if change.examination:
@@ -483,14 +484,14 @@ def _can_compare(
     if endpoints.live(name) is None:
         return False
     if change.returns and not through_canary:
-        progress("none: this version served here before")
+        progress("no canary: this version served here before")
         return False
     try:
         endpoints.ensure(name, port)
     except Refused as error:
         if error.problems[0].code == "port-in-use":
             raise
-        progress(f"none: the live version cannot be started ({_why(error)})")
+        progress(f"no canary: the live version cannot be started ({_why(error)})")
         return False
     return True
 

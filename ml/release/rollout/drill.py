@@ -63,6 +63,7 @@ def drill(
                 "an endpoint without one",
                 f"ml ab stop {live.canary.experiment}",
             )
+        progress(f"starting version {live.launch.version} with the fault, and again as baseline")
         with endpoints.locked(name):
             blue = clear_canary(endpoints, name) or live
             bad = with_fault(blue.launch, fault)

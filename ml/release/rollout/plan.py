@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
 from ml.backends.base import Backend
-from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Exit, Refused
 from ml.release import serving
 from ml.release.declaration import desired_state, projects
@@ -83,7 +82,7 @@ def plan(
     project: str,
     environment: str = desired_state.LOCAL,
     *,
-    watch: Watch = unwatched,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Plan:
     """Compare the desired state with this machine; nothing is changed or recorded.
 
@@ -101,7 +100,7 @@ def plan(
     report = partial(Plan, target.name, environment, name, declared, serving)
     try:
         change = find_change(
-            backend, target, environment, step="propose", record=False, watch=watch
+            backend, target, environment, step="propose", record=False, progress=progress
         )
     except Refused as refused:
         if declared is None or refused.problems[0].code not in _OF_THE_VERSION:

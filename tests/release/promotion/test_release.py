@@ -98,7 +98,10 @@ def test_a_worse_model_changes_nothing(served: World) -> None:
 def test_a_better_model_takes_over(challenged: World) -> None:
     """Green answers, blue is stopped, and the alias is the new version's."""
     blue = endpoint.live("tiny")
-    assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
+    steps = list[str]()
+    assert apply(BACKEND, "tiny", "local", "ana", progress=steps.append).outcome == "applied"
+    assert steps[0] == "starting version 2, and 1 again as baseline"
+    assert steps[-1].startswith("canary: 100 %: ")
     green = endpoint.live("tiny")
     assert blue and green and green.server.slot != blue.server.slot
     assert not server.is_up(blue.server) and process_of(blue.server.slot) is None
@@ -129,8 +132,17 @@ def test_the_champion_is_scored_again_on_the_candidates_data(served: World) -> N
     tiny.questions(served.project.root, 500)
     better = served.project.train(0.95)
     before = len(list(LocalRuns().all()))
-    made = propose(BACKEND, "tiny", better.name)
+    steps = list[str]()
+    made = propose(BACKEND, "tiny", better.name, progress=steps.append)
     assert made.decision.allowed, made.decision.blocking
+    assert [step for step in steps if ": " not in step] == [
+        "evaluating the model",
+        "starting a server of the model on this machine",
+        "measuring the latency of 200 requests",
+        "comparing 200 answers with the evaluation",
+        "evaluating version 1 again, on the data of the candidate",
+    ]
+    assert sum(step.endswith(": started") for step in steps) == 2
     assert (
         len(list(LocalRuns().all())) == before + 2
     )  # the candidate's evaluation and the champion's

@@ -164,7 +164,8 @@ class Execution:
         if at_once:
             self.kill()
         has_ended = self.poll()
-        self._tail.pump()
+        if self._tail.pump() and self.watch:
+            self.watch(Event("output", self.run))
         if self.watch and time.monotonic() - self._looked_at > METRICS_S:
             self._looked_at = time.monotonic()
             metrics = reader.latest(self.run.id)
@@ -285,10 +286,10 @@ class Tail:
         # A character may be written in two halves.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def pump(self) -> None:
-        """Copy the new bytes."""
+    def pump(self) -> bool:
+        """Copy the new bytes; whether there were any."""
         if self._sink is None or not self._log.exists():
-            return
+            return False
         with self._log.open("rb") as file:
             file.seek(self._at)
             gained = file.read()
@@ -296,3 +297,4 @@ class Tail:
         if gained:
             self._sink.write(self._decoder.decode(gained))
             self._sink.flush()
+        return bool(gained)

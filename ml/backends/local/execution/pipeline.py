@@ -69,6 +69,7 @@ def drive(task: Task, pool: Pool, interruption: Interruption, watch: Watch) -> R
     watch(Event("started", task.run))
     while not task.turn(interruption.name, interruption.impatient):
         jobs.beat(task.run.folder.name)
+        watch(Event("running", task.run))
         pool.wait(POLL_S)
     return task.finish()
 
