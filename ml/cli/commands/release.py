@@ -259,7 +259,7 @@ def rollback(
     project: Project,
     to: Environment = "local",
     on: On = None,
-    why: Annotated[str, typer.Option(help="What is wrong with the version that serves.")] = "",
+    reason: Annotated[str, typer.Option(help="What is wrong with the version that serves.")] = "",
     version: Annotated[
         str | None,
         typer.Option(help="The version to return to: 2, 2@SERVING, or none to withdraw."),
@@ -286,7 +286,7 @@ def rollback(
         hint = f"ml release rollback {project} --through-canary --approved-by NAME"
         raise Refused(Problem("approval-required", found, "the person who signs off", hint))
     backend = open_backend(desired_state.place_of(to, on or ("local" if not approved_by else None)))
-    result = roll_back(backend, project, to, why, version, is_here=bool(on or approved_by))
+    result = roll_back(backend, project, to, reason, version, is_here=bool(on or approved_by))
     back, was = result.declared, result.replaced
     live = backend.endpoints.live(backend.endpoints.name_of(was.model, to))
     serves = live is not None and (live.launch.digest, live.launch.serving) == (

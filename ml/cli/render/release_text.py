@@ -80,7 +80,7 @@ def rival_text(proposal: Proposal, rival: Version) -> str:
     request = proposal.decision.request
     where = "local" if request.rehearsal else "azure"
     place = "" if request.environment == "local" else f" --env {request.environment} --on {where}"
-    return f"{text}; ml release rollback {rival.project}{place} --why WHY takes it back"
+    return f"{text}; ml release rollback {rival.project}{place} --reason TEXT takes it back"
 
 
 def facts_text(evaluation: Evaluation) -> str:

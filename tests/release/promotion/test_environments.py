@@ -272,7 +272,7 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     code, out, _ = ml(capsys, "release", "status", "tiny")
     assert code == 0 and "signed off by ana" in out and "last      version 3 refused" in out
     # What was never live is taken back.
-    code, out, _ = ml(capsys, "release", "rollback", "tiny", "--why", "a mistake", "--json")
+    code, out, _ = ml(capsys, "release", "rollback", "tiny", "--reason", "a mistake", "--json")
     assert code == 0 and json.loads(out)["replaced"]["version"] == "3"
     code, _, err = ml(capsys, "release", "rollback", "tiny")
     assert code == 0 and "tiny 2 is declared already" in err and "--version 1" in err

@@ -132,14 +132,14 @@ def test_the_hint_of_a_refusal_leads_out(world: World, capsys: pytest.CaptureFix
     words = ("release", "propose", "tiny", "--run")
     assert ml(capsys, *words, world.run(0.95))[0] == 0
     code, _, err = ml(capsys, *words, world.run(0.8), "--reason", WHY)
-    assert code == 3 and "ml release rollback tiny --why WHY" in err
-    code, _, err = ml(capsys, "release", "rollback", "tiny", "--why", WHY)
+    assert code == 3 and "ml release rollback tiny --reason TEXT" in err
+    code, _, err = ml(capsys, "release", "rollback", "tiny", "--reason", WHY)
     assert code == 0 and "tiny 1 is withdrawn: nothing is declared for local" in err
     code, _, err = ml(capsys, "release", "status", "tiny", "--env", "local")
     assert code == 0 and "version 1 withdrawn on " in err and WHY in err
     code, out, _ = ml(capsys, *words, world.run(0.8), "--json")
     assert code == 0 and json.loads(out)["version"] == "2"
-    code, out, _ = ml(capsys, "release", "rollback", "tiny", "--why", WHY, "--json")
+    code, out, _ = ml(capsys, "release", "rollback", "tiny", "--reason", WHY, "--json")
     assert code == 0 and json.loads(out)["declared"] is None
 
 
