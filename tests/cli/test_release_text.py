@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ml.cli.render.release_text import facts_text, status_text
+from ml.release.audit import Attempt
 from ml.release.declaration import desired_state
 from ml.release.rollout.status import Status, status
 from tests.local import BACKEND
@@ -50,6 +51,20 @@ def test_who_signed_off_is_told_of_what_serves() -> None:
     assert "  serving   2 at http://127.0.0.1:8000, signed off by ana" in said
     said = status_text(replace(SERVED, serving=None, url=None))
     assert said.splitlines()[-1] == "  serving   nothing"
+
+
+def test_the_status_says_nothing_twice() -> None:
+    """Champion, last attempt and audit have a line where they differ from what is declared."""
+    applied = Attempt("2026-11-28T15:05:00", "applied", "2", "", "ana")
+    served = replace(SERVED, last_attempt=applied, audit="verified")
+    assert [line.split()[0] for line in status_text(served).splitlines()[1:]] == [
+        "declared",
+        "serving",
+    ]
+    other = replace(served, champion="1", serving="1", audit="the decision is not in the audit log")
+    for state in (other, replace(other, last_attempt=replace(applied, outcome="refused"))):
+        words = [line.split()[0] for line in status_text(state).splitlines()[1:]]
+        assert words == ["declared", "champion", "serving", "last", "audit"]
 
 
 def test_the_facts_of_a_proposal() -> None:

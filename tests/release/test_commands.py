@@ -164,8 +164,10 @@ def test_serve_takes_a_project_as_invoke_does_and_leaves_nothing_behind(
 def test_nothing_to_show_or_stop_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     """On a fresh clone `ml serve`, `--stop-all` and `release status` end well."""
     for words in (("serve",), ("serve", "--stop-all"), ("release", "status")):
-        code, out, _ = ml(capsys, *words)
+        code, out, err = ml(capsys, *words)
         assert (code, out) == (0, "")
+    assert err == "nothing is declared; next: ml release propose PROJECT\n"
+    assert " in dev: no model yet" in ml(capsys, "release", "status", "--env", "dev")[2]
     code, out, _ = ml(capsys, "serve", "--json")
     assert (code, json.loads(out)) == (0, []) and endpoint.names() == []
 

@@ -345,7 +345,7 @@ def status(
 ) -> None:
     """Show what is declared, champion, serving, tried and refused, and verify the audit log.
 
-    An environment for which nothing is declared is printed on stderr.
+    An environment for which nothing was ever declared is left out unless --env names it.
     """
     from ml.release.rollout.status import status as look
 
@@ -354,7 +354,8 @@ def status(
         write_json(states)
         return
     for state in states:
-        typer.echo(status_text(state), err=state.declared is None)
+        if to or state.declared or state.serving or state.last_attempt:
+            typer.echo(status_text(state), err=state.declared is None)
     if not any(state.declared for state in states):
         names = {state.project for state in states}
         name = names.pop() if len(names) == 1 else "PROJECT"

@@ -41,21 +41,25 @@ def next_text(project: str, environment: str, on: str | None) -> str:
 
 
 def status_text(state: Status) -> str:
-    """A few lines; one for an environment that nothing is declared for."""
+    """A few lines, without those that repeat what is declared; one where nothing ever was."""
     head = f"{state.project} in {state.environment}: {state.verdict}"
     if state.declared is None and state.last_attempt is None:
         return head
-    version = named(state.model, state.declared, state.digest) if state.declared else "nothing"
     by = f", signed off by {state.signed_off}" if state.serving and state.signed_off else ""
     at = f" at {state.url}" if state.url else ""
-    lines = [head, f"  declared  {version}", f"  champion  {state.champion or 'none yet'}"]
-    lines.append(f"  serving   {state.serving or 'nothing'}{at}{by}")
-    if state.beside:
-        lines.append(f"  beside    {state.beside}")
-    if state.last_attempt:
-        lines.append(f"  last      {_attempt(state.last_attempt)}")
-    lines += [f"  refused   {_attempt(refused)}" for refused in state.refused]
-    return "\n".join([*lines, *([f"  audit     {state.audit}"] if state.audit else [])])
+    declared = named(state.model, state.declared, state.digest) if state.declared else "nothing"
+    last = state.last_attempt
+    is_news = last and (last.outcome, last.version) != ("applied", state.serving)
+    rows = [
+        ("declared", declared),
+        ("champion", "" if state.champion == state.declared else state.champion or "none yet"),
+        ("serving", f"{state.serving or 'nothing'}{at}{by}"),
+        ("beside", state.beside),
+        ("last", _attempt(last) if last and is_news else ""),
+        *(("refused", _attempt(refused)) for refused in state.refused),
+        ("audit", "" if state.audit == "verified" else state.audit),
+    ]
+    return "\n".join([head, *(f"  {name:<9} {text}" for name, text in rows if text)])
 
 
 def rollout_text(rollout: Plan) -> str:
