@@ -359,7 +359,7 @@ def superiority(case: Case, gate: Gate) -> Finding:
         return Finding("pass", found, required)
     if reason and not not_words(reason):
         return Finding("pass", found, required, f"reason: {reason}")
-    why = "not shown to be better; to replace the champion, propose it with `--reason TEXT`"
+    why = "not shown to be better: train a better one, keep the champion, or add `--reason TEXT`"
     return Finding("fail", found, required, why)
 
 
