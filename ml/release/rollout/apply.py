@@ -96,13 +96,15 @@ class Change:
         line = self.history.rolled_back(self.launch, self.declared.decision)
         if line is None:
             return None
+        back = (
+            "; to return to the version before, or to none: ml release rollback "
+            f"{self.project} --env {self.environment} --on {self.backend.name}"
+        ) * (not self.check.decision.request.set_aside)
         return audit.refused_before(
             line,
             "a version that was neither rolled back nor withdrawn",
             "propose another, or the same again: "
-            f"{_proposal(self.project, self.version, self.environment)}; to return to the version "
-            f"before, or to none: ml release rollback {self.project} --env {self.environment} "
-            f"--on {self.backend.name}",
+            f"{_proposal(self.project, self.version, self.environment)}{back}",
         )
 
     def is_current(self) -> bool:
@@ -560,7 +562,9 @@ def record(change: Change, event: str, outcome: Outcome | None, **more: object) 
 
 
 def _rolled_back(change: Change, outcome: Outcome, blue: Live) -> Refused:
-    hint = f"version {blue.launch.version} serves; propose this one again to retry it"
+    is_invalid = change.check.decision.request.set_aside
+    serves = "the champion, which is invalid," if is_invalid else f"version {blue.launch.version}"
+    hint = f"{serves} still serves; propose this one again to retry it"
     if any(signal.name == "answers" and signal.alarmed for signal in outcome.signals):
         hint += "; a field that its answers are to have is declared in `new_fields` of release.yml"
         hint += "".join(f"; {reason}" for reason in change.spent)

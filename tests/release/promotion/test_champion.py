@@ -13,13 +13,16 @@ import pytest
 
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.model_registry import Version
-from ml.backends.runs import unwatched
+from ml.core.errors import Refused
 from ml.measures.schema import Evaluation
 from ml.release import audit
+from ml.release.canary import canary
+from ml.release.canary.canary import Outcome
 from ml.release.evidence import evidence
 from ml.release.promotion.gate_check import champion_evidence
 from ml.release.promotion.propose import promotion, propose
 from ml.release.rollout.apply import apply
+from ml.release.rollout.plan import plan
 from ml.release.rollout.rollback import roll_back
 from ml.reports.pull_requests import comparison as pull_request
 from policies.promotion.evidence import Evidence
@@ -50,7 +53,9 @@ def test_a_candidate_of_another_library_is_compared(promoted_world: World) -> No
     assert len([*LocalRuns().all()]) == before + 1  # the candidate's own evaluation
 
 
-def test_a_champion_that_is_invalid_is_replaced_by_a_worse_one(promoted_world: World) -> None:
+def test_a_champion_that_is_invalid_is_replaced_by_a_worse_one(
+    promoted_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stated in gates.yml, also beside other data, which it cannot be measured on; the canary does
     not compare predictions with it, and a rollback to it stays possible."""
     tiny.questions(promoted_world.project.root, 300)
@@ -68,6 +73,15 @@ def test_a_champion_that_is_invalid_is_replaced_by_a_worse_one(promoted_world: W
     assert made.decision.allowed, made.decision.blocking
     text = pull_request.comment(promotion(BACKEND, made, "local")["comparison"])
     assert "Set aside, not beaten" in text and WHY in text
+    outcome = Outcome("rolled-back", "errors: many", 10, (), {}, {}, 0, 1.0)
+    with monkeypatch.context() as patch, pytest.raises(Refused) as refusal:
+        patch.setattr(canary, "lead", lambda *_, **__: outcome)
+        apply(BACKEND, "tiny", "local", "bo")
+    stops = plan(BACKEND, "tiny").stops
+    assert stops is not None
+    for hint in (refusal.value.problems[0].hint, stops.problems[0].hint):
+        assert "version 1" not in hint and "rollback" not in hint
+    assert propose(BACKEND, "tiny", worse).decision.allowed
     done = apply(BACKEND, "tiny", "local", "bo")
     assert done and done.outcome == "applied" and done.replaced == champion
     assert done.change.strategy.tolerances.drift == 1
@@ -149,7 +163,7 @@ def test_a_champion_of_other_folds_is_not_asked(
     monkeypatch.setattr(evidence, "load", lambda *_: replace(of, evaluation=folds(theirs)))
     own = replace(of, evaluation=folds(ours), labels={"test": {"b": "1"}})
     nothing = cast(Any, SimpleNamespace(rehearsal=True))
-    answer = champion_evidence(nothing, nothing, own, tmp_path, champion, "", unwatched)
+    answer = champion_evidence(nothing, nothing, own, tmp_path, champion, "", lambda _: None)
     assert answer is not None
     (wrong,) = answer.disagreements or ()
     assert f"version 1 was measured with `{how}`" in wrong and "in the schema" in wrong
