@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ml.backends.choice import open_backend
+from ml.cli.render.output import show_step
 from ml.core import home
 from ml.core.errors import Exit, Refused
 from ml.core.repository import shown
@@ -185,7 +186,6 @@ class Steps:
 
     def bad_green(self, fault: str) -> None:
         """Drill: roll out the serving version with a fault; its canary rolls it back."""
-        from ml.cli.render.output import show_step
         from ml.cli.render.release_text import show_drill
         from ml.release.rollout.drill import drill
         from ml.release.rollout.faulty import FAULTS
@@ -225,7 +225,6 @@ class Steps:
 
     def _propose(self, run: Run, why: str) -> Proposal:
         from ml.cli.render import costs
-        from ml.cli.render.output import show_step
         from ml.release.promotion.propose import propose
 
         self._step(f"ml release propose {self.project.name} --run {run.name}", why)
@@ -241,7 +240,6 @@ class Steps:
         typer.echo(verdicts.conclusion(proposal.decision), err=True)
 
     def _apply(self, who: str) -> None:
-        from ml.cli.render.output import show_step
         from ml.release.rollout.apply import apply
 
         applied = apply(open_backend(), self.project.name, "local", who, progress=show_step)

@@ -58,9 +58,7 @@ class Follower:
             time.sleep(wait)
             wait = min(wait * _GROWTH, _LAST_POLL_S)
 
-    def _show_log(
-        self, name: str, details: Mapping[str, Any], echoed: Callable[[], object]
-    ) -> None:
+    def _show_log(self, name: str, details: Mapping[str, Any], echoed: Callable[[], None]) -> None:
         """Echo what is new of the log. The job is followed without one that cannot be read."""
         try:
             for text in self.runs.fetch_logs(name, details):
