@@ -29,7 +29,7 @@ T = TypeVar("T")
 Format = Literal["text", "md", "json"]
 Stacks = Annotated[list[str] | None, typer.Argument(help="Environments; all if none is named.")]
 Stack = Annotated[str, typer.Argument(help="The environment.")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 app = typer.Typer(
     name="infra",
     help="The Azure ML environment: its settings, and what they would provision, offline.",
@@ -73,11 +73,11 @@ def settings(
 def cost(
     stacks: Stacks = None,
     refresh: Annotated[
-        bool, typer.Option("--refresh", help="First ask Azure's public price list; no sign-in.")
+        bool, typer.Option("--refresh", help="Fetch Azure's public price list first; no sign-in.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Monthly cost: idle, typical and worst, each line with the date of its price."""
+    """Estimate the monthly cost: idle, typical and worst, each line with the date of its price."""
     from infra.cost import estimate, prices
 
     price_list = prices.read()
@@ -103,7 +103,7 @@ def preview(
     stacks: Stacks = None,
     form: Annotated[Format, typer.Option("--format", help="text, md or json.")] = "text",
     against: Annotated[
-        str, typer.Option(help="A git revision, such as main, to show the changes from.")
+        str, typer.Option(help="Show the changes since this git revision, such as main.")
     ] = "",
     diagram: Annotated[
         Path | None,
@@ -179,10 +179,10 @@ def sas(
     to_write: Annotated[
         bool, typer.Option("--write", help="For writing; the default is reading.")
     ] = False,
-    hours: Annotated[float, typer.Option(help="How long it is valid.")] = 1.0,
+    hours: Annotated[float, typer.Option(help="Hours for which it is valid.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """A SAS of the data lake for one path, signed by the user. Its output is a secret."""
+    """Print a user-delegation SAS of the data lake for one path; the output is a secret."""
     from infra.live import sas as tokens
 
     environment = loader.environment(stack)
@@ -205,7 +205,7 @@ def access(
     stacks: Stacks = None,
     form: Annotated[Format, typer.Option("--format", help="text, md or json.")] = "text",
 ) -> None:
-    """What each workflow may do: its GitHub environment, roles and reviewers. Asks nobody."""
+    """Print what each workflow may do: GitHub environment, roles and reviewers; offline."""
     from infra.live import workflow_access
 
     rows = [
@@ -234,7 +234,7 @@ def bootstrap(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What a new fork needs before its first update: state, stacks, identities, GitHub's variables.
+    """Set up a new fork before its first update: state, stacks, identities, GitHub's variables.
 
     Shows the missing steps; --run runs them. Running it again changes nothing.
     """

@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 # name → (module:attribute, its line in `ml --help`). The attribute is a function, or a typer.Typer
 # with commands of its own.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "ab": ("ml.cli.commands.ab:app", "An experiment between two versions of an endpoint."),
+    "ab": ("ml.cli.commands.ab:app", "Run an A/B test of two versions of an endpoint."),
     "affected": (
         "ml.cli.commands.changes:affected",
         "List what a change touches: projects, stacks, policies, framework folders.",
     ),
     "assets": (
         "ml.cli.commands.assets:app",
-        "Register what jobs name on Azure: data, environments, components.",
+        "Register the data, environments and components of jobs on Azure.",
     ),
     "audit": ("ml.cli.commands.gates:audit", "Verify that no line of the audit log was changed."),
     "check": ("ml.cli.commands.check:check", "Check specs: a file, a folder or the repository."),
     "comment": (
         "ml.cli.commands.changes:comment",
-        "Show what a pull request's comment would show.",
+        "Print the comment that a pull request would get.",
     ),
     "compare": (
         "ml.cli.commands.compare:compare",
         "Compare a candidate with the champion; a pull-request comment.",
     ),
-    "demo": ("ml.cli.demo:demo", "The main job: sweep, select, gate, canary, ask."),
+    "demo": ("ml.cli.demo:demo", "Sweep, select, gate, release with a canary, send a request."),
     "doctor": (
         "ml.cli.commands.doctor:doctor",
         "Check this machine, Azure and GitHub; each problem with its fix.",
@@ -57,13 +57,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "new": ("ml.cli.new:command", "Write a project for a table, ready to train and serve."),
     "release": (
         "ml.cli.commands.release:app",
-        "Propose a candidate; bring an environment to what is declared.",
+        "Propose, apply and roll back the version that an environment serves.",
     ),
     "report": ("ml.cli.commands.report:report", "Write a run as one HTML page that opens offline."),
     "run": ("ml.cli.commands.run:run", "Run a job spec, on this machine or on Azure ML."),
     "runs": (
         "ml.cli.commands.runs:app",
-        "Runs of this machine: list, show, logs, diff, best, resume, …",
+        "Manage runs: list, show, logs, diff, best, resume, …",
     ),
     "select": (
         "ml.cli.commands.sweep:select",
@@ -79,7 +79,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "sweep": (
         "ml.cli.commands.sweep:app",
-        "Explain a sweep: the origin of its trials, what mattered.",
+        "Explain a sweep: origin of its trials, important parameters.",
     ),
     "train": (
         "ml.cli.commands.changes:train",
@@ -103,7 +103,7 @@ def build(selected: str | None) -> typer.Typer:
 
     app = typer.Typer(
         name="ml",
-        help="Azure ML jobs, gates and releases; on this machine unless told otherwise.",
+        help="Azure ML jobs, gates and releases; by default on this machine.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

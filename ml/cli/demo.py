@@ -277,4 +277,4 @@ def _show_quality(evaluation: Evaluation) -> None:
                 number(of.value) if of and of.value is not None else "" for of in (ours, baseline)
             ]
             rows.append([metric, split, values[0], " – ".join(interval), values[1]])
-    write_table(("metric", "on", "this model", "95 % interval", "baseline"), rows)
+    write_table(("metric", "split", "this model", "95 % interval", "baseline"), rows)

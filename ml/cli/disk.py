@@ -140,7 +140,7 @@ def _show(cleaning: Cleaning, used: Mapping[str, int]) -> None:
     typer.echo(f"on the disk: {size(sum(used.values()))} ({parts})", err=True)
     if cleaning.items:
         rows = [[i.kind, i.name, size(i.size), i.why] for i in cleaning.items[:ROWS]]
-        write_table(("what", "name", "size", "why"), rows)
+        write_table(("kind", "name", "size", "reason"), rows)
     if len(cleaning.items) > ROWS:
         typer.echo(f"and {len(cleaning.items) - ROWS} more (--json has all)", err=True)
     for name, why in list(cleaning.stay.items())[:ROWS]:

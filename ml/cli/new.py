@@ -14,14 +14,14 @@ def command(
     target: Annotated[str, typer.Option(help="The column to predict.")],
     task: Annotated[str, typer.Option(help="binary, multiclass or regression.")] = "",
     metric: Annotated[str, typer.Option(help="The metric that versions are compared by.")] = "",
-    positive: Annotated[str, typer.Option(help="binary: the value that is predicted.")] = "",
-    id: Annotated[str, typer.Option(help="The column that tells rows apart.")] = "",
-    group: Annotated[str, typer.Option(help="Rows of one value stay in one split.")] = "",
+    positive: Annotated[str, typer.Option(help="binary: the value of the positive class.")] = "",
+    id: Annotated[str, typer.Option(help="The column that identifies a row.")] = "",
+    group: Annotated[str, typer.Option(help="Rows with one value of it stay in one split.")] = "",
     time: Annotated[
         str,
         typer.Option(help="Split by the time in this column: the newest rows are the test set."),
     ] = "",
-    slice: Annotated[str, typer.Option(help="The column whose values are compared.")] = "",
+    slice: Annotated[str, typer.Option(help="The column whose values are the slices.")] = "",
     model: Annotated[
         str, typer.Option(help="The library: lightgbm, sklearn, torch or xgboost.")
     ] = "lightgbm",
@@ -34,8 +34,8 @@ def command(
 ) -> None:
     """Write a project for a table: jobs, training, evaluation, gates, endpoint.
 
-    What is not said is read from the table, and stands in the project's data/NAME.schema.yml and
-    gates.yml for you to correct.
+    Settings without an option are inferred from the table; correct them in the project's
+    data/NAME.schema.yml and gates.yml.
     """
     from ml.core import repository
     from ml.core.terminal import printable

@@ -21,7 +21,7 @@ def _checked_goal(goal: str | None) -> str | None:
 
 
 RunName = Annotated[
-    str, typer.Argument(metavar="RUN", help="A name or id; `latest`, which no release started.")
+    str, typer.Argument(metavar="RUN", help="A name or id; `latest` skips the runs of releases.")
 ]
 Experiment = Annotated[str | None, typer.Option(help="Only this experiment.")]
 Project = Annotated[str | None, typer.Option(help="Only this folder under ml/projects.")]
@@ -29,15 +29,15 @@ Since = Annotated[str | None, typer.Option(help="Only runs started since: 7d, 12
 Environment = Annotated[
     str, typer.Option("--env", help="`local`, or one of release.yml.", metavar="ENV")
 ]
-Port = Annotated[int | None, typer.Option(min=1, max=65535, help="This port; else a free one.")]
+Port = Annotated[int | None, typer.Option(min=1, max=65535, help="The port; default: a free one.")]
 On = Annotated[str, typer.Option("--on", help="The backend: local (this machine) or azure.")]
-Metric = Annotated[str | None, typer.Option(help="Default: that of the latest sweep.")]
+Metric = Annotated[str | None, typer.Option(help="The metric; default: that of the latest sweep.")]
 Goal = Annotated[
     str | None,
     typer.Option(help="maximize or minimize; default: as for --metric.", callback=_checked_goal),
 ]
 EveryGate = Annotated[
-    bool, typer.Option("--all", help="Print what every gate found; else only those not passed.")
+    bool, typer.Option("--all", help="Print every gate, not only those that did not pass.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 

@@ -330,7 +330,7 @@ def test_the_command_is_known() -> None:
         capture_output=True,
         text=True,
     )
-    assert "Runs of this machine: list, show, logs" in done.stdout
+    assert "Manage runs: list, show, logs" in done.stdout
 
 
 @pytest.mark.attack("escape sequences in the log of a job")

@@ -127,7 +127,8 @@ def test_an_invented_decision(declared_world: World, how: str) -> None:
     assert stops and stops.problems[0].code == "decision-unknown"
     run = BACKEND.registry.find("tiny", declared.version).run
     assert (
-        stops.problems[0].hint == f"ml release propose tiny --run {run} --env local asks the gates"
+        stops.problems[0].hint
+        == f"ml release propose tiny --run {run} --env local evaluates the gates"
     )
     desired_state.declare("tiny", "local", declared)
     assert plan(BACKEND, "tiny").stops is None

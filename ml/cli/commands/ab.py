@@ -47,7 +47,7 @@ def start(
 ) -> None:
     """Declare the experiment and print how many outcomes it needs; no request goes to B yet.
 
-    `ml ab serve` asks the gates and sends B its keys, without a canary.
+    `ml ab serve` evaluates the gates and sends B its keys, without a canary.
     """
     from ml.release.ab import experiment
     from ml.release.declaration import projects

@@ -50,8 +50,8 @@ def comment(
 ) -> None:
     """Print the comment that a pull request of this work tree would get, as Markdown.
 
-    Of what `make lint`, `smoke`, `preview`, `train` and the tests left in .local/check; what is
-    missing is listed, with the command that it comes by.
+    It contains the results of `make lint`, `smoke`, `preview`, `train` and the tests in
+    .local/check; a missing result is listed with the command that writes it.
     """
     from ml.repository.github.pull_requests.posting import preview as of
 

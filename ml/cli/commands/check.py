@@ -32,11 +32,10 @@ def check(
 
     A job is also compared with the cluster that it names in infra/Pulumi.*.yaml.
 
-    That is a project's gates.yml, select.yml, watch.yml and release.yml, the metrics in its gates,
-    sweeps, evaluate.py and the schema of its table, the code that its endpoint would load, and the
-    floors in policies/promotion. Ends with exit code 2 when there is an error, 0 when there is none
-    or only warnings. Of the repository the names of its files are checked too: at its root and of
-    git's own.
+    Releases read a project's gates.yml, select.yml, watch.yml and release.yml, the metrics in its
+    gates, sweeps and evaluate.py, the schema of its table, the serving code, and the floors in
+    policies/promotion. Without paths it also checks the names of files at the repository's root
+    and those that git reads. Exit 2 when there is an error, 0 when there is none or only warnings.
     """
     from ml.cli import clusters
     from ml.repository.forks import layout

@@ -29,7 +29,7 @@ def doctor(
 ) -> None:
     """Check Python, packages, sign-in, workspaces, quota and GitHub's settings; nothing changes.
 
-    Each fault has its mend beside it. Exit 1 when one is an error.
+    Each fault is printed with its fix. Exit 1 when one is an error.
     """
     for part in parts or ():
         if part not in PARTS:

@@ -73,7 +73,7 @@ def propose(
     every: EveryGate = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score the best run, register its model, ask the gates, and declare it if they pass."""
+    """Evaluate a run's model, register it, evaluate the gates, and declare it if they pass."""
     from ml.cli.render import costs, verdicts
     from ml.core import files
     from ml.core.repository import shown
@@ -204,7 +204,7 @@ def apply(
     every: EveryGate = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the gates again, start the declared version beside the old one, and switch.
+    """Evaluate the gates again, start the declared version beside the old one, and switch.
 
     Without PROJECT each one with a declared version in turn; --json then prints a list.
     """

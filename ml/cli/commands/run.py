@@ -40,13 +40,13 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; run nothing.")] = False,
     as_json: AsJson = False,
     isolated: Annotated[
-        bool, typer.Option("--isolated", help="In an environment that uv builds from conda files.")
+        bool, typer.Option("--isolated", help="Build the environment from its conda file with uv.")
     ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Never remove its outputs to make room.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="On Azure: run this commit and spec once more.")
+        bool, typer.Option("--again", help="On Azure: submit this commit and spec again.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
 ) -> None:

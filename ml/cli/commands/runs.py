@@ -45,14 +45,14 @@ def list_(
     ] = None,
     since: Since = None,
     display_name: Annotated[
-        str | None, typer.Option(help="Of this `display_name` alone; else the spec's file name.")
+        str | None, typer.Option(help="Only this `display_name`; default of a spec: its file.")
     ] = None,
     tag: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY[=VALUE]", help="With this tag of the spec; repeatable."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many; 0 for all.")] = 20,
-    with_size: Annotated[bool, typer.Option("--size", help="What each takes on the disk.")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Number of runs; 0 for all.")] = 20,
+    with_size: Annotated[bool, typer.Option("--size", help="Print the disk space, too.")] = False,
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
@@ -148,7 +148,7 @@ def lineage(run: RunName = "latest", on: On = "local", as_json: AsJson = False) 
 @app.command()
 def logs(
     run: RunName = "latest",
-    tail: Annotated[int | None, typer.Option(min=0, help="The last so many lines.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only the last N lines.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
     ] = False,
@@ -191,14 +191,14 @@ def diff(one: RunName, other: RunName, on: On = "local", as_json: AsJson = False
 @app.command()
 def best(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Among the parts of this run alone.")
+        str | None, typer.Argument(metavar="[RUN]", help="Only the steps and trials of this run.")
     ] = None,
     metric: Metric = None,
     goal: Goal = None,
     experiment: Experiment = None,
     project: Project = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show so many.")] = 5,
+    limit: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 5,
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
@@ -254,7 +254,7 @@ def resume(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Another limit for a sweep, the time before included.",
+            help="New time limit of a sweep, including the time before.",
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
@@ -315,8 +315,8 @@ def clean(
         str | None, typer.Option(help="Remove runs that ended before: 7d.")
     ] = None,
     experiment: Experiment = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it; remove nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List them; remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:

@@ -31,8 +31,8 @@ def serve(
         typer.Argument(help="Start this endpoint, or that of a project; else show all."),
     ] = None,
     port: Port = None,
-    stop: Annotated[bool, typer.Option("--stop", help="Stop it.")] = False,
-    stop_all: Annotated[bool, typer.Option("--stop-all", help="Stop every one.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop its server.")] = False,
+    stop_all: Annotated[bool, typer.Option("--stop-all", help="Stop every server.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show, start or stop the model servers on this machine."""
@@ -121,23 +121,23 @@ def _endpoint_of(name: str, servers: Servers | None) -> str:
 def invoke(
     endpoint: Annotated[str, typer.Argument(help="An endpoint, or a folder under ml/projects.")],
     request: Annotated[
-        str, typer.Argument(help="The request: a JSON object, or its one text.")
+        str, typer.Argument(help="The request: a JSON object, or the text of its only field.")
     ] = "",
     on: On = "local",
     data: Annotated[
         str | None,
-        typer.Option("--input", metavar="PATH", help="Data for a batch endpoint to score."),
+        typer.Option("--input", metavar="PATH", help="Data that a batch endpoint scores."),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", help="A file, such as an image: sent as base64, its one text."),
+        typer.Option("--file", help="A file, such as an image: sent as base64 in the only field."),
     ] = None,
     deployment: Annotated[
-        str, typer.Option(help="This batch deployment; else the default one.")
+        str, typer.Option(help="The batch deployment; default: the endpoint's default.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Ask a served model; its server is started if it is not running."""
+    """Send a request to a served model; start its server if needed."""
     from ml.backends.choice import open_backend
 
     if data is not None:

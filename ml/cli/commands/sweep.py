@@ -31,7 +31,7 @@ def explain(
     run: Annotated[
         str, typer.Argument(metavar="[RUN]", help="A sweep, or one trial of it; `latest`.")
     ] = "latest",
-    trial: Annotated[int | None, typer.Option(min=0, help="This trial alone, in full.")] = None,
+    trial: Annotated[int | None, typer.Option(min=0, help="Only this trial, in full.")] = None,
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
@@ -81,7 +81,7 @@ def leaderboard(
         return
     typer.echo(f"{search.name}: {board.metric}")
     write_table(
-        ("", "trial", "family", board.metric, "±", "seconds", "ms a row", "from"),
+        ("", "trial", "family", board.metric, "±", "seconds", "ms/row", "origin"),
         [
             [
                 f"{rank}.",
@@ -136,7 +136,7 @@ def _show_sweep(explained: Explanation) -> None:
         origin = short_origin(trial.origin) or "?"
         number = str(trial.sample_number)
         rows.append([number, value, outcome, origin, _reason(explained, trial)])
-    write_table(("trial", sweep.metric, "outcome", "from", "why"), rows)
+    write_table(("trial", sweep.metric, "outcome", "origin", "reason"), rows)
     typer.echo("")
     for line in _importance(explained):
         typer.echo(line)
@@ -181,7 +181,7 @@ def _show_trial(explained: Explanation, trial: Trial) -> None:
             [each.name, _value_text(each.value), each.good_values, f"{each.among_others:.0%}"]
             for each in preferences
         ]
-        write_table(("parameter", "value", "the good trials had", "of the others"), rows, 2)
+        write_table(("parameter", "value", "good trials", "other trials"), rows, 2)
 
 
 def _importance(explained: Explanation) -> Iterator[str]:
@@ -213,7 +213,7 @@ def select(
     ] = None,
     metric: Metric = None,
     goal: Goal = None,
-    limit: Annotated[int, typer.Option(min=0, help="Show so many; 0 for all.")] = 10,
+    limit: Annotated[int, typer.Option(min=0, help="Number of rows; 0 for all.")] = 10,
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
@@ -243,7 +243,7 @@ def print_selection(selected: Selected, limit: int = 0) -> None:
     terms = [term for term in UNITS if term in selection.compared]
     head = ["", "behind", selection.metric, *(UNITS[term] for term in terms)]
     cells = [_selection_row(selection, row, terms) for row in rows]
-    write_table([*head, "by metric", "Pareto"], cells)
+    write_table([*head, "rank by metric", "Pareto"], cells)
     if len(rows) < len(selection.ranked):
         typer.echo(f"{len(rows)} of {len(selection.ranked)}; all: --limit 0", err=True)
     typer.echo(f"{explanation.formula(selection)}; {explanation.scale(selection)}", err=True)

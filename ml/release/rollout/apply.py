@@ -379,7 +379,7 @@ def _decision_unknown(
         f"the audit log has no decision {declared.decision[:12]}… on version "
         f"{declared.version} for {environment}",
         "a decision of the gates on this model and environment",
-        f"{_proposal(project.name, version, environment)} asks the gates",
+        f"{_proposal(project.name, version, environment)} evaluates the gates",
         desired_state.place(project.name, environment, "decision"),
         exit_code=Exit.GATE_SAID_NO,
     )

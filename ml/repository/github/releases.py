@@ -59,7 +59,7 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
     if there != before:
         found = f"{MAIN} declares something else for {environment} by now"
         expected = "what this run began with"
-        hint = "the run of a newer commit asks the gates again"
+        hint = "the run of a newer commit evaluates the gates again"
         raise Refused(Problem(DECLARED_MEANWHILE, found, expected, hint))
     return f"{head}{entry}{tail}"
 
