@@ -450,6 +450,7 @@ def _roll_out(
                 raise
         outcome = None
         if blue is not None and compares:
+            progress("canary: the new version and the baseline answer")
             outcome = canary.lead(
                 endpoints,
                 name,
