@@ -168,7 +168,10 @@ def test_invalid_hints_are_refused(spec: Path, text: str, code: str, line: int, 
         ("constraints: [dept < 3]", "did you mean `depth`?"),
         ("try_frist: []", "did you mean `try_first`?"),
         ("constraints: [{requires: rate < 1}]", "did you mean `require`?"),
-        ("constraints: [depth < 3]\ntry_first: [{values: {depth: 4}}]", ""),
+        (
+            "constraints: [depth < 3]\ntry_first: [{values: {depth: 4}}]",
+            "change its values, or the constraint",
+        ),
     ],
 )
 def test_misspelt_names_are_suggested(spec: Path, text: str, hint: str) -> None:

@@ -435,7 +435,7 @@ def test_what_is_no_job_is_told_as_such(tmp_path: Path) -> None:
     spec = load.load(tmp_path / "job.yml")
     (problem,) = workflow_jobs.problems(spec, CLUSTERS, BOUNDS, tmp_path)
     assert problem.code == "not-submitted" and not problem.found.endswith(": ")
-    assert problem.found.startswith("no request can be made of it: ")
+    assert problem.found.startswith("azure-ai-ml rejects the job: ")
 
 
 @pytest.mark.attack("A file of a pull request's job names a file of the runner, to be printed")

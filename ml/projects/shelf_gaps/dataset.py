@@ -139,7 +139,8 @@ def read(folder: Path) -> Splits:
         file = files.get(name)
         if file is None or file.suffix.lower() not in _SUFFIXES:
             expected = f"{_IMAGES}/{name} with one of {', '.join(_SUFFIXES)}"
-            findings.append(Flaw("no-image", folder / _IMAGES, 0, f"no {name}", expected))
+            hint = f"add the image, or delete {name} from {_STORES}/{store}.txt"
+            findings.append(Flaw("no-image", folder / _IMAGES, 0, f"no {name}", expected, hint))
             continue
         if (gaps := _gaps(folder / _ANNOTATIONS / f"{name}.xml", findings)) is not None:
             masks = folder / _MASKS / f"{name}.png"
@@ -181,9 +182,9 @@ def draw(recipe: Path, folder: Path) -> None:
         seed, size = int(document["seed"]), int(document["size"])
         stores = {str(name): int(count) for name, count in document["stores"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        expected = '{"seed": 0, "size": 160, "stores": {"north": 25}}'
-        found = f"{type(error).__name__}: {error}"
-        raise DataRefused([Flaw("wrong-recipe", recipe, 0, found, expected)]) from None
+        found, expected = f"{type(error).__name__}: {error}", "seed, size and stores"
+        hint = 'for example {"seed": 0, "size": 160, "stores": {"north": 25}}'
+        raise DataRefused([Flaw("wrong-recipe", recipe, 0, found, expected, hint)]) from None
     for name in (_IMAGES, _ANNOTATIONS, _MASKS, _STORES):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for store, count in stores.items():
@@ -222,15 +223,16 @@ def _stores(folder: Path, findings: list[Flaw]) -> dict[str, str]:
             findings.append(Flaw("wrong-list", path, 0, str(error), "names of images, in UTF-8"))
             continue
         if not any(map(str.split, lines)):
-            findings.append(Flaw("wrong-list", path, 0, "no name", "the names of its images"))
+            hint = "write one name a line, or delete the file"
+            findings.append(Flaw("wrong-list", path, 0, "no name", "names of images", hint))
         for line, text in enumerate(lines, start=1):
             # VOC writes a number behind the name: whether the class is there.
             name = text.split()[0] if text.split() else ""
             if not name:
                 continue
             if stores.setdefault(name, path.stem) != path.stem:
-                found, expected = f"{name} is of {stores[name]} too", "an image of one store"
-                findings.append(Flaw("duplicate-image", path, line, found, expected))
+                found, hint = f"{name} is of {stores[name]} too", "delete it from one of the lists"
+                findings.append(Flaw("duplicate-image", path, line, found, "one store", hint))
     if not stores and not findings:
         expected = "a file STORE.txt for each store with the names of its images"
         hint = f"dataset.py says how the folder looks; or a {RECIPE}"
@@ -263,8 +265,8 @@ def _gaps(path: Path, findings: list[Flaw]) -> tuple[NDArray[np.float64], Sequen
     # A number that is none fails both.
     if not ((result[:, :2] >= 0) & (result[:, :2] < result[:, 2:])).all():
         found = "a box that ends before it begins, or begins before the image"
-        expected = "0 ≤ xmin < xmax, 0 ≤ ymin < ymax"
-        findings.append(Flaw("wrong-annotation", path, 0, found, expected))
+        expected, hint = "0 ≤ xmin < xmax, 0 ≤ ymin < ymax", "annotate the image again"
+        findings.append(Flaw("wrong-annotation", path, 0, found, expected, hint))
         return None
     return result, [*gaps]
 
@@ -279,8 +281,8 @@ def checked(pictures: Sequence[Picture]) -> None:
             image = decoded(picture.file.read_bytes())
         except (BadRequest, OSError) as error:
             found = error.found if isinstance(error, BadRequest) else str(error)
-            expected = f"a whole image: {', '.join(FORMATS)}"
-            findings.append(Flaw("wrong-image", picture.file, 0, found, expected))
+            expected, hint = f"a whole image: {', '.join(FORMATS)}", "export the image again"
+            findings.append(Flaw("wrong-image", picture.file, 0, found, expected, hint))
             continue
         size = (image.width, image.height)
         pixels = f"{image.width} × {image.height} pixels"
@@ -288,8 +290,8 @@ def checked(pictures: Sequence[Picture]) -> None:
             found = f"a box outside of {pixels}"
             findings.append(Flaw("wrong-annotation", picture.annotation, 0, found, "boxes inside"))
         if picture.masks_file and (found := _fault_of_masks(picture.masks_file, size)):
-            expected = f"one channel, {pixels} as the image has"
-            findings.append(Flaw("wrong-masks", picture.masks_file, 0, found, expected))
+            expected, hint = f"one channel of {pixels}", "export the masks at the image's size"
+            findings.append(Flaw("wrong-masks", picture.masks_file, 0, found, expected, hint))
     if findings:
         raise DataRefused(findings)
 

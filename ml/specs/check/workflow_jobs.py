@@ -69,8 +69,9 @@ def problems(
         body = request(spec)
     except Exception as error:  # azure-ai-ml raises what its fields raise: anything
         why, expected = " ".join(str(error).split()), "a job that azure-ai-ml can send"
-        found = f"no request can be made of it: {why or type(error).__name__}"
-        return [Problem("not-submitted", found, expected, place=spec.place())]
+        found = f"azure-ai-ml rejects the job: {why or type(error).__name__}"
+        hint = "change the field that the message names, then `ml check SPEC`"
+        return [Problem("not-submitted", found, expected, hint, spec.place())]
     return list(dict.fromkeys(_Request(spec, body, clusters, bounds, declared).problems()))
 
 

@@ -25,8 +25,9 @@ def planned(layers: Layers) -> Parallel | list[Problem]:
         problems.append(
             _problem(
                 "unsupported-step",
-                f"`task.type: {kind}` is not built here",
+                f"`task.type: {kind}`, which this machine cannot run",
                 "run_function",
+                "ml run SPEC --on azure",
                 task.place("task", "type"),
             )
         )
@@ -70,7 +71,8 @@ def _nested(layers: Layers, key: str, *keys: str) -> Any:
 def _wrong(layers: Layers, written: object, expected: str, *keys: str) -> Problem:
     # Azure ML accepts a binding in some of these; a plan is made before its value is known.
     code = "unsupported-step" if "${{" in str(written) else "bad-mini-batches"
-    return _problem(code, f"`{'.'.join(keys)}` is `{written}`", expected, layers.place(*keys))
+    found, hint = f"`{'.'.join(keys)}` is `{written}`", f"for example `{keys[-1]}: 10`"
+    return _problem(code, found, expected, hint, layers.place(*keys))
 
 
 def _named(text: Any, source: str) -> str:
@@ -81,5 +83,5 @@ def _named(text: Any, source: str) -> str:
     return ""
 
 
-def _problem(code: str, found: str, expected: str, place: Place) -> Problem:
-    return Problem(code, found, expected, place=place, source=SOURCE)
+def _problem(code: str, found: str, expected: str, hint: str, place: Place) -> Problem:
+    return Problem(code, found, expected, hint, place, source=SOURCE)

@@ -284,12 +284,12 @@ class _Planner:
                 else:
                     exists, names = source.input in inputs, ", ".join(inputs)
                 if not exists:
-                    message = (
-                        f"`{source}`, which step `{name}` uses, does not exist in the pipeline"
-                    )
+                    found = f"step `{name}` uses `{source}`, which the pipeline does not have"
                     expected = f"one of {names}" if names else "a value"
                     place = jobs.place(name, "inputs", key)
-                    self._problems.append(Problem("unknown-source", message, expected, place=place))
+                    hint = f"change `inputs.{key}`, or add `{source}` to the pipeline"
+                    problem = Problem("unknown-source", found, expected, hint, place)
+                    self._problems.append(problem)
 
 
 def _sampled(command: str, names: set[str]) -> str:

@@ -256,7 +256,8 @@ def unknown_kind(dimension: Dimension) -> Refused:
             "unknown-distribution",
             f"`search_space.{dimension.name}` is `{dimension.kind}`",
             "choice, randint, [q][log]uniform or [q][log]normal",
-            place=dimension.place,
+            "type: uniform",
+            dimension.place,
         ),
         exit_code=Exit.CANNOT_HONOUR,
     )

@@ -111,8 +111,9 @@ def _beside(spec: Path) -> Part | None:
         problem = Problem(
             "hints-twice",
             f"`{files[0].name}` and `{files[1].name}` are both hints of `{spec.name}`",
-            "one of them",
-            place=Place(repository.shown(files[1]), 1),
+            "one file",
+            f"git rm {repository.shown(files[1])}",
+            Place(repository.shown(files[1]), 1),
         )
         raise Refused(problem)
     return Part(read(files[0]), files[0]) if files else None
@@ -140,8 +141,8 @@ class _Reading:
         """
         written = self.part.get(section)
         if written is not None and not isinstance(written, list):
-            expected = "a list: each entry begins with `- `"
-            self.problems.append(_misshapen(self.part.at(section), section, expected))
+            hint = "begin each entry with `- `"
+            self.problems.append(_misshapen(self.part.at(section), section, "a list", hint))
             return
         for index, entry in enumerate(written or ()):
             at = self.part.at(section, index)
@@ -157,8 +158,8 @@ class _Reading:
         names, meanings = constraints.names_in(self.plan.search_space), set[str]()
         for at, text, because in self._entries("constraints", "require"):
             if not isinstance(text, str):
-                expected = "an expression: depth * width <= 4096"
-                self.problems.append(_misshapen(at, "a constraint", expected))
+                hint = "for example `depth * width <= 4096`"
+                self.problems.append(_misshapen(at, "a constraint", "an expression", hint))
                 continue
             try:
                 expression = constraints.parse(text, names)
@@ -167,9 +168,8 @@ class _Reading:
                 continue
             if expression.meaning in meanings:
                 message = f"`{text}` is listed twice"
-                self.problems.append(
-                    Problem("duplicate-hint", message, "each once", place=at.place())
-                )
+                problem = Problem("duplicate-hint", message, "each once", "delete it", at.place())
+                self.problems.append(problem)
                 continue
             meanings.add(expression.meaning)
             yield Constraint(expression.text, at.place(), because), expression
@@ -178,7 +178,8 @@ class _Reading:
         points: list[dict[str, FixedValue]] = []
         for at, values, because in self._entries("try_first", "values"):
             if not isinstance(values, dict) or not values:
-                self.problems.append(_misshapen(at, "a point", "`values: {NAME: VALUE, …}`"))
+                hint = "values: {NAME: VALUE}"
+                self.problems.append(_misshapen(at, "a point", "a mapping `values`", hint))
                 continue
             place = at.place()
             try:
@@ -192,12 +193,12 @@ class _Reading:
                 continue
             if point in points:
                 message = f"this point is the same as point {points.index(point) + 1}"
-                problem = Problem("duplicate-hint", message, "each point once", place=place)
+                problem = Problem("duplicate-hint", message, "each once", "delete it", place)
                 self.problems.append(problem)
             elif broken := self._broken(values, conditions, place):
                 message = f"this point breaks the constraint `{broken}`"
-                expected = "a point that satisfies it"
-                problem = Problem("point-breaks-constraint", message, expected, place=place)
+                expected, hint = "a point that satisfies it", "change its values, or the constraint"
+                problem = Problem("point-breaks-constraint", message, expected, hint, place)
                 self.problems.append(problem)
             else:
                 points.append(point)
@@ -208,7 +209,8 @@ class _Reading:
                     "more-points-than-trials",
                     f"{len(points)} points to try first, and {self.plan.max_total_trials} trials",
                     "at least as many trials as points",
-                    place=self.part.place("try_first"),
+                    f"max_total_trials: {len(points)}, or delete points",
+                    self.part.place("try_first"),
                     severity="warning",
                 )
             )
@@ -224,10 +226,9 @@ class _Reading:
         return ""
 
 
-def _misshapen(part: Part, what: str, expected: str) -> Problem:
+def _misshapen(part: Part, what: str, expected: str, hint: str) -> Problem:
     """The problem of a value with the wrong shape."""
-    message = f"{what} is {part.get()!r}"
-    return Problem("hint-shape", message, expected, place=part.place())
+    return Problem("hint-shape", f"{what} is {part.get()!r}", expected, hint, part.place())
 
 
 def _unknown(part: Part, allowed: Collection[str]) -> Problem:
@@ -250,18 +251,19 @@ def _structure(
     """Unknown keys, unknown steps, and hints outside of a sweep."""
     value = part.get()
     if not isinstance(value, dict):
-        yield _misshapen(part, "hints", f"a mapping of {' and '.join(SECTIONS[:2])}")
+        yield _misshapen(part, "hints", "a mapping", "try_first: [{values: {NAME: VALUE}}]")
         return
     for key in value:
         if key not in SECTIONS:
             yield _unknown(part.at(key), SECTIONS)
         elif key != "jobs" and part.keys not in sweep_keys:
-            expected = "`jobs:` and the name of the sweep step above it"
-            message = f"`{key}` does not belong to a sweep"
-            yield Problem("hint-misplaced", message, expected, place=part.place(key))
+            hint, place = f"jobs: {{STEP: {{{key}: …}}}}", part.place(key)
+            yield Problem(
+                "hint-misplaced", f"`{key}` is not in a sweep", "a sweep step", hint, place
+            )
     steps = value.get("jobs")
     if steps is not None and not isinstance(steps, dict):
-        yield _misshapen(part.at("jobs"), "jobs", "a mapping of steps")
+        yield _misshapen(part.at("jobs"), "jobs", "a mapping", "jobs: {STEP: {try_first: …}}")
     for name in part.mapping("jobs"):
         step = part.at("jobs", name)
         if step.keys in node_keys:

@@ -301,7 +301,7 @@ def test_invalid_routes_change_nothing(both: Routed) -> None:
     """The writer gets an error, and the router continues with the old routes."""
     with pytest.raises(Refused) as raised:
         both.put(traffic={"blue": 90})
-    assert raised.value.problems[0].code == "routes-refused"
+    assert raised.value.problems[0].code == "invalid-routes"
     assert ask(both)[0] == 200
 
 

@@ -28,7 +28,7 @@ def automl_limits(node: Node) -> Iterator[Finding]:
         less, more = node.get("limits", part), node.get("limits", whole)
         if isinstance(less, int) and isinstance(more, int) and less > more:
             expected = f"at most `{whole}`, which is {more}"
-            yield Finding(("limits", part), f"`{part}` is {less}", expected)
+            yield Finding(("limits", part), f"`{part}` is {less}", expected, f"{part}: {more}")
 
 
 @rule("automl-share", scope="automl", source="how-to-configure-auto-train: validation_data_size")
@@ -37,7 +37,7 @@ def automl_share(node: Node) -> Iterator[Finding]:
     for key in ("validation_data_size", "test_data_size"):
         share = node.get(key)
         if isinstance(share, int | float) and not 0 < share < 1:
-            yield Finding((key,), f"`{key}` is {share}", "a number between 0 and 1")
+            yield Finding((key,), f"`{key}` is {share}", "a number between 0 and 1", f"{key}: 0.2")
 
 
 @rule("automl-algorithms", scope="automl", source="reference-yaml-job-automl: training")
@@ -50,7 +50,9 @@ def automl_algorithms(node: Node) -> Iterator[Finding]:
     )
     if allowed and allowed <= blocked:
         found = "every algorithm of `allowed_training_algorithms` is blocked"
-        yield Finding(keys[1], found, "one that is tried")
+        yield Finding(
+            keys[1], found, "one to train", "delete one from `blocked_training_algorithms`"
+        )
 
 
 @rule("automl-time-column", scope="automl", source="how-to-auto-train-forecast: configure")
@@ -70,11 +72,9 @@ def automl_target(node: Node) -> Iterator[Finding]:
         folder = _folder(node, key)
         columns = _columns(folder) if folder is not None else []
         if columns and target not in columns:
-            yield Finding(
-                ("target_column_name",),
-                f"`{target}` is not a column of `{node.get(key, 'path')}`",
-                f"one of {', '.join(columns[:12])}",
-            )
+            found = f"`{target}` is not a column of `{node.get(key, 'path')}`"
+            expected, hint = f"one of {', '.join(columns[:12])}", "name one, or add it to the table"
+            yield Finding(("target_column_name",), found, expected, hint)
 
 
 def _folder(node: Node, key: str) -> Path | None:

@@ -111,6 +111,7 @@ def cluster_idle_gpus(job: Placed) -> Iterator[Finding]:
         yield Finding(
             keys if written is not None else job.field("distribution")[0],
             f"{count} of {idle[0].gpus} GPUs of `{idle[0].name}` ({idle[0].size}) get a process",
+            "one process for each GPU",
             f"process_count_per_instance: {idle[0].gpus}",
         )
 
@@ -152,7 +153,8 @@ def cluster_infiniband(job: Placed) -> Iterator[Finding]:
         yield Finding(
             keys,
             f"{job.nodes} nodes of `{slow[0].name}` ({slow[0].size}) have no InfiniBand",
-            "the preset `infiniband`, or one node with more GPUs",
+            "a cluster with the preset `infiniband`, or one node with more GPUs",
+            "name such a cluster in `compute:`, or set `instance_count: 1`",
         )
 
 

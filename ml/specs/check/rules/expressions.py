@@ -122,13 +122,12 @@ def parallel_input(node: Node) -> Iterator[Finding]:
     name = _only(written, "inputs")
     if name is None:
         message = f"`input_data` is `{written}`" if written else "there is no `input_data`"
-        yield Finding(("input_data",), message, "`${{inputs.NAME}}` of one input")
+        yield Finding(("input_data",), message, "one input", "input_data: ${{inputs.NAME}}")
         return
     port: Any = (node.ports("inputs") or {}).get(name)
     if isinstance(port, Mapping) and port.get("type") in {"string", "number", "integer", "boolean"}:
-        yield Finding(
-            ("input_data",), f"`{name}`, which is divided, is a {port['type']}", "a folder or table"
-        )
+        found = f"`input_data` is `{name}`, which has the type {port['type']}"
+        yield Finding(("input_data",), found, "a folder or table", f"{name}: {{type: uri_folder}}")
 
 
 @rule("parallel-output", scope="node", source=_PARALLEL)
@@ -140,12 +139,9 @@ def parallel_output(node: Node) -> Iterator[Finding]:
         return
     name, outputs = _only(written, "outputs"), node.ports("outputs")
     if name is None or (outputs is not None and name not in outputs):
-        listed = ", ".join(outputs or ()) or "an output"
-        yield Finding(
-            ("task", "append_row_to"),
-            f"`append_row_to` is `{written}`",
-            f"`${{{{outputs.NAME}}}}` with one of {listed}",
-        )
+        found, hint = f"`append_row_to` is `{written}`", "append_row_to: ${{outputs.NAME}}"
+        expected = f"one of {', '.join(outputs)}" if outputs else "an output of the job"
+        yield Finding(("task", "append_row_to"), found, expected, hint)
 
 
 def _only(text: object, source: str) -> str | None:

@@ -82,7 +82,8 @@ def number_out_of_range(subject: Subject) -> Iterator[Finding]:
         except ValueError:
             continue  # the SDK refuses it, or it has a unit
         if isinstance(value, float) and not (number.is_integer() or key in _FRACTIONS):
-            yield Finding(keys, f"`{key}` is {value}", "a whole number")
+            yield Finding(keys, f"`{key}` is {value}", "a whole number", "round it")
         elif not low <= number <= high:
             expected = f"at least {low:g}" if high == _ANY else f"{low:g} to {high:,}"
-            yield Finding(keys, f"`{key}` is {value}", expected)
+            hint = f"{key}: {min(high, max(low, number)):.0f}"
+            yield Finding(keys, f"`{key}` is {value}", expected, hint)

@@ -34,9 +34,8 @@ def bindings(node: Node) -> Iterator[tuple[tuple[Key, ...], Reference]]:
 def empty_pipeline(node: Node) -> Iterator[Finding]:
     """A pipeline has steps: `jobs` is required, although azure-ai-ml accepts an empty one."""
     if node.get("jobs") == {}:
-        yield Finding(
-            ("jobs",), "the pipeline has no steps: it completes without doing anything", "a step"
-        )
+        found = "the pipeline has no steps: it completes without doing anything"
+        yield Finding(("jobs",), found, "a step", "jobs: {train: {component: ./train.yml}}")
 
 
 @rule("unknown-step", scope="pipeline", source=_YAML)
@@ -109,9 +108,9 @@ def pipeline_cycle(node: Node) -> Iterator[Finding]:
     while waits:
         ready = [name for name, on in waits.items() if not on]
         if not ready:
-            circle = ", ".join(sorted(waits))
-            first = min(waits)
-            yield Finding(("jobs", first), f"{circle} wait for each other", "steps in an order")
+            circle, first = ", ".join(sorted(waits)), min(waits)
+            hint = f"remove an input of `{first}` that one of the others writes"
+            yield Finding(("jobs", first), f"{circle} form a cycle", "no cycle", hint)
             return
         waits = {n: on - set(ready) for n, on in waits.items() if n not in ready}
 
@@ -150,7 +149,7 @@ def not_a_component(node: Node) -> Iterator[Finding]:
             yield Finding((key,), f"{first.place}: {first.found}", first.expected, first.hint)
     elif not isinstance(component.get(), dict):
         message = f"`{key}: {written}` holds {in_words('', component.get())}"
-        yield Finding((key,), message, "the spec of a component")
+        yield Finding((key,), message, "the spec of a component", "name a component's YAML file")
 
 
 # Fields of a step that runs a component (azure-ai-ml 1.35, `_schema/pipeline/component_job.py`).
@@ -184,10 +183,9 @@ def component_cycle(subject: Subject) -> Iterator[Finding]:
     """A pipeline component does not contain itself."""
     for node in subject.nodes:
         if _contains(node, frozenset({node.file.resolve()})):
-            message = f"`component: {node.data.get('component')}` contains itself"
-            yield Finding(
-                (*node.keys, "component"), message, "a component that does not contain itself"
-            )
+            found = f"`component: {node.data.get('component')}` contains itself"
+            hint = "delete the step that names it, or name another component there"
+            yield Finding((*node.keys, "component"), found, "no cycle", hint)
 
 
 @rule(

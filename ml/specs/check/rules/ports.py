@@ -62,7 +62,8 @@ def missing_input(node: Node) -> Iterator[Finding]:
             continue
         if not port.get("optional") and port.get("default") is None:
             message = f"step `{node.name}` gives its component no `{name}`"
-            yield Finding(("inputs",), message, f"`{name}:` ({port['type']})")
+            expected, hint = f"a value of type {port['type']}", f"inputs: {{{name}: VALUE}}"
+            yield Finding(("inputs",), message, expected, hint)
 
 
 @rule(
@@ -108,7 +109,8 @@ def input_range(node: Node) -> Iterator[Finding]:
             wrong = "not an allowed value", f"one of {', '.join(map(str, allowed))}"
         if wrong:
             found = f"`{keys[-1]}: {value}` is {wrong[0]}"
-            yield Finding(keys, found, wrong[1], place=owner.place(*keys))
+            hint = f"change it, or the type, range or `enum` of `{name}` in the component"
+            yield Finding(keys, found, wrong[1], hint, place=owner.place(*keys))
 
 
 @rule("port-range", scope="node", source=_YAML)
@@ -122,12 +124,13 @@ def port_range(node: Node) -> Iterator[Finding]:
         low, high = _number(port.get("min")), _number(port.get("max"))
         if low is not None and high is not None and low > high:
             message = f"`{name}` goes from {low:g} down to {high:g}"
-            yield Finding(("inputs", name, "min"), message, "min below max")
+            yield Finding(("inputs", name, "min"), message, "min below max", "swap them")
         default = port.get("default")
         wrong = fault(default, port) if default is not None else None
         if wrong and not (isinstance(default, str) and "${{" in default):
             message = f"the default {default} of `{name}` is {wrong[0]}"
-            yield Finding(("inputs", name, "default"), message, wrong[1])
+            hint = f"change the default, or the type or range of `{name}`"
+            yield Finding(("inputs", name, "default"), message, wrong[1], hint)
 
 
 @rule(
@@ -175,4 +178,5 @@ def optional_binding(node: Node) -> Iterator[Finding]:
         target = targets.get(str(keys[3])) if step is not None and step.component else None
         if not isinstance(target, dict) or target.get("optional") is not True:
             message = f"`{reference.text}` is optional, and `{keys[3]}` of `{keys[1]}` is required"
-            yield Finding(keys, message, "an optional input, or a default in place of `optional`")
+            hint = f"delete `optional` and add a `default`, or make `{keys[3]}` optional"
+            yield Finding(keys, message, "both optional, or neither", hint)

@@ -75,13 +75,15 @@ def bad_recurrence(subject: Subject) -> Iterator[Finding]:
         yield Finding(("trigger", "end_time"), f"it ends at {end}", f"a time after {start}")
     interval = subject.spec.get("trigger", "interval")
     if isinstance(interval, int) and not isinstance(interval, bool) and interval < 1:
-        yield Finding(("trigger", "interval"), f"`interval` is {interval}", "at least 1")
+        yield Finding(
+            ("trigger", "interval"), f"`interval` is {interval}", "at least 1", "interval: 1"
+        )
     for key, (low, high) in {"hours": (0, 23), "minutes": (0, 59), "month_days": (1, 31)}.items():
         keys = ("trigger", "schedule", key)
         values = subject.spec.get(*keys)
         for value in values if isinstance(values, list) else [values]:
             if isinstance(value, int) and not low <= value <= high:
-                yield Finding(keys, f"`{key}` holds {value}", f"{low} to {high}")
+                yield Finding(keys, f"`{key}` has {value}", f"{low} to {high}", f"delete {value}")
 
 
 @rule(
@@ -108,8 +110,8 @@ def bad_time_zone(subject: Subject) -> Iterator[Finding]:
     """A trigger's time zone has the name that Windows gives it."""
     keys = ("trigger", "time_zone")
     if isinstance(zone := subject.spec.get(*keys), str) and zone.lower() not in time_zones():
-        expected = "UTC, or a name of Windows such as `W. Europe Standard Time`"
-        yield Finding(keys, f"Azure ML knows no time zone `{zone}`", expected)
+        found, hint = f"Azure ML has no time zone `{zone}`", "time_zone: W. Europe Standard Time"
+        yield Finding(keys, found, "UTC, or the Windows name of a time zone", hint)
 
 
 @rule("schedule-input", scope="schedule", source="azure-ai-ml 1.35 BaseCreateJobSchema.make")

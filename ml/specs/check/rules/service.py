@@ -349,4 +349,5 @@ def deployment_build(subject: Subject) -> Iterator[Finding]:
     is_gpu = re.match(r"Standard_N[CDGV]", size, re.IGNORECASE)
     if is_gpu and packages.device_of(subject.spec, "environment") == "cpu":
         found = f"a build for CPUs leaves the GPUs of {size} idle"
-        yield Finding(("environment",), found, "an environment with a build for CUDA")
+        expected, hint = "an environment with CUDA", "environment: azureml:ml-torch-gpu:1"
+        yield Finding(("environment",), found, expected, hint)

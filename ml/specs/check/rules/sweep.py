@@ -36,7 +36,8 @@ def _number(value: Any) -> float | None:
 def sweep_without_space(node: Node) -> Iterator[Finding]:
     """A sweep varies at least one hyperparameter."""
     if not node.search_space:
-        yield Finding(("search_space",), "no `search_space`", "at least one hyperparameter")
+        hint = "search_space: {NAME: {type: choice, values: [1, 2]}}"
+        yield Finding(("search_space",), "no `search_space`", "at least one hyperparameter", hint)
 
 
 @rule("grid-continuous", scope="sweep", source=f"{_TUNE}: grid sampling takes choice alone")
@@ -70,6 +71,7 @@ def bayesian_distribution(node: Node) -> Iterator[Finding]:
                 ("search_space", name, "type"),
                 f"Bayesian sampling of `{name}`, which is {kind(distribution)}",
                 "choice, uniform or quniform",
+                "change its type, or use `sampling_algorithm: random`",
             )
 
 
@@ -84,7 +86,7 @@ def bayesian_early_termination(node: Node) -> Iterator[Finding]:
     policy = node.get("early_termination")
     if algorithm(node) == "bayesian" and policy:
         message = f"Bayesian sampling with {kind(policy) or 'early termination'}"
-        yield Finding(("early_termination",), message, "no `early_termination`")
+        yield Finding(("early_termination",), message, "no `early_termination`", "delete it")
 
 
 @rule(
@@ -151,6 +153,7 @@ def unused_search_space(node: Node) -> Iterator[Finding]:
                 ("search_space", name),
                 f"`{name}` is never used in the command",
                 f"`${{{{{source}.{name}}}}}` in the trial's command",
+                f"add it there, or delete `{name}`",
             )
 
 
@@ -173,8 +176,8 @@ def truncation_percentage(node: Node) -> Iterator[Finding]:
     policy = node.mapping("early_termination")
     value = policy.get("truncation_percentage")
     if kind(policy) == "truncation_selection" and not 1 <= (_number(value) or 0) <= 99:
-        message = f"`truncation_percentage` is {value}"
-        yield Finding(("early_termination", "truncation_percentage"), message, "1 to 99")
+        keys, hint = ("early_termination", "truncation_percentage"), "truncation_percentage: 20"
+        yield Finding(keys, f"`truncation_percentage` is {value}", "1 to 99", hint)
 
 
 @rule("trial-limits", scope="sweep", source=f"{_YAML}: limits")
@@ -189,13 +192,12 @@ def trial_limits(node: Node) -> Iterator[Finding]:
         ("max_concurrent_trials", concurrent, 100),
     ):
         if value is not None and not 1 <= value <= most:
-            yield Finding(("limits", key), f"`{key}` is {value:g}", f"1 to {most}")
+            hint = f"{key}: {min(most, max(1, value)):g}"
+            yield Finding(("limits", key), f"`{key}` is {value:g}", f"1 to {most}", hint)
     if total is not None and concurrent is not None and concurrent > total >= 1:
-        yield Finding(
-            ("limits", "max_concurrent_trials"),
-            f"{concurrent:g} trials at once of {total:g} in all",
-            f"at most {total:g}",
-        )
+        keys, hint = ("limits", "max_concurrent_trials"), f"max_concurrent_trials: {total:g}"
+        found = f"{concurrent:g} concurrent trials of {total:g} in all"
+        yield Finding(keys, found, f"at most {total:g}", hint)
 
 
 @rule(
@@ -209,5 +211,5 @@ def short_timeout(node: Node) -> Iterator[Finding]:
     for key in ("timeout", "trial_timeout"):
         value = _number(node.get("limits", key))
         if value is not None and 0 < value < 60:
-            message = f"`{key}` is {value:g} s; on Azure ML it will be 60 s"
-            yield Finding(("limits", key), message, "at least 60")
+            message = f"`{key}` is {value:g} s; azure-ai-ml sends 60 s"
+            yield Finding(("limits", key), message, "at least 60", f"{key}: 60")

@@ -46,12 +46,13 @@ class Router:
     def refresh(self) -> Mapping[str, Any]:
         """Make the router read the routes file now; the state once the routes are in force.
 
-        Raises Refused (router-silent) when it does not answer, (routes-refused) when the file is
+        Raises Refused (router-silent) when it does not answer, (invalid-routes) when the file is
         not valid.
         """
         state: Mapping[str, Any] = self._call("POST", "/refresh")
         if state["problem"]:
-            problem = Problem("routes-refused", state["problem"], "routes that add up to 100 %")
+            expected, hint = "routes that add up to 100 %", "apply the release again"
+            problem = Problem("invalid-routes", state["problem"], expected, hint)
             raise Refused(problem, exit_code=Exit.RUN_FAILED)
         return state
 
