@@ -163,7 +163,7 @@ def _compose(text: str, shown: str) -> Document:
         try:
             root = loader.get_single_node()
             if root is None:
-                hint = "write a spec: ml/projects/README.md says which there are"
+                hint = "write a spec; ml/projects/README.md lists them"
                 raise Refused(
                     Problem("empty-file", "no content", "a mapping", hint, Place(shown, 1))
                 )
@@ -244,7 +244,7 @@ def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
             return
         if id(node) in open_nodes:
             sizes[id(node)] = 1
-            finding = "an alias inside the node that it names"
+            finding = "an alias of a node that contains it"
             hint = "write the value in place of the alias"
             yield Problem("recursive-alias", finding, "a tree", hint, at(node.start_mark))
             return
@@ -304,7 +304,7 @@ def _nul(place: Place) -> Problem:
 
 def _line_end(character: str, place: Place) -> Problem:
     """The problem of a character that ends a line for YAML alone."""
-    found = f"U+{ord(character):04X}, at which YAML begins a line that no editor shows"
+    found = f"U+{ord(character):04X}, a line break of YAML that editors do not show"
     hint = 'delete it; in a text in double quotes write it as "\\L", "\\P", "\\N" or "\\r"'
     return Problem("line-separator", found, "line ends of LF or CR LF", hint, place)
 
@@ -323,7 +323,7 @@ _ADVICE = {
     "determine a constructor": "delete the tag: a spec holds text, numbers, lists and mappings",
     "unexpected end of stream": "close the quote that is still open",
 }
-_LOOK = "look at the quotes, brackets and indentation of this line and the one before"
+_LOOK = "check the quotes, brackets and indentation of this line and the one before"
 
 
 def _file_problem(error: OSError | ValueError, path: Path, shown: str) -> Problem:
@@ -333,15 +333,15 @@ def _file_problem(error: OSError | ValueError, path: Path, shown: str) -> Proble
         return Problem("not-a-file", f"`{shown}` is a folder", "a YAML file", hint)
     finding = f"`{shown}` cannot be read: {getattr(error, 'strerror', None) or error}"
     if isinstance(error, PermissionError):
-        hint = f"let yourself read it: chmod u+r {shlex.quote(shown)}"
+        hint = f"make it readable: chmod u+r {shlex.quote(shown)}"
         return Problem("no-access", finding, "a YAML file", hint)
     beside = _beside(path)
     near = [shown.removesuffix(path.name) + beside[stem] for stem in nearest(path.stem, beside)]
     if (below := repository.root() / path).is_file():  # named from the root, from a folder below it
         near = [os.path.relpath(below)]
-    hint = f"did you mean `{near[0]}`?" if near else "look at the spelling"
+    hint = f"did you mean `{near[0]}`?" if near else "check the spelling"
     if path.is_symlink():
-        hint = "it is a link: look at where it leads"
+        hint = "it is a link: check its target"
     return Problem("missing-file", finding, "a YAML file", hint)
 
 

@@ -23,7 +23,7 @@ _BROKEN = ("not a database", "malformed", "unable to open", "no such table")
 # Codes of problems that are the machine's fault, not the run's.
 CODES = frozenset({"disk-full", "disk-error", "database-locked", "database-corrupt", "no-access"})
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
-KEPT = "earlier runs, models and endpoints are as they were"
+KEPT = "earlier runs, models and endpoints are unchanged"
 
 
 def explain(error: BaseException) -> Problem | None:
@@ -35,15 +35,15 @@ def explain(error: BaseException) -> Problem | None:
     if "database is locked" in message or "database table is locked" in message:
         return Problem(
             "database-locked",
-            f"another program holds the tracking store {database()} for writing",
+            f"another program has locked the tracking store {database()} for writing",
             "a store that can be written to",
-            f"see who has it open (`fuser -v {database()}`), end it, and run again",
+            f"find the process (`fuser -v {database()}`), end it, and run again",
         )
     if "disk I/O error" in message:  # SQLite's message for any refusal of the system
         return Problem(
             "disk-error",
-            f"the system would not read or write the tracking store {database()}",
-            "a disk that works, and no limit on the size of a file",
+            f"I/O error of the tracking store {database()}",
+            "a healthy disk, and no file size limit",
             f"ulimit -f; dmesg | tail; or MLOPS_HOME=/another/disk; {KEPT}",
         )
     if any(sign in message for sign in _BROKEN):
@@ -51,7 +51,7 @@ def explain(error: BaseException) -> Problem | None:
             "database-corrupt",
             f"the tracking store {database()} cannot be read: {message.splitlines()[0]}",
             "an SQLite file as MLflow writes it",
-            f"keep it aside and start a new one: mv {database()} {database()}.broken "
+            f"start a new one: mv {database()} {database()}.broken "
             "(job folders with logs, outputs and metrics do not need it)",
         )
     if "out-of-date database schema" in message:
@@ -72,7 +72,7 @@ def explain(error: BaseException) -> Problem | None:
 def _no_access(path: Path, why: str) -> Problem:
     hint = f"see whose it is: ls -ld {path}"
     if path.is_relative_to(home()) or home().is_relative_to(path):
-        hint = "MLOPS_HOME=/some/other/folder moves everything that runs leave behind"
+        hint = "MLOPS_HOME=/some/other/folder moves the files of runs"
     return Problem(
         "no-access",
         f"{path}: {why}",
@@ -88,7 +88,7 @@ def disk_full() -> Problem:
     return Problem(
         "disk-full",
         f"no space left on the disk of {home()} ({free:.1f} MB free)",
-        "room for the snapshot, the logs and the outputs of a run",
+        "space for the snapshot,  the logs and the outputs of a run",
         f"free some (du -sh {home()}/*), or MLOPS_HOME=/a/larger/disk; {KEPT}",
     )
 

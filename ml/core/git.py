@@ -112,7 +112,7 @@ def archive(folder: Path, revision: str, to: Path, *paths: str) -> None:
             continue
         if _EXPORTED.search(run(folder, "show", f"{revision}:{path}")):
             found = f"{path} of {revision} sets `export-ignore` or `export-subst`"
-            expected = "attributes that leave every file as it is"
+            expected = "attributes that change no file"
             raise Refused(Problem("export-attributes", found, expected, f"git rm {path}"))
     words = ("archive", "--format=tar", "--output", str(to), revision, "--", *paths)
     run(folder, *words, settings={"tar.umask": "0022"})
@@ -163,8 +163,8 @@ def repository_of(folder: Path) -> tuple[Path, Path]:
     for root in (start, *start.parents):
         if (root / ".git").exists():
             return root, _directory(root)
-    hint = "git clone it: the history says what was merged"
-    raise Refused(Problem("no-repository", f"{start} is in no clone of git", "a clone", hint))
+    hint = "git clone the repository, which has the history"
+    raise Refused(Problem("no-repository", f"{start} is not in a git repository", "a clone", hint))
 
 
 @cache

@@ -70,8 +70,8 @@ def demand_packages_alone(python: Path = Path(sys.executable)) -> None:
         Problem(
             "editable-install",
             f"every Python of this environment imports from {line}",
-            "an environment with packages alone: jobs and servers run what was hashed",
-            "make setup, which removes it; a package of your own is installed without --editable",
+            "no editable install: jobs and servers run hashed packages",
+            "make setup removes it; install your own package without --editable",
             Place(str(file), number),
         )
         for file in sorted(environment.glob("lib/python3*/site-packages/*.pth"))

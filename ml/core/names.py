@@ -68,20 +68,15 @@ def not_words(text: str) -> str:
     """
     hidden = INVISIBLE.search(text) or _SELECTORS.search(text)
     if hidden or not text.replace("\n", " ").isprintable():
-        return "it has characters that cannot be seen"
+        return "it has invisible characters"
     if not any(unicodedata.category(char).startswith("L") for char in text):
         return "it has no letter"
     return ""
 
 
-def a(kind: Kind) -> str:
-    """The kind with its article."""
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-
-
 def check(kind: Kind, text: str, place: Place | None = None) -> str:
     """The name; Refused (bad-name) when it has not the form of such a name."""
     if not is_name(kind, text):
-        message = f"{text[:100]!r} cannot name {a(kind)}"
+        message = f"{text[:100]!r} is not a valid {kind} name"
         raise Refused(Problem("bad-name", message, form(kind), place=place))
     return text

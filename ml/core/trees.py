@@ -186,8 +186,8 @@ def _size(root: Path, blobs: Mapping[str, int]) -> int:
     answer = git.run(root, *words, content="".join(f"{blob}\n" for blob in blobs).encode())
     sizes = dict(line.split(" ") for line in answer.splitlines())
     if missing := [blob for blob, size in sizes.items() if not size.isdecimal()]:
-        found = f"the commit names {missing[0]}, which the repository has no content of"
-        hint = "git fsck says what is wrong with it"
+        found = f"the commit names {missing[0]}, which is not in the object database"
+        hint = "git fsck"
         raise Refused(Problem("broken-commit", found, "a commit as git writes it", hint))
     return sum(blobs[blob] * int(size) for blob, size in sizes.items())
 

@@ -319,7 +319,7 @@ def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[
                 kinds.add(kind)
     where = f"infra bootstrap --run; https://github.com/{repository}/settings/rules"
     if bypassed:
-        yield Check("bypass", "error", f"somebody may bypass {', '.join(sorted(bypassed))}", where)
+        yield Check("bypass", "error", f"bypass is allowed of {', '.join(sorted(bypassed))}", where)
     for name, holds, words in (
         (
             "required check",
@@ -330,10 +330,10 @@ def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[
         (
             "history",
             {"deletion", "non_fast_forward"} <= kinds,
-            f"nobody deletes {MAIN} or writes it anew",
+            f"{MAIN} cannot be deleted or force-pushed",
         ),
     ):
-        yield _check(name, "" if holds else f"not asked for: {words}", where, words)
+        yield _check(name, "" if holds else f"not required: {words}", where, words)
 
 
 def _rulesets(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Check]:

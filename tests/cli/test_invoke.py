@@ -50,7 +50,7 @@ def test_a_name_that_is_a_path_is_refused(
     with pytest.raises(SystemExit) as ending:
         main([command[0], name, *command[1:]])
     message = capsys.readouterr().err
-    assert ending.value.code == 2 and "cannot name an endpoint" in message
+    assert ending.value.code == 2 and "not a valid endpoint name" in message
     assert "\x1b" not in message
     assert {path.name for path in tmp_path.rglob("*")} <= {"a", "home", "mlflow.db", ".store.lock"}
 

@@ -79,7 +79,7 @@ def test_people_have_the_last_word(state: State) -> None:
     """A commit of somebody stays; what was closed or merged is not opened again."""
     keep(state)
     pushed(state, BRANCH)
-    assert keep(state, files={"a/release.yml": "version: 9\n"}).endswith("is theirs")
+    assert keep(state, files={"a/release.yml": "version: 9\n"}).endswith("not updated")
     assert state.folder and git(state.folder, "show", f"{BRANCH}:kept.txt").startswith("by some")
     state.pulls[0]["state"] = "closed"
     state.changes.clear()

@@ -358,7 +358,7 @@ def test_a_revert_of_what_main_declares_no_more(
         assert revert(app, root, result).endswith("is opened")
     team.merged_meanwhile({FILE: declared(dev="3", prod="1")})
     text = revert(app, root, result)
-    assert "main declares something else for dev by now" in text
+    assert "main now declares another release for dev" in text
     assert [pull["state"] for pull in filter(of_the_app, team.state.pulls)] == [
         "closed"
     ] * open_before

@@ -136,8 +136,8 @@ def of_pull_request(root: Path, github: GitHub, number: int) -> tuple[Affected, 
         if now == head:
             break
     else:
-        found = f"pull request {number} got the commit {now[:12]} while its files were listed"
-        raise Refused(Problem("commit-changed", found, head[:12], "the run of that commit says"))
+        found = f"pull request {number} got the new commit {now[:12]} while its files were listed"
+        raise Refused(Problem("commit-changed", found, head[:12], "see the run of that commit"))
     names = {str(file["filename"]) for file in listed}
     before = {str(file.get("previous_filename") or file["filename"]) for file in listed}
     gone = {str(file["filename"]) for file in listed if file["status"] == "removed"}
@@ -509,7 +509,7 @@ def checked(name: str) -> str:
     """The name of a folder or a stack; Refused where a command or a matrix reads more in it."""
     if not _NAME.fullmatch(name):
         found = f"{name!r} is the name of a folder or a stack"
-        hint = "rename it: commands and a workflow's matrix are made of it"
+        hint = "rename it: commands and workflow matrices contain it"
         raise Refused(Problem(BAD_NAME, found, "letters, digits, `_` and `-`", hint))
     return name
 
@@ -564,7 +564,7 @@ def _merge_base(root: Path, base: str) -> str:
     if resolved is None:
         if base in {"HEAD^", "HEAD^1", "HEAD~1"} and _is_first(root):
             return _EMPTY
-        found, expected = f"git knows no revision `{base}`", "a branch, a tag or a commit"
+        found, expected = f"no revision `{base}` in git", "a branch, a tag or a commit"
         hint = "git fetch origin, then --base origin/main"
         raise Refused(Problem("unknown-revision", found, expected, hint))
     try:
@@ -597,7 +597,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="affected", description=(__doc__ or "").split("\n")[0])
     compared = parser.add_mutually_exclusive_group(required=True)
     compared.add_argument("--base", help="A revision, such as origin/main.")
-    compared.add_argument("--pull", type=int, help="A pull request, which GitHub is asked about.")
+    compared.add_argument("--pull", type=int, help="Number of a pull request on GitHub.")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="Print JSON.")
     form.add_argument("--tests", action="store_true", help="Print the paths for pytest.")

@@ -139,7 +139,7 @@ def _problems(root: Path, texts: Mapping[Path, str]) -> Iterator[Problem]:
             if any(word in line for word in PLACEHOLDERS):
                 place = Place(file.relative_to(root).as_posix(), number)
                 hint = "make init, with the variable of that value"
-                yield Problem("placeholder", line.strip(), "a value of yours", hint, place)
+                yield Problem("placeholder", line.strip(), "your own value", hint, place)
 
 
 # Values.
@@ -396,8 +396,8 @@ def _template(root: Path, name: str, ask: Ask | None) -> str:
             return url
     value = ask("address of the template's repository: ").strip() if ask else ""
     if not value:
-        found = "no remote leads to the template"
-        expected = "its address, which `make update` takes changes from"
+        found = "no remote is the template"
+        expected = "its address, for `make update`"
         hint = "make init TEMPLATE=https://github.com/OWNER/NAME"
         raise wrong_call("no-template", found, expected, hint)
     return value

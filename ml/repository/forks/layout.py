@@ -71,7 +71,7 @@ def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iter
         elif mode == _LINK and not below:
             expected, hint = "no link at the root", "the file itself"
         elif mode == _LINK and top in NAMES and not _FREE.fullmatch(path):
-            expected, hint = "no link: its owners would not be asked", "the file itself"
+            expected, hint = "a file: CODEOWNERS does not apply through a link", "the file itself"
         elif mode == _GITLINK:
             expected, hint = "no other repository inside", "git rm it, and copy what is needed"
         elif any(map(_is_gits, parts)) or _plain(parts[-1]) == "head":
@@ -84,10 +84,10 @@ def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iter
             expected = "no compiled code: Python runs it in place of the text that is reviewed"
             hint = "git rm it; its source"
         elif (mode == _LINK or parts[-1] == "__init__.py") and f"{package}.py" in paths:
-            expected = f"no package beside {printable(package)}.py: Python reads it instead"
+            expected = f"no package next to {printable(package)}.py, which it would shadow"
             hint = "one of the two"
         elif skipped := {*map(_plain, below[:-1])} & repository.SKIPPED:
-            expected = f"no folder `{min(skipped)}`: what is in it is not checked"
+            expected = f"no folder `{min(skipped)}`, which checks skip"
             hint = "another name"
         elif _PACKAGE.match(path):
             expected, hint = "a package without it", "put the code into a module"

@@ -40,7 +40,7 @@ def problems(root: Path) -> Iterator[Problem]:
             for number, target in _links(page):
                 if not _leads_somewhere(page, target, root):
                     place, hint = Place(name, number), "correct the link, or name a web address"
-                    found = f"the link `{target}` leads nowhere"
+                    found = f"the link `{target}` is broken"
                     expected = "a file of the repository, and one of its headings after `#`"
                     yield Problem("broken-link", found, expected, hint, place)
 
@@ -63,7 +63,7 @@ def unseen(root: Path) -> Iterator[Problem]:
         text = (root / name).read_text(encoding="utf-8-sig", errors="replace")
         if not text.isascii() and (match := INVISIBLE.search(text)):
             place = Place(printable(name), text.count("\n", 0, match.start()) + 1)
-            found, hint = f"a character that nobody sees: {printable(match[0])}", "write its escape"
+            found, hint = f"an invisible character:  {printable(match[0])}", "write its escape"
             yield Problem("invisible-character", found, "visible characters", hint, place)
 
 
@@ -113,7 +113,7 @@ def _prose(page: Path) -> Iterator[tuple[int, str]]:
 @as_program
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Print every problem; 1 when there is one."""
-    root, hint = repository.root(), "keep what is right of both, and remove the markers"
+    root, hint = repository.root(), "merge both sides, and remove the markers"
     broken = [
         *problems(root),
         *layout.tracked_problems(root),

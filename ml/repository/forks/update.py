@@ -131,7 +131,7 @@ def update(
 def _updated(root: Path, revision: str, source: str) -> str:
     if changes := git.run(root, "status", "--porcelain", "--untracked-files=all").splitlines():
         found = f"{len(changes)} files that are not committed, such as {changes[0][3:]}"
-        hint = "git status; then git stash --include-untracked, or commit what is yours"
+        hint = "git status; then git stash --include-untracked, or commit your changes"
         raise wrong_call("uncommitted", found, "a work tree as HEAD has it", hint)
     result = merged(root, revision, source)
     if result.commit:
@@ -368,10 +368,8 @@ def _detached(work: Callable[[], None]) -> None:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
     if failed:
-        found = "a part of the files is written"
-        raise wrong_call(
-            "update-unfinished", found, "all of them", "make update, which finishes it"
-        )
+        found = "the previous update is incomplete"
+        raise wrong_call("update-unfinished", found, "all of them", "run `make update` again")
 
 
 def finish(root: Path) -> None:
@@ -400,7 +398,7 @@ def _demand_free(root: Path, before: str, after: str) -> None:
     changed = differences(root, before, after)
     edited = {*changed} - as_in(root, before, changed) - as_in(root, after, changed)
     if edited:
-        found = f"{', '.join(sorted(edited)[:9])}: neither as committed nor as the update has it"
+        found = f"{', '.join(sorted(edited)[:9])}: it differs from HEAD and from the update"
         hint = "move your file away; git checkout FILE where it is committed; then make update"
         raise wrong_call("file-conflict", found, "files as HEAD has them", hint)
 

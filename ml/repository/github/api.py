@@ -72,7 +72,7 @@ class GitHub:
             url = following[1]
             if not url.startswith(f"{self.api}/"):
                 raise _failed(f"the next page is at {url[:80]}", f"an address below {self.api}")
-        raise _failed(f"{path} has more than {PAGES} pages", "a list that is read to its end")
+        raise _failed(f"{path} has more than {PAGES} pages", "a list of fewer pages")
 
     def send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
         """Change something; the answer, None when there is none."""
@@ -155,7 +155,7 @@ class GitHub:
             return number, f"pull request {number} is opened"
         number, pull = int(every[0]["number"]), every[0]
         if commit is None:
-            return number, f"pull request {number} has commits of somebody else, and is theirs"
+            return number, f"pull request {number} has commits of another author: not updated"
         if (pull["title"], str(pull["body"]).strip()) != (title, body.strip()):
             self.send("PATCH", f"pulls/{number}", {"title": title, "body": body})
             is_new = True
@@ -258,7 +258,7 @@ class GitHub:
         except (urllib.error.URLError, OSError) as error:
             raise _failed(f"{what}: {error}") from None
         if len(content) > limit:
-            raise _failed(f"{what}: more than {limit:,} bytes", "a smaller answer")
+            raise _failed(f"{what}: more than {limit:,} bytes", "a smaller response")
         return content, headers
 
 
@@ -275,9 +275,9 @@ def read_results(
             not outcomes or all(each.get("outcome") in outcomes for each in objects)
         ):
             return objects
-    found = f"{path} has no results: `{command}` failed before it had any, or was not run"
-    hint = f"its own output says why; mend that, and run `{command}` again"
-    raise Refused(Problem("no-results", found, f"what `{command}` writes", hint))
+    found = f"{path} has no results: `{command}` failed or was not run"
+    hint = f"fix the error in its output, and rerun `{command}`"
+    raise Refused(Problem("no-results", found, f"the results of `{command}`", hint))
 
 
 def write_outputs(values: Mapping[str, object]) -> None:
@@ -290,11 +290,11 @@ def write_outputs(values: Mapping[str, object]) -> None:
 
 
 def _foreign(reason: str) -> Refused:
-    hint = "look at it, then remove the branch and re-run the job"
-    problem = Problem("branch-conflict", reason, "the commit that this run made alone", hint)
+    hint = "review the branch, delete it and re-run the job"
+    problem = Problem("branch-conflict", reason, "only the commit of this run", hint)
     return Refused(problem, exit_code=Exit.RUN_FAILED)
 
 
-def _failed(reason: str, expected: str = "an answer of GitHub") -> Refused:
+def _failed(reason: str, expected: str = "a response of GitHub") -> Refused:
     hint = "re-run the job; for 403 and 404 see the permissions of the token"
     return Refused(Problem("github-failed", reason, expected, hint), exit_code=Exit.RUN_FAILED)

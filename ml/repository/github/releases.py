@@ -50,14 +50,14 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
     parts = [_parts(text, environment) for text in (seen, wanted, now)]
     if None in parts:
         expected = f"each on lines of its own below `environments:` in {FILE}, without anchors"
-        found = f"the entry of {environment} cannot be told apart from the others"
+        found = f"the entry of {environment} is ambiguous"
         hint = "write it so, and run it again for that commit"
         raise Refused(Problem("ambiguous-entry", found, expected, hint))
     (_, before, _), (_, entry, _), (head, there, tail) = (part or ("", "", "") for part in parts)
     if there == entry:
         return now
     if there != before:
-        found = f"{MAIN} declares something else for {environment} by now"
+        found = f"{MAIN} now declares another release for {environment}"
         expected = "what this run began with"
         hint = "the run of a newer commit evaluates the gates again"
         raise Refused(Problem(DECLARED_MEANWHILE, found, expected, hint))
@@ -104,7 +104,7 @@ def approver(github: GitHub, root: Path, environment: str) -> str:
         there = github.text(name, main)
         here = path.read_bytes().decode()
         if declaration(there, environment) != declaration(here, environment):
-            found = f"{MAIN} declares something else for {environment} in {name} by now"
+            found = f"{MAIN} now declares another release for {environment} in {name}"
             expected = "the declaration that this run was started for"
             hint = "the run of the newer commit applies it"
             problem = Problem(DECLARED_MEANWHILE, found, expected, hint)
@@ -152,7 +152,7 @@ def revert(github: GitHub, root: Path, result: Mapping[str, Any]) -> str:
             raise
         text = now
     if text == now:
-        done = f"{MAIN} declares something else for {environment} by now: nothing is taken back"
+        done = f"{MAIN} now declares another release for {environment}: nothing to roll back"
         for pull in github.pull_requests_of(_branch(result)):
             if pull["state"] == "open":
                 github.send("PATCH", f"pulls/{pull['number']}", {"state": "closed"})
@@ -182,7 +182,7 @@ def _before(
         if declaration(before, environment) != current:
             earlier.append((each, before))
     if not earlier:
-        message = f"no commit here declares something else for {environment} in {file}"
+        message = f"no earlier commit declares another release for {environment} in {file}"
         raise Refused(Problem("no-earlier-version", message, "the whole history", "fetch-depth: 0"))
     serves = (pair for pair in earlier if serving in declaration(pair[1], environment))
     after, text = next(serves, earlier[0])

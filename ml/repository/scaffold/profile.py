@@ -142,7 +142,7 @@ def profile(path: Path, choices: Choices) -> Profile:
         if not choices.time:
             expected = (
                 f"at least {FEWEST_ROWS_OF_FOLDS}: three quarters are tested out of fold, and the "
-                "gates ask for 100 rows of them"
+                "gates require 100 rows of them"
             )
         found = f"{repository.shown(path)} has {len(frame)} rows"
         raise Refused(Problem("too-few-rows", found, expected))

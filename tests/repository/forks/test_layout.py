@@ -256,5 +256,5 @@ def test_a_page_of_brackets_is_read_to_its_end(tmp_path: Path, line: str) -> Non
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     (tmp_path / "a.md").write_text(f"{line}\n[self](a.md#end)\n[none](b.md 'of (c)')\n# End #\n")
     assert [problem.found for problem in links.problems(tmp_path)][-1] == (
-        "the link `b.md` leads nowhere"
+        "the link `b.md` is broken"
     )

@@ -115,7 +115,7 @@ def post(github: GitHub, run_id: int, author: str = AUTHOR, root: Path | None = 
         if read == own:
             return _publish(github, number, own, body)
     found = f"the comment of pull request {number} changed {ATTEMPTS} times while it was written"
-    problem = Problem("comment-busy", found, "one that stays", "re-run the job")
+    problem = Problem("comment-conflict", found, "an unchanged comment", "re-run the job")
     raise Refused(problem, exit_code=Exit.RUN_FAILED)
 
 
@@ -337,7 +337,7 @@ def _documents(content: bytes, allowed: re.Pattern[str]) -> Iterator[tuple[str, 
                 zipfile.ZIP_STORED,
                 zipfile.ZIP_DEFLATED,
             ):
-                raise ValueError(f"{entry.filename} is packed in a way that is not read")
+                raise ValueError(f"{entry.filename} uses an unsupported compression")
             with packed.open(entry) as file:
                 text = file.read(MAX_DOCUMENT + 1)
             if len(text) > MAX_DOCUMENT:

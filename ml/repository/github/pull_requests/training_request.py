@@ -104,11 +104,9 @@ def fetch(number: int, commit: str, to: Path) -> None:
     git.run(root, *words, settings={"core.symlinks": "false"})
     copy = trees.commit(to)
     if changed := [path for path in copy.entries if not copy.has(to / path)] if copy else ["."]:
-        found = (
-            f"{len(changed)} files are not written as the commit has them: {printable(changed[0])}"
-        )
+        found = f"{len(changed)} files differ from the commit: {printable(changed[0])}"
         hint = "take their encoding, line ends or `ident` out of .gitattributes"
-        raise Refused(Problem("content-mismatch", found, "the bytes that a reviewer read", hint))
+        raise Refused(Problem("content-mismatch", found, "the reviewed bytes", hint))
     if not repository.is_root(to):
         raise Refused(Problem("no-root", f"no {repository.MARK}", "the repository", "restore it"))
 
@@ -119,13 +117,13 @@ def _demand_space(root: Path, commit: str) -> None:
     if own.depth > _DEEPEST:
         found, expected = f"{commit[:12]} is more than {_DEEPEST} folders deep", "fewer"
     elif own.size > main.size + _MOST_BYTES or own.files > main.files + _MOST_FILES:
-        found = f"{commit[:12]} unfolds to {own.size >> 20:,} MiB in {own.files:,} files"
+        found = f"{commit[:12]} expands to {own.size >> 20:,} MiB in {own.files:,} files"
         has = f"which has {main.size >> 20:,} MiB in {main.files:,}"
         most = f"at most {_MOST_BYTES >> 20} MiB and {_MOST_FILES:,} files beyond main"
         expected = f"{most}, {has}"
     else:
         return
-    hint = "data lie in Azure's storage: commit an asset that names them"
+    hint = "upload data to Azure, and commit an asset that names it"
     raise Refused(Problem("too-large", found, expected, hint))
 
 
@@ -156,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     event = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
     request = ask(GitHub.of_workflow(), event)
     if request is None:
-        print("nobody who may write to the repository asks for a training")
+        print("no training requested by a user with write access")
         return
     number, commit = request
     files.replace(options.save, json.dumps({"pull": number, "commit": commit}))
