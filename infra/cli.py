@@ -299,7 +299,7 @@ def _writing(option: str, path: Path, write: Callable[[], object]) -> None:
     except OSError as error:
         problem = f"{option} {path}: {error.strerror}"
         expected = "a path where a file can be written"
-        raise Refused(Problem("cannot-write", problem, expected, "name another")) from None
+        raise Refused(Problem("cannot-write", problem, expected, "choose another path")) from None
 
 
 def _declared(stack: str, arm: Arm | None = None) -> Sequence[Resource]:

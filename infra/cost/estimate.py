@@ -276,7 +276,7 @@ def as_text(estimate: Estimate) -> str:
 
 def price_notes(estimate: Estimate) -> Iterator[str]:
     """The sources and dates of the prices, and why they are inexact; each with its items."""
-    copied = "copied from third parties, not from Azure (`infra cost --refresh` asks it for VMs)"
+    copied = "copied from third parties; `infra cost --refresh` downloads Azure's VM prices"
     sources: dict[str, list[str]] = {copied: []}
     remarks: dict[str, list[str]] = {}
     for line in estimate.lines:
@@ -296,7 +296,7 @@ def price_notes(estimate: Estimate) -> Iterator[str]:
 
 def _remarks(estimate: Estimate) -> Iterator[str]:
     if estimate.unpriced:
-        yield f"  no price known: {', '.join(estimate.unpriced)}; `infra cost --refresh` asks Azure"
+        yield f"  no price for {', '.join(estimate.unpriced)}; run `infra cost --refresh`"
     yield from (f"  {note}" for note in price_notes(estimate))
     yield f"  not included: {'; '.join(EXCLUDED)}"
 

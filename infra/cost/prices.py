@@ -129,8 +129,8 @@ def read(path: Path | None = None) -> PriceList:
 
 
 def _no_prices(reason: str) -> Refused:
-    hint = "the list in the repository is unchanged; without --refresh it is used as it is"
-    problem = Problem("no-prices", reason, "an answer of the price list", hint)
+    hint = "run it without --refresh to use the list in the repository"
+    problem = Problem("no-prices", reason, "a response of the price API", hint)
     return Refused(problem, exit_code=Exit.RUN_FAILED)
 
 
@@ -142,7 +142,7 @@ def fetch(url: str) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise _no_prices(str(error)) from None
     if not isinstance(page, dict):
-        raise _no_prices("the answer is not an object")
+        raise _no_prices("the response is not an object")
     return page
 
 
@@ -188,7 +188,7 @@ def _rows(size: str, region: str, get: Get) -> Iterator[Mapping[str, Any]]:
         page = get(url)
         items = page.get("Items")
         if not isinstance(items, list):
-            raise _no_prices("the answer has no Items")
+            raise _no_prices("the response has no Items")
         yield from items
         url = page.get("NextPageLink") or ""
         if not url:

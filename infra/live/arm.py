@@ -60,7 +60,7 @@ class Arm:
             page = self._sent(HttpRequest("GET", url)) or {}
             items = page.get("value") or []
             if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-                raise _unreachable("the answer is not a list")
+                raise _unreachable("the response is not a list")
             yield from items
             url = page.get("nextLink") or ""
             if url and _host(url) != _host(self._address):
@@ -138,7 +138,7 @@ def _code(body: Mapping[str, Any]) -> str:
 
 def _unreachable(message: str, hint: str = _NETWORK) -> Refused:
     return Refused(
-        Problem("azure-does-not-answer", message, "an answer of Azure Resource Manager", hint),
+        Problem("arm-request-failed", message, "a response of Azure Resource Manager", hint),
         exit_code=Exit.RUN_FAILED,
     )
 
@@ -147,7 +147,7 @@ def credential(audience: str) -> TokenCredential:
     """The signed-in user; Refused at once, in one line, if nobody is signed in."""
     # The SDKs log a paragraph for each way of signing in that fails.
     logging.getLogger("azure").setLevel(logging.CRITICAL + 1)
-    message, hint = "nobody", "az login"
+    message, hint = "no sign-in to Azure", "az login"
     try:
         user = DefaultAzureCredential()
         user.get_token(f"{audience}/.default")

@@ -36,7 +36,7 @@ class Check:
 
 
 _HINTS = {
-    "AuthorizationFailed": "ask for the role Reader on the subscription",
+    "AuthorizationFailed": "request the role Reader on the subscription",
     "MissingSubscriptionRegistration": "register the provider, then try again",
 }
 

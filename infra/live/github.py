@@ -55,7 +55,7 @@ def reviewers(settings: Settings) -> Iterator[Step]:
     """Looks up the ids of those who approve; nothing creates a team or a user."""
     if not settings.reviewers:
         raise cannot(
-            f"nobody approves releases and deployments of {settings.environment}",
+            f"{settings.environment} has no reviewers",
             "platform:reviewers in its stack file: a team or a user",
         )
     for reviewer in settings.reviewers:

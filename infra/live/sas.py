@@ -73,7 +73,7 @@ def scope(text: str) -> Scope:
     if not re.fullmatch(r"[a-z0-9](-?[a-z0-9]){2,62}", container) or unclear:
         expected = "CONTAINER/PATH of a file, or of a folder with a slash at the end"
         hint = "not for a whole container; for example: infra sas dev raw/2026/sales.csv"
-        raise Refused(Problem("no-path", text, expected, hint))
+        raise Refused(Problem("invalid-path", text, expected, hint))
     return Scope(container, path.removesuffix("/"), path.endswith("/"))
 
 
@@ -132,7 +132,7 @@ def _key(service: BlobServiceClient, begins: datetime, ends: datetime) -> UserDe
         raise denied(error) from None
     # The SDK fails like this on an answer that is not the service's.
     except (AttributeError, TypeError, ValueError):
-        message, hint = "an answer without a key", "check the account's address and any proxy"
+        message, hint = "a response without a key", "check the account's address and any proxy"
         raise _no_key(message, hint) from None
     return key
 

@@ -128,13 +128,13 @@ def run_command(words: Words, question: bool) -> Any:
         return None
     command = f"{' '.join(words[:4])} …"
     if any(sign in errors for sign in UNPAID):
-        found = f"{command}: GitHub's plan lacks it for a private repository"
+        found = f"{command}: GitHub's plan excludes this for private repositories"
         expected = "GitHub Enterprise, for required reviewers and rulesets; or a public repository"
         hint = "gh repo edit --visibility public, or another plan; then this command again"
         raise Refused(Problem("github-plan", found, expected, hint), exit_code=Exit.RUN_FAILED)
     reason = next((line for line in reversed(errors.splitlines()) if line.strip()), "no reason")
     found = f"{command} ended with {process.returncode}: {reason.strip()[:300]}"
-    hint = "run it by hand, then this command again: it continues where it stopped"
+    hint = "run it by hand, then rerun this command, which resumes"
     raise Refused(Problem("command-failed", found, "exit 0", hint), exit_code=Exit.RUN_FAILED)
 
 

@@ -130,7 +130,7 @@ IMMUTABLE: tuple[Rule, ...] = (
     Rule(
         f"resources:ResourceGroup|{_ML}:Workspace|{_HOLDS}",
         "location|(resourceGroup|workspace|account|vault|registry)Name",
-        "Pulumi replaces it: refused with `guardrails.protect`, otherwise its content is lost",
+        "Pulumi replaces it and its content is lost; `guardrails.protect` prevents this",
         "create a second environment with another stack file",
         "pulumi/pulumi-azure-native: provider/pkg/gen/replacement.go and provider/diff.go",
     ),
@@ -175,7 +175,7 @@ IMMUTABLE: tuple[Rule, ...] = (
     Rule(
         "storage:StorageAccount",
         r"sku\.name",
-        "changing it to {after} takes a conversion, which Azure refuses as a setting",
+        "Azure rejects the change to {after} without a conversion",
         "`az storage account migration start` first (LRS to GZRS: by GRS or ZRS)",
         "storage/common/redundancy-migration; rest/api/storagerp/storage-accounts/update, sku",
         when=f"{_NO_ZONES} → {_ZONES}|{_ZONES} → {_NO_ZONES}",
@@ -190,7 +190,7 @@ IMMUTABLE: tuple[Rule, ...] = (
     Rule(
         "keyvault:Vault",
         r"properties\.softDeleteRetentionInDays",
-        "Azure refuses to change the days",
+        "Azure rejects a change of the days",
         "leave `soft_delete_days` unchanged",
         "key-vault/general/soft-delete-overview",
     ),
@@ -204,21 +204,21 @@ IMMUTABLE: tuple[Rule, ...] = (
     Rule(
         "network:VirtualNetwork",
         r"addressSpace\..*|subnets\[.*\]\.addressPrefix",
-        "Azure refuses another range for a subnet in use, such as by an endpoint",
+        "Azure rejects a new range for a subnet in use",
         "leave `address_space` unchanged, or create a second environment",
         "virtual-network/virtual-network-manage-subnet, Change subnet settings",
     ),
     Rule(
         "network:PrivateEndpoint",
         r"privateLinkServiceConnections\[.*\]\.privateLinkServiceId",
-        "Azure refuses another target",
+        "Azure rejects a change of the target",
         "`az network private-endpoint delete`, then `pulumi up --refresh` recreates it",
         "Azure/bicep-registry-modules#1513",
     ),
     Rule(
         "compute:VirtualMachine",
         r"osProfile\.linuxConfiguration\.ssh\..*",
-        "Azure refuses another `ssh_key`",
+        "Azure rejects a change of `ssh_key`",
         "leave it unchanged, and `az vm user update --ssh-key-value` on the machine",
         "hashicorp/terraform-provider-azurerm: r/linux_virtual_machine, admin_ssh_key",
     ),

@@ -128,10 +128,10 @@ class Report:
         if self.problems:
             return f"{len(self.problems)} problems: it cannot be deployed as it is"
         if self.refused:
-            return f"{len(self.refused)} refused by policy"
+            return f"{len(self.refused)} rejected by policy"
         advised = f", {len(self.advised)} only advised against or waived" if self.advised else ""
         notes = ", but see the notes" if self.notes else ""
-        return f"nothing refused by policy{advised}{notes}"
+        return f"nothing rejected by policy{advised}{notes}"
 
     def to_json(self) -> dict[str, object]:
         """Everything, for a program."""
@@ -235,7 +235,7 @@ def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
     """A folder with the program of a git revision; None if it had none; Refused if unknown."""
     commit = git.commit(root, revision)
     if commit is None:
-        found, expected = f"git knows no revision `{revision}`", "a branch, tag or commit"
+        found, expected = f"no revision `{revision}` in git", "a branch, tag or commit"
         branch = revision.removeprefix("origin/")
         hint = f"git fetch origin {branch}, then --against origin/{branch}"
         if git.run(root, "rev-parse", "--is-shallow-repository") == "true\n":
@@ -295,7 +295,7 @@ def _text(report: Report) -> Iterator[str]:
     yield f"    not included: {'; '.join(EXCLUDED)}"
     yield from (f"  problem: {problem}" for problem in report.problems)
     yield from (f"  note: {note}" for note in report.notes)
-    yield from (f"  refused by {finding.policy}: {finding.message}" for finding in report.refused)
+    yield from (f"  rejected by {finding.policy}: {finding.message}" for finding in report.refused)
     yield from (f"  advice or waived: {finding.message}" for finding in report.advised)
     yield f"  {report.verdict}"
     if report.refused:
@@ -322,7 +322,7 @@ def _markdown(report: Report) -> Iterator[str]:
     yield from (f"- **problem** {text(problem, LETTERS)}" for problem in report.problems)
     yield from (f"- **note** {text(note, LETTERS)}" for note in report.notes)
     yield from (
-        f"- **refused** by {code(finding.policy)}: {text(finding.message, LETTERS)}"
+        f"- **rejected** by {code(finding.policy)}: {text(finding.message, LETTERS)}"
         for finding in report.refused
     )
     if report.refused:

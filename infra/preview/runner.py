@@ -193,7 +193,7 @@ def analyzer(pack: Path, engine: str) -> Iterator[Analyzer]:
             reason = next((line.strip() for line in lines if line.strip()), "no reason")
             found = f"the policy pack did not start: {reason}"
             expected = "rules, limits.yml and waivers.yml that load"
-            hint = f"look at {pack.parent.name}/{pack.name}"
+            hint = f"fix {pack.parent.name}/{pack.name}"
             raise Refused(Problem("policy-pack", found, expected, hint))
         with grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
             yield Analyzer(channel, errors, pack.parents[1])
@@ -254,8 +254,8 @@ class Analyzer:
             # The pack goes on writing where it is: the file is read without moving in it.
             output = os.pread(self._errors.fileno(), _LONGEST, 0).decode(errors="replace")
             reason, place = last_exception(output, self._root, "policies")
-            found, expected = f"a rule ended with {reason}", "a rule that judges every resource"
-            hint = "correct what the message names"
+            found, expected = f"a rule ended with {reason}", "a rule that handles every resource"
+            hint = "fix the code that the message names"
             raise Refused(Problem("rule-failed", found, expected, hint, place)) from None
         # CrossGuard puts the policy's description before its message.
         return [
@@ -316,8 +316,8 @@ def failure(stack: str, code: int, errors: str, root: Path) -> Problem:
     return Problem(
         "program-failed",
         f"the program of `{stack}` ended with {code}: {_REFUSED.sub('', reason)}",
-        "a program that runs",
-        "correct what the message names",
+        "exit code 0",
+        "fix the code that the message names",
         None if _REFUSED.match(reason) else place,
     )
 

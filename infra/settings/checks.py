@@ -66,7 +66,7 @@ def _environment(settings: Settings) -> Findings:
     name = settings.environment
     if not (name.isascii() and name.isalnum() and name.islower() and len(name) <= 7):
         expected = "at most 7 lower-case letters and digits: it is a part of every name"
-        yield Fault("stack-name", f"the stack is called `{name}`", expected, "rename the file")
+        yield Fault("stack-name", f"the stack name is `{name}`", expected, "rename the file")
 
 
 def _region(settings: Settings) -> Findings:
@@ -147,17 +147,17 @@ def _nodes(settings: Settings) -> Findings:
             message = f"`{cluster.name}`: min_nodes {cluster.min_nodes} > max_nodes"
             expected = f"at most {cluster.max_nodes}"
             hint = "with 0 it scales to zero"
-            yield Fault("nodes", message, expected, hint, (*keys, "min_nodes"))
+            yield Fault("node-count", message, expected, hint, (*keys, "min_nodes"))
         if cluster.usage.nodes > cluster.max_nodes:
             message = f"`{cluster.name}`: a typical job uses {cluster.usage.nodes} nodes"
             expected = f"at most max_nodes, {cluster.max_nodes}"
             hint = "`usage` only serves the cost estimate"
-            yield Fault("nodes", message, expected, hint, (*keys, "usage", "nodes"))
+            yield Fault("node-count", message, expected, hint, (*keys, "usage", "nodes"))
         if size and size.infiniband and cluster.max_nodes > MAX_INFINIBAND_NODES:
             message = f"`{cluster.name}`: {cluster.max_nodes} nodes with InfiniBand"
             expected = f"at most {MAX_INFINIBAND_NODES}"
             hint = "add a second cluster; a job runs on one of them"
-            yield Fault("nodes", message, expected, hint, (*keys, "max_nodes"))
+            yield Fault("node-count", message, expected, hint, (*keys, "max_nodes"))
 
 
 def _names(settings: Settings) -> Findings:
@@ -223,7 +223,7 @@ def _asset_registry(settings: Settings) -> Findings:
         mode = "create" if field == "regions" else "use"
         if registry.mode != mode and getattr(registry, field):
             message = f"a `{field}` in `{key}` with `mode: {registry.mode}`"
-            hint = f"delete it, or set `mode: {mode}`: a new registry is where its own stack is"
+            hint = f"delete it, or set `mode: {mode}`: a new registry has those of its stack"
             yield Fault(no_effect, message, f"no {field}", hint, (key, field))
 
 
@@ -243,8 +243,8 @@ def _registry_alone(settings: Settings) -> Findings:
     }
     for field, is_there in environment.items():
         if is_there:
-            message = f"`platform:{field}` beside `platform:asset_registry` with `mode: create`"
-            expected = "the registry alone: environments use it from stacks of their own"
+            message = f"`platform:{field}` next to `platform:asset_registry` with `mode: create`"
+            expected = "a stack with only the registry"
             hint = "move the registry to Pulumi.shared.yaml, and set `mode: use`, `stack: shared`"
             yield Fault("registry-stack", message, expected, hint, (f"platform:{field}",))
 
@@ -266,7 +266,7 @@ def _storage(settings: Settings) -> Findings:
         days = f"{storage.delete_after_days} days, cool after {storage.cool_after_days}"
         expected = f"more than cool_after_days, {storage.cool_after_days}, or 0"
         keys = (STORAGE, "delete_after_days")
-        yield Fault("lifecycle", f"deleted after {days}", expected, "0 never deletes", keys)
+        yield Fault("lifecycle-days", f"deleted after {days}", expected, "0 never deletes", keys)
 
 
 def _workstations(settings: Settings) -> Findings:
@@ -301,7 +301,7 @@ def _address_space(settings: Settings) -> Findings:
         return
     private = any(space.subnet_of(range_) for range_ in _PRIVATE)
     if not 16 <= space.prefixlen <= 24 or not private:
-        hint = "ask the owner of the network plan"
+        hint = "request a range from the network team"
         yield Fault("wrong-value", message, expected, hint, ADDRESS_SPACE)
     elif space.overlaps(_DOCKER):
         expected = f"no overlap with {_DOCKER}: nodes use it for Docker"

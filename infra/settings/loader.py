@@ -80,7 +80,7 @@ def environment(stack: str, folder: Path = FOLDER) -> Settings:
     """As `load`, of a stack in which models are trained and released; Refused for another one."""
     settings = load(stack, folder)
     if settings.makes_registry:
-        message, listed = f"`{stack}` is the shared registry alone", ", ".join(environments(folder))
+        message, listed = f"`{stack}` has only the shared registry", ", ".join(environments(folder))
         hint = f"name one of: {listed}"
         raise Refused(Problem("no-environment", message, "an environment", hint))
     return settings
@@ -141,7 +141,7 @@ def _read(stack: str, folder: Path) -> tuple[Settings, Document]:
     existing = stacks(folder)
     if stack not in existing:
         near = difflib.get_close_matches(stack.lower(), existing, 1)
-        hint = f"did you mean `{near[0]}`?" if near else "write Pulumi.STACK.yaml beside the others"
+        hint = f"did you mean `{near[0]}`?" if near else "add infra/Pulumi.STACK.yaml"
         if (folder / f"Pulumi.{stack}.yml").exists():
             hint = f"rename Pulumi.{stack}.yml: Pulumi only reads .yaml"
         expected = f"one of: {', '.join(existing) or 'none'}"
@@ -177,9 +177,9 @@ def _reference(settings: Settings, document: Document, folder: Path) -> Iterator
     stacks = dict(files.read(folder))
     words = stacks[settings.environment]
     if (words.makes_registry, words.uses) != (settings.makes_registry, registry.stack):
-        message = f"`{key}` in a notation that the order of stacks is not read from"
+        message = f"`{key}` in YAML that hides the order of stacks"
         hint = "write `mode:` and `stack:` below it, one a line, without anchors"
-        yield Problem("wrong-notation", message, "a mapping of plain words", hint, place)
+        yield Problem("unsupported-yaml", message, "a mapping of plain scalars", hint, place)
         return
     if not registry.stack or registry.resource_group:
         return
@@ -244,7 +244,7 @@ def _project(folder: Path) -> Iterator[Problem]:
         if key not in ABOUT and fields.get(key) != PROJECT.get(key):
             found = f"`{key}: {json.dumps(fields.get(key), default=str)[:100]}`"
             expected = f"{json.dumps(PROJECT[key])}" if key in PROJECT else "no such field"
-            hint = "settings are in Pulumi.STACK.yaml, the state is infra bootstrap's"
+            hint = "move settings to Pulumi.STACK.yaml; `infra bootstrap` sets the backend"
             yield Problem("project-mismatch", found, expected, hint, document.place(str(key)))
 
 
@@ -326,5 +326,5 @@ def _other_notations(document: Document) -> Iterator[Problem]:
 
 
 def _no_config(shown: str, message: str) -> Problem:
-    hint = f"begin with `config:` and its keys; see another Pulumi.<env>.yaml beside {shown}"
+    hint = f"begin with `config:`, as the other stack files next to {shown}"
     return Problem("no-config", message, "a mapping `config`", hint, Place(shown, 1))

@@ -64,8 +64,8 @@ def needed(stacks: Mapping[str, Stack], name: str) -> str:
     uses = stacks[name].uses
     if uses and not (uses in stacks and stacks[uses].makes_registry):
         makers = [stack.name for stack in stacks.values() if stack.makes_registry]
-        found = f"{name} uses the asset registry of the stack `{uses}`, which makes none"
-        expected = f"one of: {', '.join(makers)}" if makers else "a stack that makes a registry"
+        found = f"{name} uses the asset registry of the stack `{uses}`, which has none"
+        expected = f"one of: {', '.join(makers)}" if makers else "a stack that creates a registry"
         hint = f"asset_registry.mode: create in {FOLDER}/Pulumi.{uses}.yaml, or mode: none here"
         raise Refused(Problem("unknown-stack", found, expected, hint, stacks[name].place))
     return uses

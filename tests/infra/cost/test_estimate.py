@@ -133,7 +133,7 @@ def test_sources_and_approximations_of_prices_are_shown(settings: Settings) -> N
     report = Report(Capture("dev", (), {}), before)
     forms: tuple[Format, ...] = ("text", "md")
     for shown in (costing.as_text(before), *(rendered([report], form) for form in forms)):
-        assert "copied from third parties, not from Azure" in shown
+        assert "copied from third parties" in shown
         assert "price of every item: as in eastus (no price is listed for uksouth)" in shown
         share = f"low priority, estimated as 20% of dedicated ({LISTED.spot_share.source})"
         assert f"price of cluster gpu-spot: {share}" in shown

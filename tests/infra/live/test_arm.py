@@ -54,7 +54,7 @@ def test_an_invalid_answer_is_one_readable_error(
     """Exit 1 and a few short lines; never treated as an absent resource."""
     answered(state, status, headers, body)
     arm._client._config.retry_policy.backoff_factor = 0
-    with pytest.raises(Refused, match="azure-does-not-answer") as refused:
+    with pytest.raises(Refused, match="arm-request-failed") as refused:
         list(arm.all(AT, "1"))
     assert refused.value.exit_code == 1
     lines = str(refused.value).splitlines()
@@ -144,7 +144,7 @@ def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         here = Arm(SignedIn(), SUBSCRIPTION, f"https://127.0.0.1:{silent.getsockname()[1]}")
         here._client._config.retry_policy.total_retries = 0
-        with pytest.raises(Refused, match="azure-does-not-answer"):
+        with pytest.raises(Refused, match="arm-request-failed"):
             here.get(AT, "1")
 
 

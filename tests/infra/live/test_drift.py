@@ -171,7 +171,7 @@ def test_an_unreachable_azure_is_a_readable_error(arm: Arm) -> None:
     """Exit 1; nothing is reported missing."""
     gone = Arm(SignedIn(), SUBSCRIPTION, "https://127.0.0.1:9")
     gone._client._config.retry_policy.total_retries = 0
-    with pytest.raises(Refused, match="azure-does-not-answer"):
+    with pytest.raises(Refused, match="arm-request-failed"):
         found(gone)
 
 

@@ -164,7 +164,7 @@ def test_a_refused_lifetime_needs_no_sign_in(
 
 def test_a_refused_path_needs_no_sign_in(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = ran(capsys, "sas", "dev", "raw")
-    assert code == 2 and "error[no-path]" in err
+    assert code == 2 and "error[invalid-path]" in err
 
 
 @pytest.fixture(scope="module")

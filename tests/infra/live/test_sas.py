@@ -147,7 +147,7 @@ def test_no_log_holds_a_signature_or_a_key(
 )  # fmt: skip
 def test_a_path_that_is_too_wide_is_refused(path: str) -> None:
     """Or ambiguous."""
-    with pytest.raises(Refused, match="no-path"):
+    with pytest.raises(Refused, match="invalid-path"):
         scope(path)
 
 

@@ -107,7 +107,7 @@ def test_the_three_formats_agree() -> None:
     report = _report(_capture(_resource("a"), findings=findings), base="main", changes=(changed,))
     text, markdown = rendered([report], "text"), rendered([report], "md")
     assert "~ a  keyvault:Vault" in text and "x|y: 1 → 2" in text
-    assert "refused by vault-firewall: a: open" in text and "1 refused by policy" in text
+    assert "rejected by vault-firewall: a: open" in text and "1 rejected by policy" in text
     assert "advice in `dev`, list it under that name in policies/infra/limits.yml" in text
     assert "advice in `dev`, list it under that name in policies/infra/limits.yml" in markdown
     assert "| changed | `a` keyvault:Vault | `x|y` | `1` | `2` |" in markdown.replace("\\|", "|")
@@ -190,18 +190,18 @@ def test_the_markdown_report_begins_with_an_overview() -> None:
     rows = rendered([dearer, refused], "md").splitlines()[2:4]
     total = fine.cost.total
     month = ", ".join(f"{one:,.0f}" for one in (total.idle, total.typical, total.worst))
-    assert rows[0].startswith("| **dev** | ✅ nothing refused by policy | 1 changed | ")
+    assert rows[0].startswith("| **dev** | ✅ nothing rejected by policy | 1 changed | ")
     assert rows[0].endswith(f" → **{month}** |") and not rows[0].endswith(
         f"{month} → **{month}** |"
     )
-    assert rows[1] == f"| **dev** | ❌ 1 refused by policy | not compared | {month} |"
+    assert rows[1] == f"| **dev** | ❌ 1 rejected by policy | not compared | {month} |"
 
 
 def test_a_preview_without_a_base_lists_resources_by_component() -> None:
     part = Resource("urn:part", "platform:x:Part", "part", ROOT_URN, {}, custom=False)
     child = Resource("urn:child", "azure-native:keyvault:Vault", "vault", "urn:part", {})
     text = rendered([_report(_capture(part, child))], "text")
-    assert "  part\n    vault  keyvault:Vault" in text and "nothing refused by policy" in text
+    assert "  part\n    vault  keyvault:Vault" in text and "nothing rejected by policy" in text
 
 
 def _git(folder: Path, *words: str) -> None:

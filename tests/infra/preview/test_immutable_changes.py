@@ -41,7 +41,7 @@ TOLD: tuple[tuple[str, str, object, object, str], ...] = (
     ("storage:StorageAccount", QUEUES, ABSENT, "Account", "cannot be changed"),
     ("keyvault:Vault", DAYS, 90, 30, "unchanged"),
     ("containerregistry:Registry", "zoneRedundancy", "Disabled", "Enabled", "unchanged"),
-    ("network:VirtualNetwork", RANGE, "10.1.0.0/18", "10.2.0.0/18", "refuses another range"),
+    ("network:VirtualNetwork", RANGE, "10.1.0.0/18", "10.2.0.0/18", "rejects a new range"),
     ("network:PrivateEndpoint", TARGET, "one", "other", "pulumi up --refresh"),
     ("compute:VirtualMachine", KEY, "ssh-ed25519 A", "ssh-ed25519 B", "az vm user update"),
 )

@@ -202,7 +202,7 @@ def test_a_folder_without_stack_files_is_refused(tmp_path: Path) -> None:
     [
         ("Dev", "Pulumi.dev.yaml", "did you mean `dev`"),
         ("dev", "Pulumi.dev.yml", "rename Pulumi.dev.yml"),
-        ("../dev", "Pulumi.other.yaml", "write Pulumi.STACK.yaml"),
+        ("../dev", "Pulumi.other.yaml", "add infra/Pulumi.STACK.yaml"),
     ],
 )
 def test_an_unknown_stack_has_a_hint(stack: str, beside: str, hint: str, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_hint_corrects_the_value(was: str, now: str, hint: str, tmp_path: Path
 def test_a_link_or_a_folder_is_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").symlink_to("nowhere")
     (tmp_path / "Pulumi.prod.yaml").mkdir()
-    with pytest.raises(Refused, match="look at where it leads"):
+    with pytest.raises(Refused, match="check its target"):
         load("dev", tmp_path)
     with pytest.raises(Refused, match="is a folder"):
         load("prod", tmp_path)

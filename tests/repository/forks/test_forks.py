@@ -647,7 +647,7 @@ def test_the_main_job_runs(kind: str, fork: Made) -> None:
     assert " 0 errors" in shell(folder, f"{ml} check", PYTHONPATH=".")
     affected = json.loads(shell(folder, f"{ml} affected --base HEAD --json"))
     assert affected["projects"] == ["churn"] and affected["framework"] is False
-    assert "nothing refused" in shell(folder, ".venv/bin/infra preview dev")
+    assert "nothing rejected" in shell(folder, ".venv/bin/infra preview dev")
     job = folder / PROJECT / "jobs/escape.yml"
     job.write_text(ESCAPE)
     printed = shell(folder, f"{ml} run {job}", code=1)
