@@ -43,10 +43,10 @@ SLICES: Mapping[str, str] = {"fairness": "a slice that is too rare, as `DIMENSIO
 # gate → why it cannot be waived.
 NEVER: Mapping[str, str] = {
     "identity": "evidence of another model does not describe this one",
-    "attestation": "a waiver does not make evidence that somebody else made",
+    "attestation": "a waiver cannot replace an attestation",
     "order": "the environment before it is there to be served first",
     "recomputed": "every other gate relies on metrics that can be recomputed",
-    "serving": "every other gate judges the evaluated answers, and callers would get others",
+    "serving": "every other gate evaluates these predictions, and callers would get others",
     "completeness": "missing evidence cannot be excused",
     "superiority": "write a reason with the request instead",
     "sign-off": "a waiver does not replace an approval",
@@ -59,7 +59,7 @@ def _words(text: str) -> str:
     if not text.strip():
         raise invalid("a text that is not empty")
     if problem := not_words(text.strip()):
-        raise invalid("words with a letter, of characters that can be seen", problem)
+        raise invalid("visible characters with at least one letter", problem)
     return text.strip()
 
 
@@ -67,7 +67,7 @@ def _plain(text: str) -> str:
     if not text.strip():
         raise invalid("a text that is not empty")
     if not text.strip().isprintable():
-        raise invalid("characters that can be seen")
+        raise invalid("visible characters")
     return text.strip()
 
 
@@ -328,7 +328,7 @@ def check_waiver(waiver: GateWaiver, gates: Iterable[str]) -> GateWaiver:
     if gate in ITEMS and not waiver.item:
         raise invalid(f"`item`: {ITEMS[gate]}; a waiver is for one thing")
     if gate not in {*ITEMS, *SLICES} and waiver.item:
-        raise invalid(f"no `item`: the gate `{gate}` judges one thing")
+        raise invalid(f"no `item`: the gate `{gate}` has no items")
     if gate == "format" and not waiver.version:
         raise invalid("`version`: a file that may run code is waived for one version")
     return waiver
@@ -339,5 +339,5 @@ def check_review(review: Review) -> Review:
     if review.gate not in REVIEWED:
         raise invalid("`gate`: one of " + ", ".join(REVIEWED))
     if not (review.version or review.feature_set):
-        raise invalid("`version` or `feature_set`: what was reviewed")
+        raise invalid("`version` or `feature_set`, as reviewed")
     return review

@@ -64,7 +64,7 @@ def _retention(item: Item, limits: Limits) -> Iterator[str]:
     if item.at("policies.retentionPolicy.status") != "enabled":
         yield "`policies.retentionPolicy.status` must be enabled"
     if item.at("policies.softDeletePolicy.status") == "enabled":
-        yield "Azure refuses `retentionPolicy` together with `softDeletePolicy`"
+        yield "Azure rejects `retentionPolicy` together with `softDeletePolicy`"
 
 
 @RULES.resource(

@@ -204,7 +204,7 @@ def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
         what = "the shared registry's" if urn == _ELSEWHERE else "its"
         own = [each for each in endpoints.get(urn, []) if part in _groups(each)]
         if not own:
-            yield item, f"no private endpoint leads to {what} `{part}`"
+            yield item, f"{what} `{part}` has no private endpoint"
         elif not any(endpoint.urn in in_dns for endpoint in own):
             yield item, f"the private endpoint of {what} `{part}` is in no DNS zone"
 

@@ -115,7 +115,7 @@ def policies() -> list[Policy]:
         _report(violations(context, None, _items(args)), report, set_aside=True)
 
     name, advice = SET_ASIDE, EnforcementLevel.ADVISORY
-    title = "What a rule refused and a waiver or limits.yml allows."
+    title = "Rejections that a waiver or limits.yml overrides."
     return [
         *(_policy(context, rule) for rule in RULES),
         ResourceValidationPolicy(name, title, set_aside, enforcement_level=advice),

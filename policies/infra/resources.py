@@ -40,7 +40,7 @@ def _kind(item: Item, limits: Limits) -> Iterator[str]:
 @RULES.resource("own-provider", "Resources are made in the stack's own subscription.", "own")
 def _own_provider(item: Item, limits: Limits) -> Iterator[str]:
     if item.provider and not item.provider.startswith(_DEFAULT):
-        yield f"is made by the provider `{item.provider}`, which may lead to another subscription"
+        yield f"uses the provider `{item.provider}`, possibly with another subscription"
 
 
 @RULES.resource("known-changes", "Changes made by hand are undone.", "own")

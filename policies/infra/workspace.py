@@ -159,7 +159,7 @@ def _registry_blobs(item: Item, limits: Limits) -> Iterator[str]:
 
 @RULES.resource(
     "datastore-no-key",
-    "Datastores hold no account key.",
+    "Datastores contain no account key.",
     "own",
     Kind.DATASTORE,
 )

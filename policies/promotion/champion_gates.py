@@ -202,7 +202,7 @@ def first_promotion(case: Case, gate: Gate) -> Finding:
     values = f"{shown(candidate.value)}, the baseline's {shown(baseline.value)}"
     origin = f" ({evaluation.baseline_from})" if evaluation.baseline_from else ""
     found = f"{metric} on {split} is {values}{origin}"
-    reason = case.request.set_aside or "there is no champion to beat yet"
+    reason = case.request.set_aside or "no champion yet"
     return Finding("pass" if better else "fail", found, required, reason, measured=sign is not None)
 
 
@@ -235,7 +235,7 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
     if worse:
         reason = f"it is worse on a slice: {listed(worse, '; ')}"
         return Finding("fail", found, required, reason, measured=True)
-    notes = f"not shown either way: {listed(unsure, '; ')}" if unsure else ""
+    notes = f"undecided:  {listed(unsure, '; ')}" if unsure else ""
     return Finding("pass", found, required, notes)
 
 

@@ -100,7 +100,7 @@ def _judge(case: Case, gate: Gate, rule: Rule) -> Result:
     try:
         finding = rule(case, gate)
     except Exception as error:  # evidence that breaks a rule must not pass
-        finding = Finding("fail", f"{type(error).__name__}: {error}", "", "it cannot be judged")
+        finding = Finding("fail", f"{type(error).__name__}: {error}", "", "the gate failed")
     result = Result(
         gate.name, finding.verdict, gate.mode, finding.found, finding.required, finding.why
     )
@@ -139,7 +139,7 @@ def _apply_waivers(case: Case, gate: Gate, result: Result, finding: Finding) -> 
     used: list[GateWaiver] = []
     uncovered = list(finding.items) or [""]
     for waiver in gate.waivers:
-        missing = f"the waiver at {waiver.place} does not cover what could not be judged"
+        missing = f"the waiver at {waiver.place} does not cover gates that could not be evaluated"
         unusable = waiver.unusable(request.day, request.version)
         if unusable := unusable or ("" if finding.measured else missing):
             notes.append(unusable)

@@ -68,10 +68,10 @@ class Floor:
         """The settings that are looser than the floor, each with what is allowed."""
         for name, bound in self.at_most.items():
             if not all(value <= bound for value in _numbers(values[name])):
-                yield name, f"at most the floor's {bound:g}"
+                yield name, f"at most {bound:g}, the organisation policy"
         for name, bound in self.at_least.items():
             if not all(value >= bound for value in _numbers(values[name])):
-                yield name, f"at least the floor's {bound:g}"
+                yield name, f"at least {bound:g}, the organisation policy"
         for name, why in self.required.items():
             if not values[name]:
                 yield name, f"a value: {why}"
@@ -90,9 +90,9 @@ def load(path: Path) -> Floor:
                 if limit is not None:
                     expected = f"{side.replace('_', ' ')} {limit:g}"
                 found = f"`{side}.{name}` is {bound:g}"
-                hint = "policies/promotion/floor.py says why"
+                hint = "policies/promotion/floor.py explains the bound"
                 place = document.place(side, name)
-                problems.append(Problem("ineffective-floor", found, expected, hint, place))
+                problems.append(Problem("ineffective-policy", found, expected, hint, place))
     if problems:
         raise Refused(*problems)
     return floor

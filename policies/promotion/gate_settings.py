@@ -316,7 +316,7 @@ def _vacuous(
                     keys = ("gates", gate, setting, name)
                     yield Problem(
                         "ineffective-gate",
-                        f"`{settings.dotted(keys)}` is {value:g}, which nearly every answer meets",
+                        f"`{settings.dotted(keys)}` is {value:g}, which nearly every model meets",
                         f"{setting.replace('_', ' ')} {loosest:g}",
                         "`gates.quality` says which values the metric can have (`bounds`), and "
                         f"what guessing reaches (`loosest_{setting}`)",
@@ -370,11 +370,9 @@ def _looser(document: Document, keys: tuple[str, ...], value: Any, held: Any) ->
         if kind.looser(ours, theirs):
             place = document.place("gates", *names)
             found = f"`{settings.dotted(('gates', *names))}` is {_shown(ours)}"
-            expected = f"no looser than the floor's {_shown(theirs)}"
-            hint = (
-                "a project can only tighten a gate; policies/promotion/gates.yml is for everybody"
-            )
-            yield Problem("gate-looser-than-floor", found, expected, hint, place)
+            expected = f"no looser than the organisation policy's {_shown(theirs)}"
+            hint = "tighten it, or change policies/promotion/gates.yml for all projects"
+            yield Problem("gate-looser-than-policy", found, expected, hint, place)
 
 
 def _shown(value: object) -> str:

@@ -249,7 +249,7 @@ def fairness(case: Case, gate: Gate) -> Finding:
         items += [item for item in missing if item not in items]
     if rare:
         words = "; ".join(words for item, words in rare.items() if item not in items)
-        found += [f"too rare to judge: {words}"] if words else []
+        found += [f"too few rows: {words}"] if words else []
     comparison = "; ".join(found) or "not compared"
     if unsound_slices:
         return Finding("fail", comparison, required, "; ".join([*unsound_slices, *failures]))
@@ -350,7 +350,7 @@ def _reviewed(case: Case, gate: Gate, finding: Finding) -> Finding:
         if not unusable:
             return replace(finding, why="; ".join([*notes, str(review)]))
         notes.append(unusable)
-    notes.append("nobody has reviewed it")
+    notes.append("not reviewed")
     if request.environment in gate.names("unreviewed_allowed_in"):
         return replace(finding, why="; ".join(notes))
     entry = (
@@ -373,10 +373,10 @@ def serving(case: Case, gate: Gate) -> Finding:
         own = (len(of) for split, of in splits.items() if not _is_out_of_fold(case, split))
         min_rows = min(min_rows, max(sum(own), FEWEST_SERVED))
     required = f"at least {min_rows:g} evaluated rows answered as evaluated, within {tolerance:g}"
-    again = f"`{case.evidence.proposal}` asks a server of it"
+    again = f"`{case.evidence.proposal}` requests predictions from a server"
     if served.rows is None or case.evaluation.requests is None:
         reason = served.reason or f"the evidence does not say; {again}"
-        return Finding("fail", "no server was asked for evaluated rows", required, reason)
+        return Finding("fail", "no server predicted evaluated rows", required, reason)
     rows, largest = real(served.rows), real(served.largest)
     found = f"{shown(served.differing)} of {shown(served.rows)} answers differ from the evaluated"
     found += f", by at most {shown(served.largest)}"
@@ -389,7 +389,7 @@ def serving(case: Case, gate: Gate) -> Finding:
     if served.prediction is None or not 0 <= real(served.differing) <= rows:
         return Finding("fail", found, required, f"the evidence does not say what of it: {again}")
     if not 0 <= largest <= tolerance:
-        return Finding("fail", found, required, served.example or "what differs is not told")
+        return Finding("fail", found, required, served.example or "the evidence has no example")
     return Finding("pass", found, required)
 
 

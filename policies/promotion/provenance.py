@@ -62,11 +62,11 @@ def attestation(case: Case, gate: Gate) -> Finding:
     trusted = {name: gate.text(name) for name in WORKFLOW}
     required = "evidence made by {repository}/{workflow}@{ref}".format(**trusted)
     if request.environment in gate.names("unattested_allowed_in"):
-        return Finding("not asked", "this machine vouches for itself", required)
+        return Finding("not asked", "evidence of this machine needs no attestation", required)
     if request.rehearsal:
         return Finding("pass", "a rehearsal on this machine: it can never be applied to Azure", "")
     if not evidence.attested or evidence.rehearsal is not False:
-        found = "nobody vouches for the evidence"
+        found = "the evidence has no attestation"
         return Finding("fail", found, required, evidence.unattested or "it is of a rehearsal")
     made_by = {name: evidence.attested.get(name, "") for name in (*WORKFLOW, "runner", "trigger")}
     found = "made by {repository}/{workflow}@{ref}".format(**made_by)
@@ -313,7 +313,7 @@ def sign_off(case: Case, gate: Gate) -> Finding:
         return Finding("pass", f"approved by {name}", "a name")
     if case.request.step == "propose":
         return Finding("pending", "nobody yet", "a name, when it is applied")
-    return Finding("fail", "nobody", "a name", "nobody has approved it")
+    return Finding("fail", "nobody", "a name", "not approved")
 
 
 def _short(text: str | None) -> str:

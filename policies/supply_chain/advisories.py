@@ -84,7 +84,7 @@ def read(source: Path) -> Advisories:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise AdvisoriesError(f"{name} is not an OSV record: {error!r}") from None
     if not records:
-        raise AdvisoriesError(f"{source} holds no record")
+        raise AdvisoriesError(f"{source} has no records")
     return Advisories(tuple(records))
 
 

@@ -143,7 +143,7 @@ def test_the_floor_itself_judges_something(file: Path, tmp_path: Path) -> None:
                 with pytest.raises(Refused) as raised:
                     load(path)
                 (problem,) = raised.value.problems
-                assert problem.code == "ineffective-floor" and problem.expected
+                assert problem.code == "ineffective-policy" and problem.expected
                 assert problem.place and problem.place.line == text.splitlines().index(old) + 1
             assert bound != loosest
     path.write_text(text.replace("at_most:\n", "at_most:\n  another: 1\n"))

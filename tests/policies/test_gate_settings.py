@@ -124,7 +124,7 @@ def test_a_project_may_tighten(body: str, tmp_path: Path) -> None:
 def test_a_project_may_not_loosen(body: str, at: int, tmp_path: Path) -> None:
     """Each kind of setting is refused when it is looser, with its file and line."""
     problem = refused(write(tmp_path, body))
-    assert problem.code == "gate-looser-than-floor"
+    assert problem.code == "gate-looser-than-policy"
     assert str(problem.place) == f"{tmp_path}/gates.yml:{at}"
 
 
@@ -238,7 +238,7 @@ def test_a_threshold_of_the_floor_judges_something(tmp_path: Path) -> None:
             assert load(None, floor)
     for lower in ("{auc: 0.1}", "{mae: -1}"):
         body = f"  quality: {{loosest_at_least: {lower}, at_least: {{t.auc: 0.7}}}}"
-        assert refused(write(tmp_path, body)).code == "gate-looser-than-floor"
+        assert refused(write(tmp_path, body)).code == "gate-looser-than-policy"
 
 
 @pytest.mark.parametrize(("body", "code", "at", "hint"), WRONG.values(), ids=WRONG)
@@ -270,11 +270,19 @@ ENTRIES = {
     ),
     "a bound that is wider than the floor's": (
         "  quality:\n    bounds:\n      mae: [0, 9]\n      auc: [0, 2]",
-        (6, "`gates.quality.bounds.auc` is [0.0, 2.0]", "no looser than the floor's [0.0, 1.0]"),
+        (
+            6,
+            "`gates.quality.bounds.auc` is [0.0, 2.0]",
+            "no looser than the organisation policy's [0.0, 1.0]",
+        ),
     ),
     "a ceiling above the floor's": (
         "  leakage:\n    at_most:\n      clinics.shared: 1\n      feature.auc: 0.99",
-        (6, "`gates.leakage.at_most.feature.auc` is 0.99", "no looser than the floor's 0.98"),
+        (
+            6,
+            "`gates.leakage.at_most.feature.auc` is 0.99",
+            "no looser than the organisation policy's 0.98",
+        ),
     ),
     "a list for a mapping": (
         "  gap: {at_most: [1]}",

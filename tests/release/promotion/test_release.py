@@ -331,7 +331,7 @@ def test_a_gates_file_that_loosens_the_floor_stops_before_anything_runs(world: W
     with pytest.raises(Refused) as raised:
         propose(BACKEND, "tiny", world.run(0.8))
     problem = raised.value.problems[0]
-    assert problem.code == "gate-looser-than-floor" and problem.place
+    assert problem.code == "gate-looser-than-policy" and problem.place
     lines = path.read_text().splitlines()
     assert problem.place.path == "ml/projects/tiny/gates.yml"
     assert lines[problem.place.line - 1].strip() == "p95_ms: 9000"

@@ -84,7 +84,7 @@ def test_so_many_columns_may_be_left_out(tmp_path: Path) -> None:
     (problem,) = raised.value.problems
     assert (problem.found, problem.expected) == (
         "`ignore` is 6",
-        "at most the floor's 5",
+        "at most 5, the organisation policy",
     )
 
 
