@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://azureml-gitops-starter/evaluation/v1"
@@ -100,8 +100,8 @@ def run_gh(words: Sequence[str]) -> tuple[int, str, str]:
     """The exit code, stdout and stderr of `gh`; raises Refused where it is not installed."""
     program = shutil.which("gh")
     if program is None:
-        hint = "https://cli.github.com; on GitHub's runners it is there"
-        raise Refused(Problem("no-gh", "`gh` is not installed", "it verifies attestations", hint))
+        hint = "https://cli.github.com; GitHub's runners have it"
+        raise Refused.of("no-gh", "`gh` is not installed", "gh, to verify attestations", hint)
     try:
         done = subprocess.run(
             [program, *words],

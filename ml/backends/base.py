@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ml.backends.deployments import Launch
 
 # The code of a refusal that only asks for data to be brought here.
-DATA_NOT_HERE = "data-not-here"
+DATA_NOT_HERE = "data-not-local"
 
 
 @dataclass(frozen=True)

@@ -33,5 +33,5 @@ def open_backend(name: str = "local", options: Options | None = None) -> Backend
         opened[name] = BACKENDS[name](options or Options())
         return opened[name]
     names = " or ".join(f"--on {name}" for name in BACKENDS)
-    hint = "leave --on out for this machine"
+    hint = "omit --on to run locally"
     raise Refused(Problem("unknown-place", f"--on {name}", names, hint))

@@ -115,16 +115,16 @@ def check_launch(launch: Launch) -> None:
             "model-corrupt",
             str(error),
             f"{launch.model} {launch.version} with the digest {launch.digest}",
-            "nothing was loaded; propose and apply a version whose files are intact",
+            "propose and apply a version with intact files; nothing was loaded",
         )
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
     if not launch.is_as_released():
         problem = Problem(
-            "serving-changed",
+            "serving-code-changed",
             f"the serving code of {launch.model} {launch.version} was changed: {launch.code}, or "
             f"its settings in the state of the endpoint `{launch.endpoint}`",
             f"code and settings with the digest {launch.serving or 'of a release'}",
-            f"nothing was started; find out who changed them, remove {launch.code} and that state, "
+            f"check who changed them, remove {launch.code} and that state, "
             "propose the version again and apply it",
         )
         raise Refused(problem, exit_code=Exit.GATE_SAID_NO)

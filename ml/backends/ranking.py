@@ -82,13 +82,13 @@ def objective(
     candidates = [pair for pair in _objectives(runs, entries) if metric in (None, pair[0])]
     if metric is None:
         if not candidates:
-            found = "no sweep is among these runs, so nothing says which metric decides"
+            found = "these runs have no sweep that names a metric"
             hint = f"add --metric NAME; they logged: {_listed(_logged(entries))}"
             expected = "the name of a metric that they logged"
             raise Refused(Problem("metric-required", found, expected, hint))
         return candidates[0][0], goal or candidates[0][1]
     if goal is None and not candidates:
-        found = f"no sweep among these runs says whether more or less `{metric}` is better"
+        found = f"no sweep among these runs has the goal of `{metric}`"
         hint = f"add --goal {GOALS[0]} or --goal {GOALS[1]}"
         raise Refused(Problem("goal-required", found, " or ".join(GOALS), hint))
     return metric, goal or candidates[0][1]
@@ -102,7 +102,7 @@ def nothing_to_rank(metric: str, completed: Sequence[Run]) -> Problem:
         "metric-not-logged",
         f"none of {len(completed)} completed runs and trials logged `{metric}` as a number",
         f"one of: {_listed(logged)}",
-        f"did you mean --metric {near[0]}?" if near else "ml runs list shows what there is",
+        f"did you mean --metric {near[0]}?" if near else "ml runs list",
     )
 
 

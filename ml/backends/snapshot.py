@@ -60,8 +60,8 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
             Problem(
                 "snapshot-changed",
                 f"the copy of {shown(code)} was changed: {shown(snapshot.folder)}",
-                f"files with the digest {digest[:19]}…, after which it is named",
-                f"find out who changed it; then `rm -r {shown(snapshot.folder)}`: "
+                f"files with the digest {digest[:19]}…, as in its name",
+                f"check who changed it, then `rm -r {shown(snapshot.folder)}`: "
                 "the next run copies the code again",
             ),
             exit_code=Exit.GATE_SAID_NO,
@@ -208,8 +208,8 @@ def _open(path: Path, within: Path | None) -> BinaryIO:
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        found = f"{shown(path)} now leads to {real}, out of the repository"
-        hint = "do not change links while a run is being started; type it again"
+        found = f"{shown(path)} now has the target {real}, outside of the repository"
+        hint = "run it again, without changing links meanwhile"
         raise Refused(Problem("link-escape", found, "links that stay in it", hint)) from error
     finally:
         if folder >= 0:

@@ -211,7 +211,7 @@ def bring(registry: Registry, model: str, digest: str) -> Serving | None:
         deployment = Part(document, serving.code / serving.scoring_script)
         faults = {
             "deployment-variable": deployment_faults(serving.environment_variables, mount),
-            "moving-environment": environment_faults(deployment),
+            "unpinned-environment": environment_faults(deployment),
         }
         for name, fault in ((name, fault) for name, each in faults.items() for fault in each):
             raise Refused.of(

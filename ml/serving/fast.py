@@ -121,7 +121,7 @@ async def _read(headers: Headers, receive: Receive) -> bytes:
     length = int(named.get(b"content-length", 0))
     if _upgrades(headers) and (length or b"transfer-encoding" in named):
         # The parser takes the body for data of the other protocol.
-        raise _Rejected(501, "a request with a body that asks for another protocol")
+        raise _Rejected(501, "a request with a body and a protocol upgrade")
     body, more = bytearray(), True
     while more:
         if max(len(body), length) > MAX_BODY:

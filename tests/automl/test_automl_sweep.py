@@ -174,7 +174,7 @@ def test_transformers_reach_the_trials_by_one_name(plan: Plans) -> None:
 def test_what_is_not_done_here_is_refused_with_its_line(plan: Plans, more: str, field: str) -> None:
     """Never ignored: Azure runs it."""
     problems = LocalBackend().refusals(plan(more))
-    assert [problem.code for problem in problems] == ["automl"]
+    assert [problem.code for problem in problems] == ["unsupported-automl"]
     (problem,) = problems
     assert field in problem.found and "--on azure" in problem.hint
     assert problem.place is not None and problem.place.line == 8
@@ -219,7 +219,7 @@ def test_without_its_packages_it_says_what_to_type(
 def test_one_fold_is_refused_with_its_line(plan: Plans) -> None:
     """It is no field that Azure would run: the sentence says why."""
     (problem,) = LocalBackend().refusals(plan("n_cross_validations: 1"))
-    assert problem.code == "few-folds" and "no row would be fitted" in problem.found
+    assert problem.code == "few-folds" and "leaves no training" in problem.found
     assert problem.place is not None and problem.place.line == 8
     assert LocalBackend().refusals(plan("n_cross_validations: 2")) == ()
 

@@ -97,7 +97,7 @@ def test_this_machine_names_azure(table: Path) -> None:
     for text, indent, line in ((regression(table), "", 4), (PIPELINE, "    ", 10)):
         text = text.replace("task: regression", forecasting.format(indent))
         (problem,) = LocalBackend().refusals(planned(table.parent, text))
-        assert problem.code == "automl" and "--on azure" in problem.hint
+        assert problem.code == "unsupported-automl" and "--on azure" in problem.hint
         assert problem.place is not None and problem.place.line == line
 
 

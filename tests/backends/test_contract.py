@@ -122,7 +122,7 @@ class TestAzure(BackendContract):
         ({"distribution": Distribution("ray", 1, HERE)}, "distribution"),
         (
             {"inputs": {"d": InputPlan("d", "uri_folder", HERE, source="azureml://datastores/x")}},
-            "data-not-here",
+            "data-not-local",
         ),
     ],
 )

@@ -246,12 +246,12 @@ def test_other_launchers_are_refused(command: Plans, monkeypatch: pytest.MonkeyP
     """One that this machine does not know; Ray only where it is not installed."""
     monkeypatch.setattr(distribution, "has_ray", lambda: True)
     (unknown,) = LocalBackend().refusals(distributed(command(), "horovod"))
-    assert (unknown.code, unknown.place) == ("distribution", PLACE)
+    assert (unknown.code, unknown.place) == ("unsupported-distribution", PLACE)
     for kind in distribution.LAUNCHERS:
         assert LocalBackend().refusals(distributed(command(), kind)) == ()
     monkeypatch.setattr(distribution, "has_ray", lambda: False)
     (missing,) = LocalBackend().refusals(distributed(command(), "ray"))
-    assert (missing.code, missing.place) == ("distribution", PLACE)
+    assert (missing.code, missing.place) == ("unsupported-distribution", PLACE)
     assert "uv pip install ray" in missing.hint
 
 

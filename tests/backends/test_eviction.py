@@ -269,14 +269,14 @@ def test_steps_are_evicted_and_not_reused(home: Path, repository: Path) -> None:
     assert statuses(run) == {"a": "Completed", "b": "Completed"}
     assert [len(step.restarts) for step in run.steps] == [1, 0]
     assert printed(run.step("b")) == "1\n"
-    assert [warning.code for warning in run.step("b").warnings] == ["not-evicted"]
+    assert [warning.code for warning in run.step("b").warnings] == ["ended-before-eviction"]
     assert statuses(LocalBackend().run(plan)) == {"a": "reused", "b": "reused"}
 
 
 def test_a_job_that_was_too_quick_says_so(home: Path, command: Plans) -> None:
     """Nothing was rehearsed: a warning, and the run completed."""
     run = evicted(0.3, 60).run(command("import time; time.sleep(1)", "python script.py"))
-    assert [warning.code for warning in run.warnings] == ["not-evicted"]
+    assert [warning.code for warning in run.warnings] == ["ended-before-eviction"]
     assert "eviction 2 of 2" in run.warnings[0].found or "eviction 1 of 2" in run.warnings[0].found
     assert LocalBackend().run(command("")).warnings == ()
 

@@ -343,7 +343,7 @@ def test_what_is_said_before(parallel: Jobs, tmp_path: Path) -> None:
     assert LocalBackend().refusals(plan) == ()
     data = _csv_table(tmp_path, "  - filter: 'col(\"n\") > 1'\n")
     (problem,) = LocalBackend().refusals(parallel(TENFOLD, data=data))
-    assert (problem.code, problem.place) == ("mltable", PLACE)
+    assert (problem.code, problem.place) == ("unsupported-mltable", PLACE)
     assert "`filter` is not supported here" in problem.found
     (problem,) = LocalBackend().refusals(parallel(TENFOLD, partition_keys=("store",)))
     assert "only the rows of a table" in problem.found

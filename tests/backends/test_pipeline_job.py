@@ -357,7 +357,7 @@ jobs:
   b: {@, command: echo, inputs: {x: "${{parent.inputs.far}}"}}
 """
     found = LocalBackend().refusals(planned(repository, text))
-    assert [problem.code for problem in found] == ["data-not-here", "data-not-here"]
+    assert [problem.code for problem in found] == ["data-not-local", "data-not-local"]
     assert "--set inputs.far=PATH" in found[0].hint
     assert "--set jobs.a.inputs.x=PATH" in found[1].hint
     assert all(problem.place and problem.place.path == "pipeline.yml" for problem in found)

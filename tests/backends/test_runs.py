@@ -35,7 +35,7 @@ def test_a_run_that_is_not_there(home: Path, command: Plans) -> None:
     """Says which there are."""
     with pytest.raises(Refused) as refused:
         LocalRuns().find("latest")
-    assert "none has been made here yet" in str(refused.value)
+    assert "this machine has none yet" in str(refused.value)
     run = LocalBackend().run(command("print(1)"))
     with pytest.raises(Refused) as refused:
         LocalRuns().find("calm_river_99")

@@ -85,7 +85,7 @@ def test_reserved_properties_are_nobodys(name: str, spec: Path) -> None:
             planned(spec)
         )
     }
-    assert codes == {"asks-too-much"}
+    assert codes == {"forbidden-in-workflow"}
 
 
 def test_what_a_workflow_may_ask_for_is_its_backends_to_refuse(spec: Path) -> None:

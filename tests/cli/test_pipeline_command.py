@@ -34,12 +34,12 @@ def test_data_of_another_place_can_be_planned_but_not_run(repository: Path, own_
     shown = ml("run", "pipeline.yml", "--dry-run")
     assert shown.returncode == 0, shown.stderr
     assert "after a" in shown.stdout
-    assert "warning[data-not-here]: pipeline.yml:4:" in shown.stderr
+    assert "warning[data-not-local]: pipeline.yml:4:" in shown.stderr
     data = json.loads(ml("run", "pipeline.yml", "--dry-run", "--json").stdout)
     assert data["steps"]["b"]["sources"]["x"]["step"] == "a"
     refused = ml("run", "pipeline.yml")
     assert refused.returncode == 33
-    assert "error[data-not-here]: pipeline.yml:4:" in refused.stderr
+    assert "error[data-not-local]: pipeline.yml:4:" in refused.stderr
     assert list(own_home.glob("jobs/*")) == []
 
 

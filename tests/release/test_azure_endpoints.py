@@ -296,7 +296,7 @@ def test_what_somebody_else_changed_is_not_overwritten(portal: Portal) -> None:
     content = record.download_blob().readall()
     for text in (b"{", b"[]", content.replace(b'"routes"', b'"other"')):
         record.upload_blob(text, overwrite=True)
-        with pytest.raises(Refused, match="endpoint-record"):
+        with pytest.raises(Refused, match="endpoint-record-unreadable"):
             apply()
     record.upload_blob(content, overwrite=True)
 
@@ -370,7 +370,10 @@ def test_an_answer_of_the_service_is_no_verdict_on_green(portal: Portal, azure: 
         with pytest.raises(Refused) as refused:
             canary.smoke_test(portal.endpoints, green.server, green.launch, SAMPLES[:1])
         (problem,) = refused.value.problems
-        assert problem.code == "no-answer" and problem.code not in applying.FAULTS_OF_GREEN
+        assert (
+            problem.code == "deployment-unresponsive"
+            and problem.code not in applying.FAULTS_OF_GREEN
+        )
         assert "`green` of `words`" in problem.found and "apply again" in problem.hint, fault
         assert refused.value.exit_code == Exit.RUN_FAILED
     for of_model in (408, 424):

@@ -134,7 +134,7 @@ def test_what_is_read_has_the_content_of_its_digest(
     assert (folder / "code.py").read_text() == "true"
 
     shutil.rmtree(home.snapshots())
-    with pytest.raises(Refused, match="registry-content"):
+    with pytest.raises(Refused, match="registry-digest-mismatch"):
         registry.bring_folder("tiny", folder, has("other"))
     assert not folder.exists() and not [*folder.parent.iterdir()]
 
@@ -146,7 +146,7 @@ def test_a_tag_names_no_folder(own_home: Path) -> None:
     for tags in ({}, {"digest": f"sha256:{up}", "evidence": up}, {"digest": up}, {"digest": "."}):
         version = model_registry._version(Model(name="tiny", version="7", path=".", tags=tags))
         assert (version.digest, version.evidence) == ("", "")
-        with pytest.raises(Refused, match="registry-content"):
+        with pytest.raises(Refused, match="registry-digest-mismatch"):
             model_registry.AzureRegistry(Workspace("s", "g", "w")).bring(version)
 
 

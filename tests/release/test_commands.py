@@ -115,10 +115,10 @@ def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("invoke", "tiny", "how?"), "nothing-served"),
+        (("invoke", "tiny", "how?"), "no-live-deployment"),
         (("invoke", "tiny", " "), "no-request"),
-        (("serve", "tiny"), "nothing-served"),
-        (("serve", "tiny", "--stop"), "nothing-served"),
+        (("serve", "tiny"), "no-live-deployment"),
+        (("serve", "tiny", "--stop"), "no-live-deployment"),
         (("serve", "--port", "5001"), "no-endpoint"),
         (("gate", "tiny", "1"), "no-such-version"),
         (("gate", "ti' OR name='ny", "1"), "no-such-version"),
@@ -157,7 +157,7 @@ def test_serve_takes_a_project_as_invoke_does_and_leaves_nothing_behind(
     monkeypatch.chdir(tmp_path)
     for name in (folder.name, "typo"):
         code, _, err = ml(capsys, "serve", name)
-        assert code == 2 and "error[nothing-served]" in err and "tiny_words" not in err
+        assert code == 2 and "error[no-live-deployment]" in err and "tiny_words" not in err
     assert endpoint.names() == []
 
 
@@ -185,7 +185,11 @@ def test_an_endpoint_that_cannot_be_read_hides_no_other(
     damaged.write_text("{}")
     folder.mkdir(parents=True)
     code, out, err = ml(capsys, "serve")
-    assert code == 1 and out.startswith("good: ") and f"error[endpoint-state]: {damaged}" in err
+    assert (
+        code == 1
+        and out.startswith("good: ")
+        and f"error[endpoint-state-unreadable]: {damaged}" in err
+    )
     assert f"error[not-a-file]: {folder} is a folder" in err
     code, out, _ = ml(capsys, "serve", "--json")
     assert code == 1 and [row["endpoint"] for row in json.loads(out)] == ["good"]

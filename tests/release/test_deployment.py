@@ -156,7 +156,7 @@ def test_what_was_kept_with_such_a_variable_is_not_served(changed: str, tmp_path
     if not changed:
         assert bring(registry, "echo", serving.digest) == serving
         return
-    code = "moving-environment" if changed == "environment" else "deployment-variable"
+    code = "unpinned-environment" if changed == "environment" else "deployment-variable"
     with pytest.raises(Refused, match=code):
         bring(registry, "echo", serving.digest)
 
@@ -200,7 +200,7 @@ def test_an_environment_of_this_repository_is_built_of_its_files(tmp_path: Path)
     for context, is_refused in ((".", False), ("https://github.com/team/x.git#main", True)):
         spec.write_text(f"{schema}name: of-here\nversion: 1\nbuild: {{path: '{context}'}}\n")
         if is_refused:
-            with pytest.raises(Refused, match="moving-environment"):
+            with pytest.raises(Refused, match="unpinned-environment"):
                 read(place)
         else:
             assert read(place).settings["environment"] == "azureml:of-here:1"

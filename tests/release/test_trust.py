@@ -249,7 +249,7 @@ def test_a_changed_state_starts_nothing(
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
-    assert refused(lambda: endpoint.ensure("tiny")) in ("serving-changed", "model-corrupt")
+    assert refused(lambda: endpoint.ensure("tiny")) in ("serving-code-changed", "model-corrupt")
 
 
 @pytest.mark.attack("The served score.py is changed in its snapshot")
@@ -258,8 +258,8 @@ def test_changed_serving_code_starts_nothing(promoted_world: World) -> None:
     live = endpoint.live("tiny")
     assert live
     (live.launch.code / live.launch.scoring_script).write_text(tiny.SCORE + "\nCHANGED = 1\n")
-    assert refused(lambda: endpoint.ensure("tiny")) == "serving-changed"
-    assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "serving-changed"
+    assert refused(lambda: endpoint.ensure("tiny")) == "serving-code-changed"
+    assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "serving-code-changed"
     stops = plan(BACKEND, "tiny").stops
     assert stops and stops.exit_code == Exit.GATE_SAID_NO
 

@@ -61,7 +61,7 @@ def test_a_port_in_use(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr().err
     assert f"port {port} is held by " in output
     assert f"process {os.getpid()}" in output
-    assert "leave --port out" in output
+    assert "omit --port" in output
 
 
 def test_no_runs_yet(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,8 +113,10 @@ ALLOWED: dict[str, list[str]] = {
         DEPLOYMENT + "environment_variables: {SCORE_RATE: '0.5', OMP_NUM_THREADS: '4'}\n",
         COMMAND + "environment_variables: {OPENSSL_CONF: x}\n",
     ],
-    "declared-twice": [COMPONENT.replace("name: c", "name: train").replace("'1'", "'2'") + _RUN],
-    "moving-environment": [
+    "duplicate-declaration": [
+        COMPONENT.replace("name: c", "name: train").replace("'1'", "'2'") + _RUN
+    ],
+    "unpinned-environment": [
         DEPLOYMENT + "environment: azureml:e:1\n",
         DEPLOYMENT + "environment: {image: 'i:1', conda_file: conda.yml}\n",
         COMMAND.replace("azureml:e:1", "azureml:e@latest"),
@@ -325,7 +327,7 @@ ALLOWED: dict[str, list[str]] = {
         "jobs:\n  one: {type: pipeline, component: around.part}\n"
         "  two: {type: pipeline, component: around.part}\n"
     ],
-    "output-shared": [
+    "shared-output": [
         "type: pipeline\ncompute: azureml:c\n"
         "outputs: {one: {type: uri_folder}, two: {type: uri_folder}}\njobs:\n"
         "  a:\n    command: a ${{outputs.x}} ${{outputs.y}}\n    environment: azureml:e:1\n"

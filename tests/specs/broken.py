@@ -391,12 +391,12 @@ PIPELINES = {
     "  a:\n    command: a ${{outputs.y}}\n    environment: azureml:e:1\n"
     "    outputs: {y: '${{parent.outputs.all}}'}\n"
     "  b:\n    command: b ${{outputs.y}}\n    environment: azureml:e:1\n    outputs:\n"
-    "      y: {type: uri_folder, path: '${{parent.outputs.all}}'}  # error: output-shared\n",
+    "      y: {type: uri_folder, path: '${{parent.outputs.all}}'}  # error: shared-output\n",
     "output-of-one-step-twice": "type: pipeline\ncompute: azureml:c\n"
     "outputs: {all: {type: uri_folder}}\njobs:\n"
     "  a:\n    command: a ${{outputs.x}} ${{outputs.y}}\n    environment: azureml:e:1\n"
     "    outputs:\n      x: ${{parent.outputs.all}}\n"
-    "      y: ${{ parent.outputs.all }}  # error: output-shared\n",
+    "      y: ${{ parent.outputs.all }}  # error: shared-output\n",
     "missing-input": PIPELINE + "  train:\n    component: component.yml\n"
     "    inputs: {rate: 0.5}  # error: missing-input\n",
     "unknown-input": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
@@ -465,10 +465,10 @@ ATTACKS = {
     "deployment-that-mounts-its-model": DEPLOYMENT
     + "model_mount_path: /etc/ssl  # error: deployment-variable\n",
     "deployment-with-the-latest-environment": DEPLOYMENT
-    + "environment: azureml:e@latest  # error: moving-environment\n",
+    + "environment: azureml:e@latest  # error: unpinned-environment\n",
     **{
         f"deployment-with-{name}": DEPLOYMENT
-        + f"environment: {written}  # error: moving-environment\n"
+        + f"environment: {written}  # error: unpinned-environment\n"
         for name, written in {
             "an-environment-of-a-registry": "azureml://registries/r/environments/e/versions/1",
             "a-git-context": "{build: {path: 'https://github.com/team/x.git#main'}}",

@@ -79,7 +79,7 @@ def test_a_folder_with_assets(folder: str, faq: Path) -> None:
     result = assets.find("azureml:faq@latest", "environment", faq)
     assert result is not None and result.version == "99"
     (faq / "ml" / "again.yml").write_text(place.read_text())
-    assert [problem.code for problem in check(load(place))] == ["declared-twice"]
+    assert [problem.code for problem in check(load(place))] == ["duplicate-declaration"]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_what_another_project_declares_is_taken(repo: Path) -> None:
         file.write_text(texts[file.relative_to(repo).as_posix().split("/", 3)[3]])
     for file, beside in zip(files, files[3:] + files[:3], strict=True):
         (problem,) = check(load(file))
-        assert problem.code == "declared-twice"
+        assert problem.code == "duplicate-declaration"
         assert beside.relative_to(repo).as_posix() in problem.found
     for file in files[3:]:
         file.unlink()

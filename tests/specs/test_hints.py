@@ -105,20 +105,20 @@ def test_a_dry_run_shows_hints(spec: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "line", "found"),
     [
-        ("try_first: [{values: {rate: 0.5}}]", "hint-value", 1, "`rate` is 0.5, outside"),
-        ("try_first:\n  - values:\n      depth: 3\n", "hint-value", 3, "not a choice of `depth`"),
-        ("try_first: [{values: {rate: fast}}]", "hint-value", 1, "`rate` is 'fast'"),
-        ("try_first: [{values: {rat: 0.1}}]", "hint-value", 1, "`rat` is not a hyperparameter"),
+        ("try_first: [{values: {rate: 0.5}}]", "invalid-hint", 1, "`rate` is 0.5, outside"),
+        ("try_first:\n  - values:\n      depth: 3\n", "invalid-hint", 3, "not a choice of `depth`"),
+        ("try_first: [{values: {rate: fast}}]", "invalid-hint", 1, "`rate` is 'fast'"),
+        ("try_first: [{values: {rat: 0.1}}]", "invalid-hint", 1, "`rat` is not a hyperparameter"),
         (
             "try_first: [{values: {model: {leaves: 8}}}]",
-            "hint-value",
+            "invalid-hint",
             1,
             "not a choice of `leaves`",
         ),
-        ("try_first: [{values: {model: tree}}]", "hint-value", 1, "not a choice of `model`"),
-        ("try_first: [{values: {}}]", "hint-shape", 1, "a point is"),
+        ("try_first: [{values: {model: tree}}]", "invalid-hint", 1, "not a choice of `model`"),
+        ("try_first: [{values: {}}]", "wrong-hint-type", 1, "a point is"),
         ("try_first: [{rate: 0.1}]", "unknown-hint", 1, "`rate` is not a valid key"),
-        ("try_first: {rate: 0.1}", "hint-shape", 1, "try_first is"),
+        ("try_first: {rate: 0.1}", "wrong-hint-type", 1, "try_first is"),
         ("try_frist: []", "unknown-hint", 1, "`try_frist`"),
         (
             "try_first:\n  - values: {rate: 0.1}\n  - values: {rate: 0.10}\n",
@@ -132,20 +132,30 @@ def test_a_dry_run_shows_hints(spec: Path) -> None:
             3,
             "`rate < 0.1`",
         ),
-        ("constraints: [speed < 3]", "constraint", 1, "`speed` in `speed < 3` is not a hyperparam"),
-        ("constraints: [leaves < 3]", "constraint", 1, "`leaves` in `leaves < 3` is not a hyper"),
-        ("constraints: ['rate <']", "constraint", 1, "is not an expression"),
-        ("constraints: [1 < 2]", "constraint", 1, "names no hyperparameter"),
-        ("constraints: ['__import__(rate)']", "constraint", 1, "calls `__import__`"),
-        ("constraints: ['rate.real < 1']", "constraint", 1, "`rate.real`"),
-        ("constraints: ['[rate for x in depth]']", "constraint", 1, "holds"),
-        ("constraints: ['(lambda: rate)()']", "constraint", 1, "calls"),
-        ("constraints: ['\"a\".join(rate)']", "constraint", 1, "calls"),
+        (
+            "constraints: [speed < 3]",
+            "invalid-constraint",
+            1,
+            "`speed` in `speed < 3` is not a hyperparam",
+        ),
+        (
+            "constraints: [leaves < 3]",
+            "invalid-constraint",
+            1,
+            "`leaves` in `leaves < 3` is not a hyper",
+        ),
+        ("constraints: ['rate <']", "invalid-constraint", 1, "is not an expression"),
+        ("constraints: [1 < 2]", "invalid-constraint", 1, "names no hyperparameter"),
+        ("constraints: ['__import__(rate)']", "invalid-constraint", 1, "calls `__import__`"),
+        ("constraints: ['rate.real < 1']", "invalid-constraint", 1, "`rate.real`"),
+        ("constraints: ['[rate for x in depth]']", "invalid-constraint", 1, "holds"),
+        ("constraints: ['(lambda: rate)()']", "invalid-constraint", 1, "calls"),
+        ("constraints: ['\"a\".join(rate)']", "invalid-constraint", 1, "calls"),
         ("constraints: [rate < 0.2, rate  <  0.2]", "duplicate-hint", 1, "twice"),
-        ("constraints: [3]", "hint-shape", 1, "a constraint is 3"),
+        ("constraints: [3]", "wrong-hint-type", 1, "a constraint is 3"),
         ("constraints: [{requires: rate < 1}]", "unknown-hint", 1, "`requires`"),
         ("jobs: {tune: {}}", "unknown-hint", 1, "`tune`"),
-        ("[]", "hint-shape", 1, "hints is []"),
+        ("[]", "wrong-hint-type", 1, "hints is []"),
     ],
 )
 def test_invalid_hints_are_refused(spec: Path, text: str, code: str, line: int, found: str) -> None:
@@ -191,7 +201,7 @@ def test_more_points_than_trials_are_a_warning(spec: Path) -> None:
 def test_two_files_of_hints_are_refused(spec: Path) -> None:
     """One would be ignored silently."""
     (spec.parent / "sweep.hints.yaml").write_text(GOOD)
-    assert [problem.code for problem in problems_of(spec, GOOD)] == ["hints-twice"]
+    assert [problem.code for problem in problems_of(spec, GOOD)] == ["duplicate-hints-file"]
     (spec.parent / "sweep.hints.yml").unlink()
     plan = planning.plan(load(spec))
     assert isinstance(plan, SweepPlan)
@@ -212,7 +222,7 @@ def test_the_survey_takes_hints_for_their_spec(spec: Path) -> None:
     (spec.parent / "sweep.hints.yml").write_text("constraints: [speed < 3]")
     for paths in ([spec.parent], [spec], [spec.parent / "sweep.hints.yml"]):
         result = survey(paths)
-        assert [problem.code for problem in result.problems] == ["constraint"]
+        assert [problem.code for problem in result.problems] == ["invalid-constraint"]
     assert survey([spec]).specs == survey([spec.parent / "sweep.hints.yml"]).specs == 1
     (spec.parent / "sweep.hints.yml").rename(spec.parent / "sweeps.hints.yml")
     assert [item.code for item in survey([spec.parent]).problems] == ["hints-without-spec"]
@@ -246,11 +256,11 @@ def test_hints_of_a_pipeline_name_the_step(repo: Path) -> None:
         ("unknown-hint", "did you mean `tune`?")
     ]
     misplaced = problems_of(spec, "constraints: [rate < 0.2]", "pipeline.hints.yml")
-    assert "hint-misplaced" in {problem.code for problem in misplaced}
+    assert "misplaced-hint" in {problem.code for problem in misplaced}
 
 
 def test_hints_are_read_against_a_changed_space(spec: Path) -> None:
     """`--set` that moves the space may leave a point outside."""
     problems_of(spec, "try_first: [{values: {rate: 0.1}}]")
     changed = load(spec, {"search_space.rate.min_value": "0.2"})
-    assert [problem.code for problem in check(changed)] == ["hint-value"]
+    assert [problem.code for problem in check(changed)] == ["invalid-hint"]

@@ -165,7 +165,7 @@ def test_a_file_of_another_person(monkeypatch: pytest.MonkeyPatch, repo: Path) -
     problem = refused.value.problems[0]
     assert (problem.code, problem.hint) == (
         "no-access",
-        "let yourself read it: chmod u+r component.yml",
+        "make it readable: chmod u+r component.yml",
     )
 
 
@@ -176,7 +176,7 @@ def test_a_misspelt_file_names_the_nearest(repo: Path) -> None:
     assert refused.value.problems[0].hint == "did you mean `component.yml`?"
     with pytest.raises(Refused) as refused:
         load(Path("other.yml"))  # the suffix alone is no resemblance
-    assert refused.value.problems[0].hint == "look at the spelling"
+    assert refused.value.problems[0].hint == "check the spelling"
 
 
 def test_the_sdk_stays_quiet(repo: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -274,7 +274,7 @@ def test_the_implicit_output(repo: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("step", "line", "reason"),
     [
-        ("{type: command, component: 'azureml:nobody:1'}", 3, "component-not-here"),
+        ("{type: command, component: 'azureml:nobody:1'}", 3, "component-not-local"),
         ("{type: command, component: 'azureml://registries/r/components/c/versions/1'}", 3, "regi"),
         (f"{{{STEP}, code: 'git+https://example.org/x'}}", 3, "remote-code"),
         (
@@ -325,7 +325,7 @@ def test_a_registered_component_keeps_its_reference(repo: Path, step: str, refer
     plan = job.steps["a"].plan
     assert getattr(plan, "trial", plan).component == reference
     assert plan.inputs["n"].value == 5 and job.steps["b"].sources["x"] == FromStep("a", "y")
-    assert [problem.code for problem in job.not_here] == ["component-not-here"]
+    assert [problem.code for problem in job.not_here] == ["component-not-local"]
     assert reference in as_text(job)
     whole = pipeline(repo, f"type: pipeline\ncomponent: {reference}\n")
     assert (whole.component, whole.steps) == (reference, {})

@@ -83,7 +83,7 @@ def refused(folder: Path, text: str, files: Mapping[str, str] | None = None) -> 
     spec = load.load(folder / "job.yml")
     assert spec.entity is not None, spec.problems
     found = workflow_jobs.problems(spec, CLUSTERS, BOUNDS, folder / "main")
-    assert all(each.code == "asks-too-much" and each.place and each.hint for each in found)
+    assert all(each.code == "forbidden-in-workflow" and each.place and each.hint for each in found)
     return [
         f"{each.found[1:].split(': ')[0]} {each.place}".replace(f"{folder}/", "")
         for each in found

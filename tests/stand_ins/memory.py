@@ -261,7 +261,7 @@ class MemoryBackend:
     def cancel(self, name: str) -> Run:
         run = self.runs.find(name)
         if run.status not in OPEN:
-            raise Refused(Problem("has-ended", f"{run.name} is {run.status}"))
+            raise Refused(Problem("run-ended", f"{run.name} is {run.status}"))
         while run.name not in self._going:
             time.sleep(0.05)
         os.killpg(self._going.pop(run.name).pid, signal.SIGKILL)

@@ -190,7 +190,7 @@ def test_a_constraint_that_has_no_value_is_refused(algorithm: str) -> None:
         with pytest.raises(Refused) as refused:
             attempt()
         (problem,) = refused.value.problems
-        assert problem.code == "constraint"
+        assert problem.code == "invalid-constraint"
         assert problem.place == Place("s.hints.yml", 10)
         assert "a=2" in problem.found
         assert "x == 0 or" in problem.hint

@@ -131,7 +131,7 @@ class AzureBackend:
     def _refusals(self, plan: Plan) -> Iterator[Problem]:
         if self._options.evict_after:
             yield Problem(
-                "evict-after",
+                "unsupported-option",
                 "--evict-after rehearses on this machine what a spot cluster does by itself",
                 "--on local",
                 "leave --evict-after out, and name a low-priority cluster in `compute:`",
@@ -183,7 +183,7 @@ class AzureBackend:
             run = follower.follow(job, watch)
         except KeyboardInterrupt:
             self._options.say(
-                f"{job} goes on; follow it: ml runs logs --follow {job} --on azure, "
+                f"{job} is still running; follow it: ml runs logs --follow {job} --on azure, "
                 f"end it: ml runs cancel {job} --on azure"
             )
             raise
@@ -221,8 +221,8 @@ class AzureBackend:
         if submitted and (job := self.runs.job(submitted["run"])) is not None:
             return job
         if workflow.final:
-            found = f"this run of the workflow has not submitted `{wanted.name}`"
-            hint = "start all jobs of the workflow again, so that it is run and reviewed"
+            found = f"this workflow run did not submit `{wanted.name}`"
+            hint = "re-run all jobs of the workflow"
             raise Refused(Problem("not-reviewed", found, ", ".join(workflow.jobs), hint))
         if wanted.job.type == "pipeline":  # no step of a job that somebody else submitted
             wanted.job.settings.force_rerun = True
@@ -259,7 +259,7 @@ class AzureBackend:
             return replace(run, error=replace(run.error, place=place, found=cause))
         limit, elapsed = plan.timeout_s, (run.ended or run.started) - run.started
         if run.status == "Canceled" and limit is not None and elapsed >= limit:
-            found = f"the job ran into its limit of {limit:g} s and was cancelled"
+            found = f"the job exceeded its limit of {limit:g} s and was cancelled"
             hint = "raise `limits.timeout`, or make the job shorter"
             return replace(run, error=Problem("timed-out", found, hint=hint, place=plan.place))
         return run
@@ -275,11 +275,12 @@ class AzureBackend:
     def cancel(self, name: str) -> Run:
         run = self.runs.find(name)
         if run.status not in OPEN:
-            raise Refused(Problem("has-ended", f"{run.name} has ended: it is {run.status}"))
-        if self.runs.parent(run) is not None:
-            raise Refused(
-                Problem("part-of-another", f"{run.name} is a part of another run: cancel that")
-            )
+            hint = f"ml runs show {run.name} --on azure"
+            raise Refused.of("run-ended", f"{run.name} is {run.status}", "a running run", hint)
+        if (parent := self.runs.parent(run)) is not None:
+            hint = f"ml runs cancel {parent.name} --on azure"
+            found = f"{run.name} is a child of {parent.name}"
+            raise Refused.of("child-run", found, "a root run", hint)
         with as_refusals():
             self.workspace.client.jobs.begin_cancel(run.name).result()
         return self.runs.find(name)
@@ -291,8 +292,8 @@ def _hold_outputs(run: Run, job: dict[str, Any]) -> None:
     for name, digest in job["outputs"].items():
         if digests.get(name) != digest:
             found = f"the output `{name}` of {run.name} is {digests.get(name)}"
-            hint = "somebody wrote to the workspace's storage; train again"
-            raise Refused(Problem("output-changed", found, f"{digest}, as was reviewed", hint))
+            hint = "the workspace's storage was changed; train again"
+            raise Refused(Problem("output-changed", found, f"{digest}, as reviewed", hint))
     job["outputs"] = digests
 
 

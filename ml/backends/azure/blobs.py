@@ -104,7 +104,7 @@ class Lease:
                     f"this machine could not renew its lease of `{self._endpoint}`, and another "
                     "one may release there now",
                     "a connection to the workspace's storage",
-                    "run this again: it continues where the endpoint is by then",
+                    "rerun this command, which resumes",
                 ),
                 exit_code=Exit.RUN_FAILED,
             )

@@ -77,11 +77,11 @@ class Record:
         except ValidationError as error:
             raise Refused(
                 Problem(
-                    "endpoint-record",
+                    "endpoint-record-unreadable",
                     f"{RELEASES}/{self._workspace.name}/{self._endpoint}.json cannot be read: "
                     f"{error.errors(include_url=False)[0]['msg']}",
-                    "what a release wrote",
-                    "find out who changed it, and restore the version of the blob before",
+                    "the record of a release",
+                    "check who changed it, and restore the previous version of the blob",
                 ),
                 exit_code=Exit.RUN_FAILED,
             ) from None
@@ -184,8 +184,8 @@ def refusal_of(endpoint: str, changes: Iterable[str], routes: Routes) -> Refused
     return Refused(
         Problem(
             CHANGED,
-            f"somebody changed `{endpoint}` since a release wrote it: {'; '.join(changes)}",
-            "what the release left there; nothing was overwritten",
+            f"`{endpoint}` was changed outside of a release: {'; '.join(changes)}",
+            "the state that the release wrote; nothing was overwritten",
             f"find out who and why; set it back ({back}; a deployment: az ml online-deployment "
             f"update --endpoint-name {endpoint} --name NAME --set FIELD=VALUE) and apply again, or "
             f"begin anew: az ml online-endpoint delete --name {endpoint}, then "

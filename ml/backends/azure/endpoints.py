@@ -281,7 +281,7 @@ class AzureEndpoints:
         return True
 
     def score(self, server: Server, body: Mapping[str, object]) -> Answer:
-        """Refused (no-answer) where the service answers in the model's place, or nobody does."""
+        """Raise Refused (deployment-unresponsive) when the model does not answer."""
         slot = server.slot
         try:
             answer = self.start_router(slot.parent.name).post(json.dumps(body), slot.name)
@@ -306,7 +306,7 @@ class AzureEndpoints:
     def nothing_served(self, endpoint: str) -> Refused:
         found = f"nothing serves on `{endpoint}` in the workspace {self._workspace.name}"
         expected, hint = "an endpoint that a model was released to", "ml release status --on azure"
-        return Refused(Problem("nothing-served", found, expected, hint))
+        return Refused(Problem("no-live-deployment", found, expected, hint))
 
     def resident(self, server: Server) -> tuple[float, float] | None:
         """As Azure Monitor has it: the average of its instances over the latest minute."""
@@ -338,9 +338,9 @@ class AzureEndpoints:
         return Refused(problem, exit_code=Exit.RUN_FAILED)
 
     def _unanswered(self, slot: Path, why: str) -> Refused:
-        what = f"the deployment `{slot.name}` of `{slot.parent.name}` gave no answer: {why}"
-        expected = "an answer of its model, which alone says something of the version"
-        return self.failure(slot, "no-answer", what, expected, "apply again: nothing was switched")
+        what = f"the deployment `{slot.name}` of `{slot.parent.name}` did not respond: {why}"
+        expected, hint = "a response of its model", "apply again: traffic is unchanged"
+        return self.failure(slot, "deployment-unresponsive", what, expected, hint)
 
     @property
     def _client(self) -> Any:
@@ -512,7 +512,7 @@ class AzureEndpoints:
         return Refused(
             Problem(
                 "no-endpoint",
-                f"there is no endpoint `{name}` in the workspace {self._workspace.name}"
+                f"the workspace {self._workspace.name} has no endpoint `{name}`"
                 if stack
                 else f"no stack declares the endpoint `{name}`",
                 "the endpoint that infra makes, with its identity, diagnostics and alerts",

@@ -49,21 +49,21 @@ KNOWN = (
         "not-signed-in",
         401,
         "",
-        "Azure does not accept the sign-in: {message}",
+        "Azure rejected the sign-in: {message}",
         "az login --tenant YOUR-TENANT, then run this again",
     ),
     Known(
         "no-permission",
         403,
         "AuthorizationFailed|does not have authorization",
-        "you may not do this: {message}",
+        "a role is missing: {message}",
         'az role assignment create --role "AzureML Data Scientist" --assignee YOU --scope SCOPE',
     ),
     Known(
         "no-permission",
         403,
         "",
-        "Azure refuses access: {message}",
+        "Azure denied access: {message}",
         "infra doctor lists the roles that are missing",
     ),
     Known(
@@ -71,14 +71,14 @@ KNOWN = (
         0,
         # Not in a name: every message has that of the endpoint, the job or the asset.
         r"(?<![/-])quota(?!\w*-)",
-        "the quota does not suffice: {message}",
-        "az ml compute list-usage --location REGION, then ask for more in the portal",
+        "the quota is exceeded: {message}",
+        "az ml compute list-usage --location REGION, then request more in the portal",
     ),
     Known(
         "no-size-in-region",
         0,
         r"SkuNotAvailable|InvalidVMSize|VMSize\w*NotSupported|size .* not (available|supported) in",
-        "the region lacks this VM size: {message}",
+        "the region does not offer this VM size: {message}",
         "az vm list-skus --location REGION --size SIZE; then `clusters` in infra/Pulumi.ENV.yaml",
     ),
     Known(
@@ -86,7 +86,7 @@ KNOWN = (
         0,
         r"image build (job )?(has )?failed|ImageBuildFail",
         "the image of the environment cannot be built: {message}",
-        "mend the conda file or the Dockerfile, and raise the environment's version; "
+        "fix the conda file or the Dockerfile, and increment the environment's version; "
         "ml run SPEC --isolated builds a conda file here",
     ),
     Known(
@@ -95,22 +95,22 @@ KNOWN = (
         r"AuthorizationPermissionMismatch|StreamAccess\.(Authentication|Permission)"
         r"|not authorized to (perform this operation|access) .*(permission|stor|data)"
         r"|(storage|datastore|blob).*(access|permission).*denied",
-        "the data may not be read or written: {message}",
+        "the identity has no access to the data: {message}",
         'az role assignment create --role "Storage Blob Data Contributor" --assignee IDENTITY '
         "--scope ACCOUNT",
     ),
     Known(
-        "name-held",
+        "name-soft-deleted",
         409,
         r"soft.?deleted|deleted but recoverable",
-        "a deleted resource still holds the name: {message}",
+        "a soft-deleted resource has this name: {message}",
         "az ml workspace delete --permanently-delete, az keyvault purge; or take another name",
     ),
     Known(
         "no-provider",
         409,
         "MissingSubscriptionRegistration",
-        "the subscription lacks a resource provider: {message}",
+        "a resource provider is not registered: {message}",
         "az provider register --namespace Microsoft.MachineLearningServices --wait",
     ),
     Known(
@@ -124,7 +124,7 @@ KNOWN = (
         "no-container",
         404,
         "ContainerNotFound",
-        "the workspace's storage has no container for what releases note: {message}",
+        "the workspace's storage has no container for the state of releases: {message}",
         "make deploy ENV=ENV makes it",
     ),
     Known(
@@ -145,7 +145,7 @@ KNOWN = (
         "throttled",
         429,
         "",
-        "Azure asks for fewer requests: {message}",
+        "Azure throttles the requests: {message}",
         "wait some minutes and run this again: `ml run` follows a job that was submitted",
         Exit.RUN_FAILED,
     ),
@@ -170,8 +170,8 @@ _CANCELED = Known(
     "az monitor activity-log list -g GROUP --offset 1h names who; then run this again",
     Exit.RUN_FAILED,
 )
-UNKNOWN = "azure-refused"
-_REFUSED = Known(UNKNOWN, 0, "", "Azure refuses this: {message}", "the answer in full: tail LOG")
+UNKNOWN = "request-rejected"
+_REFUSED = Known(UNKNOWN, 0, "", "Azure rejected it: {message}", "the full response: tail LOG")
 # What azure-ai-ml raises on an answer of another shape than it takes for granted.
 _UNCHECKED = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
 

@@ -65,7 +65,7 @@ class AzureRegistry:
     def demand(self, environment: str) -> None:
         if not self._workspace.registry:
             found = f"`{environment}` has a workspace of its own, and {REGISTRY} is not set"
-            expected = "the registry that environments share, which brings it the same files"
+            expected = "the registry that the environments share"
             hint = f"export {REGISTRY}=\"$(az ml registry list --query '[].name' -o tsv)\""
             raise Refused(Problem("no-registry-named", found, expected, hint))
 
@@ -258,10 +258,10 @@ def _beside(model: str, folder: Path) -> str:
 def _other_files(name: str, versions: Sequence[str], expected: str) -> Refused:
     return Refused(
         Problem(
-            "registry-content",
-            f"the registry's files of {name} {', '.join(versions)} are not those of its digest",
+            "registry-digest-mismatch",
+            f"the registry's files of {name} {', '.join(versions)} do not match its digest",
             expected,
-            "find out who registered them; propose the version again where its run is",
+            "check who registered them; propose the version again from its run",
         ),
         exit_code=Exit.GATE_SAID_NO,
     )

@@ -89,7 +89,7 @@ class AzureResources:
         name, data = (key, rest) if equals and key.isidentifier() else ("input", data)
         path = assets.local(data, Path.cwd())
         if path is not None and not path.exists():
-            raise Refused(Problem("missing-file", f"`{data}` does not exist", "a file or folder"))
+            raise Refused.of("missing-file", f"no `{data}`", "a file or folder", "--input PATH")
         kind = "uri_file" if path is not None and path.is_file() else "uri_folder"
         source = Input(type=kind, path=str(path.resolve()) if path is not None else data)
         with as_refusals(), self.workspace.quiet():
@@ -154,6 +154,6 @@ def _freeze(deployment: Any, folder: Path) -> dict[Path, str]:
 
 
 def _no_endpoint(name: str) -> Problem:
-    found = f"there is no batch endpoint `{name}`"
-    expected, hint = "one that was created before its deployment", "ml run ENDPOINT.yml --on azure"
+    found = f"no batch endpoint `{name}`"
+    expected, hint = "an endpoint before its deployment", "ml run ENDPOINT.yml --on azure"
     return Problem("no-batch-endpoint", found, expected, hint)

@@ -150,7 +150,7 @@ class AzureRuns:
             raise Refused(_no_such_run(name, self.workspace))
         run = self.read(job)
         if run.status == "Completed" and self._tracked(name) is None:
-            found = f"MLflow tracking does not know {name}, which has completed"
+            found = f"MLflow has no run of the completed job {name}"
             hint = f"ml runs show {name} --on azure"
             raise Refused(Problem("not-tracked", found, "its metrics", hint))
         return Owner(job, run)
@@ -403,7 +403,7 @@ def _legible(what: str) -> Iterator[None]:
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise DecodeError(f"what it tells of {what} is no run: {error!r}") from error
+        raise DecodeError(f"invalid run in the response for {what}: {error!r}") from error
 
 
 @contextmanager
@@ -416,6 +416,6 @@ def _available() -> Iterator[None]:
 
 
 def _no_such_run(name: str, workspace: Workspace) -> Problem:
-    found = f"there is no run `{name}` in the workspace {workspace.name}"
+    found = f"the workspace {workspace.name} has no run `{name}`"
     expected, hint = "the name of a job, or `latest`", "ml runs list --on azure"
     return Problem("no-such-run", found, expected, hint)

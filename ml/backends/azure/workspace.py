@@ -302,8 +302,8 @@ class Workspace:
             raise Refused(
                 Problem(
                     "no-permission",
-                    f"{url} refuses the sign-in: status {status}",
-                    "the right to score (onlineEndpoints/score/action)",
+                    f"{url} rejected the sign-in: status {status}",
+                    "a role with onlineEndpoints/score/action",
                     'az role assignment create --role "AzureML Data Scientist" --assignee YOU '
                     f"--scope {self.id}",
                 )

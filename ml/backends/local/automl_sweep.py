@@ -124,14 +124,14 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
     for group in _ONE_OF:
         given = [name for name in group if name in plan.inputs or _is_set(plan, name)]
         if len(given) > 1:
-            together = f"`{given[1]}` beside `{given[0]}`"
+            together = f"`{given[1]}` with `{given[0]}`"
             yield _refused(plan, given[1], together, f"one of {', '.join(group)}")
     number = plan.settings.get("n_cross_validations")
     if isinstance(number, int) and number < 2:
         yield Problem(
             "few-folds",
-            f"`n_cross_validations: {number}`: no row would be fitted, or none would judge",
-            "2 or more, or `validation_data_size` for one set of rows that judges",
+            f"`n_cross_validations: {number}` leaves no training or no validation rows",
+            "2 or more, or `validation_data_size` for one validation split",
             "n_cross_validations: 3",
             plan.places.get("n_cross_validations", plan.place),
         )
@@ -145,7 +145,7 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
         yield _refused(plan, field, "every family is blocked", "one that is tried")
     unweighted = [name for name, family in tried.items() if not family.weighted]
     if plan.settings.get("weight_column_name") and unweighted:
-        found = f"`{unweighted[0]}` takes no weights"
+        found = f"`{unweighted[0]}` with a weight column"
         yield _refused(plan, "weight_column_name", found, "other algorithms, or no weight column")
 
 
@@ -198,7 +198,7 @@ def _is_set(plan: AutoMLPlan, name: str) -> bool:
 def _refused(plan: AutoMLPlan, field: str, found: str, expected: str) -> Problem:
     place = plan.places.get(field) or plan.places.get(field.partition(".")[0], plan.place)
     return Problem(
-        "automl",
+        "unsupported-automl",
         f"{found} of an AutoML job, which Azure runs and this machine does not",
         expected,
         f"ml run {plan.place.path} --on azure",

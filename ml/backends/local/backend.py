@@ -137,7 +137,7 @@ class LocalBackend:
         problems += [
             Problem(
                 DATA_NOT_HERE,
-                f"`{field}` is `{data.source}`, which this machine does not hold",
+                f"`{field}` is `{data.source}`, which is not on this machine",
                 "a path in the repository or an asset of its data specs",
                 f"run it with `--set {field}=PATH`{_or_copied(data)}",
                 data.place,
@@ -242,17 +242,17 @@ def _launching(command: CommandPlan, is_isolated: bool) -> Iterator[Problem]:
         return
     if launcher.type not in distribution.LAUNCHERS:
         yield Problem(
-            "distribution",
+            "unsupported-distribution",
             f"the job is launched by {launcher.type}",
             f"one of {', '.join(sorted(distribution.LAUNCHERS))}: this machine has no other",
-            "leave `distribution:` out for one process",
+            "delete `distribution:` to run one process",
             launcher.place,
         )
     elif launcher.type == "ray" and not (distribution.has_ray() or is_isolated):
         yield Problem(
-            "distribution",
+            "unsupported-distribution",
             "the job is launched by ray, which is not installed here",
-            "ray beside this Python, or in the conda file of the job's environment",
+            "ray in this Python, or in the conda file of the job's environment",
             "uv pip install ray; or --isolated, or --on azure",
             launcher.place,
         )
@@ -278,7 +278,7 @@ def _demand_inputs(plan: Plan) -> None:
     missing = [
         Problem(
             "input-not-found",
-            f"`{field}`: there is no file or folder {data.path}",
+            f"`{field}`: no file or folder {data.path}",
             f"a {data.type}",
             f"check the path, or run it with `--set {field}=PATH`",
             data.place,

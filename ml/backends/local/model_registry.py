@@ -67,7 +67,7 @@ class LocalRegistry:
                 return registered
         names = ", ".join(registered.version for registered in versions)
         project = versions[-1].project if versions else "PROJECT"
-        found = f"there is no version {version} of `{model}` in the registry"
+        found = f"the registry has no version {version} of `{model}`"
         expected = f"one of: {names}" if names else "a registered model: this one has no version"
         hint = f"ml release propose {project} registers the best run"
         raise Refused(Problem("no-such-version", found, expected, hint))

@@ -37,7 +37,7 @@ STEP_FAILED = "step_failed"
 REASONS = {
     "SIGINT": "interrupted from the keyboard (SIGINT)",
     "SIGTERM": "ended by SIGTERM",
-    "SIGHUP": "the terminal went away (SIGHUP)",
+    "SIGHUP": "the terminal was closed (SIGHUP)",
     "step_failed": "another step of the pipeline failed",
 }
 
@@ -73,7 +73,7 @@ def script_failed(
         "script-failed",
         f"{who} {_ended(code)}{LOG_FOLLOWS}{log_end(log, '(it printed nothing)')}",
         "exit code 0",
-        f"{advice}read it whole: less {shlex.quote(shown(log))}",
+        f"{advice}the whole log: less {shlex.quote(shown(log))}",
         plan.places.get("command", plan.place),
     )
 
@@ -93,7 +93,7 @@ def _advice(code: int) -> str:
     if code == 127:
         return "a program of the command is not on this machine; "
     if code in {-signal.SIGKILL, 128 + signal.SIGKILL}:
-        return "nobody here sent it: the system may have run out of memory; "
+        return "`ml` did not send it: the system may have run out of memory; "
     return ""
 
 
@@ -125,14 +125,14 @@ def canceled(ended_by: str, plan: CommandPlan, log: Path) -> Problem | None:
         return Problem(
             "timed-out",
             f"the command was still running after `{limit}` ({plan.timeout_s:g} s)",
-            hint=f"allow more, or see what it was doing: less {shlex.quote(shown(log))}",
+            hint=f"raise the limit, or read the log: less {shlex.quote(shown(log))}",
             place=plan.places.get(limit, plan.place),
         )
     if ended_by in REASONS:
         return Problem(
             "canceled",
-            f"{REASONS[ended_by]}; the command and all that it had started were ended",
-            hint=f"what it logged and wrote is kept: ls {shlex.quote(shown(log.parent.parent))}",
+            f"{REASONS[ended_by]}; the command and its child processes were terminated",
+            hint=f"logs and outputs are kept: ls {shlex.quote(shown(log.parent.parent))}",
         )
     return None
 
@@ -232,7 +232,7 @@ def metric_warnings(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tupl
     if curve and all(map(math.isfinite, curve)):
         return ()
     metric, place = plan.primary_metric, plan.places.get("objective", plan.place)
-    hint = f"see what it did: less {shlex.quote(shown(trial.folder / 'logs' / 'std_log.txt'))}"
+    hint = f"read its log: less {shlex.quote(shown(trial.folder / 'logs' / 'std_log.txt'))}"
     if curve:
         step, value = next((n, v) for n, v in enumerate(curve, 1) if not math.isfinite(v))
         code = "metric-not-finite"
@@ -288,7 +288,7 @@ def nothing_to_rank(plan: SweepPlan, trials: Sequence[Run]) -> Problem:
     return Problem(
         "no-trial-completed",
         f"all {len(trials)} trials were ended early",
-        "at least one that runs to its end",
+        "at least one completed trial",
         "raise `delay_evaluation` of the early termination policy",
         plan.early_termination.place if plan.early_termination else plan.place,
     )
@@ -299,9 +299,9 @@ def sweep_interrupted(sweep: Run, signal_name: str) -> Problem:
     best = f", the best so far is {sweep.best}" if sweep.best else ""
     return Problem(
         "canceled",
-        f"{REASONS[signal_name]}; every trial that was running was ended, "
+        f"{REASONS[signal_name]}; running trials were terminated,  "
         f"{_completed(sweep)} completed trials are kept{best}",
-        hint=f"look at them: ls {shlex.quote(shown(sweep.folder / 'trials'))}",
+        hint=f"their folders: ls {shlex.quote(shown(sweep.folder / 'trials'))}",
     )
 
 
@@ -329,9 +329,8 @@ def pipeline_status(
         why = REASONS.get(cut_short, cut_short)
         return "Canceled", Problem(
             "canceled",
-            f"{why}; every step that was running was ended, {done} of {len(plan.steps)} had "
-            "completed",
-            hint=f"look at them: ls {shlex.quote(shown(run.folder))}",
+            f"{why}; running steps were terminated,  {done} of {len(plan.steps)} had completed",
+            hint=f"their folders: ls {shlex.quote(shown(run.folder))}",
         )
     consequences = {NOT_STARTED, STEP_FAILED}
     failed = [s for s in steps if s.status != "Completed" and s.ended_by not in consequences]
@@ -348,6 +347,6 @@ def pipeline_status(
         f"step `{name}` {'failed' if first.status == 'Failed' else 'was ended'}{others}{waiting}: "
         f"{found}",
         "every step Completed",
-        (first.error.hint if first.error else "") or f"see what it did: ls {shown(first.folder)}",
+        (first.error.hint if first.error else "") or f"read its logs: ls {shown(first.folder)}",
         first.error.place if first.error and first.error.place else plan.steps[name].place,
     )

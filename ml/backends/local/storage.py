@@ -124,7 +124,7 @@ def _limit() -> float | None:
         return max(LEAST, min(MOST, SHARE * shutil.disk_usage(folder).total))
     match = _SIZE.fullmatch(text)
     if match is None:
-        hint = "`none` removes the limit"
+        hint = "MLOPS_DISK_LIMIT=none removes the limit"
         expected = "a size such as 500MB, 20GB"
         raise Refused(Problem("not-a-size", f"{VARIABLE}={text}", expected, hint))
     return float(match[1]) * _UNITS[(match[2] or "").upper()]

@@ -96,7 +96,7 @@ def lead(
     `trial` must have a baseline (ValueError). `new_fields` of answers are none of green's faults,
     where the old version's answers have none of them. On "passed" green has all the traffic and
     blue still runs. Otherwise, also when this raises, blue has all of it again; green and the
-    baseline still run. Raises Refused, which is not a verdict on green: router-silent,
+    baseline still run. Raises Refused, which is not a verdict on green: router-unresponsive,
     baseline-failed, or canary-interrupted when another command removed the canary.
     """
     state = endpoints.live(name)

@@ -24,7 +24,7 @@ class Reply:
 def ask(endpoints: Endpoints, name: str, request: Mapping[str, object]) -> Reply:
     """Post a request to an endpoint, and start its server if needed.
 
-    Raises Refused: nothing-served, request-refused (exit 2: the request breaks the schema),
+    Raises Refused: no-live-deployment, request-refused (exit 2: the request breaks the schema),
     server-error (exit 1), and what starting a server raises.
     """
     live, started = endpoints.ensure(name)
@@ -52,7 +52,7 @@ def ask(endpoints: Endpoints, name: str, request: Mapping[str, object]) -> Reply
 def of_text(endpoints: Endpoints, name: str, text: str) -> Mapping[str, object]:
     """The endpoint's sample request with the text in its only field.
 
-    Raises Refused: nothing-served, and not-a-request where a sample has other fields.
+    Raises Refused: no-live-deployment, and not-a-request where a sample has other fields.
     """
     live = endpoints.live(name)
     if live is None:

@@ -126,7 +126,7 @@ class Table:
         try:
             numbers = self._columns.matrix(values)
         except ValueError as error:
-            raise BadRequest("data", str(error), "values that training could have seen") from None
+            raise BadRequest("data", str(error), "values in the range of the schema") from None
         predictions: list[Any] = self._scored(numbers).tolist()
         return predictions
 

@@ -142,7 +142,7 @@ def _left_behind(text: str, place: Place) -> Problem:
     """
     return Problem(
         "bad-conda-file",
-        f"`{text}` names a file, and Azure ML builds the environment from the conda file alone",
+        f"`{text}` names a file, which Azure ML does not upload with the conda file",
         "the packages themselves, such as `numpy==2.1`",
         "list them here, or copy both files into a build context with a Dockerfile",
         place,

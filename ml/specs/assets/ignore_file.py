@@ -49,11 +49,11 @@ class IgnoreFile:
                 GitIgnoreSpecPattern(line)
             except GitIgnorePatternError:
                 expected, hint = "a pattern of git after `!` or `\\`", "delete the line"
-                found = f"`{line[:80]}` is no pattern"
+                found = f"`{line[:80]}` is not a pattern"
                 raise Refused(Problem("bad-pattern", found, expected, hint, place)) from None
             if not line.startswith("#") and _ambiguity(line) > _MAX_AMBIGUOUS:
                 found = f"`{line[:80]}` has too many `*` and `**/`: matching it would take too long"
-                expected = "a name with at most three `*`, and fewer beside `**/`"
+                expected = "a name with at most three `*`, and fewer with `**/`"
                 raise Refused(Problem("bad-pattern", found, expected, "use several lines", place))
         lines = [line for line in lines if not _NO_PATTERN.fullmatch(line)]
         self._spec = PathSpec.from_lines(GitIgnoreSpecPattern, lines)
@@ -72,9 +72,9 @@ class IgnoreFile:
         boundary = repository.boundary(self.folder)
         for relative, path, real in self.entries(besides, [boundary] if boundary else None):
             if real is not None:
-                found = f"the link {repository.shown(path)} leads to {real}, out of the repository"
+                found = f"the link {repository.shown(path)} has the target {real}"
                 hint = "replace the link by its target, or exclude it in .amlignore"
-                raise Refused(Problem("link-escape", found, "links that stay in it", hint))
+                raise Refused(Problem("link-escape", found, "a target in the repository", hint))
             if not self.excludes(relative):
                 yield relative, path
 
@@ -100,7 +100,7 @@ class IgnoreFile:
     ) -> Iterator[tuple[str, Path, Path | None]]:
         self._through_links += min(1, links)
         if self._through_links > _MAX_THROUGH_LINKS or links > _MAX_LINKS:
-            found = f"links lead to over {_MAX_THROUGH_LINKS:,} folders or {_MAX_LINKS} levels deep"
+            found = f"links add over {_MAX_THROUGH_LINKS:,} folders or {_MAX_LINKS} levels"
             hint = "replace the links by their targets, or exclude them in .amlignore"
             raise Refused(Problem("too-many-links", found, "fewer", hint))
         if prefix.count("/") > _MAX_DEPTH:

@@ -195,7 +195,7 @@ def _repository() -> Path:
     """The root to check; Refused outside a repository, where it would be all that is below."""
     root = repository.root()
     if not repository.is_root(root):
-        message = f"there is no repository at or above {root}"
+        message = f"{root} is not in a repository"
         hint = "change to one, or name files and folders: ml check PATH"
         raise Refused(Problem("no-repository", message, f"a folder with a {repository.MARK}", hint))
     return root

@@ -85,7 +85,7 @@ class _Request:
 
     def problems(self) -> Iterator[Problem]:
         if self.body["name"] is not None:
-            expected = "no name: the workflow gives it one that nobody else knows"
+            expected = "no name: the workflow generates one"
             yield self._problem(("name",), self.body["name"], expected)
         job = self.body.get("properties") or {}
         kind = str(job.get("jobType")).lower()
@@ -396,7 +396,7 @@ class _Request:
         # Of a mapping its name alone: a request may hold what a file says that the spec names.
         text = "{…}" if isinstance(value, dict) else "[…]" if isinstance(value, list) else value
         found = f"`{'.'.join(map(str, keys))}: {text}`, in a job that a workflow submits"
-        return Problem("asks-too-much", found[:300], expected, hint, self._place(keys))
+        return Problem("forbidden-in-workflow", found[:300], expected, hint, self._place(keys))
 
     def _place(self, keys: Keys) -> Place:
         """The line of a field, in the file that has it; an inline step has no `component`."""

@@ -98,4 +98,4 @@ def _model(spec: Spec, bindings: Bindings) -> InputPlan | None:
 def _no_model(spec: Spec) -> Problem:
     hint = "model: {path: FOLDER}, or an asset that a model spec of the repository defines"
     found = f"`model: {spec.get('model')}` is not on this machine"
-    return Problem("data-not-here", found, "a path", hint, spec.place("model"))
+    return Problem("data-not-local", found, "a path", hint, spec.place("model"))

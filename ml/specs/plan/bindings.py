@@ -83,7 +83,7 @@ class Bindings:
                     "remote-code",
                     f"`code: {written}` is not on this machine",
                     "a local folder",
-                    "check the code out and give the path of its folder",
+                    "check out the code and set the path of its folder",
                     owner.place(*keys),
                 )
             )
@@ -275,7 +275,7 @@ def _missing(path: Path, place: Place, field: str) -> Problem:
 def _changed(asset: Asset, path: Path, place: Place) -> Problem:
     return Problem(
         "asset-changed",
-        f"{repository.shown(path)} is not what {asset.made_by} registered as `{asset}`",
+        f"{repository.shown(path)} differs from `{asset}`, which {asset.made_by} registered",
         "the registered content: assets do not change",
         f"remove {repository.shown(path.parent.parent)} and run the job that registers it again",
         place,

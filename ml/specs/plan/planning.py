@@ -35,7 +35,7 @@ from ml.specs.search import hints
 
 RUNNABLE = frozenset({"command", "sweep", "pipeline", "parallel", "automl"})
 # What Azure ML runs and this machine cannot; the backend decides.
-NOT_HERE = frozenset({"remote-code", "component-not-here", "unsupported-step"})
+NOT_HERE = frozenset({"remote-code", "component-not-local", "unsupported-step"})
 # Outputs that every step has without declaring them: its `./outputs` and `./logs`.
 _IMPLICIT = frozenset({"default", "artifacts"})
 # Steps that Azure ML runs before and after all others; private preview.
@@ -262,7 +262,7 @@ class _Planner:
                 hint += f"; to use all specs below a folder, run `touch {repository.MARK}` in it"
             self._problems.append(
                 Problem(
-                    "component-not-here",
+                    "component-not-local",
                     f"`{key}: {text}` is in {where}, not on this machine",
                     "a component file, or a component that a spec under ml/ or infra/ defines",
                     hint,
@@ -339,7 +339,7 @@ def _hooks(layers: Layers) -> list[Problem]:
     return [
         Problem(
             "unsupported-step",
-            f"`{key}: {settings.get(key)}` names a step that runs before or after all others",
+            f"`{key}: {settings.get(key)}` is a step that runs before or after all others",
             "steps that run when their inputs are ready",
             "bind an input of the step to an output of the step that it waits for",
             settings.place(key),

@@ -204,7 +204,7 @@ def _sentences(leaf: Leaf, part: Part, path: str, kind: Kind) -> tuple[str, str,
     if any(map(_TYPES.search, messages)) or "Field may not be null." in messages:
         return "wrong-type", message, expected_types, _type_hint(name, value, field)
     sentence = _first_sentence(text)
-    hint = "this is azure-ai-ml's own message; `az ml` prints the same"
+    hint = "azure-ai-ml's message, as `az ml` prints it"
     return "invalid-field", f"{f'`{name}`: ' if name else ''}{sentence}", "", hint
 
 

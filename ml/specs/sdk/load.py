@@ -241,7 +241,7 @@ def _no_spec(document: Document) -> Problem:
         message,
         "an Azure ML v2 spec: a job, component, environment, data asset, endpoint …",
         "start the file with `$schema: https://azuremlschemas.azureedge.net/latest/"
-        "commandJob.schema.json` (or the schema of what it is)",
+        "commandJob.schema.json` (or another schema)",
         document.place(),
     )
 

@@ -70,7 +70,7 @@ class Unclear(Exception):
 
     def problem(self, place: Place) -> Problem:
         """The problem of the constraint at `place`."""
-        return Problem("constraint", self.found, self.expected, self.hint, place)
+        return Problem("invalid-constraint", self.found, self.expected, self.hint, place)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def without_spec(path: Path) -> Problem:
     display_path = repository.shown(path)
     return Problem(
         "hints-without-spec",
-        f"there is no spec beside `{display_path}`",
+        f"`{display_path}` has no spec",
         f"`{path.name.removesuffix('.yml').removesuffix('.yaml').removesuffix('.hints')}.yml`",
         "hints are found by their name: sweep.hints.yml belongs to sweep.yml",
         Place(display_path, 1),
@@ -109,7 +109,7 @@ def _beside(spec: Path) -> Part | None:
     files = [path for end in ENDINGS if (path := spec.with_name(spec.stem + end)).is_file()]
     if len(files) > 1:
         problem = Problem(
-            "hints-twice",
+            "duplicate-hints-file",
             f"`{files[0].name}` and `{files[1].name}` are both hints of `{spec.name}`",
             "one file",
             f"git rm {repository.shown(files[1])}",
@@ -188,7 +188,7 @@ class _Reading:
                 name, space = misfit.path[-1], self.plan.search_space
                 hint = "" if name in space else did_you_mean(name, space)
                 place = at.place("values", *misfit.path)
-                problem = Problem("hint-value", misfit.found, misfit.expected, hint, place)
+                problem = Problem("invalid-hint", misfit.found, misfit.expected, hint, place)
                 self.problems.append(problem)
                 continue
             if point in points:
@@ -228,7 +228,7 @@ class _Reading:
 
 def _misshapen(part: Part, what: str, expected: str, hint: str) -> Problem:
     """The problem of a value with the wrong shape."""
-    return Problem("hint-shape", f"{what} is {part.get()!r}", expected, hint, part.place())
+    return Problem("wrong-hint-type", f"{what} is {part.get()!r}", expected, hint, part.place())
 
 
 def _unknown(part: Part, allowed: Collection[str]) -> Problem:
@@ -259,7 +259,7 @@ def _structure(
         elif key != "jobs" and part.keys not in sweep_keys:
             hint, place = f"jobs: {{STEP: {{{key}: …}}}}", part.place(key)
             yield Problem(
-                "hint-misplaced", f"`{key}` is not in a sweep", "a sweep step", hint, place
+                "misplaced-hint", f"`{key}` is not in a sweep", "a sweep step", hint, place
             )
     steps = value.get("jobs")
     if steps is not None and not isinstance(steps, dict):

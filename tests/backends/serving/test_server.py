@@ -298,7 +298,7 @@ def test_an_endpoint_without_a_promoted_model(own_home: Path) -> None:
     with pytest.raises(Refused) as raised:
         endpoint.ensure("faq-matching")
     problem = raised.value.problems[0]
-    assert problem.code == "nothing-served" and "ml release propose" in problem.hint
+    assert problem.code == "no-live-deployment" and "ml release propose" in problem.hint
 
 
 def test_a_state_file_that_cannot_be_read(own_home: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_state_file_that_cannot_be_read(own_home: Path) -> None:
         (folder / "live.json").write_text(text)
         with pytest.raises(Refused) as raised:
             endpoint.live("echo")
-        assert raised.value.problems[0].code == "endpoint-state"
+        assert raised.value.problems[0].code == "endpoint-state-unreadable"
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_state_file_with_a_field_of_another_type(
     path.write_text(json.dumps(document))
     with pytest.raises(Refused) as raised:
         endpoint.live("echo")
-    assert raised.value.problems[0].code == "endpoint-state"
+    assert raised.value.problems[0].code == "endpoint-state-unreadable"
 
 
 @pytest.mark.attack("Another process takes the port of a server that starts")

@@ -180,7 +180,7 @@ def test_a_router_that_is_gone_ends_it_and_blue_is_what_the_state_says(servers: 
         made.lead()
     timer.join()
     state = endpoint.live("echo")
-    assert raised.value.problems[0].code == "router-silent"
+    assert raised.value.problems[0].code == "router-unresponsive"
     assert state and state.server == made.blue and state.canary is None
 
 

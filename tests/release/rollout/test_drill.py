@@ -56,7 +56,7 @@ def test_what_cannot_be_drilled(world: World) -> None:
     """Another fault, and a project of which nothing serves."""
     with pytest.raises(Refused, match="no-such-fault"):
         drill(BACKEND, "tiny", "fire")
-    with pytest.raises(Refused, match="nothing-served"):
+    with pytest.raises(Refused, match="no-live-deployment"):
         drill(BACKEND, "tiny", "errors")
     assert not audit.verify(LOG)
 

@@ -101,7 +101,7 @@ def test_a_model_is_watched(
     assert code == 3 and {one["test"] for one in json.loads(out)["findings"]} >= {"loss"}
 
     code, _, err = ml(capsys, "watch", "other")
-    assert code == 2 and "nothing-served" in err
+    assert code == 2 and "no-live-deployment" in err
     code, _, err = ml(capsys, "watch", "tiny", "--version", "9")
     assert code == 2 and "no-such-version" in err
 
@@ -270,5 +270,5 @@ def test_a_version_that_does_not_serve(own_home: Path) -> None:
     assert len(reports._collected(BACKEND.endpoints, "tiny", "local", version, None).rows) == 300
     with pytest.raises(Refused, match=r"not-served.*`tiny-prod`"):
         reports._collected(BACKEND.endpoints, "tiny", "prod", version, None)
-    with pytest.raises(Refused, match="nothing-served"):
+    with pytest.raises(Refused, match="no-live-deployment"):
         reports._version(BACKEND, "tiny", "prod", "", from_file=False)

@@ -86,7 +86,7 @@ def test_a_table_of_another_shape_in_a_datastore(fork: Path, own_home: Path) -> 
     for command in commands(METRIC.read_text()):
         typed(fork, command)
     refused = typed(fork, sweep, code=33)
-    assert "error[data-not-here]" in refused and "data/houses/1" in refused
+    assert "error[data-not-local]" in refused and "data/houses/1" in refused
     copy = own_home / "data" / "houses" / "1"
     copy.mkdir(parents=True)
     shutil.move(path, copy / "table.csv")

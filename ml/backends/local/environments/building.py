@@ -180,8 +180,8 @@ def _failed(environment: Environment, output: str) -> Refused:
         Problem(
             "environment-not-built",
             f"uv could not build the environment {environment.reference}:{end}",
-            "packages that this machine can fetch, and versions that go together",
-            "correct the conda file, or run the job without --isolated; the rest was removed",
+            "packages from reachable indexes, with compatible versions",
+            "fix the conda file, or run the job without --isolated",
             place,
         ),
         exit_code=Exit.RUN_FAILED,
@@ -212,7 +212,7 @@ def refusals(plan: Plan) -> tuple[Problem, ...]:
                 "no-conda-file",
                 f"the environment `{each.reference}` has no conda file on this machine",
                 "an environment spec of this repository with a `conda_file:`",
-                "leave --isolated out to run it in this interpreter",
+                "omit --isolated to run it in this interpreter",
                 each.place,
             )
             for each in every
@@ -248,7 +248,7 @@ def build_all(plan: Plan, reaper: Reaper, say: Callable[[str], None]) -> Iterato
                 interpreters[environment] = replace(interpreter, tracking_uri=address)
             if not mlflow:
                 say(
-                    f"note: the conda file of {environment.reference} asks for neither mlflow nor "
+                    f"note: the conda file of {environment.reference} lists neither mlflow nor "
                     "azureml-mlflow: a script that imports mlflow fails here as on Azure ML"
                 )
         yield interpreters

@@ -70,7 +70,7 @@ def _program() -> str:
     path = os.environ.get("PATH", os.defpath)
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{path}")
     if uv is None:
-        found = "there is no `uv` beside this Python or on PATH"
+        found = "no `uv` next to this Python or on PATH"
         problem = Problem("no-uv", found, "uv, which builds environments", "make setup")
         raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
     return uv
@@ -140,8 +140,8 @@ def pip_settings(own: Mapping[str, str]) -> dict[str, str]:
             Problem(
                 "pip-settings",
                 f"pip cannot read its configuration: {reason.removeprefix('ERROR: ')}",
-                "files that pip understands: they say where packages come from",
-                "see which ones: pip config debug",
+                "configuration files that pip can parse",
+                "pip config debug",
             )
         )
     sections: dict[str, dict[str, str]] = {}

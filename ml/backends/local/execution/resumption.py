@@ -36,7 +36,7 @@ def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePla
     """See `ml.backends.base.Resumption`."""
     jobs.demand_its_own(run, "resume", "is resumed")
     if not any((run.folder / parts).is_dir() for parts in records.PARTS.values()):
-        found = f"{run.name} is a command job: nothing of it can be kept"
+        found = f"{run.name} is a command job, which cannot be resumed"
         raise Refused(Problem("not-resumable", found, "a sweep or a pipeline", "run it again"))
     process = jobs.executor(run.name)
     if process is not None or jobs.is_alive(run.name):
@@ -78,7 +78,7 @@ def resume(
         if run.id not in tracking.runs_in(run.folder):
             found = f"MLflow's store has no run {run.id} of {run.name} any more"
             expected = f"the store that it was started in: {home.database()}"
-            hint = "put it back, or run the spec again"
+            hint = "restore it, or run the spec again"
             raise Refused(Problem("not-tracked", found, expected, hint))
         for note in saved.notes():
             say(note)
@@ -138,7 +138,7 @@ def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> SweepPlan | Pi
         return plan
     if isinstance(plan, SweepPlan) and run.ended_by == "timeout" and timeout_s is None:
         used = f"`limits.timeout` ({plan.timeout_s:g} s) is used up"
-        hint = f"allow more in all: ml runs resume {run.name} --timeout SECONDS"
+        hint = f"raise the limit:  ml runs resume {run.name} --timeout SECONDS"
         raise Refused(Problem("timeout-exceeded", used, "time that is left", hint, plan.place))
     if not was_stopped(run):
         raise Refused(_ended_by_itself(run))
@@ -149,8 +149,9 @@ def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> SweepPlan | Pi
             Problem("no-timeout", f"{run.name} is a pipeline", "a sweep", "leave --timeout out")
         )
     if timeout_s <= run.active_s:
-        used = f"--timeout {timeout_s:g}: {run.active_s:.0f} s have been used already"
-        raise Refused(Problem("timeout-exceeded", used, "more: it limits all attempts together"))
+        found = f"--timeout {timeout_s:g}: the attempts so far ran for {run.active_s:.0f} s"
+        hint = f"--timeout {run.active_s + timeout_s:.0f}"
+        raise Refused.of("timeout-exceeded", found, "a limit of all attempts together", hint)
     return replace(plan, timeout_s=timeout_s)
 
 
@@ -176,7 +177,7 @@ def _ended_by_itself(run: Run) -> Problem:
     why = f": {run.error.found}" if run.error else ""
     return Problem(
         "not-interrupted",
-        f"{run.name} is {run.status}, and nothing had stopped it{why}",
+        f"{run.name} is {run.status}, and was not interrupted{why}",
         "a sweep or a pipeline that was killed, interrupted, or failed because of this machine",
-        "mend what failed, then run the spec again: completed steps of a pipeline are reused",
+        "fix the failure, then run the spec again: completed steps of a pipeline are reused",
     )

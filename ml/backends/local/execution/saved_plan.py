@@ -84,7 +84,7 @@ class SavedPlan:
                 "data-changed",
                 f"`{data.field}`: {shown(data.path)} {change} since the run was started",
                 expected,
-                "put it back; to use what is there now, run the spec again",
+                "restore it, or run the spec again to use the new data",
             )
 
     def _gone(self) -> Iterator[Problem]:
@@ -104,7 +104,7 @@ class SavedPlan:
                     f"the copy of `{shown(folder)}` that the run was started with {change}: "
                     f"{shown(home.snapshots() / digest.removeprefix('sha256:'))}",
                     f"code with the digest {digest[:19]}…, as before",
-                    "go back to that code and resume again, or run the spec again",
+                    "restore that code and resume again, or run the spec again",
                 )
 
 
@@ -148,7 +148,7 @@ def read(folder: Path) -> SavedPlan:
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"the plan of {folder.name} cannot be read ({error}): {shown(folder / PLAN)}"
     expected = "the plan that the run was started with"
-    hint = "run the spec again; what was logged and written is kept"
+    hint = "run the spec again; logs and outputs are kept"
     raise Refused(Problem("no-plan", reason, expected, hint))
 
 

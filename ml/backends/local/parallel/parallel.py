@@ -86,7 +86,7 @@ def refusals(plan: CommandPlan, step: Parallel) -> Iterator[Problem]:
         mini_batches.describe(data.path, step.partition_keys)
     except mltables.Unreadable as error:
         yield Problem(
-            "mltable",
+            "unsupported-mltable",
             str(error),
             "files, or a table that read_delimited, read_parquet or read_json_lines reads, no more",
             "simplify the MLTable for a local run",

@@ -151,7 +151,7 @@ def warnings(run: Run, evictions: Evictions) -> tuple[Problem, ...]:
         return ()
     return (
         Problem(
-            "not-evicted",
+            "ended-before-eviction",
             f"the command had ended before eviction {count + 1} of {requested} "
             f"({evictions.after_s[count]:g} s after its start)",
             hint="a shorter --evict-after rehearses what you meant to",

@@ -144,7 +144,7 @@ def _closed(run: Run, ended: float) -> Run:
             f"the program that ran {run.name} was killed before it could close the run",
             hint=f"ml runs resume {run.name}"
             if run.trials or run.steps
-            else "run the spec again; what was logged and written until then is kept",
+            else "run the spec again; logs and outputs are kept",
         ),
     )
 

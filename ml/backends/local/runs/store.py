@@ -171,8 +171,8 @@ def _no_such_run(name: str, experiment: str | None, runs: list[Run]) -> Problem:
     names = [run.name for run in sorted(runs, key=lambda run: -run.started)][:5]
     return Problem(
         "no-such-run",
-        f"there is no run `{name}`{where} on this machine",
-        f"one of: {', '.join(names)}" if names else "a run: none has been made here yet",
+        f"this machine has no run `{name}`{where}",
+        f"one of: {', '.join(names)}" if names else "a run; this machine has none yet",
         "start one: ml run SPEC" if not names else "`latest` names the last",
     )
 

@@ -76,10 +76,10 @@ def live(endpoint: str, *, as_released: bool = True) -> Live | None:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
         problem = Problem(
-            "endpoint-state",
+            "endpoint-state-unreadable",
             f"{path} cannot be read: {f'{field}: ' if field else ''}{first['msg']}",
             "the state that a release wrote",
-            f"remove it and apply again: ml release apply PROJECT (endpoint {endpoint})",
+            f"delete it and apply again:  ml release apply PROJECT (endpoint {endpoint})",
         )
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
 
@@ -175,7 +175,7 @@ def drain(endpoint: str) -> None:
 def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
     """What is live, running behind its router; and whether anything had to be started.
 
-    Raises Refused: nothing-served, model-corrupt, and the errors of `server.start` and
+    Raises Refused: no-live-deployment, model-corrupt, and the errors of `server.start` and
     `start_router`.
     """
     current = live(endpoint)
@@ -275,10 +275,10 @@ def resident(deployment: Server) -> tuple[float, float] | None:
 def nothing_served(endpoint: str) -> Refused:
     return Refused(
         Problem(
-            "nothing-served",
+            "no-live-deployment",
             f"no model has been promoted to the endpoint `{endpoint}` on this machine",
             f"one of: {', '.join(names())}" if names() else "a promoted model",
-            "`make demo` goes the whole way; step by step: ml run JOB, ml release propose PROJECT, "
+            "`make demo`, or step by step:  ml run JOB, ml release propose PROJECT, "
             "ml release apply PROJECT --approved-by NAME",
         )
     )

@@ -90,7 +90,8 @@ def stop(slot: Path, patience_s: float = STOP_S) -> bool:
         if _wait_until_gone(slot, processes, wait_s):
             return True
     alive = ", ".join(str(process.pid) for process in processes if _alive(process))
-    problem = Problem("server-not-stopped", f"process {alive} survived SIGKILL")
+    found = f"process {alive} survived SIGKILL"
+    problem = Problem("server-not-stopped", found, "an ended process", f"ps -o stat,wchan {alive}")
     raise Refused(problem, exit_code=Exit.RUN_FAILED)
 
 

@@ -79,10 +79,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def serve_pages(port: int | None, ready: Callable[[str], None]) -> None:
     """MLflow's pages: see `ml.backends.base.Backend`."""
     if port is not None and not processes.port_is_free(port):
-        raise processes.port_in_use(port, "leave --port out for a free one")
+        raise processes.port_in_use(port, "omit --port to use a free one")
     port = port or processes.free_port()
     if not home.database().exists():
-        found = f"there is no tracking store at {home.database()}"
+        found = f"no tracking store at  {home.database()}"
         expected = "a run on this machine, or MLOPS_HOME that names the folder of one"
         raise Refused(Problem("no-runs", found, expected, "ml run SPEC"))
     log = home.home() / "mlflow-ui.log"
@@ -92,10 +92,10 @@ def serve_pages(port: int | None, ready: Callable[[str], None]) -> None:
         suppress(KeyboardInterrupt),
     ):
         if not answers(process, port):
-            raise _failure("ui-ended", log, "did not start")
+            raise _failure("ui-failed", log, "did not start")
         ready(f"http://{HOST}:{port}")
         process.wait()
-        raise _failure("ui-ended", log, f"exited with {process.returncode}")
+        raise _failure("ui-failed", log, f"exited with {process.returncode}")
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def automl_time_column(node: Node) -> Iterator[Finding]:
     if node.get("task") == "forecasting" and not node.get("forecasting", "time_column_name"):
         hint = "forecasting: {time_column_name: date, forecast_horizon: 24}"
         keys = ("forecasting",) if node.get("forecasting") else ("task",)
-        yield Finding(keys, "there is no `forecasting.time_column_name`", "a column", hint)
+        yield Finding(keys, "no `forecasting.time_column_name`", "a column", hint)
 
 
 @rule("automl-target", scope="automl", source="reference-yaml-job-automl: target_column_name")

@@ -174,7 +174,7 @@ def cluster_spot(job: Placed) -> Iterator[Finding]:
         return
     yield Finding(
         ("compute",) if job.node.get("compute") else (),
-        f"`{spot[0].name}` has spot nodes, and nothing in the command resumes after an eviction",
+        f"`{spot[0].name}` has spot nodes, and the command does not resume after an eviction",
         "a command that reads its last checkpoint, or `limits.timeout` of an hour at most",
-        "ml run SPEC --evict-after 20s rehearses an eviction",
+        "ml run SPEC --evict-after 20s simulates an eviction",
     )

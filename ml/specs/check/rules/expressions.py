@@ -77,7 +77,7 @@ def unknown_expression(node: Node) -> Iterator[Finding]:
         if text.count("${{") > len(references):
             yield Finding(keys, "`${{` without `}}`", "`${{inputs.NAME}}`")
         if expressions.NESTED.search(text) or text.count("$[[") > text.count("]]"):
-            found = "`$[[` without `]]` before the next one or the end"
+            found = "`$[[` without `]]`"
             yield Finding(
                 keys, found, "`$[[--NAME ${{inputs.NAME}}]]`", "close each", severity="error"
             )
@@ -121,7 +121,7 @@ def parallel_input(node: Node) -> Iterator[Finding]:
     written = node.get("input_data") or beneath.get("input_data")
     name = _only(written, "inputs")
     if name is None:
-        message = f"`input_data` is `{written}`" if written else "there is no `input_data`"
+        message = f"`input_data` is `{written}`" if written else "no `input_data`"
         yield Finding(("input_data",), message, "one input", "input_data: ${{inputs.NAME}}")
         return
     port: Any = (node.ports("inputs") or {}).get(name)

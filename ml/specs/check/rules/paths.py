@@ -104,7 +104,7 @@ def link_escape(subject: Subject) -> Iterator[Finding]:
             display_path = repository.shown(link)
             yield Finding(
                 keys,
-                f"`{text}` contains the link {display_path}, which leads to {real}",
+                f"`{text}` contains the link {display_path} with the target {real}",
                 "links that stay in the repository",
                 "replace the link by its target, or exclude it in .amlignore",
             )
@@ -200,7 +200,7 @@ def _table_faults(table: Part) -> Iterator[tuple[tuple[Key, ...], str, str]]:
     """The faults of an MLTable file: their keys, what is there, and what is expected."""
     paths, steps = table.get("paths"), table.get("transformations")
     if not isinstance(paths, list) or not paths:
-        yield ("paths",), "there is no list `paths`", _LISTED
+        yield ("paths",), "no list `paths`", _LISTED
     for number, entry in enumerate(paths if isinstance(paths, list) else ()):
         ways = _WAYS & entry.keys() if isinstance(entry, dict) else set()
         text = entry[min(ways)] if len(ways) == 1 else None
@@ -208,7 +208,7 @@ def _table_faults(table: Part) -> Iterator[tuple[tuple[Key, ...], str, str]]:
         if not isinstance(text, str):
             yield ("paths", number), f"a path is {entry!r}", _LISTED
         elif path and not any(table.folder.glob(text) if "pattern" in ways else [path.exists()]):
-            yield ("paths", number), f"`{text}` does not exist", "data beside the table"
+            yield ("paths", number), f"`{text}` does not exist", "data next to the table"
     for number, step in enumerate(steps if isinstance(steps, list) else ()):
         named = [step] if isinstance(step, str) else [*step] if isinstance(step, dict) else []
         if len(named) != 1 or named[0] not in _STEPS:
@@ -265,7 +265,7 @@ def _exists(path: Path, text: str) -> bool:
         return False
 
 
-@rule("declared-twice", scope="root", source="which of two files is meant, no reader is told")
+@rule("duplicate-declaration", scope="root", source="two files with one name are ambiguous")
 def declared_twice(subject: Subject) -> Iterator[Finding]:
     """A version of an asset, and the name of an endpoint, is declared by one file.
 

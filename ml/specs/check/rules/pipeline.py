@@ -50,7 +50,7 @@ def unknown_step(node: Node) -> Iterator[Finding]:
             names = ", ".join(map(str, jobs))
             yield Finding(
                 keys,
-                f"`{reference.text}`: there is no step `{name}`",
+                f"`{reference.text}`: the pipeline has no step `{name}`",
                 f"one of {names}",
                 did_you_mean(name, map(str, jobs)),
             )
@@ -189,7 +189,7 @@ def component_cycle(subject: Subject) -> Iterator[Finding]:
 
 
 @rule(
-    "output-shared",
+    "shared-output",
     scope="pipeline",
     source="Azure/azure-sdk-for-python#40896: duplicate PipelineRun output names are not allowed",
 )

@@ -61,7 +61,7 @@ def missing_input(node: Node) -> Iterator[Finding]:
         if not isinstance(port, dict) or name in inputs or not isinstance(port.get("type"), str):
             continue
         if not port.get("optional") and port.get("default") is None:
-            message = f"step `{node.name}` gives its component no `{name}`"
+            message = f"step `{node.name}` does not set the input `{name}`"
             expected, hint = f"a value of type {port['type']}", f"inputs: {{{name}: VALUE}}"
             yield Finding(("inputs",), message, expected, hint)
 

@@ -102,7 +102,7 @@ def schedule_job(subject: Subject) -> Iterator[Finding]:
     kind = kind_of(document)
     if kind is not None and kind.is_job and kind.type != "pipeline":
         hint = "put the job into a pipeline of one step, and name that"
-        yield Finding(("create_job",), f"it creates a {kind}", "a pipeline job", hint)
+        yield Finding(("create_job",), f"the schedule creates a {kind}", "a pipeline job", hint)
 
 
 @rule("bad-time-zone", scope="schedule", source="azure-ai-ml 1.35 constants.TimeZone")
@@ -126,5 +126,5 @@ def schedule_input(subject: Subject) -> Iterator[Finding]:
             hint = did_you_mean(str(name), map(str, declared))
             yield Finding(keys, f"the job has no input `{name}`", ", ".join(declared), hint)
         elif isinstance(value, dict) != isinstance(declared[name], dict):
-            expected = "data, as there" if isinstance(declared[name], dict) else "a literal"
-            yield Finding(keys, f"`{name}` is {value!r}, and in the job it is not", expected)
+            expected = "data" if isinstance(declared[name], dict) else "a literal"
+            yield Finding(keys, f"`{name}` is {value!r}", f"{expected}, as in the job")

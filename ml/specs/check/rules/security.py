@@ -170,7 +170,7 @@ def bad_name(subject: Subject) -> Iterator[Finding]:
 def _bad_name(kind: names.Kind, value: object, keys: tuple[Key, ...]) -> Iterator[Finding]:
     text = str(value)
     if isinstance(value, str | int | float) and "{{" not in text and not names.is_name(kind, text):
-        yield Finding(keys, f"{text[:100]!r} cannot name {names.a(kind)}", names.form(kind))
+        yield Finding(keys, f"{text[:100]!r} is not a valid {kind} name", names.form(kind))
 
 
 MAX_TIMEOUT_MS = 180_000  # the longest request timeout of a managed online endpoint
@@ -230,7 +230,7 @@ def deployment_faults(variables: Mapping[str, object], mount: object) -> Iterato
         )
 
 
-@rule("moving-environment", scope="spec", source="Azure ML resolves a label when it deploys")
+@rule("unpinned-environment", scope="spec", source="Azure ML resolves a label when it deploys")
 def moving_environment(subject: Subject) -> Iterator[Finding]:
     """A deployment's environment is a version of the workspace, or made of this repository's files.
 
@@ -250,9 +250,9 @@ def environment_faults(deployment: Part) -> Iterator[Finding]:
             name = reference.name if reference else "NAME"
             yield Finding(
                 keys,
-                f"the deployment takes `{written}`, whatever that is by then",
+                f"the environment `{written}` has no version",
                 f"one version in the workspace: azureml:{name}:1",
-                "write the name and the version that the environment's spec has",
+                "copy the name and version from the environment's spec",
             )
             return
         root = repository.root(deployment.file)
@@ -261,9 +261,9 @@ def environment_faults(deployment: Part) -> Iterator[Finding]:
     if isinstance(context, str) and assets.local(context, part.folder) is None:
         yield Finding(
             keys,
-            f"the deployment's environment is built of `{context}`, whatever is there by then",
+            f"the build context `{context}` is outside of the repository",
             "a folder of this repository",
-            "copy it here, and name it as `build.path`",
+            "copy it into the repository, and set `build.path`",
         )
 
 

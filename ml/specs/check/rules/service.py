@@ -89,11 +89,11 @@ def bad_environment(subject: Subject) -> Iterator[Finding]:
             found, hint = "`image` and `build` exclude each other", "start the Dockerfile with FROM"
             yield Finding((*below, "image"), found, "one of both", hint)
         if build is not None and data.get("conda_file") is not None:
-            found, hint = "`conda_file` does nothing beside `build`", "install in the Dockerfile"
+            found, hint = "`conda_file` has no effect with `build`", "install in the Dockerfile"
             yield Finding((*below, "conda_file"), found, "an `image`", hint, "warning")
         if not image and build is None:
             hint = "image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"
-            yield Finding(below, "it has neither `image` nor `build`", "one of both", hint)
+            yield Finding(below, "neither `image` nor `build`", "one of both", hint)
         yield from _dockerfile(part, context)
 
 
@@ -147,7 +147,7 @@ def bad_traffic(subject: Subject) -> Iterator[Finding]:
                 found = f"`{name}` has traffic of its own and mirrors {share} %"
                 yield Finding((key, name), found, "a deployment without traffic")
             elif declared and name not in declared:
-                found = f"no file beside this one declares a deployment `{name}`"
+                found = f"no file in this folder declares a deployment `{name}`"
                 listed = ", ".join(sorted(declared))
                 yield Finding((key, name), found, f"one of {listed}", severity="warning")
     total = sum(share or 0 for share in shares.values())
@@ -157,7 +157,7 @@ def bad_traffic(subject: Subject) -> Iterator[Finding]:
     if len(mirrors) > 1:
         yield Finding(("mirror_traffic",), f"{len(mirrors)} deployments mirror traffic", "one")
     elif any(mirrors.values()) and not total:
-        found, hint = "there is no traffic to mirror", "set `traffic` of a deployment to 100 first"
+        found, hint = "no traffic to mirror", "set `traffic` of a deployment to 100 first"
         yield Finding(("mirror_traffic",), found, "a live deployment", hint, "warning")
 
 
@@ -194,7 +194,7 @@ def model_version(subject: Subject) -> Iterator[Finding]:
             versions.append((keys, name.version or None))
     for at, version in versions:
         if version is not None and not re.fullmatch(r"0*[1-9][0-9]*", str(version)):
-            hint = "put what it stands for into `tags`"
+            hint = "move the text to `tags`"
             yield Finding(at, f"the version of the model is `{version}`", "1, 2, 3 …", hint)
 
 

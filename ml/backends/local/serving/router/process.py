@@ -46,8 +46,8 @@ class Router:
     def refresh(self) -> Mapping[str, Any]:
         """Make the router read the routes file now; the state once the routes are in force.
 
-        Raises Refused (router-silent) when it does not answer, (invalid-routes) when the file is
-        not valid.
+        Raises Refused (router-unresponsive) when it does not answer, (invalid-routes) for
+        an invalid file.
         """
         state: Mapping[str, Any] = self._call("POST", "/refresh")
         if state["problem"]:
@@ -101,7 +101,7 @@ class Router:
             name = self.folder.parent.name
             raise Refused(
                 Problem(
-                    "router-silent",
+                    "router-unresponsive",
                     f"the router (process {self.pid}) does not answer: {error}",
                     hint=f"`ml serve {name} --stop` and then `ml serve {name}` restart it; "
                     f"its log: {processes.log(self.folder)}",
@@ -145,7 +145,7 @@ def start(folder: Path, routes: Path, port: int) -> Router:
     try:
         listener = processes.listen(port)
     except OSError:
-        hint = "run the same command again: it picks another port"
+        hint = "rerun the command, which picks another port"
         raise processes.port_in_use(port, hint, Exit.RUN_FAILED) from None
     with listener:
         process = processes.spawn(
