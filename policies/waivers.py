@@ -42,9 +42,9 @@ ITEMS: Mapping[str, str] = {
 SLICES: Mapping[str, str] = {"fairness": "a slice that is too rare, as `DIMENSION SLICE`"}
 # gate → why it cannot be waived.
 NEVER: Mapping[str, str] = {
-    "identity": "evidence of another model does not describe this one",
+    "identity": "evidence of another model says nothing of this one",
     "attestation": "a waiver cannot replace an attestation",
-    "order": "the environment before it is there to be served first",
+    "order": "the environment before it serves a version first",
     "recomputed": "every other gate relies on metrics that can be recomputed",
     "serving": "every other gate evaluates these predictions, and callers would get others",
     "completeness": "missing evidence cannot be excused",

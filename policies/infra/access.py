@@ -184,7 +184,7 @@ def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.stack(
     "lock-not-on-group",
-    "Locks are on resources that hold data, not on the resource group.",
+    "Locks are on resources with data, not on the resource group.",
     "azure-resource-manager/management/lock-resources",
 )
 def _locks(items: Sequence[Item], limits: Limits) -> StackFindings:

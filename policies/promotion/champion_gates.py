@@ -424,10 +424,10 @@ def _difference(
         raise ValueError("the champion was not scored on the same data")
     labels = ours.labels.get(split)
     if not labels or labels != theirs.labels.get(split):
-        raise ValueError("the champion was not scored on the same rows with the same right answers")
+        raise ValueError("the champion was not evaluated on the same rows with the same labels")
     metric = own.primary_metric or ""
     if own.own_metrics.get(metric) != other.own_metrics.get(metric):
-        raise ValueError(f"the champion's values are of another {metric}: metrics.py differs")
+        raise ValueError(f"the champion's metrics.py computes another {metric}")
     if own.out_of_fold.get(split) != other.out_of_fold.get(split):
         raise ValueError("only one of the two was measured out of fold")
     sign = _sign(own)

@@ -336,7 +336,7 @@ def explainability(case: Case, gate: Gate) -> Finding:
     if not 0 <= real(explanation.error) <= max_error:
         return Finding("fail", found, required, problem)
     if not real(ordered[0].share) <= max_share:
-        reason = f"{ordered[0].feature} decides alone: does it give the answer away?"
+        reason = f"{ordered[0].feature} predicts the target alone: is it leakage?"
         return Finding("fail", found, required, reason, measured=True)
     return _reviewed(case, gate, Finding("pass", found, required))
 
@@ -372,13 +372,13 @@ def serving(case: Case, gate: Gate) -> Finding:
     if any(_is_out_of_fold(case, split) for split in splits):  # other models answered those
         own = (len(of) for split, of in splits.items() if not _is_out_of_fold(case, split))
         min_rows = min(min_rows, max(sum(own), FEWEST_SERVED))
-    required = f"at least {min_rows:g} evaluated rows answered as evaluated, within {tolerance:g}"
+    required = f"at least {min_rows:g} rows with the evaluated predictions, within {tolerance:g}"
     again = f"`{case.evidence.proposal}` requests predictions from a server"
     if served.rows is None or case.evaluation.requests is None:
         reason = served.reason or f"the evidence does not say; {again}"
         return Finding("fail", "no server predicted evaluated rows", required, reason)
     rows, largest = real(served.rows), real(served.largest)
-    found = f"{shown(served.differing)} of {shown(served.rows)} answers differ from the evaluated"
+    found = f"{shown(served.differing)} of {shown(served.rows)} predictions differ"
     found += f", by at most {shown(served.largest)}"
     if served.code is None or case.request.serving not in ("", served.code):
         reason = f"the serving code or its settings changed since: {again}"

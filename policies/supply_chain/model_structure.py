@@ -204,7 +204,7 @@ def check_tree(left: Numbers, right: Numbers, roots: Any = (0,), unused: Any = F
     need(nodes, "it has no nodes")
     for name, child in (("left child", left), ("right child", right)):
         _check_nodes((child >= -1) & (child < nodes), child, name, f"outside {nodes} nodes")
-        _check_nodes((child != -1) == inner, child, name, "a node beside none")
+        _check_nodes((child != -1) == inner, child, name, "a node without a sibling")
     parents = np.bincount(np.concatenate([left[inner], right[inner]]), minlength=nodes)
     expected = np.where(unused, 0, np.ones(nodes, np.int64))
     expected[level] = 0

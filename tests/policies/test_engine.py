@@ -225,7 +225,7 @@ def test_a_metric_of_another_formula_is_not_compared(tmp_path: Path) -> None:
     other = replace(sides[1].evaluation.own_metrics["cost"], code="other")
     changed = evaluated(sides[1], own_metrics={"cost": other})
     decision = judged(tmp_path, sides[0], changed, text=BOUNDED)
-    assert "of another cost" in result(decision, "non-inferiority").found
+    assert "computes another cost" in result(decision, "non-inferiority").found
     assert {"superiority", "non-inferiority"} <= {of.gate for of in decision.blocking}
 
 

@@ -187,7 +187,7 @@ XGBOOST_FAULTS: dict[str, tuple[str, Callable[[Any], None], str]] = {
         "trees[0]: right child 100000000 of node 0 is outside",
     ),
     "a cycle": ("quantiles", _at("trees", 0, "left_children", 0, value=0), "parents, not"),
-    "half a node": ("quantiles", _at("trees", 0, "left_children", 0, value=-1), "a node beside"),
+    "half a node": ("quantiles", _at("trees", 0, "left_children", 0, value=-1), "a node without"),
     "another parent": ("quantiles", _at("trees", 0, "parents", 1, value=2), "its parents"),
     "a feature outside": ("quantiles", _at("trees", 0, "split_indices", 0, value=4), "outside 4"),
     "fewer numbers": ("quantiles", _at("trees", 0, "split_conditions", value=[1.0]), "numbers"),

@@ -454,7 +454,7 @@ def test_invisible_words_are_refused(text: str, tmp_path: Path) -> None:
     for field in ("owner", "reason"):
         fields = {"gate": "latency", "owner": "ana", "reason": "slow", field: text}
         body = json.dumps(fields).replace('"latency"', "latency")[:-1] + ", expires: 2025-06-30}"
-        with pytest.raises(Refused, match=r"that can be seen|not empty"):
+        with pytest.raises(Refused, match=r"visible characters|not empty"):
             load_gates(tmp_path, project(f"- {body}"))
     gates = load_gates(tmp_path)
     asked = replace(request(approved_by=text), step="apply")

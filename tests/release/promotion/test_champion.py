@@ -138,7 +138,7 @@ def test_a_champion_of_an_earlier_schema_is_asked_by_its_serving(
     better = propose(BACKEND, "tiny", made.train(0.9).name)
     assert better.decision.allowed, better.decision.blocking
     assert "better than the champion's" in result(better.decision, "superiority").found
-    assert "0 of 200 answers differ" in result(better.decision, "serving").found
+    assert "0 of 200 predictions differ" in result(better.decision, "serving").found
 
 
 @pytest.mark.parametrize(

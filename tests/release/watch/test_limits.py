@@ -70,7 +70,7 @@ def test_a_project_may_be_as_loose_as_the_floor_and_no_looser(tmp_path: Path, na
         read(tmp_path)
     (problem,) = raised.value.problems
     assert problem.place and problem.place.line == 3 and f"`{name}`" in problem.found
-    assert "the floor's" in problem.expected
+    assert "organisation policy" in problem.expected
 
 
 def test_so_many_columns_may_be_left_out(tmp_path: Path) -> None:
