@@ -150,7 +150,7 @@ def _condition_differences(assignments: Any, condition: str) -> Iterator[str]:
 
 # Of an account, as Azure answers → what it means.
 _OPENINGS = {
-    "allowSharedKeyAccess": "its keys open it, whatever roles say",
+    "allowSharedKeyAccess": "account keys bypass role assignments",
     "allowBlobPublicAccess": "a container of it may be public",
 }
 

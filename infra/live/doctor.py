@@ -64,7 +64,7 @@ def examine(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Itera
             yield from checks
         except Denied as error:
             hint = _HINTS.get(str(error), "")
-            yield Check(label, "warning", f"Azure does not answer: {error}", hint)
+            yield Check(label, "warning", f"no response from Azure: {error}", hint)
 
 
 # API versions: rest/api/resources/subscriptions/get; providers as azure-mgmt-resource asks for
@@ -135,7 +135,7 @@ def reference(settings: Settings, arm: Arm) -> Iterator[Check]:
             for region in (answer.get("properties") or {}).get("regionDetails") or ()
         }
         if settings.location in regions:
-            yield Check("asset registry", "ok", f"{registry.name} is there, in {settings.location}")
+            yield Check("asset registry", "ok", f"{registry.name} exists in {settings.location}")
         else:
             hint = f"`regions: [{settings.location}]` in the stack that makes it"
             message = f"{registry.name} is not in {settings.location}"

@@ -254,7 +254,7 @@ class Analyzer:
             # The pack goes on writing where it is: the file is read without moving in it.
             output = os.pread(self._errors.fileno(), _LONGEST, 0).decode(errors="replace")
             reason, place = last_exception(output, self._root, "policies")
-            found, expected = f"a rule ended with {reason}", "a rule that handles every resource"
+            found, expected = f"a rule failed with {reason}", "a rule that handles every resource"
             hint = "fix the code that the message names"
             raise Refused(Problem("rule-failed", found, expected, hint, place)) from None
         # CrossGuard puts the policy's description before its message.

@@ -96,7 +96,7 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
             raise
         message = f"the asset registry {name} in {group} does not exist"
         if pulumi.runtime.is_dry_run():
-            pulumi.log.warn(f"{message} yet: what leads to its accounts is not in this preview")
+            pulumi.log.warn(f"{message} yet: this preview omits its private endpoints")
             return {}
         stack = settings.asset_registry.stack
         hint = f"make deploy ENV={stack}" if stack else "create it, or set `mode: none`"

@@ -80,10 +80,10 @@ class Ruleset:
         if (answer.get("target"), conditions.get("exclude") or []) != (self.target, []) or not {
             *self.refs
         } <= {*(conditions.get("include") or ())}:
-            yield f"it does not hold for {' and '.join(self.refs)}"
+            yield f"it does not apply to {' and '.join(self.refs)}"
         allowed, there = self.actors(apps), bypassing(answer)
         if there is None:
-            yield "GitHub shows its bypass list to administrators alone"
+            yield "GitHub shows its bypass list only to administrators"
         else:
             for kind, number in there:
                 if (kind, number) not in allowed:

@@ -108,7 +108,7 @@ def test_an_item_without_a_price_makes_the_total_at_least(settings: Settings) ->
     assert made.unpriced == ("cluster cpu-cluster",)
     text = costing.as_text(made)
     assert "at least" in text
-    assert "no price known: cluster cpu-cluster" in text
+    assert "no price for cluster cpu-cluster" in text
     said = costing.as_json(made)
     assert said["complete"] is False
     assert said["not_priced"] == ["cluster cpu-cluster", *EXCLUDED]
