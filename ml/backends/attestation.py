@@ -111,7 +111,7 @@ def run_gh(words: Sequence[str]) -> tuple[int, str, str]:
             timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        return 1, "", "no answer within a minute"
+        return 1, "", "timed out after a minute"
     return done.returncode, done.stdout, done.stderr
 
 
@@ -168,7 +168,7 @@ class GitHubAttestations:
                 commit = str(claims["sourceRepositoryDigest"])[:12]
                 raise AttestationError(f"the certificate is of the commit {commit}")
         except (ValueError, KeyError, TypeError) as problem:
-            raise AttestationError(f"gh answered something else: {problem!r}") from None
+            raise AttestationError(f"unexpected output of gh: {problem!r}") from None
         _check_content(stated, statement)
         if not any(-CLOCK_SKEW <= time - statement.created <= MAX_DELAY for time in times):
             raise AttestationError(

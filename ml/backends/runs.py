@@ -436,7 +436,7 @@ class Patience:
             self._since = now
         lost_s = now - self._since
         if lost_s >= limit_s:
-            found = f"{self.run} is followed no more, it may go on: {problem.found}"
+            found = f"{self.run} may still run, no longer followed: {problem.found}"
             hint = "; then ".join(filter(None, (problem.hint, self.again)))
             ended = replace(problem, found=found, hint=hint)
             raise Refused(ended, exit_code=refused.exit_code) from refused

@@ -320,7 +320,7 @@ _ADVICE = {
     "another document": "one spec a file: move what follows `---` into another",
     "undefined alias": "put a text that begins with `*` in quotes",
     "cannot start any token": "put a text that begins with such a character in quotes",
-    "determine a constructor": "delete the tag: a spec holds text, numbers, lists and mappings",
+    "determine a constructor": "delete the tag: a spec has only text, numbers, lists and mappings",
     "unexpected end of stream": "close the quote that is still open",
 }
 _LOOK = "check the quotes, brackets and indentation of this line and the one before"
@@ -349,7 +349,7 @@ def _encoding_problem(error: UnicodeDecodeError, shown: str) -> Problem:
     """The problem of bytes that are not UTF-8."""
     line = error.object.count(b"\n", 0, error.start) + 1
     finding = f"byte {error.object[error.start]:#04x} is not UTF-8"
-    hint = "save it as UTF-8, or name another file if it holds no text"
+    hint = "save it as UTF-8, or name a text file"
     return Problem("unreadable-yaml", finding, "UTF-8 text", hint, Place(shown, line))
 
 

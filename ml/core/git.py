@@ -245,4 +245,4 @@ def _start(
         raise Refused(Problem("no-git", "no program `git`", "git on the PATH", hint)) from None
     except subprocess.TimeoutExpired:
         found = f"git took more than {_LONGEST_S} s"
-        raise Refused(Problem("git-failed", found, "an answer", "git fsck")) from None
+        raise Refused(Problem("git-failed", found, "a faster command", "git fsck")) from None

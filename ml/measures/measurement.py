@@ -177,7 +177,7 @@ def evaluate(
     warn(checks)
     if baseline is None:
         baseline = _constant(task, primary_metric, training.rows, splits, classes, own_metrics)
-        baseline_from = "one answer to every row, learnt from the labels of training"
+        baseline_from = "a constant prediction from the training labels"
     elif kind.target is not None:
         one_split = {first: splits[first]}
         constant = _constant(task, primary_metric, training.rows, one_split, classes, own_metrics)
@@ -279,7 +279,7 @@ def _weakness(goal: str, primary_metric: str, baseline: Metrics, constant: Metri
         theirs = baseline.get(split, {}).get(primary_metric)
         same = metrics.get(primary_metric)
         if theirs and same and sign * theirs.value < sign * same.value:
-            return f"weaker than one answer to every row, which has {same.value:.4g}"
+            return f"weaker than a constant prediction, which has {same.value:.4g}"
     return ""
 
 
@@ -352,7 +352,7 @@ def constant_answer(
     """The same answer to `count` rows, learnt from labels; ValueError for a task that has none."""
     target = KINDS[task].target
     if target is None:
-        raise ValueError(f"a {task} has no constant answer: give a `baseline`")
+        raise ValueError(f"a {task} has no constant prediction: set `baseline`")
     answer = target.constant(np.asarray(labels), primary_metric, classes)
     return np.broadcast_to(answer, (count, *answer.shape))
 

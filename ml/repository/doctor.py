@@ -119,7 +119,7 @@ def ask(words: Sequence[str]) -> Answer:
             timeout=60,
         )
     except subprocess.TimeoutExpired:
-        return Answer(error=f"`{words[0]}` did not answer within a minute")
+        return Answer(error=f"`{words[0]}` timed out after a minute")
     if process.returncode:
         lines = [line for line in process.stderr.splitlines() if line.strip()]
         return Answer(error=lines[-1].strip()[:200] if lines else f"exit {process.returncode}")
@@ -351,7 +351,7 @@ def _rulesets(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Ch
             continue
         details = ask(("gh", "api", f"{path}/{ids[ruleset.name]}"))
         differences = [details.error] if details.error else ruleset.differences(details.json, apps)
-        words = f"holds for {', '.join(ruleset.names)}"
+        words = f"applies to {', '.join(ruleset.names)}"
         yield _check(name, "; ".join(differences), fix, words)
 
 
@@ -396,7 +396,7 @@ def _app(repository: str, ask: Ask) -> Check:
             return Check("app", "warning", answer.error, "ask an administrator of the repository")
         if _KEY in (each.get("name") for each in answer.json.get("secrets") or ()):
             of, option = ("organisation", " --org ORG") if "-" in kind else ("repository", "")
-            fix = f"gh secret delete {_KEY}{option}; a new key of the app, as --env {BOT} alone"
+            fix = f"gh secret delete {_KEY}{option}; a new key of the app, only as --env {BOT}"
             return Check("app", "error", f"every branch reads {_KEY} of the {of}", fix)
     where = f"repos/{repository}/environments/{BOT}"
     missing = []

@@ -180,7 +180,7 @@ def test_what_is_no_bundle_is_refused(text: str) -> None:
 )
 def test_an_answer_of_another_form_attests_nothing(answer: str) -> None:
     """As a later gh might give."""
-    with pytest.raises(AttestationError, match="gh answered something else"):
+    with pytest.raises(AttestationError, match="unexpected output of gh"):
         verified(WORKFLOW(STATEMENT), by=GitHubAttestations(lambda words: (0, answer, "")))
 
 
@@ -196,7 +196,7 @@ def test_gh_is_asked_as_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(AttestationError, match=r"gh attestation verify: Error: .*no authority"):
         verified(Workflow(Authority())(STATEMENT), by=GitHubAttestations())
     monkeypatch.setattr(attestation, "TIMEOUT_S", 0.01)
-    with pytest.raises(AttestationError, match="no answer"):
+    with pytest.raises(AttestationError, match="timed out"):
         verified(WORKFLOW(STATEMENT), by=GitHubAttestations())
     program.unlink()
     with pytest.raises(Refused, match="no-gh"):

@@ -224,7 +224,7 @@ def test_a_value_never_becomes_a_command(home: Path, command: Plans) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("no-such-program", "`no-such-program` is not here"),
+        ("no-such-program", "`no-such-program` is not installed"),
         ("kill -9 $$", "was ended by SIGKILL"),
         ("kill -SEGV $$", "was ended by SIGSEGV"),
         ("true | (exit 4)", "exited with 4"),

@@ -99,7 +99,7 @@ def test_a_difference_is_named(line: str, said: str) -> None:
 
 def test_one_line_an_environment() -> None:
     """What is missing comes first; beyond a few they are counted."""
-    assert summary(environment("pip:numpy")) == "all 1 packages that it asks for are here"
+    assert summary(environment("pip:numpy")) == "all 1 required packages are installed"
     lines = ["pip:numpy==0.1", *(f"pip:none-{number}" for number in range(5))]
     said = summary(environment(*lines))
     assert said.startswith("6 of 6 packages differ: missing here: `none-0`, ")
@@ -112,7 +112,7 @@ def test_one_line_an_environment() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (Environment("inline", image="python:3.11"), "an image alone, which cannot be compared"),
+        (Environment("inline", image="python:3.11"), "only an image, which cannot be compared"),
         (
             Environment("inline", dockerfile=Path("Dockerfile")),
             "what its Dockerfile installs is not compared",

@@ -202,7 +202,7 @@ def test_a_missing_module_leads_to_isolated(home: Path, command: Plans) -> None:
     with_file = LocalBackend().run(replace(plan, environment=asking("no-such-module-at-all")))
     assert with_file.error is not None and "run it with --isolated" in with_file.error.hint
     without = LocalBackend().run(plan)
-    assert without.error is not None and "nothing here says what" in without.error.hint
+    assert without.error is not None and "has no spec here" in without.error.hint
     other = LocalBackend().run(command("raise SystemExit('no module')"))
     assert other.error is not None and "isolated" not in other.error.hint
 

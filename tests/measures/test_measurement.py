@@ -114,7 +114,7 @@ def test_a_baseline_that_is_weaker_than_a_constant(
 ) -> None:
     """It is stated with the evaluation, and told; one that is as good as a constant is not."""
     first = evaluate(tmp_path / "constant", *world(task), **arguments(task))
-    assert first.baseline_from.startswith("one answer to every row")
+    assert first.baseline_from.startswith("a constant prediction")
     constant = first.baseline["test"][PRIMARY[task]]
     ends = {name: getattr(constant, name) * times for name in ("value", "low", "high")}
     changed = replace(constant, **ends)
@@ -125,7 +125,7 @@ def test_a_baseline_that_is_weaker_than_a_constant(
     worse = times < 1 if result.goal == "maximize" else times > 1
     assert ("warning[weak-baseline]" in capsys.readouterr().err) is worse
     assert read_evaluation(tmp_path).baseline_from == result.baseline_from
-    weak = f"a rule; weaker than one answer to every row, which has {constant.value:.4g}"
+    weak = f"a rule; weaker than a constant prediction, which has {constant.value:.4g}"
     assert result.baseline_from == (weak if worse else "a rule")
 
 

@@ -148,7 +148,7 @@ def test_a_dry_run_shows_hints(spec: Path) -> None:
         ("constraints: [1 < 2]", "invalid-constraint", 1, "names no hyperparameter"),
         ("constraints: ['__import__(rate)']", "invalid-constraint", 1, "calls `__import__`"),
         ("constraints: ['rate.real < 1']", "invalid-constraint", 1, "`rate.real`"),
-        ("constraints: ['[rate for x in depth]']", "invalid-constraint", 1, "holds"),
+        ("constraints: ['[rate for x in depth]']", "invalid-constraint", 1, "contains"),
         ("constraints: ['(lambda: rate)()']", "invalid-constraint", 1, "calls"),
         ("constraints: ['\"a\".join(rate)']", "invalid-constraint", 1, "calls"),
         ("constraints: [rate < 0.2, rate  <  0.2]", "duplicate-hint", 1, "twice"),

@@ -276,7 +276,7 @@ class AzureBackend:
         run = self.runs.find(name)
         if run.status not in OPEN:
             hint = f"ml runs show {run.name} --on azure"
-            raise Refused.of("run-ended", f"{run.name} is {run.status}", "a running run", hint)
+            raise Refused.of("run-ended", f"{run.name} is {run.status}", "an active run", hint)
         if (parent := self.runs.parent(run)) is not None:
             hint = f"ml runs cancel {parent.name} --on azure"
             found = f"{run.name} is a child of {parent.name}"

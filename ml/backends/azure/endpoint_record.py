@@ -186,7 +186,7 @@ def refusal_of(endpoint: str, changes: Iterable[str], routes: Routes) -> Refused
             CHANGED,
             f"`{endpoint}` was changed outside of a release: {'; '.join(changes)}",
             "the state that the release wrote; nothing was overwritten",
-            f"find out who and why; set it back ({back}; a deployment: az ml online-deployment "
+            f"check who changed it; revert it ({back}; a deployment: az ml online-deployment "
             f"update --endpoint-name {endpoint} --name NAME --set FIELD=VALUE) and apply again, or "
             f"begin anew: az ml online-endpoint delete --name {endpoint}, then "
             f"make deploy ENV={stack_of(endpoint) or 'ENV'}",

@@ -288,7 +288,7 @@ class AzureEndpoints:
         except OSError as error:
             raise self._unanswered(slot, str(error)) from None
         if not answer.by_model:
-            raise self._unanswered(slot, f"the service answers {answer.status}, {answer.excerpt}")
+            raise self._unanswered(slot, f"status {answer.status}, {answer.excerpt}")
         return answer
 
     def ask(self, endpoint: str, body: Mapping[str, object]) -> Answer:

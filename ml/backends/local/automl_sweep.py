@@ -199,7 +199,7 @@ def _refused(plan: AutoMLPlan, field: str, found: str, expected: str) -> Problem
     place = plan.places.get(field) or plan.places.get(field.partition(".")[0], plan.place)
     return Problem(
         "unsupported-automl",
-        f"{found} of an AutoML job, which Azure runs and this machine does not",
+        f"{found} of an AutoML job, which runs only on Azure",
         expected,
         f"ml run {plan.place.path} --on azure",
         place,

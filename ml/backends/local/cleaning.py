@@ -98,7 +98,7 @@ def _run(entry: Entry, keep: int | None, older_than: float | None) -> Item:
     # The folder last: while it is there, a later cleaning finds the artifacts.
     paths = (*paths, entry.run.folder)
     why = [f"not among the {keep} latest"] * (keep is not None)
-    why += ["older than asked"] * (older_than is not None)
+    why += ["older than --older-than"] * (older_than is not None)
     return Item("run", entry.run.name, paths, size_of(*paths), ", ".join(why))
 
 

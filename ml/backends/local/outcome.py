@@ -113,7 +113,7 @@ def _missing(lines: Sequence[str], plan: CommandPlan, is_built: bool) -> str:
             "have it: run it with --isolated; "
         )
     return (
-        f"`{name}` is not here, and nothing here says what {environment.reference} holds: "
+        f"`{name}` is not installed, and {environment.reference} has no spec here: "
         "install it, or give the job a conda file and --isolated; "
     )
 

@@ -206,7 +206,7 @@ def _immutable(
 ) -> Problem:
     by = f"is registered already, by {registered.tag('run')}, with other content"
     if registered.tag("run_id") == run.id:
-        by = "was registered by this run itself before it was stopped, with what was best then"
+        by = "was registered by this run before it was stopped, with the best trial of that time"
     return Problem(
         "asset-immutable",
         f"`{asset}` {by}",

@@ -107,9 +107,9 @@ def init(root: Path, options: Mapping[str, str], ask: Ask | None) -> list[str]:
     """
     is_new = not (root / ANSWERS).exists()
     if not is_new and {"full", "keep", "wheel", "template", "from"} & options.keys():
-        expected = "FULL, KEEP, WHEEL, TEMPLATE and FROM at the first `make init` alone"
+        expected = "FULL, KEEP, WHEEL, TEMPLATE and FROM only at the first `make init`"
         hint = "git rm -r a project that is not needed; make update for another wheel"
-        raise wrong_call("already-a-fork", f"{ANSWERS} is there", expected, hint)
+        raise wrong_call("already-a-fork", f"{ANSWERS} exists", expected, hint)
     values = _values(root, options, ask)
     texts = _filled(root, values)
     if problems := [*_problems(root, texts)]:

@@ -64,14 +64,12 @@ def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iter
             expected = f"one of {', '.join(sorted(NAMES))}"
             hint = f"a folder of these, or `root` under [tool.{TABLE}] in {repository.MARK}"
         elif _is_long(parts):
-            expected = (
-                f"at most {_LONGEST_PATH} bytes, {_LONGEST_NAME} in a part: no disk holds more"
-            )
-            hint = "a shorter name: no disk holds more"
+            expected = f"at most {_LONGEST_PATH} bytes, {_LONGEST_NAME} in a part"
+            hint = "choose a shorter name, which file systems can store"
         elif mode == _LINK and not below:
             expected, hint = "no link at the root", "the file itself"
         elif mode == _LINK and top in NAMES and not _FREE.fullmatch(path):
-            expected, hint = "a file: CODEOWNERS does not apply through a link", "the file itself"
+            expected, hint = "a file: its owners do not review a link", "the file itself"
         elif mode == _GITLINK:
             expected, hint = "no other repository inside", "git rm it, and copy what is needed"
         elif any(map(_is_gits, parts)) or _plain(parts[-1]) == "head":

@@ -84,7 +84,7 @@ class Merge:
             above = {str(parent) for parent in PurePosixPath(name).parents}
             if name in folders or above & present:
                 del self.files[name]
-                self.conflicts[name] = "new in the template; a file or folder of yours is there"
+                self.conflicts[name] = "new in the template, but your file or folder exists"
             elif (ours := cases.get(name.casefold(), name)) != name:
                 del self.files[name]
                 self.conflicts[name] = f"new in the template; yours is {ours}"

@@ -49,7 +49,7 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
     """
     parts = [_parts(text, environment) for text in (seen, wanted, now)]
     if None in parts:
-        expected = f"each on lines of its own below `environments:` in {FILE}, without anchors"
+        expected = f"each entry on separate lines below `environments:` in {FILE}, without anchors"
         found = f"the entry of {environment} is ambiguous"
         hint = "write it so, and run it again for that commit"
         raise Refused(Problem("ambiguous-entry", found, expected, hint))

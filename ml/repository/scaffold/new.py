@@ -66,12 +66,12 @@ def new(
         expected = f"choose one of {', '.join(LIBRARIES)}"
         raise Refused(Problem("no-such-library", f"--model {model}", hint=expected))
     if folder.exists():
-        found = f"{repository.shown(folder)} is there already"
+        found = f"{repository.shown(folder)} already exists"
         hint = "choose another name, or remove that folder first"
         raise Refused(Problem("project-exists", found, "a name that is free", hint))
     if not datastore and table.is_file() and table.stat().st_size > LARGEST:
         found = f"{repository.shown(table)} has {table.stat().st_size // 10**6} MB"
-        expected = f"at most {LARGEST // 10**6} MB, which git can hold"
+        expected = f"at most {LARGEST // 10**6} MB, the limit for git"
         option = "--datastore azureml://datastores/workspaceblobstore/paths/FOLDER"
         hint = f"upload it, and name where it lies: {option}"
         raise Refused(Problem("too-large-for-git", found, expected, hint))

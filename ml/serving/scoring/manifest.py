@@ -24,7 +24,7 @@ _SENTENCES: Mapping[Reason, str] = {
     "missing": "the manifest lists this file, but it is missing",
     "added": "this file is not in the manifest",
     "changed": "its sha256 differs from the manifest",
-    "link": "it is a link; a model folder may hold only its own files",
+    "link": "it is a link; a model folder contains only files",
 }
 
 

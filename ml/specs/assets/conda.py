@@ -65,7 +65,7 @@ def of_part(part: Part) -> Conda:
             Problem(
                 "bad-conda-file",
                 "`variables` sets environment variables",
-                "dependencies alone",
+                "only dependencies",
                 "write them as `environment_variables` of the job or the deployment",
                 part.place("variables"),
                 source=_SOURCE,

@@ -167,7 +167,7 @@ def _demand(node: ast.AST, allowed: set[str], names: set[str], text: str, depth:
             )
     elif isinstance(node, ast.Constant):
         if not isinstance(node.value, int | float | str | bool):
-            raise Unclear(f"`{text}` holds {node.value!r}", "numbers, text, true and false")
+            raise Unclear(f"`{text}` contains {node.value!r}", "numbers, text, true and false")
     elif isinstance(node, ast.Call):
         called = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
         if called not in FUNCTIONS or node.keywords:
@@ -192,7 +192,7 @@ def _demand(node: ast.AST, allowed: set[str], names: set[str], text: str, depth:
                 _demand(child, allowed, names, text, depth - 1)
     else:
         raise Unclear(
-            f"`{text}` holds `{ast.unparse(node)}`",
+            f"`{text}` contains `{ast.unparse(node)}`",
             "names, numbers, text, arithmetic, comparisons, and, or, not",
         )
 

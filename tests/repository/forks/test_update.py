@@ -205,12 +205,12 @@ EDITS: dict[str, tuple[Changes, Changes, str]] = {
     "a folder of ours": (
         {"ml/toolkit/kit/a.py": "ours\n"},
         {"ml/toolkit/kit": "theirs\n"},
-        "a file or folder of yours is there",
+        "but your file or folder exists",
     ),
     "a file of ours": (
         {"ml/toolkit/tools": "ours\n"},
         {"ml/toolkit/tools/a.py": "theirs\n"},
-        "a file or folder of yours is there",
+        "but your file or folder exists",
     ),
     "removed by us": (
         {"tests/__init__.py": None},

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not row.request:
             print(f"  run it by hand; expected: {row.expected}\n  source: {row.source}")
         elif missing:
-            print(f"  not compared: no {missing[0]} is there, or none that is as expected")
+            print(f"  not compared: no {missing[0]} exists with the expected fields")
         elif not _compare(workspace, row, names, folder if is_azure else None):
             print(f"  source: {row.source}\n  next: {row.remedy}")
             differing.append(row.name)

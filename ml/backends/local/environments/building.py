@@ -220,7 +220,7 @@ def refusals(plan: Plan) -> tuple[Problem, ...]:
     return tuple(
         Problem(
             "conda-only",
-            f"`{package.dependency.text}` is a package of conda's channels alone",
+            f"`{package.dependency.text}` is only in conda channels",
             "packages that PyPI has under that name, or one that is known to be the same",
             "without --isolated the job runs in this interpreter, which may not need it",
             package.dependency.place,

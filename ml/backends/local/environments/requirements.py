@@ -184,7 +184,7 @@ def summary(environment: Environment) -> str:
     different = differences(environment)
     total = len(environment.dependencies)
     if not different:
-        return f"all {total} packages that it asks for are here" if total else "it asks for nothing"
+        return f"all {total} required packages are installed" if total else "no packages required"
     # What the job may miss first.
     ranked = sorted(different, key=lambda each: (each.here is None, bool(each.here)))
     named = ", ".join(map(str, ranked[:NAMED]))
@@ -239,7 +239,7 @@ def _why_not(environment: Environment) -> str:
     if environment.dockerfile:
         return "what its Dockerfile installs is not compared"
     if environment.image:
-        return "an image alone, which cannot be compared"
+        return "only an image, which cannot be compared"
     if environment.reference.startswith("azureml://registries/"):
         return "of a registry, which cannot be compared"
     return "no spec of this repository defines it: it cannot be compared"

@@ -88,7 +88,7 @@ def refusals(plan: CommandPlan, step: Parallel) -> Iterator[Problem]:
         yield Problem(
             "unsupported-mltable",
             str(error),
-            "files, or a table that read_delimited, read_parquet or read_json_lines reads, no more",
+            "files, or a table that read_delimited, read_parquet or read_json_lines reads",
             "simplify the MLTable for a local run",
             data.place,
         )

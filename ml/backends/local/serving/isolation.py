@@ -79,7 +79,7 @@ def enter(folders: Sequence[Path], scratch: Path) -> str:
     parts = available(folders, scratch)
     if sys.platform == "linux":
         _enter(parts, folders, scratch)
-    return f"isolation of this server: {', '.join(sorted(parts)) or 'its variables alone'}"
+    return f"isolation of this server: {', '.join(sorted(parts)) or 'only its variables'}"
 
 
 def available(folders: Sequence[Path], scratch: Path) -> frozenset[str]:

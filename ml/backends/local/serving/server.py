@@ -140,7 +140,7 @@ def _wait(process: subprocess.Popen[bytes], slot: Path, port: int, deadline_s: f
         if processes.is_healthy(port, deadline - time.monotonic()):
             return
         time.sleep(POLL_S)
-    what = f"no answer on port {port} within {deadline_s:g} s"
+    what = f"no response on port {port} within {deadline_s:g} s"
     raise processes.failure(slot, "server-not-ready", what)
 
 

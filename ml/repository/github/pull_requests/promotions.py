@@ -145,7 +145,7 @@ def _kept(app: GitHub, own: GitHub, name: str) -> str:
     if document is None:
         return "nothing to promote"
     if document.get("project") != name:
-        raise Refused(Problem("no-promotion", f"{name}'s is of another project", name))
+        raise Refused(Problem("no-promotion", f"the promotion of {name} has another project", name))
     if not document.get("files"):
         return f"{document.get('outcome')}, no pull request"
     return keep(app, repository.root(), document)

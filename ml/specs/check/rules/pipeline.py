@@ -204,7 +204,7 @@ def output_shared(node: Node) -> Iterator[Finding]:
         first = writers.setdefault(path[2], output)
         if first != output:
             message = f"`{output}` writes the same output of the pipeline as `{first}`"
-            hint = f"declare an output of the pipeline for `{output}` alone"
+            hint = f"declare a separate output of the pipeline for `{output}`"
             yield Finding(keys, message, "one step's output", hint)
 
 

@@ -156,7 +156,7 @@ def bad_name(subject: Subject) -> Iterator[Finding]:
             for name, fields in node.mapping(direction).items():
                 yield from _bad_name("port", name, (*node.keys, direction, name))
                 if (first := spellings.setdefault(str(name).lower(), name)) != name:
-                    found = f"`{first}` and `{name}` differ in upper case alone"
+                    found = f"`{first}` and `{name}` differ only in case"
                     yield Finding((*node.keys, direction, name), found, "different names")
                 # The SDK reads the name of an asset that is registered, and not its version.
                 version = fields.get("version") if isinstance(fields, dict) else None

@@ -144,7 +144,7 @@ def bad_traffic(subject: Subject) -> Iterator[Finding]:
                 found = f"`{name}` gets {spec.get(key, name)} %"
                 yield Finding((key, name), found, f"a whole number from 0 to {most}")
             elif share and key == "mirror_traffic" and shares.get(name):
-                found = f"`{name}` has traffic of its own and mirrors {share} %"
+                found = f"`{name}` has live traffic and mirrors {share} %"
                 yield Finding((key, name), found, "a deployment without traffic")
             elif declared and name not in declared:
                 found = f"no file in this folder declares a deployment `{name}`"

@@ -102,7 +102,7 @@ class Router:
             raise Refused(
                 Problem(
                     "router-unresponsive",
-                    f"the router (process {self.pid}) does not answer: {error}",
+                    f"the router (process {self.pid}) does not respond: {error}",
                     hint=f"`ml serve {name} --stop` and then `ml serve {name}` restart it; "
                     f"its log: {processes.log(self.folder)}",
                 ),
