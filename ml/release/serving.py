@@ -56,9 +56,11 @@ class Serving(ServingCode):
         """The same with its code in a snapshot, which its digest is made from.
 
         Projects that the scoring script's project does not name are left out: code that a change
-        of them would not release cannot answer either.
+        of them would not release cannot answer either. So are the environments' build contexts:
+        `environment` describes the one that it needs.
         """
-        return replace(self, code=copy(self.code, self._other_projects()))
+        excluded = self._other_projects() | {self.code / "ml" / "environments"}
+        return replace(self, code=copy(self.code, excluded))
 
     def _other_projects(self) -> Set[Path]:
         """The folders of the projects that the scoring script's project does not name in code."""

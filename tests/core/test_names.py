@@ -38,7 +38,7 @@ def test_usual_names_are_accepted() -> None:
         "endpoint": ("faq-matching", "blue", "e-1"),
         "experiment": ("faq-matching", "My work (2)", "zürich", "a.b"),
         "job": ("brisk_lagoon_07", "test-1.2"),
-        "port": ("faq", "input_1", "a-b"),
+        "port": ("faq", "input_1", "_x"),
         "project": ("fraud_scoring",),
         "split test": ("title-test",),
         "variable": ("OMP_NUM_THREADS", "_x", "BASH_FUNC_f%%"),
