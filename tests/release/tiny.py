@@ -423,9 +423,7 @@ def resealed(version: Version, evidence: str) -> Version:
     return made
 
 
-def measured(
-    backend: object, project: object, launch: Launch, *_: object
-) -> tuple[list[float], dict[str, object]]:
+def measured(call: object, launch: Launch, *_: object) -> tuple[list[float], dict[str, object]]:
     """What `propose` measures of a server, without starting one."""
     answers = {
         "rows": QUESTIONS,
