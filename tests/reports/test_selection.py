@@ -149,7 +149,19 @@ def test_the_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr()
     lines = [line.split() for line in output.out.splitlines()]
     assert lines[0] == [
-        *("behind", "score", "latency", "ms", "cost", "s", "spread", "by", "metric", "Pareto")
+        *(
+            "behind",
+            "score",
+            "latency",
+            "ms",
+            "cost",
+            "s",
+            "spread",
+            "rank",
+            "by",
+            "metric",
+            "Pareto",
+        )
     ]
     assert [line[:3] for line in lines[1:]] == [["trial", "1", "0.00"], ["trial", "0", "2.60"]]
     assert "behind = the best score − the trial's; 1 is worth 1 point of score" in output.err

@@ -233,9 +233,11 @@ class Green:
         """Its answer."""
         return self.ask(body)
 
-    def failure(self, slot: Path, code: str, what: str, expected: str = "") -> Refused:
+    def failure(
+        self, slot: Path, code: str, what: str, expected: str = "", hint: str = ""
+    ) -> Refused:
         """The error, without a log."""
-        return Refused(Problem(code, what, expected))
+        return Refused(Problem(code, what, expected, hint))
 
 
 def checked(
