@@ -21,6 +21,7 @@ TESTS = (
     "tests/test_readme.py",
     "tests/projects",
     "tests/cli/test_costs.py",
+    "tests/docs/test_errors.py",
 )
 # An example by its name; the others by their packages, since their names are words that tests use.
 NAMED = re.compile(r"faq_matching|ml\.projects\.(fraud|filings|shelf)")

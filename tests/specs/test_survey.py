@@ -132,7 +132,7 @@ def test_github(
     first = capsys.readouterr().out.splitlines()[0]
     assert first == (
         "::error file=jobs/wrong.yaml,line=3,title=number-out-of-range"
-        "::`instance_count` is -1%0Aexpected: at least 1"
+        "::`instance_count` is -1%0Aexpected: at least 1%0Ahint: instance_count: 1"
     )
 
 

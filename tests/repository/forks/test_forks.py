@@ -43,6 +43,7 @@ OWN = (
     *(
         "ml/projects/",
         "ml/automl/",
+        "ml/features/",
         "ml/measures/",
         "ml/toolkit/",
         "ml/serving/",

@@ -339,7 +339,8 @@ def model_folder(subject: Subject) -> Iterator[Finding]:
     folder = assets.local(path, spec.folder) if isinstance(path, str) else None
     pattern = {"mlflow_model": "MLmodel", "triton_model": "*/*/*"}.get(str(kind))
     if pattern and folder and folder.exists() and not any(folder.glob(pattern)):
-        yield Finding(("path",), f"`{path}` has no `{pattern}`", f"the folder of a {kind}")
+        hint = "name the folder that the library saved, or use `type: custom_model`"
+        yield Finding(("path",), f"`{path}` has no `{pattern}`", f"the folder of a {kind}", hint)
 
 
 @rule("deployment-build", scope="online_deployment", source="sizes-gpu: N-series have GPUs")
