@@ -71,7 +71,11 @@ def evaluation_of(run: Run) -> Evaluation:
     try:
         return read_evaluation(folder)
     except EvaluationRefused as error:
-        problem = Problem("no-evaluation", str(error), hint="run the evaluation again")
+        problem = Problem(
+            "no-evaluation",
+            f"the evaluation cannot be read: {error}",
+            hint="run the evaluation again",
+        )
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
 
 
