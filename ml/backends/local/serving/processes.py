@@ -62,7 +62,7 @@ def spawn(
     slot.mkdir(parents=True, exist_ok=True)
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     with log(slot).open("wb") as stream:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-IBu", *map(str, (script, slot, descriptor, *arguments))],
             cwd=folder,
             env={**passed, **environment},
@@ -72,6 +72,12 @@ def spawn(
             start_new_session=True,
             pass_fds=(descriptor,),
         )
+    # Popen returns when exec closes its pipe, before /proc has the new command line: until then
+    # `stop` would not find the process.
+    with suppress(psutil.Error):
+        while process.poll() is None and not psutil.Process(process.pid).cmdline():
+            time.sleep(0.001)
+    return process
 
 
 def stop(slot: Path, patience_s: float = STOP_S) -> bool:
