@@ -86,7 +86,7 @@ LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --pyt
 
 .PHONY: pictures
 pictures: setup | $(RESULTS) ## draw the README's pictures from a run of `make demo`; needs Chromium
-	@$(BIN)/ml demo $(PROJECT) $(DEMO) | tee $(RESULTS)/demo.log
+	@$(BIN)/ml demo $(PROJECT) $(DEMO) 2>&1 | tee $(RESULTS)/demo.log
 	@$(BIN)/python -P docs/pictures.py demo $(RESULTS)/demo.log docs/images/demo.svg
 	@$(BIN)/ml report "$$(sed -n 's/^\[5\] ml select //p' $(RESULTS)/demo.log)" --out $(RESULTS)/report.html
 	@$(BIN)/python -P docs/pictures.py page $(RESULTS)/report.html docs/images/report.png
