@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from ml.core.imports import BIND
 from policies.supply_chain.model_structure import (
     StructureFault,
     check_lightgbm,
@@ -47,6 +48,8 @@ _ORT = b"ORTM"
 _LARGEST = 2**31 - 1
 # The processor time and the memory, besides copies of its file, to check an ONNX model with.
 _SECONDS, _MEMORY = 120, 2**32
+# No file of the working directory and no variable changes what it imports.
+_CHECK = f"{BIND}; from policies.supply_chain.formats import main; main(*sys.argv[1:])"
 
 
 def detect(file: Path) -> str:
@@ -164,8 +167,7 @@ def _onnx(file: Path) -> str:
     # onnx reads it in C++: in a process of its own, a crash is a fault of the model.
     limits = map(str, (_SECONDS, _MEMORY + 8 * file.stat().st_size))
     check = subprocess.run(
-        [sys.executable, "-Xutf8", "-m", "policies.supply_chain.formats", file.resolve(), *limits],
-        cwd=Path(__file__).parents[2],
+        [sys.executable, "-IXutf8", "-c", _CHECK, file, *limits],
         capture_output=True,
         encoding="utf-8",
     )
@@ -240,7 +242,3 @@ def main(file: str, seconds: str, memory: str) -> None:
         with suppress(ValueError):  # it is lower already
             resource.setrlimit(limit, (most, most))
     sys.stdout.write(_checked("onnx", check_onnx, ModelProto.FromString(Path(file).read_bytes())))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -429,6 +429,17 @@ def test_an_onnx_model_with_a_bound_is_accepted(content: bytes, tmp_path: Path) 
     assert found(content, tmp_path) == "onnx"
 
 
+@pytest.mark.attack("a module that the environment puts in the place of onnx")
+def test_the_check_of_an_onnx_model_imports_packages_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "onnx.py").write_text("print('onnx', end='')\nraise SystemExit(0)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert found(graph(node("Relu", "x")), tmp_path) == "onnx"
+    assert "its divisor" in found(graph(WHOLE, node("Div", "i i")), tmp_path)
+
+
 @pytest.mark.parametrize("limit", ["_SECONDS", "_MEMORY"])
 @pytest.mark.attack("An ONNX model hangs or exhausts whoever checks it")
 def test_the_check_of_an_onnx_model_has_limits(
