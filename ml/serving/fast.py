@@ -6,6 +6,9 @@ Without arguments it reads the variables that Azure ML sets from a deployment's
 orjson in place of Flask, one request at a time (a small model answers faster than a thread starts),
 no access log. A custom container may listen where its `inference_config` says:
 learn.microsoft.com/azure/machine-learning/how-to-deploy-custom-container.
+
+uvicorn limits neither how long the head of a request takes nor its size before it has arrived, so
+put a proxy in front of it, as a managed endpoint is and the router on this machine.
 """
 
 from __future__ import annotations

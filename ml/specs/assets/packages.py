@@ -214,15 +214,12 @@ def _packages(file: Path, dependencies: tuple[Dependency, ...]) -> Packages:
 
 def _of_dockerfile(path: Path, context: Path) -> tuple[Dependency, ...] | None:
     """What it installs; None where that cannot be told."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return None
-    text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
     copied: dict[str, Path] = {}
     dependencies: list[Dependency] = []
-    for line in text.replace("\\\n", " ").splitlines():
-        instruction, _, rest = line.strip().partition(" ")
+    found = instructions(path)
+    if found is None:
+        return None
+    for instruction, rest in found:
         words = rest.split()
         if instruction == "FROM" and not (words and _PLAIN_IMAGE.fullmatch(words[0])):
             return None
@@ -236,6 +233,17 @@ def _of_dockerfile(path: Path, context: Path) -> tuple[Dependency, ...] | None:
                     return None
                 dependencies += installed
     return tuple(dependencies)
+
+
+def instructions(dockerfile: Path) -> list[tuple[str, str]] | None:
+    """The instructions of a Dockerfile, in capitals, each with its rest; None if it is no text."""
+    try:
+        lines = dockerfile.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    split = (line.strip().partition(" ") for line in text.replace("\\\n", " ").splitlines())
+    return [(instruction.upper(), rest) for instruction, _, rest in split if instruction]
 
 
 def commands(text: str) -> Iterator[list[str]]:

@@ -46,6 +46,8 @@ _RUNS = re.compile(
     r"|(?P<own>(?:[\w.-]+/)+[\w.-]+\.(?:py|sh)))(?: .*)?",
     re.DOTALL,
 )
+# What COPY and ADD take from another stage, an address or a pattern.
+_COPIES_ELSE = re.compile(r"--from|[$*?\[\]<]|://")
 # They bring no file that a later command runs.
 _HARMLESS = re.compile(
     r"echo|cat|ls|mkdir|tee|grep|head|tail|wc|pwd|chmod|sleep|true|export|set|date|nvidia-smi"
@@ -111,16 +113,16 @@ def _dockerfile(part: Part, context: object) -> Iterator[Finding]:
         hint = "its path is relative to the context, not to this file"
         yield Finding(keys, found, "a Dockerfile in the build context", hint)
         return
-    text = (folder / str(written or "Dockerfile")).read_text(encoding="utf-8", errors="replace")
-    lines = re.sub(r"(?m)^\s*#.*\n?|\\\n", "", text).splitlines()
-    if not any(line.upper().lstrip().startswith("FROM ") for line in lines):
+    instructions = packages.instructions(folder / str(written or "Dockerfile"))
+    if instructions is None:
+        return
+    if "FROM" not in {instruction for instruction, _ in instructions}:
         yield Finding(keys, "the Dockerfile has no build stage", "a line `FROM IMAGE`")
-    for line in lines:
-        command, *words = line.split() or [""]
-        is_plain = not re.search(r"--from|[$*?\[\]<]|://", line)
-        for name in words[:-1] if command in ("COPY", "ADD") and is_plain else ():
+    for instruction, rest in instructions:
+        is_plain = instruction in {"COPY", "ADD"} and not _COPIES_ELSE.search(rest)
+        for name in rest.split()[:-1] if is_plain else ():
             if not name.startswith("--") and not (folder / name.lstrip("/")).exists():
-                found = f"`{line.strip()}`: `{name}` is not in `{repository.shown(folder)}`"
+                found = f"`{instruction} {rest}`: `{name}` is not in `{repository.shown(folder)}`"
                 yield Finding(keys, found, "a file of the build context")
 
 
