@@ -214,14 +214,22 @@ def find_release(run: Run, backend: Backend, notes: list[str]) -> Release | None
 
 
 def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality | None:
-    """The evaluation in the run's own output, else the one in the version's evidence."""
+    """The evaluation in the run's own output, else the one in the version's evidence.
+
+    A pipeline may evaluate another trial than the one that was registered: then the version's.
+    """
     for part in parts(run, EVALUATION)[:1]:
         try:
             evaluation = evidence.evaluation_of(part)
         except Refused as refused:
             notes.append(f"The evaluation is not shown: {refused.problems[0].found}")
             return None
-        return Quality(f"evaluation.json of {part.name}", evaluation, part.outputs[EVALUATION])
+        registered = release.evidence.evaluation if release else evaluation
+        is_same = evaluation.predictions == registered.predictions
+        if release is None or is_same or not registered.metrics:
+            return Quality(f"evaluation.json of {part.name}", evaluation, part.outputs[EVALUATION])
+        found = f"{part.name} evaluated another model than {release.name}, which this page shows."
+        notes.append(found)
     if release is None:
         return None
     if release.evidence.disagreements:

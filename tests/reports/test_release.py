@@ -19,7 +19,7 @@ from ml.release.comparison import Side
 from ml.release.declaration import projects
 from ml.release.promotion.gate_check import check_gates, request
 from ml.release.promotion.propose import propose
-from ml.reports.facts import Release, gather
+from ml.reports.facts import Release, find_quality, gather
 from ml.reports.pages import report
 from policies.promotion.evidence import Evidence
 from tests.local import BACKEND, LOG
@@ -142,6 +142,17 @@ def test_the_run_of_an_evaluation(world: World) -> None:
     assert facts.quality.source == f"evaluation.json of {evaluated.name}"
 
 
+def test_the_released_model_is_shown_where_another_one_was_evaluated(world: World) -> None:
+    """A pipeline evaluates the best trial, and another one is proposed: one model in each row."""
+    release = gather(_evaluation(world.runs[0.95]), BACKEND).release
+    notes: list[str] = []
+    quality = find_quality(_evaluation(world.runs[0.8], "1"), release, notes)
+    assert release and quality and quality.source == f"evidence.json of {release.name}"
+    assert quality.evaluation == release.evidence.evaluation
+    (note,) = notes
+    assert "evaluated another model" in note
+
+
 def test_a_report_changes_nothing(world: World, own_home: Path) -> None:
     """The audit log, the registry, the declaration and the evidence are unchanged."""
 
@@ -176,8 +187,8 @@ def test_an_edited_audit_log(world: World) -> None:
     assert page.text.count("non-inferiority") == 0
 
 
-def _evaluation(trained: Run) -> Run:
-    (path,) = (home.home() / "evidence/tiny/2").glob("*/evidence.json")
+def _evaluation(trained: Run, version: str = "2") -> Run:
+    (path,) = (home.home() / "evidence/tiny" / version).glob("*/evidence.json")
     document = json.loads(path.read_text())
     assert document["lineage"]["run"] == trained.id
     return LocalRuns().find(document["lineage"]["evaluation_run"])
