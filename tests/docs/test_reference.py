@@ -165,7 +165,7 @@ EVENTS = {
     "daily per environment": "drift.yml: watch",
     "weekly": "security.yml: vulnerabilities",
     "weekly, `TEMPLATE_UPDATE`": "template-update.yml: update",
-    "merge and weekly, `CODE_SECURITY`, twice": "security.yml: codeql",
+    "merge and weekly, `CODE_SECURITY`, two jobs": "security.yml: codeql",
 }
 
 
