@@ -44,7 +44,7 @@ def main(command: Sequence[str], variables: Mapping[str, str]) -> int:
             _renew(file, variables)
         except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
             expected = "the job's permission `id-token: write`"
-            problem = Problem("not-signed-in", f"no token from GitHub:  {error}", expected)
+            problem = Problem("not-signed-in", f"no token from GitHub: {error}", expected)
             print(problem, file=sys.stderr)
             return Exit.RUN_FAILED
         renewing = Thread(target=_keep, args=(file, variables, ended), daemon=True)

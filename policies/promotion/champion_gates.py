@@ -235,7 +235,7 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
     if worse:
         reason = f"it is worse on a slice: {listed(worse, '; ')}"
         return Finding("fail", found, required, reason, measured=True)
-    notes = f"undecided:  {listed(unsure, '; ')}" if unsure else ""
+    notes = f"undecided: {listed(unsure, '; ')}" if unsure else ""
     return Finding("pass", found, required, notes)
 
 

@@ -299,7 +299,7 @@ def sweep_interrupted(sweep: Run, signal_name: str) -> Problem:
     best = f", the best so far is {sweep.best}" if sweep.best else ""
     return Problem(
         "canceled",
-        f"{REASONS[signal_name]}; running trials were terminated,  "
+        f"{REASONS[signal_name]}; running trials were terminated, "
         f"{_completed(sweep)} completed trials are kept{best}",
         hint=f"their folders: ls {shlex.quote(shown(sweep.folder / 'trials'))}",
     )
@@ -329,7 +329,7 @@ def pipeline_status(
         why = REASONS.get(cut_short, cut_short)
         return "Canceled", Problem(
             "canceled",
-            f"{why}; running steps were terminated,  {done} of {len(plan.steps)} had completed",
+            f"{why}; running steps were terminated, {done} of {len(plan.steps)} had completed",
             hint=f"their folders: ls {shlex.quote(shown(run.folder))}",
         )
     consequences = {NOT_STARTED, STEP_FAILED}

@@ -63,7 +63,7 @@ def unseen(root: Path) -> Iterator[Problem]:
         text = (root / name).read_text(encoding="utf-8-sig", errors="replace")
         if not text.isascii() and (match := INVISIBLE.search(text)):
             place = Place(printable(name), text.count("\n", 0, match.start()) + 1)
-            found, hint = f"an invisible character:  {printable(match[0])}", "write its escape"
+            found, hint = f"an invisible character: {printable(match[0])}", "write its escape"
             yield Problem("invisible-character", found, "visible characters", hint, place)
 
 
