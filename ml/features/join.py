@@ -57,8 +57,13 @@ def point_in_time(
         raise FeatureError("missing-column", f"there is no column `{missing[0]}`", "each feature")
     for key in keys:
         _same_type(labels, rows, key)
-    known = known.select(*keys, EVENT, AVAILABLE, ROW).sort(AVAILABLE, maintain_order=True)
-    known = known.filter(pl.col(EVENT) >= pl.col(EVENT).cum_max().over(keys))
+    known = (
+        known.lazy()  # polars then sorts and filters in one pass
+        .select(*keys, EVENT, AVAILABLE, ROW)
+        .sort(AVAILABLE, maintain_order=True)
+        .filter(pl.col(EVENT) >= pl.col(EVENT).cum_max().over(keys))
+        .collect()
+    )
     joined = (
         labels.select(*keys)
         .with_columns(moments)
