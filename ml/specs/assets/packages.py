@@ -69,7 +69,7 @@ _BRINGS: Mapping[str, str] = {
         (
             *("azureml-inference-server-http", "azureml-mlflow", "click", "h11", "httptools"),
             *("numpy", "orjson", "pandas", "pillow", "pip", "pycocotools", "python", "pyyaml"),
-            *("scipy", "setuptools", "uvicorn", "uvloop", "wheel"),
+            *("redis", "scipy", "setuptools", "uvicorn", "uvloop", "wheel"),
         ),
         "",
     ),
@@ -79,6 +79,7 @@ _BRINGS: Mapping[str, str] = {
     "onnx": "onnx",
     "onnxruntime": "onnxruntime",
     "onnxruntime-gpu": "onnxruntime",
+    "polars": "polars",
     "safetensors": "safetensors",
     "scikit-learn": "sklearn",
     "skl2onnx": "onnx sklearn skl2onnx",
