@@ -51,6 +51,17 @@ MOST_SLICES = 10
 FEWEST_IN_SLICE, FEWEST_IN_SLICE_OF_FOLDS = 100, 40
 # Rows that are searched for leaks.
 MOST_CHECKED = 20_000
+# Words in the names of attributes that laws against discrimination usually protect (EU Charter of
+# Fundamental Rights, article 21; US Equal Credit Opportunity Act), and of columns that describe no
+# group.
+_PROTECTED = frozenset(
+    [
+        *("sex", "gender", "race", "ethnicity", "ethnic", "age", "senior", "nationality"),
+        *("disability", "disabled", "religion", "marital", "married", "maritalstatus"),
+    ]
+)
+_NO_GROUP = frozenset(("phone", "telephone", "mobile", "fax", "email", "mail", "url", "address"))
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # Enough for a canary to judge the distribution of the answers.
 SAMPLES = 100
 _DELIMITERS = ",;\t|"
@@ -212,7 +223,7 @@ def profile(path: Path, choices: Choices) -> Profile:
     checks = [check for check in _leaks(frame, result.features, labels) if leakage.warning(check)]
     if not choices.slice:
         aside |= {check.of or "" for check in checks}
-        head["slices"] = [_slice(frame, columns, aside, fewest)]
+        head["slices"] = _slices(frame, columns, aside, fewest)
     leaks = [printable(leakage.warning(check)) for check in checks]
     return replace(result, samples=samples, doubts=doubts, leaks=leaks)
 
@@ -402,28 +413,53 @@ def _positive(target: pd.Series[str]) -> str:
     return affirmative[0] if len(affirmative) == 1 else str(counts.index[-1])
 
 
-def _slice(frame: pd.DataFrame, columns: Sequence[Column], aside: set[str], fewest: int) -> str:
-    """The column of a few values of which the second most frequent has the most rows, else the
-    first number, which is cut into thirds. A name with a dot cannot be written in gates.yml.
+def _slices(
+    frame: pd.DataFrame, columns: Sequence[Column], aside: set[str], fewest: int
+) -> list[str]:
+    """The columns of usually protected attributes, else the column of a few values of which the
+    second most frequent has the most rows, else the first number. Numbers are cut into thirds. A
+    name with a dot cannot be written in gates.yml.
     """
     usable = [
         column
         for column in columns
-        if column.name not in aside and column.type in FEATURES and "." not in column.name
+        if column.name not in aside
+        and column.type in FEATURES
+        and "." not in column.name
+        and not _words(column.name) & _NO_GROUP
     ]
-    by_size: list[tuple[int, str]] = []
+    by_size: dict[str, int] = {}
     for column in usable:
         counts = frame[column.name][~frame[column.name].isin(MISSING)].value_counts()
         if 2 <= len(counts) <= MOST_SLICES and counts.iloc[1] >= fewest:
-            by_size.append((int(counts.iloc[1]), column.name))
-    if by_size:
-        return max(by_size)[1]
+            by_size[column.name] = int(counts.iloc[1])
     numbers = [column.name for column in usable if column.type != "category"]
+    protected = [
+        column.name
+        for column in usable
+        if _is_protected(column.name)
+        and (column.name in by_size or frame[column.name].nunique() > MOST_SLICES)
+        and (column.name in by_size or column.type != "category")
+    ]
+    if protected:
+        return protected
+    if by_size:
+        return [max(by_size, key=lambda name: by_size[name])]
     if not numbers:
         found = "no column divides the rows into groups that can be compared"
         expected = f"a column of at most {MOST_SLICES} values, or a number"
         raise Refused(Problem("no-slice", found, expected, "name one with --slice COLUMN"))
-    return numbers[0]
+    return numbers[:1]
+
+
+def _is_protected(name: str) -> bool:
+    words = _words(name)
+    return bool(words & _PROTECTED) or {"personal", "status"} <= words
+
+
+def _words(name: str) -> set[str]:
+    """The words of a column's name: `SeniorCitizen` and `marital_status` have two."""
+    return {word.casefold() for word in _WORD.findall(name)}
 
 
 def _same_answer(task: Task, metric: str, labels: Any, classes: Sequence[str]) -> float:

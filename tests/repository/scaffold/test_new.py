@@ -677,3 +677,28 @@ def test_the_page_names_what_is_written(repository: Path) -> None:
     assert len(made.files) == 23
     small = project("small", tables.churn(repository / "rows.csv"), Choices("Churn"))
     assert len(small.files) == 21  # no AutoML job, no split.py
+
+
+@pytest.mark.parametrize(
+    ("header", "slices"),
+    [
+        ("telephone,sex,amount,y", ["sex"]),
+        ("telephone,maritalStatus,amount,y", ["maritalStatus"]),
+        ("telephone,personal_status,age,y", ["personal_status", "age"]),
+        ("telephone,mileage,amount,y", ["mileage"]),
+        ("telephone,language,amount,y", ["language"]),
+    ],
+)
+def test_protected_attributes_are_the_first_slices(
+    repository: Path, header: str, slices: list[str]
+) -> None:
+    """By whole words of the name; a telephone, which divides the rows best, is none."""
+    path = repository / "rows.csv"
+    draw = np.random.default_rng(0)
+    lines = [
+        f"{'yes' if row % 2 else 'none'},{'ab'[draw.random() < 0.3]},{draw.integers(900)},"
+        f"{'no' if draw.random() < 0.5 else 'yes'}"
+        for row in range(400)
+    ]
+    path.write_text("\n".join([header, *lines]))
+    assert profile(path, Choices("y")).head["slices"] == slices
