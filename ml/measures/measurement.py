@@ -59,7 +59,8 @@ class Rows:
     `folds` are the numbers of the folds of rows that were answered out of fold: by a model that was
     trained on the rows of training of other folds.
     `requests` are what a client sends to have the prediction of each row: the endpoint has to
-    answer as the scores say (the gate `serving`).
+    answer as the scores say (the gate `serving`). A binary row with a score above `threshold` is
+    predicted as "1".
     """
 
     ids: Sequence[str]
@@ -71,6 +72,7 @@ class Rows:
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     folds: Sequence[int] = ()
     requests: Sequence[Mapping[str, object]] = ()
+    threshold: float = 0.5
 
     @property
     def recognised_by(self) -> Sequence[str]:
@@ -143,6 +145,7 @@ def evaluate(
     leakage: Sequence[Check] = (),
     inputs: Columns | None = None,
     own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
+    linear: Mapping[str, float] = MappingProxyType({}),
 ) -> Evaluation:
     """Measure the model on `splits`, write the files to `folder`, and return the evaluation.
 
@@ -157,7 +160,8 @@ def evaluate(
     finds a leak is told on stderr, and refused by a gate. `baseline` are the metrics of a model
     that a first one has to beat, by default one answer to every row, and `baseline_from` says how
     it was made; one that is worse than that default is told on stderr and by the gate. `inputs` are
-    the columns of the requests, for reference.json. `own_metrics` are the project's own.
+    the columns of the requests, for reference.json. `own_metrics` are the project's own. `linear`
+    are the metrics of a linear model on the first test split, to be reported.
     Raises EvaluationRefused for what cannot be relied on, ValueError where lengths do not fit.
     """
     kind, metrics = KINDS[task], metrics_of_task(task, own_metrics)
@@ -212,6 +216,8 @@ def evaluate(
         leakage=tuple(checks),
         own_metrics={name: metric.stated() for name, metric in own_metrics.items()},
         out_of_fold={name: len({*rows.folds}) for name, rows in tests.items() if rows.folds},
+        linear=linear,
+        threshold=tests[first].threshold if task == "binary" else None,
     )
     # What folds answered, this model did not: there its validation stands for the tests.
     answering = {name: rows for name, rows in tests.items() if not rows.folds} or splits
@@ -294,7 +300,10 @@ def predict(
     lengths do not fit, and for what a metric of the project's own cannot give.
     """
     count = len(rows.ids)
-    given = KINDS[task].given(list(rows.labels), np.asarray(rows.scores, dtype=np.float64), classes)
+    scores = np.asarray(rows.scores, dtype=np.float64)
+    given = KINDS[task].given(list(rows.labels), scores, classes)
+    if task == "binary":
+        given = given._replace(predicted=np.where(scores > rows.threshold, "1", "0").tolist())
     own = _own(task, given, rows, own_metrics)
     dimensions = zip(*rows.slices.values(), strict=True) if rows.slices else [()] * count
     groups = rows.groups or [""] * count

@@ -266,6 +266,17 @@ def _f1(draws: Draws) -> Values:
     return np.nan_to_num(_by(hits, named))
 
 
+def _rate(predicted: str, expected: str) -> Callable[[Draws], Values]:
+    """The share of the rows with one label that were predicted as the other."""
+
+    def of_all(draws: Draws) -> Values:
+        rows = (draws.answers.ones == float(expected)).astype(np.float64)
+        wrong = rows * (draws.answers.predicted == predicted)
+        return _by(*(weighted_sums(draws.times, of) for of in (wrong, rows)))
+
+    return of_all
+
+
 def _macro_f1(draws: Draws) -> Values:
     """The mean F1 of the classes that occur or are predicted."""
     answers, times = draws.answers, draws.times
@@ -357,6 +368,12 @@ BINARY: Mapping[str, Metric] = {
     "auc": Metric("maximize", _SHARE, of_all=_auc),
     "average_precision": Metric("maximize", _SHARE, of_all=_average_precision),
     "f1": Metric("maximize", _SHARE, of_all=_f1),
+    "false_positive_rate": Metric("minimize", _SHARE, of_all=_rate("1", "0")),
+    "false_negative_rate": Metric("minimize", _SHARE, of_all=_rate("0", "1")),
+    # Neither more nor less is better: it is for comparing groups.
+    "selection_rate": Metric(
+        "maximize", _SHARE, of_units=lambda answers: (answers.predicted == "1").astype(np.float64)
+    ),
     "lift_at_10": Metric("maximize", (0.0, 1 / _TOP), of_all=_lift),
     "recall_at_precision_90": Metric("maximize", _SHARE, of_all=_recall_at_precision),
 }

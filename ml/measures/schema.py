@@ -163,9 +163,11 @@ class Evaluation(Part):
     (dimension → slice → metric) and `fairness` (dimension → metric) are of `slice_split`.
     `leakage` lists every check, whether it found something or not. `identifiers` is the sha256 of
     the hashed identifiers that it compared, `requests` that of rows as a client would send them.
-    `own_metrics` are the project's own. `out_of_fold` has the number of folds of each split whose
-    units were answered by models that were trained without them, and not by this one, which was
-    trained on them. `ml.measures.evaluation.write_evaluation` fills `schema_version`,
+    `own_metrics` are the project's own. Of a binary task, rows with a score above `threshold` are
+    predicted as "1"; None is 0.5. `linear` has the metrics of a linear model on `slice_split`, to
+    be reported. `out_of_fold` has the number of folds of each split whose units were answered by
+    models that were trained without them, and not by this one, which was trained on them.
+    `ml.measures.evaluation.write_evaluation` fills `schema_version`,
     `predictions`, `identifiers` and `requests`.
     """
 
@@ -195,6 +197,8 @@ class Evaluation(Part):
     own_metrics: Mapping[str, StatedMetric] = field(default_factory=dict, metadata=OPTIONAL)
     out_of_fold: Mapping[str, float] = field(default_factory=dict, metadata=OPTIONAL)
     requests: Text = field(default=None, metadata=OPTIONAL)
+    linear: Mapping[str, float] = field(default_factory=dict, metadata=OPTIONAL)
+    threshold: Number = field(default=None, metadata={**bounds(0, 1), **OPTIONAL})
 
     def values(self, of: str = "metrics") -> dict[str, float]:
         """The metrics, or those of the `baseline`, as `SPLIT_METRIC`, for a tracker."""
@@ -213,6 +217,9 @@ class Evaluation(Part):
                 first = "" if number else split
                 line = f"{first:13}{name:22}{ours!s:>33}{theirs or ''!s:>33}"
                 lines.append(line.rstrip())
+        if (linear := self.linear.get(self.primary_metric or "")) is not None:
+            metric = f"{self.slice_split} {self.primary_metric}"
+            lines.append(f"a linear model has a {metric} of {linear:.4f}")
         return "\n".join(lines)
 
 

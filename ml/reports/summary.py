@@ -118,6 +118,8 @@ def _quality(evaluation: Evaluation) -> Iterator[str]:
     baseline = evaluation.baseline.get(split, {}).get(metric)
     if baseline and math.isfinite(baseline.value):
         details.append(f"baseline {number(baseline.value)}")
+    if math.isfinite(linear := evaluation.linear.get(metric, math.nan)):
+        details.append(f"linear model {number(linear)}")
     more = f" ({'; '.join(details)})" if details else ""
     yield f"The model's {metric} on {split} is {number(estimate.value)}{more}."
 

@@ -152,6 +152,7 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "dimensions": DEMANDS,
         "min_count": _maximum(1000),  # smaller slices are not compared
         "at_most": _entries("DIMENSION.METRIC", float, gt),
+        "ratio_at_least": _entries("DIMENSION.METRIC", Annotated[float, Field(gt=0, le=1)], lt),
         "unreviewed_allowed_in": ALLOW_LIST,
     },
     "explainability": {

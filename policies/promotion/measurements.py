@@ -207,7 +207,7 @@ def _shared_with_validation(case: Case) -> dict[str, str]:
 
 def fairness(case: Case, gate: Gate) -> Finding:
     """Every dimension that the project names is measured, no two slices lie further apart than the
-    bound, and a person reviewed them.
+    bounds of their difference and of their ratio, and a person reviewed them.
 
     Slices of too few units are not compared, and listed. Where fewer than two are left, or a metric
     is not defined on a large one, each such slice is an item that a waiver may name.
@@ -215,12 +215,16 @@ def fairness(case: Case, gate: Gate) -> Finding:
     dimensions, metric = gate.names("dimensions"), case.evaluation.primary_metric
     if not dimensions:
         return Finding("fail", "no dimension", "`fairness.dimensions` in the project's gates.yml")
-    bounds = gate.numbers("at_most")
-    limits = {f"{name}.{metric}": math.inf for name in dimensions} | dict(bounds)
+    bounds, ratios = gate.numbers("at_most"), gate.numbers("ratio_at_least")
+    limits = {f"{name}.{metric}": math.inf for name in dimensions}
+    limits |= dict.fromkeys(ratios, math.inf) | dict(bounds)
     differs = ""
     for key, limit in bounds.items():
         dimension, name = key.split(".")
         differs += f"; {name} differs by at most {limit:g} between slices by {dimension}"
+    for key, least in ratios.items():
+        dimension, name = key.split(".")
+        differs += f"; the lowest {name} by {dimension} is at least {least:g} of the highest"
     required = f"slices by {', '.join(dimensions)}{differs}"
     found, unsound_slices, failures, items, rare = [], [], [], [], dict[str, str]()
     for key, limit in limits.items():
@@ -240,6 +244,13 @@ def fairness(case: Case, gate: Gate) -> Finding:
             found.append(f"{name} differs by {apart:.4g} between {ends}")
             if not apart <= limit + SUM_ROUNDING:
                 failures.append(f"{name} by {dimension} differs by more than {limit:g}")
+                items.append("")
+            share = slices.values[low] / slices.values[high] if slices.values[high] else 1.0
+            if not share >= ratios.get(key, -math.inf) - SUM_ROUNDING:
+                failures.append(
+                    f"the lowest {name} by {dimension} is {share:.4g} of the highest, "
+                    f"less than {ratios[key]:g}"
+                )
                 items.append("")
         elif others := {**slices.rare, **missing}:
             missing = others

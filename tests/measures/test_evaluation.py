@@ -128,7 +128,7 @@ def test_fields_are_neither_missing_nor_unknown(tmp_path: Path):
     check(document)
     # Evaluations may lack these: the gates say so, or do without.
     earlier = {"leakage", "identifiers", "baseline_from", "own_metrics", "out_of_fold"}
-    earlier |= {"requests", "baseline", "contributions", "explanation"}
+    earlier |= {"requests", "baseline", "contributions", "explanation", "linear", "threshold"}
     for name in document.keys() - earlier:
         with pytest.raises(EvaluationRefused):
             check({key: value for key, value in document.items() if key != name})

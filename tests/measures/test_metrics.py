@@ -56,6 +56,9 @@ PUBLISHED: Mapping[tuple[Task, str], float] = {
     ("binary", "brier"): theirs.brier_score_loss(TRUTH, SCORE),
     ("binary", "auc"): theirs.roc_auc_score(TRUTH, SCORE),
     ("binary", "f1"): theirs.f1_score(TRUTH, SAID),
+    ("binary", "false_positive_rate"): (SAID & ~TRUTH.astype(bool)).sum() / (TRUTH == 0).sum(),
+    ("binary", "false_negative_rate"): 1 - theirs.recall_score(TRUTH, SAID),
+    ("binary", "selection_rate"): SAID.mean(),
     ("binary", "average_precision"): theirs.average_precision_score(TRUTH, SCORE),
     ("binary", "lift_at_10"): TOP.mean() / TRUTH.mean(),
     ("binary", "recall_at_precision_90"): max(

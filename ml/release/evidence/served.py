@@ -182,7 +182,9 @@ def champion_on(
         for each in requests:
             answer = server.score(as_asked(each.request, their_requests[0].request))
             row = rows.rows[each.split][each.unit]
-            answered[each.split, each.unit] = _predicted(answer, row, task, pointer)
+            answered[each.split, each.unit] = _predicted(
+                answer, row, task, pointer, theirs.evaluation.threshold
+            )
     splits = {}
     for split in dict.fromkeys(each.split for each in requests):
         units = rows.rows[split]  # in their order: that of the draws of the bootstrap
@@ -223,7 +225,9 @@ def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]
     return backend.candidate(launch)
 
 
-def _predicted(answer: Answer, row: Prediction, task: Task, pointer: str) -> Prediction:
+def _predicted(
+    answer: Answer, row: Prediction, task: Task, pointer: str, threshold: float | None
+) -> Prediction:
     """An answer as predictions.csv has it; ValueError where it says less."""
     value = _value(answer.body, task, pointer) if answer.status == 200 else None
     classes = (probabilities(answer.body) or {}) if task == "multiclass" else {}
@@ -238,7 +242,7 @@ def _predicted(answer: Answer, row: Prediction, task: Task, pointer: str) -> Pre
     elif task == "detection" and isinstance(value, str):
         predicted, score = value, float(detection.read(value, 5)[:, 4].sum())
     elif task == "binary" and isinstance(value, float) and 0 <= value <= 1:
-        predicted, score = "1" if value > 0.5 else "0", value
+        predicted, score = "1" if value > (threshold or 0.5) else "0", value
     else:
         words = answer.excerpt if answer.status != 200 else f"{_short(value)} at `{pointer}`"
         raise ValueError(f"to {row.unit} its serving answers {words}")

@@ -8,6 +8,8 @@ lines on top of it.
     primary_metric: auc          # that versions are compared by; ml.measures.metrics has them all
     target: Churn
     positive: "Yes"              # binary: the value of the target that is 1
+    threshold: 0.2               # optional, binary: rows with a higher score are predicted positive
+    costs: {false_positive: 1, false_negative: 4}  # instead: the threshold of the least cost
     id: customerID               # optional: what tells rows apart; by default their content
     group: household             # optional: its rows stay in one split, and are drawn together
     time: signed_on              # optional: later rows are validation, the latest are the test
@@ -85,6 +87,7 @@ MOST_SLICES = 10
 _FIELDS = frozenset(
     [
         *("task", "primary_metric", "target", "positive", "id", "group", "time", "folds", "slices"),
+        *("threshold", "costs"),
         *("file", "columns", "rows", "header", "delimiter", "skip_spaces"),
     ]
 )
@@ -116,6 +119,7 @@ class Target:
     time: str = ""
     slices: tuple[str, ...] = ()
     folds: int = 0
+    threshold: float = 0.5
 
     @classmethod
     def parse(
@@ -159,11 +163,42 @@ class Target:
         if folds and raw.get("time") is not None:
             expected = "no `time` beside it: a fold would be answered by a model of later rows"
             raise SchemaRefused("folds", repr(folds), expected)
+        threshold = _threshold(raw, kind.has_positive)
         names = ("target", "file", "positive", "id", "group", "time")
         texts = {name: str(raw[name]) for name in names if raw.get(name) is not None}
         return cls(
-            task=task, primary_metric=str(metric), slices=tuple(slices), folds=folds, **texts
+            task=task,
+            primary_metric=str(metric),
+            slices=tuple(slices),
+            folds=folds,
+            threshold=threshold,
+            **texts,
         )
+
+
+def _threshold(raw: Mapping[str, Any], is_binary: bool) -> float:
+    """The threshold of a schema. With costs it is where both errors are as expensive (Elkan 2001,
+    The Foundations of Cost-Sensitive Learning): false_positive / (false_positive + false_negative).
+    """
+    stated = [name for name in ("threshold", "costs") if name in raw]
+    if stated and (len(stated) > 1 or not is_binary):
+        expected = "one of `threshold` and `costs`, of a binary task"
+        raise SchemaRefused(stated[-1], repr(raw[stated[-1]]), expected)
+    if stated == ["costs"]:
+        costs, errors = raw["costs"], ("false_positive", "false_negative")
+        numbers = [costs.get(name) for name in errors] if isinstance(costs, dict) else []
+        if not numbers or {*costs} != {*errors} or not all(map(_is_positive, numbers)):
+            expected = f"a number above 0 for each of {' and '.join(errors)}"
+            raise SchemaRefused("costs", repr(costs), expected)
+        return float(costs["false_positive"] / (costs["false_positive"] + costs["false_negative"]))
+    threshold = raw.get("threshold", 0.5)
+    if not (_is_positive(threshold) and threshold < 1):
+        raise SchemaRefused("threshold", repr(threshold), "a number between 0 and 1")
+    return float(threshold)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and 0 < value < math.inf
 
 
 @dataclass(frozen=True)
@@ -286,6 +321,7 @@ class Dataset:
             columns=values,
             folds=rows.folds,
             requests=rows.requests,
+            threshold=self.about.threshold,
         )
 
     def metrics(self, part: str, scores: NDArray[Any]) -> dict[str, float]:

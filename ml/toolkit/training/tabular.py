@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,13 +24,14 @@ from numpy.typing import NDArray
 from ml.measures import measurement
 from ml.measures.contributions import Contributions, explained_rows, permuted
 from ml.measures.evaluation import EvaluationRefused
-from ml.measures.measurement import VALIDATION, Features, Training
+from ml.measures.measurement import VALIDATION, Features, Training, metric_values
 from ml.measures.metrics import OwnMetric
 from ml.measures.schema import Check, Metrics
 from ml.serving.scoring.columns import Columns, Derive, Encoding
 from ml.serving.scoring.members import Members, is_of_members
 from ml.toolkit.data.datasets import TABLE_TASKS, TEST, TRAIN, Dataset, Numbers, read_dataset
 from ml.toolkit.training import searched
+from ml.toolkit.training.linear import Linear
 from ml.toolkit.training.model_folder import seal, unseal
 from ml.toolkit.training.segments import checkpointed
 from ml.toolkit.training.timing import Latency, latency
@@ -255,6 +257,7 @@ def evaluate(
         splits[TEST] = _out_of_fold(project, dataset, settings, seed)
     else:
         splits[TEST] = scores(TEST)
+    linear = _linear(project, dataset, seed)
     refits = searched.refits(search, about.primary_metric) or [
         _metrics(dataset, project.scores(dataset, VALIDATION, *of))[
             f"{VALIDATION}_{about.primary_metric}"
@@ -301,6 +304,7 @@ def evaluate(
                 baseline=baseline,
                 baseline_from=baseline_from,
                 own_metrics=project.metrics,
+                linear=linear,
             )
         except (EvaluationRefused, ValueError) as error:
             raise SystemExit(f"error[no-evaluation]: {error}") from error
@@ -325,6 +329,23 @@ def _inputs(dataset: Dataset, part: str, columns: Columns) -> Features:
     """The rows of a part as codes, in which no category has a column of its own."""
     coded = columns.coded()
     return Features(coded.names, coded.matrix(dataset.parts[part].rows), coded.categorical)
+
+
+def _linear(project: Tabular, dataset: Dataset, seed: int) -> dict[str, float]:
+    """The metrics of a linear model on the test; none where it cannot be fitted (one class)."""
+    linear = Linear(dataset.about.task, len(dataset.classes))
+    other = replace(project, model=linear, encoding="one-hot")
+    try:
+        if dataset.about.folds:
+            scores = _out_of_fold(other, dataset, {}, seed)
+        else:
+            scores = other.scores(dataset, TEST, *other.fit(dataset, {}, seed))
+    except (SystemExit, ValueError) as error:
+        print(f"no {linear.name} beside the model: {error}", file=sys.stderr)
+        return {}
+    return metric_values(
+        dataset.about.task, dataset.scored(TEST, scores), dataset.classes, project.metrics
+    )
 
 
 def _check_maker(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ml.measures.measurement import predict
 from ml.toolkit.data.datasets import Dataset, read_dataset
 
 ROWS = 600
@@ -210,3 +212,36 @@ def test_data_that_break_the_schema_end_the_program(
     with pytest.raises(SystemExit) as ended:
         read(tmp_path, [*LINES, cells])
     assert message in str(ended.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "threshold"),
+    [
+        ({}, 0.5),
+        ({"threshold": 0.2}, 0.2),
+        ({"costs": {"false_positive": 1, "false_negative": 4}}, 0.2),
+    ],
+)
+def test_the_threshold_of_predicted_labels(
+    tmp_path: Path, changed: dict[str, object], threshold: float
+) -> None:
+    """Stated, or that of the least expected cost; scores above it are predicted as 1."""
+    dataset = read(tmp_path, **changed)
+    rows = dataset.scored("test", [0.3] * len(dataset.test))
+    assert dataset.about.threshold == threshold
+    predicted = {row.predicted for row in predict("binary", "test", rows)}
+    assert predicted == {"1" if threshold < 0.3 else "0"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"threshold": value} for value in (0, 1, True, math.nan, "0.5")),
+        *({"costs": value} for value in ({}, 4, {"false_positive": 1, "false_negative": 0})),
+        {"threshold": 0.2, "costs": {"false_positive": 1, "false_negative": 4}},
+    ],
+)
+def test_a_threshold_that_is_none(tmp_path: Path, changed: dict[str, object]) -> None:
+    """The field is named."""
+    with pytest.raises(SystemExit, match=r"`(threshold|costs)` is"):
+        read(tmp_path, **changed)

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from ml.measures.evaluation import read_evaluation
 from ml.measures.metrics import OwnMetric
 from ml.measures.schema import Evaluation
+from ml.serving.scoring.columns import Columns
+from ml.toolkit.data.datasets import Dataset, Numbers
 from ml.toolkit.training import tabular
 from ml.toolkit.training.tabular import Model, Tabular, evaluate, train
 from tests.toolkit.data.test_datasets import LINES, SCHEMA
@@ -234,3 +236,36 @@ def test_a_model_without_exact_contributions_is_shuffled(
     assert evaluation.explanation.rows == len(dataset.test)
     shares = {str(of.feature): of.share for of in evaluation.contributions}
     assert shares.keys() == {*dataset.kinds} and sum(shares.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("changed", [{}, {"folds": 5}])
+def test_a_linear_model_is_measured_beside_the_project_s(
+    tmp_path: Path, tracker: Tracker, changed: dict[str, object]
+) -> None:
+    """On the same rows, out of fold where the model is: a quarter of the rows are `yes`."""
+    made = project(tmp_path, **changed)
+    trained(tmp_path, made)
+    evaluation = run(tmp_path, made)
+    assert evaluation.linear["brier"] < evaluation.metrics["test"]["brier"].value
+    assert (
+        f"a linear model has a test brier of {evaluation.linear['brier']:.4f}" in evaluation.text()
+    )
+
+
+def test_a_linear_model_that_cannot_be_fitted_is_named(
+    tmp_path: Path,
+    tracker: Tracker,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To rows of one class; the model itself is measured."""
+    made = project(tmp_path)
+    trained(tmp_path, made)
+
+    def numbers(dataset: Dataset, part: str, columns: Columns) -> Numbers:
+        table = columns.matrix(dataset.parts[part].rows)
+        return Numbers(table, np.zeros(len(table)))
+
+    monkeypatch.setattr(Dataset, "numbers", numbers)
+    assert run(tmp_path, made).linear == {}
+    assert "no logistic regression beside the model: " in capsys.readouterr().err
