@@ -50,7 +50,9 @@ def _fields() -> list[list[str]]:
     defaults = {each.name: each for each in (*fields(datasets.Target), *fields(TableSchema))}
     described = notes() | dict.fromkeys(sorted(datasets._FIELDS - notes().keys()), "")
     return [
-        [code(name), _default(defaults[name]), escape(note)] for name, note in described.items()
+        # `costs` is another way to state the threshold, and no field of its own.
+        [code(name), _default(defaults[name]) if name in defaults else "", escape(note)]
+        for name, note in described.items()
     ]
 
 
