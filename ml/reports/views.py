@@ -14,6 +14,7 @@ from markupsafe import Markup
 from ml.core import repository
 from ml.measures.contributions import ExplainedRows
 from ml.measures.evaluation import PREDICTIONS
+from ml.measures.fairness import FEWEST
 from ml.measures.schema import Estimate, Evaluation, Metrics
 from ml.measures.tasks import KINDS
 from ml.release.comparison import Row
@@ -268,6 +269,12 @@ def slice_rows(evaluation: Evaluation, metrics: Metrics) -> list[tuple[str, Esti
         (value, estimates[value], intervals(list(_interval("ours", estimates[value])), *scale))
         for value in sorted(estimates, key=rank)
     ]
+
+
+def rates(metrics: Metrics) -> list[str]:
+    """The error rates and selection rates that a slice has: gates may bound them by group."""
+    names = ("selection_rate", "false_positive_rate", "false_negative_rate")
+    return [name for name in names if any(name in of_value for of_value in metrics.values())]
 
 
 def contributions_chart(evaluation: Evaluation) -> Markup:
