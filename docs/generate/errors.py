@@ -88,7 +88,13 @@ class Entry:
 
     def _texts(self, role: str) -> list[str]:
         texts = [text for each in self.raised for text in getattr(each, role) if text.strip("… .")]
-        return list(dict.fromkeys(texts))
+        # The source may state a default for a value: `ENV=…` and `ENV=ENV` are one text.
+        forms = [(each, re.escape(each).replace("…", "[A-Z_…]+")) for each in texts if "…" in each]
+        return [
+            text
+            for text in dict.fromkeys(texts)
+            if not any(text != other and re.fullmatch(form, text) for other, form in forms)
+        ]
 
     @property
     def causes(self) -> list[str]:

@@ -134,7 +134,7 @@ def _broken(log: AuditLog, number: int, why: str) -> Refused:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The result of an apply: `outcome` is "applied", "rolled-back" or "refused"; or "withdrawn".
+    """The result of an apply: `outcome` is "applied", "rolled-back" or "rejected"; or "withdrawn".
 
     `why` is "" of an applied one; `by` is the person who approved or withdrew it, "" for nobody.
     """
@@ -175,7 +175,7 @@ class History:
             if line["hash"] == declared.decision and isinstance(decision, Mapping):
                 request = decision["request"]
                 about = (request["environment"], request["model"], request["digest"])
-                allowed = line["event"] == "decision" and decision["outcome"] != "refused"
+                allowed = line["event"] == "decision" and decision["outcome"] != "rejected"
                 return allowed and about == (environment, declared.model, declared.digest)
         return False
 
@@ -243,7 +243,7 @@ class History:
             if line["event"] == "decision" and isinstance(decision, Mapping):
                 request = decision["request"]
                 here = (line.get("project"), request["environment"]) == (project, environment)
-                if here and request["step"] == "apply" and decision["outcome"] == "refused":
+                if here and request["step"] == "apply" and decision["outcome"] == "rejected":
                     failed = [
                         str(result["gate"])
                         for result in decision["results"]
@@ -251,7 +251,7 @@ class History:
                     ]
                     return Attempt(
                         at=str(line["at"]),
-                        outcome="refused",
+                        outcome="rejected",
                         version=str(request["version"]),
                         why="gates that failed: " + ", ".join(failed),
                         by=str(request["approved_by"]),

@@ -206,7 +206,7 @@ def versus(
         judged = evidence.with_advisories(ours.evidence)
         decision = decide(gates, judged, against_evidence, wanted)
     else:
-        notes.append(f"the gates were not asked: the model of {ours.name} is not registered")
+        notes.append(f"the gates were not evaluated: the model of {ours.name} is not registered")
     return replace(
         compare(ours, theirs, confidence),
         model=model,

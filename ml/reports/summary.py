@@ -45,7 +45,7 @@ def badges(facts: Facts) -> tuple[tuple[str, Tone], ...]:
     tones: dict[str, Tone] = {"Completed": "good", "Failed": "bad"}
     words: list[tuple[str, Tone]] = [(facts.run.status, tones.get(facts.run.status, "open"))]
     if facts.release and facts.release.decision:
-        refused = facts.release.decision.get("outcome") == "refused"
+        refused = facts.release.decision.get("outcome") == "rejected"
         words.append(("gates fail", "bad") if refused else ("gates pass", "good"))
     if facts.release and facts.release.is_champion:
         words.append(("champion", "good"))
@@ -153,8 +153,8 @@ def _decision(release: Release) -> str:
     passes = f"The gates pass except {', '.join(waived)} (waived)" if waived else "The gates pass"
     champion = f"; it is the champion of {environment}" if release.is_champion else ""
     match decision.get("outcome"):
-        case "refused":
-            return f"The gates refuse {name} for {environment}: {', '.join(failed)}."
+        case "rejected":
+            return f"The gates reject {name} for {environment}: {', '.join(failed)}."
         case "pending":
             return f"{passes}; {name} needs an approval for {environment}{champion}."
         case _:

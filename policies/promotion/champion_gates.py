@@ -180,13 +180,14 @@ def set_aside(gates: Gates, digest: str, today: date) -> str:
 
 
 def _no_champion(case: Case) -> Finding:
-    return Finding("not asked", case.request.set_aside or "no champion yet", "see first-promotion")
+    found = case.request.set_aside or "no champion yet"
+    return Finding("not evaluated", found, "see first-promotion")
 
 
 def first_promotion(case: Case, gate: Gate) -> Finding:
     """Without a champion, the candidate has to beat the baseline on the first split."""
     if case.champion is not None:
-        return Finding("not asked", "there is a champion", "the baseline beaten")
+        return Finding("not evaluated", "there is a champion", "the baseline beaten")
     if not case.splits:
         return _NO_SPLIT
     evaluation, metric = case.evaluation, case.metric
@@ -344,7 +345,7 @@ def superiority(case: Case, gate: Gate) -> Finding:
     if case.champion is None:
         return _no_champion(case)
     if case.is_champion:
-        return Finding("not asked", "it is the champion's own model", "")
+        return Finding("not evaluated", "it is the champion's own model", "")
     if not case.splits:
         return _NO_SPLIT
     split, reason = case.splits[0], case.request.reason.strip()

@@ -12,8 +12,8 @@ from ml.measures.schema import MOST, Estimate, Evaluation, Metrics
 from policies.promotion.evidence import Evidence
 from policies.promotion.gate_settings import Gate, Gates, Mode
 
-Verdict = Literal["pass", "fail", "waived", "pending", "not asked"]
-Outcome = Literal["refused", "pending", "approved", "already-champion"]
+Verdict = Literal["pass", "fail", "waived", "pending", "not evaluated"]
+Outcome = Literal["rejected", "pending", "approved", "already-champion"]
 Step = Literal["propose", "apply"]
 # The gates that a version keeps passing until somebody changes its files.
 PROPERTIES = ("identity", "recomputed", "format")

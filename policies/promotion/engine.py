@@ -89,14 +89,14 @@ def _outcome(case: Case, results: tuple[Result, ...]) -> Outcome:
     if case.is_champion and not case.only_serving_changes:
         return "already-champion"
     if any(result.blocks for result in results):
-        return "refused"
+        return "rejected"
     pending = any(result.verdict == "pending" and result.mode == "enabled" for result in results)
     return "pending" if pending else "approved"
 
 
 def _judge(case: Case, gate: Gate, rule: Rule) -> Result:
     if gate.mode == "disabled":
-        return Result(gate.name, "not asked", gate.mode, "", "", "disabled in gates.yml")
+        return Result(gate.name, "not evaluated", gate.mode, "", "", "disabled in gates.yml")
     try:
         finding = rule(case, gate)
     except Exception as error:  # evidence that breaks a rule must not pass

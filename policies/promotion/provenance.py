@@ -62,7 +62,7 @@ def attestation(case: Case, gate: Gate) -> Finding:
     trusted = {name: gate.text(name) for name in WORKFLOW}
     required = "evidence made by {repository}/{workflow}@{ref}".format(**trusted)
     if request.environment in gate.names("unattested_allowed_in"):
-        return Finding("not asked", "evidence of this machine needs no attestation", required)
+        return Finding("not evaluated", "evidence of this machine needs no attestation", required)
     if request.rehearsal:
         return Finding("pass", "a rehearsal on this machine: it can never be applied to Azure", "")
     if not evidence.attested or evidence.rehearsal is not False:
@@ -84,7 +84,7 @@ def order(case: Case, gate: Gate) -> Finding:
     """The environment before this one has served this very model by this very serving code."""
     environment, environments = case.request.environment, gate.names("environments")
     if environment in gate.names("unordered"):
-        return Finding("not asked", "no environment comes before it", "")
+        return Finding("not evaluated", "no environment comes before it", "")
     if environment not in environments:
         return Finding("fail", f"{environment} has no place in it", " → ".join(environments))
     before = environments[: environments.index(environment)][-1:]

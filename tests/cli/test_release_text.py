@@ -62,7 +62,7 @@ def test_the_status_says_nothing_twice() -> None:
         "serving",
     ]
     other = replace(served, champion="1", serving="1", audit="the decision is not in the audit log")
-    for state in (other, replace(other, last_attempt=replace(applied, outcome="refused"))):
+    for state in (other, replace(other, last_attempt=replace(applied, outcome="rejected"))):
         words = [line.split()[0] for line in status_text(state).splitlines()[1:]]
         assert words == ["declared", "champion", "serving", "last", "audit"]
 

@@ -29,7 +29,7 @@ def test_a_gate_that_passes_takes_a_line(
     assert lines[0] == "tiny 7 → local, against champion 3"
     begun = [line for line in lines if line.startswith(tuple(verdicts.STYLES))]
     by_gate = {one.gate: one.verdict for one in decision.results}
-    names = [line[11:].split()[0] for line in begun]
+    names = [line[15:].split()[0] for line in begun]
     assert sorted(names) == sorted(by_gate) and by_gate[names[0]] == "fail"
     order = [list(verdicts.STYLES).index(by_gate[name]) for name in names]
     assert order == sorted(order)
@@ -40,7 +40,7 @@ def test_a_gate_that_passes_takes_a_line(
     quality = next(line for line in lines if "quality" in line)
     required = "  (gain_at_1 on test ≥ 0.6)" if width > 80 else ""
     assert quality.endswith(f"gain_at_1 on test is 0.8{required}")
-    assert "refused: tiny 7 does not go to local" in " ".join(lines[-3:])
+    assert "rejected: tiny 7 does not go to local" in " ".join(lines[-3:])
 
 
 def test_gates_that_pass_are_named_in_one_line(
@@ -57,8 +57,8 @@ def test_gates_that_pass_are_named_in_one_line(
     assert [line.split()[1] for line in begun[: len(failed)]] == failed
     assert [line.split()[0] for line in begun[len(failed) :]] == ["pending", "pass", "not"]
     assert begun[-2].split(maxsplit=3) == ["pass", f"{len(passed)}", "gates", ", ".join(passed)]
-    skipped = [one.gate for one in decision.results if one.verdict == "not asked"]
-    assert begun[-1].split(maxsplit=4) == ["not", "asked", "3", "gates", ", ".join(skipped)]
+    skipped = [one.gate for one in decision.results if one.verdict == "not evaluated"]
+    assert begun[-1].split(maxsplit=4) == ["not", "evaluated", "3", "gates", ", ".join(skipped)]
     assert "gain_at_1 on test is 0.4000 worse than the champion's" in " ".join(lines)
 
 

@@ -214,11 +214,11 @@ def test_what_main_declares_meanwhile_is_not_undone(team: Repository) -> None:
 def test_a_refusal_is_in_the_summary_and_fails_nothing(team: Repository) -> None:
     """The project is trained again when it changes, not by each merge."""
     refused = json.loads(json.dumps(RESULTS[0]["comparison"]))
-    refused["decision"]["outcome"] = "refused"
-    leaves(team, promotion(outcome="refused", files={}, comparison=refused))
+    refused["decision"]["outcome"] = "rejected"
+    leaves(team, promotion(outcome="rejected", files={}, comparison=refused))
     jobs = team.push(TRAIN, "merge")
     assert results(jobs) == ["success"] * 4 and promotions(team) == []
-    assert "**Gates: ❌ refused**" in jobs["evidence"].summary
+    assert "**Gates: ❌ rejected**" in jobs["evidence"].summary
     assert results(team.push({"README.md": "# words\n"}, "merge")) == [
         *("success", "skipped", "skipped", "skipped")
     ]
@@ -313,7 +313,7 @@ def test_a_person_asks_for_the_next_environment(environment: str, team: Reposito
 
 
 def test_what_the_next_environment_refuses_has_no_pull_request(team: Repository) -> None:
-    leaves(team, promotion(environment="staging", outcome="refused", files={}))
+    leaves(team, promotion(environment="staging", outcome="rejected", files={}))
     assert promote(team) == ["success"] * 2 and promotions(team) == []
     team.rejected = ("staging-release",)
     assert promote(team) == ["failure", "skipped"] and promotions(team) == []

@@ -207,7 +207,7 @@ def test_a_revert_changes_its_own_entry_alone(team: Repository) -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "gate"),
-    [("refused", "attestation"), ("refused", "order"), ("failed", "")],
+    [("rejected", "attestation"), ("rejected", "order"), ("failed", "")],
 )
 def test_what_was_refused_is_in_the_summary(outcome: str, gate: str, team: Repository) -> None:
     """Neither an issue nor a revert: what serves is as it was."""

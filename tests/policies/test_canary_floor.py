@@ -97,7 +97,7 @@ def test_a_looser_setting_is_refused(setting: str, environment: str, tmp_path: P
         whole = traffic(setting, value, "") + f"environments:\n  {environment}: {{}}\n"
         for text, last in ((own, own), (whole, traffic(setting, value, ""))):
             found = problems(written(tmp_path, text))
-            assert [problem.code for problem in found] == ["canary-looser-than-floor"] * is_loose
+            assert [problem.code for problem in found] == ["canary-looser-than-policy"] * is_loose
             for problem in found:
                 assert str(problem.place).endswith(f":{1 + len(last.splitlines())}")
                 assert f"`{setting}` in {environment}" in problem.found and problem.expected
@@ -107,10 +107,10 @@ def test_a_looser_setting_is_refused(setting: str, environment: str, tmp_path: P
 def test_every_environment_has_a_prediction(tmp_path: Path) -> None:
     """The project's or its own: without one the drift of predictions is not judged."""
     (problem,) = problems(written(tmp_path, "environments:\n  prod: {}\n"))
-    assert problem.code == "canary-looser-than-floor" and str(problem.place).endswith(":3")
+    assert problem.code == "canary-looser-than-policy" and str(problem.place).endswith(":3")
     text = "traffic: {prediction: answers/0/score}\nenvironments:\n  prod:\n    traffic:\n"
     (problem,) = problems(written(tmp_path, text + "      prediction: ''\n"))
-    assert problem.code == "canary-looser-than-floor" and str(problem.place).endswith(":6")
+    assert problem.code == "canary-looser-than-policy" and str(problem.place).endswith(":6")
     assert not problems(written(tmp_path, text + "      prediction: answers/0/id\n"))
 
 
@@ -158,5 +158,5 @@ def test_the_floor_holds_for_an_environment_before_something_is_declared_there(
     text = "traffic: {requests: [20, 20, 20], prediction: x}\nenvironments: {dev: null}\n"
     release = release_file.read(written(tmp_path, text))
     assert release.strategy("local").requests == (20, 20, 20)
-    with pytest.raises(Refused, match="canary-looser-than-floor"):
+    with pytest.raises(Refused, match="canary-looser-than-policy"):
         release.strategy("dev")

@@ -48,14 +48,14 @@ def test_dirty_code_passes_in_local_only(tmp_path: Path) -> None:
     """Uncommitted changes are named, and refused for any other environment."""
     dirty = made(dirty=True)
     assert "uncommitted" in result(judged(tmp_path, dirty), "lineage").found
-    assert judged(tmp_path, dirty, request=request(environment="prod")).outcome == "refused"
+    assert judged(tmp_path, dirty, request=request(environment="prod")).outcome == "rejected"
 
 
 def test_a_better_candidate_replaces_the_champion(tmp_path: Path) -> None:
     """Non-inferior and superior: both pass, the first promotion does not apply."""
     decision = judged(tmp_path, good(0.8), champion(0.7))
     assert decision.outcome == "pending" and decision.champion == "3"
-    assert result(decision, "first-promotion").verdict == "not asked"
+    assert result(decision, "first-promotion").verdict == "not evaluated"
     assert result(decision, "superiority").verdict == "pass"
 
 
@@ -82,7 +82,7 @@ def test_a_tie_needs_a_reason_in_writing(tmp_path: Path) -> None:
     tie = judged(tmp_path, good(0.8), champion(0.8))
     assert [one.gate for one in tie.blocking] == ["superiority"]
     blank = judged(tmp_path, good(0.8), champion(0.8), request(reason="  "))
-    assert blank.outcome == "refused"
+    assert blank.outcome == "rejected"
     reason = judged(tmp_path, good(0.8), champion(0.8), request(reason="half the latency"))
     assert reason.outcome == "pending"
     assert "half the latency" in result(reason, "superiority").why
@@ -104,7 +104,7 @@ def test_a_rollback_may_be_worse_than_the_champion(tmp_path: Path) -> None:
         found = result(decision, gate)
         assert (found.verdict, found.mode) == ("fail", "report-only")
         assert "served here before" in found.why
-    assert judged(tmp_path, old, champion(0.8), replace(back, approved_by="")).outcome == "refused"
+    assert judged(tmp_path, old, champion(0.8), replace(back, approved_by="")).outcome == "rejected"
 
 
 @pytest.mark.parametrize("gate", sorted(ROLLBACK_GATES - {"sign-off"}))
@@ -276,7 +276,7 @@ def test_the_champion_cannot_be_promoted_again(tmp_path: Path) -> None:
     decision = judged(tmp_path, good(), good(version="3", digest=DIGEST))
     assert decision.outcome == "already-champion" and not decision.allowed
     asked = {result.gate: result.verdict for result in decision.results}
-    assert asked["superiority"] == "not asked"  # nothing is better than itself
+    assert asked["superiority"] == "not evaluated"  # nothing is better than itself
 
 
 def test_the_champion_is_blocked_by_changed_files_only(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_the_champion_is_blocked_by_changed_files_only(tmp_path: Path) -> None:
 def test_a_missing_digest_matches_nothing(tmp_path: Path) -> None:
     """Two models without a digest are not the same model."""
     nobody = replace(good(), digest=None)
-    assert judged(tmp_path, nobody, nobody, request(digest="")).outcome == "refused"
+    assert judged(tmp_path, nobody, nobody, request(digest="")).outcome == "rejected"
 
 
 def test_every_gap_that_is_bounded_holds(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_modes_are_visible_and_only_enabled_blocks(tmp_path: Path) -> None:
 
     gates = load_gates(tmp_path)
     spoiled = replace(good(), created=NOW - timedelta(days=31))
-    for mode, verdict in (("report-only", "fail"), ("disabled", "not asked")):
+    for mode, verdict in (("report-only", "fail"), ("disabled", "not evaluated")):
         changed = {**gates, "freshness": replace(gates["freshness"], mode=mode)}
         decision = decide(changed, spoiled, None, REQUEST)
         found = result(decision, "freshness")

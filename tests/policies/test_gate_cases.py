@@ -39,7 +39,7 @@ def test_a_gate_refuses(case: GateCase, tmp_path: Path) -> None:
     assert found.required and found.found
     words = f"{found.found} {found.why} {' '.join(found.warnings)}"
     assert case.change.get("contains", "") in words
-    assert decision.outcome == "refused" and not decision.allowed
+    assert decision.outcome == "rejected" and not decision.allowed
 
 
 def test_every_gate_has_an_allowed_and_a_refused_case() -> None:

@@ -157,7 +157,7 @@ def decided(case: Any, tmp_path: Path, waivers: str) -> Decision:
 @pytest.mark.parametrize("case", cases("allowed.yml"))
 def test_a_waiver_that_holds_sets_its_gate_aside(case: Any, tmp_path: Path) -> None:
     """Refused without it; with it "waived", with the owner, the reason and the place."""
-    assert decided(case, tmp_path, "[]").outcome == "refused"
+    assert decided(case, tmp_path, "[]").outcome == "rejected"
     decision = decided(case, tmp_path, case["waivers"])
     assert decision.outcome == "pending", decision.blocking
     found = result(decision, case["gate"])
@@ -178,7 +178,7 @@ def test_a_waiver_that_does_not_hold_changes_nothing(case: Any, tmp_path: Path) 
     before = result(decided(case, tmp_path, "[]"), case["gate"])
     decision = decided(case, tmp_path, case["waivers"])
     found = result(decision, case["gate"])
-    assert decision.outcome == "refused" and found in decision.blocking
+    assert decision.outcome == "rejected" and found in decision.blocking
     assert (found.verdict, found.found, found.waivers) == ("fail", before.found, ())
     assert case["contains"] in found.why
     # A thing that no waiver names is told by its own name alone.

@@ -60,11 +60,11 @@ def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixt
     assert code == 0 and json.loads(out)["outcome"] == "pending"
 
     code, out, err = ml(capsys, "release", "propose", "tiny", "--run", challenged.run(0.7))
-    assert code == 3 and not out and "refused" in err and "non-inferiority" in err
+    assert code == 3 and not out and "rejected" in err and "non-inferiority" in err
     code, out, _ = ml(capsys, "release", "propose", "tiny", "--run", challenged.run(0.7), "--json")
     assert code == 3 and json.loads(out)["release"] is None
     code, out, _ = ml(capsys, "gate", "tiny", "3", "--json")
-    assert code == 3 and json.loads(out)["outcome"] == "refused"
+    assert code == 3 and json.loads(out)["outcome"] == "rejected"
 
     code, _, err = ml(capsys, "release", "status")
     code, out, err = ml(capsys, "release", "apply", "tiny")

@@ -118,7 +118,7 @@ def test_a_run_that_was_only_evaluated(two: World) -> None:
     done = two.project.pipeline()
     found = versus(BACKEND, done.name, None, "local")
     assert found.decision is None
-    assert [note for note in found.notes if "the gates were not asked" in note]
+    assert [note for note in found.notes if "the gates were not evaluated" in note]
     assert found.metrics[0].difference is None  # which data it saw is in no evidence yet
     assert "lineage.commit" in found.missing and "cost.training.seconds" in (found.missing)
 
@@ -153,7 +153,7 @@ def test_evidence_that_was_edited_claims_nothing(two: World) -> None:
     papers.write_text(papers.read_text().replace("0.95", "0.99", 1))
     found = versus(BACKEND, "tiny:2", None, "local")
     assert found.metrics == () and "not the file that was kept" in (found.unpaired)
-    assert found.decision is not None and found.decision.outcome == "refused"
+    assert found.decision is not None and found.decision.outcome == "rejected"
 
 
 def test_the_command_in_three_forms(

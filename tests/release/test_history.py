@@ -72,13 +72,13 @@ def test_the_last_attempt_is_what_an_apply_came_to() -> None:
     """Not a proposal, not another environment's, not one that found nothing to do."""
     assert audit.history(LOG, "tiny-prod").last_attempt("tiny", "prod") is None
     happened("applied", "4", endpoint="tiny-prod")
-    decided("refused", environment="dev")
-    decided("refused", step="propose")
+    decided("rejected", environment="dev")
+    decided("rejected", step="propose")
     hash = decided("already-champion")
     found = audit.history(LOG, "tiny-prod").last_attempt("tiny", "prod")
     assert found and (found.outcome, found.version) == ("applied", "4")
-    decided("refused")
+    decided("rejected")
     found = audit.history(LOG, "tiny-prod").last_attempt("tiny", "prod")
-    assert found and (found.outcome, found.version) == ("refused", "5") and "gap" in found.why
+    assert found and (found.outcome, found.version) == ("rejected", "5") and "gap" in found.why
     assert audit.history(LOG, "tiny-prod").reason(hash) == "because"
     assert audit.history(LOG, "tiny-prod").reason("0" * 64) == ""

@@ -59,7 +59,7 @@ def test_a_release_on_a_backend_in_memory(
 
     backend.registry.promote(backend.registry.find("tiny", "1"), "local")
     worse = propose(backend, "tiny", train(0.7))
-    assert worse.decision.outcome == "refused"
+    assert worse.decision.outcome == "rejected"
     assert "non-inferiority" in [result.gate for result in worse.decision.blocking]
     better = propose(backend, "tiny", train(0.95))
     assert better.decision.allowed and (better.champion.version, better.candidate.version) == (

@@ -162,7 +162,7 @@ def test_an_approval_is_of_a_digest(declared_world: World) -> None:
         desired_state.declare("tiny", "local", second)
     other.join(60)
     (done,) = results
-    assert done.outcome == "refused" and [one.gate for one in done.decision.blocking] == [
+    assert done.outcome == "rejected" and [one.gate for one in done.decision.blocking] == [
         "sign-off"
     ]
     assert "ana approved version 1" in sentences[0] and "approval of its own" in sentences[0]
@@ -193,10 +193,10 @@ def test_an_alias_lets_nothing_pass(declared_world: World) -> None:
     champion = champion_of(BACKEND, "tiny", "local")
     assert champion and champion.version == "1"
     done = apply(BACKEND, "tiny", "local")
-    assert done and done.outcome == "refused" and done.decision.champion == "1"
+    assert done and done.outcome == "rejected" and done.decision.champion == "1"
     endpoint.switch("tiny", None)  # and where nothing serves, the alias is no approval
     done = apply(BACKEND, "tiny", "local")
-    assert done and done.outcome == "refused"
+    assert done and done.outcome == "rejected"
 
 
 @pytest.mark.attack("The version that serves is removed from the registry, so that none is to beat")
@@ -333,7 +333,7 @@ def test_an_environment_waits_for_the_one_before(
     assert code == 3 and "as a rehearsal on this machine" in err and "order" in err
     version = BACKEND.registry.find("tiny", "1")
     BACKEND.registry.promote(version, "staging", "a" * 64)  # by other serving code
-    assert apply(BACKEND, "tiny", "prod", "ana").outcome == "refused"  # type: ignore[union-attr]
+    assert apply(BACKEND, "tiny", "prod", "ana").outcome == "rejected"  # type: ignore[union-attr]
     tiny.staged()
     assert plan(BACKEND, "tiny", "prod").stops is None
 
@@ -368,7 +368,7 @@ def test_an_evaluation_that_flatters_is_not_what_the_server_answers(promoted_wor
     script.write_text(script.read_text().replace('["skill"]', '["skill"] + 0.2'))
     commit("an easier evaluation")
     made = propose(BACKEND, "tiny", promoted_world.run(0.7))
-    assert made.decision.outcome == "refused"
+    assert made.decision.outcome == "rejected"
     assert [one.gate for one in made.decision.blocking] == ["serving"]
 
 

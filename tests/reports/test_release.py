@@ -119,7 +119,7 @@ def test_a_pipeline_of_which_a_trial_was_proposed(world: World) -> None:
     assert propose(BACKEND, "tiny", other.name).candidate.version == "3"
     for run in (pipeline, sweep):
         summary = " ".join(report(run, BACKEND).sentences)
-        assert "The gates refuse tiny 3 for local: non-inferiority" in summary
+        assert "The gates reject tiny 3 for local: non-inferiority" in summary
         assert "have not run" not in summary
     assert propose(BACKEND, "tiny", pipeline.name).candidate.version == "4"
     assert propose(BACKEND, "tiny", other.name).candidate.version == "3"

@@ -35,7 +35,7 @@ def gate(
         write_json(decision.to_json())
     else:
         verdicts.show(decision, every=every)
-    if decision.outcome == "refused":
+    if decision.outcome == "rejected":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 

@@ -124,7 +124,7 @@ def propose(
             typer.echo(f"written: {shown(path)}", err=True)
         if proposal.written:
             typer.echo(next_text(project, to, on), err=True)
-    if proposal.decision.outcome == "refused":
+    if proposal.decision.outcome == "rejected":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 
@@ -190,7 +190,7 @@ def plan(
         if not as_json:
             typer.echo(str(rollout.stops), err=True)
         raise typer.Exit(rollout.stops.exit_code)
-    if rollout.decision and rollout.decision.outcome == "refused":
+    if rollout.decision and rollout.decision.outcome == "rejected":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 
@@ -225,7 +225,7 @@ def apply(
         _show(backend, project, to, promotion, every)
         if promotion:
             _show_project_changes(backend, promotion.change, changes)
-    if promotion is not None and promotion.outcome == "refused":
+    if promotion is not None and promotion.outcome == "rejected":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 
@@ -332,7 +332,7 @@ def rollback(
         typer.echo(propose if to == "local" else "next: commit it and merge it", err=True)
     elif result.written or not serves:
         typer.echo(next_text(project, to, on), err=True)
-    if promotion is not None and promotion.outcome == "refused":
+    if promotion is not None and promotion.outcome == "rejected":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 

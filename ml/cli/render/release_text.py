@@ -56,7 +56,7 @@ def status_text(state: Status) -> str:
         ("serving", f"{state.serving or 'nothing'}{at}{by}"),
         ("beside", state.beside),
         ("last", _attempt(last) if last and is_news else ""),
-        *(("refused", _attempt(refused)) for refused in state.refused),
+        *(("rejected", _attempt(refused)) for refused in state.refused),
         ("audit", "" if state.audit == "verified" else state.audit),
     ]
     return "\n".join([head, *(f"  {name:<9} {text}" for name, text in rows if text)])

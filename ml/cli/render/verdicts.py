@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # The width where stderr is not a terminal: lines of a log may be long.
 LOG_WIDTH = 140
 # The columns that verdict, gate and brackets take.
-BESIDE = 34
+BESIDE = 38
 # The verdicts in the order in which they are printed.
 STYLES = {
     "fail": "bold red",
@@ -22,10 +22,10 @@ STYLES = {
     "warn": "bold yellow",
     "pending": "yellow",
     "pass": "green",
-    "not asked": "dim",
+    "not evaluated": "dim",
 }
 # The verdicts that ask nothing of a person.
-SILENT = ("pass", "not asked")
+SILENT = ("pass", "not evaluated")
 
 
 def show(decision: Decision, waits: str = "", every: bool = False) -> None:
@@ -101,9 +101,9 @@ def conclusion(decision: Decision) -> str:
     warned = ", ".join(result.gate for result in decision.results if result.warnings)
     but += f"; with warnings: {warned}" if warned else ""
     match decision.outcome:
-        case "refused":
+        case "rejected":
             gates = ", ".join(result.gate for result in decision.blocking)
-            return f"refused: {name} does not go to {where}; gates that failed: {gates}"
+            return f"rejected: {name} does not go to {where}; gates that failed: {gates}"
         case "already-champion":
             broken = ", ".join(result.gate for result in decision.blocking)
             changed = f"; but it changed since it was promoted: {broken}" if broken else ""

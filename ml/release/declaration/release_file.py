@@ -495,7 +495,7 @@ def _below_floor(strategy: Strategy, name: str, document: Document) -> Iterator[
         place = document.place(*next(stated, ("environments", name)))
         found = f"the canary's `{setting}` in {name} is {values[setting]!r}"
         hint = "policies/promotion/canary.yml is for every project; `local` has no floor"
-        yield Problem("canary-looser-than-floor", found, expected, hint, place)
+        yield Problem("canary-looser-than-policy", found, expected, hint, place)
 
 
 def settings_of(strategy: Strategy) -> Mapping[str, Any]:

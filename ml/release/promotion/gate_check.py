@@ -187,7 +187,9 @@ def check_before_evaluation(
                 "gate-failed",
                 f"{each.gate}: {each.found}",
                 each.required,
-                "; ".join(filter(None, (each.why, ways.get(each.gate, "")))),
+                "; ".join(
+                    filter(None, (each.why, ways.get(each.gate, "correct it and train again")))
+                ),
             )
             for each in refused
         ]

@@ -120,7 +120,7 @@ class Applied:
     whether its server had to be started. `refused`: a gate failed and nothing was changed.
     """
 
-    outcome: Literal["applied", "unchanged", "refused"]
+    outcome: Literal["applied", "unchanged", "rejected"]
     change: Change
     router: Router | None = None
     started: bool = False
@@ -305,7 +305,7 @@ def _carry_out(
     """Carry out the change; None when another version was declared before this one was live."""
     name, endpoints = change.launch.endpoint, change.backend.endpoints
     if not change.is_champion and change.check.decision.outcome != "approved":
-        return Applied("refused", change)
+        return Applied("rejected", change)
     if change.serves:
         _, started = endpoints.ensure(name, port)
         _finish(change)

@@ -31,7 +31,7 @@ class Result:
     version: str
     decision: str
     approved_by: str
-    outcome: Literal["applied", "unchanged", "refused", "rolled-back", "failed"]
+    outcome: Literal["applied", "unchanged", "rejected", "rolled-back", "failed"]
     exit_code: int
     serving: str | None
     serving_digest: str | None
@@ -102,8 +102,8 @@ def _result(
         applied = apply(project)
         # It was declared a moment ago; another process has taken it away since.
         outcome = applied.outcome if applied else "unchanged"
-        code = Exit.GATE_SAID_NO if outcome == "refused" else Exit.DONE
-        if applied and outcome == "refused":
+        code = Exit.GATE_SAID_NO if outcome == "rejected" else Exit.DONE
+        if applied and outcome == "rejected":
             gates = [
                 {"gate": each.gate, "found": each.found, "required": each.required}
                 for each in applied.decision.blocking
@@ -116,7 +116,7 @@ def _result(
             canary = line.get("canary")
             figures = dict(canary) if isinstance(canary, Mapping) else None
         else:
-            outcome = "refused" if code == Exit.GATE_SAID_NO else "failed"
+            outcome = "rejected" if code == Exit.GATE_SAID_NO else "failed"
     live = backend.endpoints.live(name)
     return report(
         outcome=outcome,

@@ -113,7 +113,7 @@ def plan(
     report = partial(report, project_changes=changes)
     if not change.is_champion and not change.check.decision.allowed:
         gates = ", ".join(result.gate for result in change.check.decision.blocking)
-        return report(f"refused: gates that failed for version {version}: {gates}", change)
+        return report(f"rejected: gates that failed for version {version}: {gates}", change)
     is_running = serving is not None and serving.url is not None
     if not (change.serves and is_running):  # what runs was verified when it was loaded
         try:

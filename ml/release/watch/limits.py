@@ -59,7 +59,7 @@ def read(folder: Path) -> Limits:
     values = {**vars(limits), "ignore": len(limits.ignore)}
     looser = [
         Problem(
-            "watch-looser-than-floor",
+            "watch-looser-than-policy",
             f"`{name}` is {values[name]}",
             allowed,
             "a project only tightens; policies/promotion/watch.yml is the floor for all",

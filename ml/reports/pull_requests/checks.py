@@ -206,7 +206,7 @@ def _verdict(
     if refused:
         reasons.append(f"a policy refuses {', '.join(refused)}")
     if gates:
-        reasons.append(f"the gates refuse {', '.join(gates[:CANDIDATES])}")
+        reasons.append(f"the gates reject {', '.join(gates[:CANDIDATES])}")
     if failed:
         reasons.append(f"the training of {', '.join(failed)} failed")
     elif training and training.conclusion != "success":

@@ -22,9 +22,16 @@ MAX_LENGTH = 60_000
 ROWS, PLOT_ROWS, NOTES, MISSING = 24, 12, 12, 12
 # Letters of what a gate found.
 FINDING_LETTERS = 400
-SIGNS = {"pass": "✅", "fail": "❌", "waived": "⚠️", "warn": "⚠️", "pending": "⏳", "not asked": "–"}
+SIGNS = {
+    "pass": "✅",
+    "fail": "❌",
+    "waived": "⚠️",
+    "warn": "⚠️",
+    "pending": "⏳",
+    "not evaluated": "–",
+}
 OUTCOMES = {
-    "refused": "❌ refused",
+    "rejected": "❌ rejected",
     "pending": "✅ pass, approval needed",
     "approved": "✅ approved",
     "already-champion": "– the champion already",
@@ -111,7 +118,7 @@ def _direction(row: Value) -> str:
 
 def is_refused(compared: Value) -> bool:
     """Whether the gates refuse the candidate, as far as the document says."""
-    return compared["decision"]["outcome"].json == "refused"
+    return compared["decision"]["outcome"].json == "rejected"
 
 
 def _interval(difference: Value) -> tuple[float, float, float] | None:

@@ -12,7 +12,7 @@ from ml.core.markdown import block, code, link, table, text
 OUTCOMES = {
     "applied": "✅ {model} {version} serves now",
     "unchanged": "✅ {model} {version} serves already, as declared",
-    "refused": "❌ {model} {version} is refused; version {serving} serves",
+    "rejected": "❌ {model} {version} is rejected; version {serving} serves",
     "rolled-back": "❌ {model} {version} was rolled back; version {serving} serves",
     "failed": "❌ {model} {version} could not be applied; version {serving} serves",
 }

@@ -225,7 +225,7 @@ def test_check_reads_release_files(
             "ml/projects/tiny/watch.yml",
             "schema_version: 1\n",
             "psi: 40\n",
-            "error[watch-looser-than-floor]: ml/projects/tiny/watch.yml:2: `psi` is 40",
+            "error[watch-looser-than-policy]: ml/projects/tiny/watch.yml:2: `psi` is 40",
         ),
         (
             "policies/promotion/gates.yml",

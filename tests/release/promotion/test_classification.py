@@ -103,5 +103,5 @@ def test_shuffled_labels_end_near_a_half_and_are_refused(
     auc = made.evidence.evaluation.metrics["test"]["auc"].value
     assert auc is not None and abs(auc - 0.5) < 0.1
     gates = {one.gate: one for one in made.decision.results}
-    assert gates["quality"].verdict == "fail" and made.decision.outcome == "refused"
+    assert gates["quality"].verdict == "fail" and made.decision.outcome == "rejected"
     assert gates["leakage"].verdict == "pass"

@@ -115,7 +115,7 @@ def test_promoted_by_commits_and_reverted(
     found = plan.plan(BACKEND, "tiny", "prod")
     assert found.unsigned and "no canary" in " ".join(found.steps) and found.serving is None
     unsigned = apply(BACKEND, "tiny", "prod")
-    assert unsigned and unsigned.outcome == "refused" and endpoint.live("tiny-prod") is None
+    assert unsigned and unsigned.outcome == "rejected" and endpoint.live("tiny-prod") is None
     done = apply(BACKEND, "tiny", "prod", "ana")
     assert done and (done.outcome, done.change.launch.endpoint, done.version.version) == (
         "applied",
@@ -153,7 +153,7 @@ def test_promoted_by_commits_and_reverted(
     code, out, _ = ml(capsys, "release", "plan", "tiny", "--env", "prod", "--on", "local", "--json")
     assert code == 0 and json.loads(out)["to_do"] and json.loads(out)["declared"]["version"] == "1"
     unsigned = apply(BACKEND, "tiny", "prod")
-    assert unsigned and unsigned.outcome == "refused"  # going back takes a name too
+    assert unsigned and unsigned.outcome == "rejected"  # going back takes a name too
     done = apply(BACKEND, "tiny", "prod", "cy")
     assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
     assert ask(endpoint, "tiny-prod", {"question": "how?"}).version == "1"
@@ -245,7 +245,7 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     back; a better one does. A worse one that a hand declares is refused when it is applied."""
     waiting, why = desired_state.read("tiny", "local"), "it forgets a withdrawn answer"
     third = propose(BACKEND, "tiny", challenged.run(0.8025), reason=why)
-    assert third.decision.outcome == "refused"
+    assert third.decision.outcome == "rejected"
     assert (third.decision.champion, third.champion.version) == ("2", "1")
     assert desired_state.read("tiny", "local") == waiting
     assert rollback.roll_back(BACKEND, "tiny").declared.version == "1"
@@ -259,18 +259,18 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     assert done and (done.outcome, done.version.version) == ("applied", "2")
     desired_state.declare("tiny", "local", declared)
     code, out, err = ml(capsys, "release", "plan", "tiny")
-    assert code == 3 and "refused: gates that failed for version 3" in out and "superiority" in err
+    assert code == 3 and "rejected: gates that failed for version 3" in out and "superiority" in err
     done = apply(BACKEND, "tiny", "local", "ana")
     assert (
         done
-        and done.outcome == "refused"
+        and done.outcome == "rejected"
         and ask(endpoint, "tiny", {"question": "how?"}).version == "2"
     )
     is_now = status(BACKEND, "tiny", "local")[0]
-    assert is_now.last_attempt and is_now.last_attempt.outcome == "refused"
+    assert is_now.last_attempt and is_now.last_attempt.outcome == "rejected"
     assert "non-inferiority" in is_now.last_attempt.why
     code, out, _ = ml(capsys, "release", "status", "tiny")
-    assert code == 0 and "signed off by ana" in out and "last      version 3 refused" in out
+    assert code == 0 and "signed off by ana" in out and "last      version 3 rejected" in out
     # What was never live is taken back.
     code, out, _ = ml(capsys, "release", "rollback", "tiny", "--reason", "a mistake", "--json")
     assert code == 0 and json.loads(out)["replaced"]["version"] == "3"

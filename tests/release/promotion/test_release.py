@@ -56,7 +56,7 @@ def test_the_whole_way_from_a_run_to_an_answer(world: World) -> None:
     assert "not on the deployment's" in str([one.why for one in made.decision.results])
 
     unsigned = apply(BACKEND, "tiny")
-    assert unsigned.outcome == "refused" and endpoint.live("tiny") is None
+    assert unsigned.outcome == "rejected" and endpoint.live("tiny") is None
     assert BACKEND.registry.champion("tiny", "local") is None
 
     done = apply(BACKEND, "tiny", "local", "ana")
@@ -87,11 +87,11 @@ def test_a_worse_model_changes_nothing(served: World) -> None:
     """Refused when proposed: what is declared, who is champion and what serves stay."""
     declared, live = desired_state.read("tiny", "local"), endpoint.live("tiny")
     worse = propose(BACKEND, "tiny", served.run(0.7))
-    assert worse.decision.outcome == "refused" and not worse.written
+    assert worse.decision.outcome == "rejected" and not worse.written
     assert verdicts(worse.decision)["non-inferiority"] == "fail"
     assert desired_state.read("tiny", "local") == declared and endpoint.live("tiny") == live
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
-    assert check_registered(BACKEND, "tiny", "2", "local").decision.outcome == "refused"
+    assert check_registered(BACKEND, "tiny", "2", "local").decision.outcome == "rejected"
     assert check_registered(BACKEND, "tiny", "1", "local").decision.outcome == "already-champion"
 
 
@@ -112,7 +112,7 @@ def test_a_better_model_takes_over(challenged: World) -> None:
 
 def test_a_model_that_is_no_better_needs_a_reason(served: World) -> None:
     """The reason is written down with the release and holds when it is applied."""
-    assert propose(BACKEND, "tiny", served.run(0.8025)).decision.outcome == "refused"
+    assert propose(BACKEND, "tiny", served.run(0.8025)).decision.outcome == "rejected"
     made = propose(BACKEND, "tiny", served.run(0.8025), reason="it forgets a withdrawn answer")
     assert made.decision.outcome == "pending"
     declared = desired_state.read("tiny", "local")
@@ -195,7 +195,7 @@ def test_what_was_tampered_with_after_it_was_proposed_is_not_applied(
         (version.evidence_folder / "evidence.json").unlink()
     live = endpoint.live("tiny")
     refused = apply(BACKEND, "tiny", "local", "ana")
-    assert refused.outcome == "refused" and verdicts(refused.decision)["recomputed"] == "fail"
+    assert refused.outcome == "rejected" and verdicts(refused.decision)["recomputed"] == "fail"
     assert (
         endpoint.live("tiny") == live and ask(endpoint, "tiny", {"question": "how?"}).version == "1"
     )

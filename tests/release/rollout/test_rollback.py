@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny project in a repository of its own, with nothing declared."""
     tiny.make(tmp_path)
     monkeypatch.chdir(tmp_path)
+
+
+def test_an_invalid_version_is_passed_over() -> None:
+    """It is neither the default nor named as one to go back to."""
+    for version in ("1", "2", "3"):
+        commit(version)
+    gates = Path("ml/projects/tiny/gates.yml")
+    expires = datetime.now(UTC).date() + timedelta(days=30)
+    stated = f"version: 2, digest: {declared('2').digest}, owner: ana, expires: {expires}"
+    gates.write_text(f"{gates.read_text()}invalid_versions: [{{{stated}, reason: leaks}}]\n")
+    with pytest.raises(Refused, match=r"expected: one of: 1\n"):
+        roll_back(RELEASED, "tiny", "prod", to="2")
+    assert back() == "1"
 
 
 def test_the_version_before_is_that_of_the_branch() -> None:

@@ -90,12 +90,12 @@ def test_changed_serving_is_proposed_signed_off_and_rolled_out(served: World) ->
     proposal = propose(BACKEND, "tiny", served.run(0.8))
     assert proposal.decision.outcome == "pending" and proposal.candidate.version == "1"
     verdicts = {result.gate: result.verdict for result in proposal.decision.results}
-    assert verdicts["superiority"] == "not asked"
+    assert verdicts["superiority"] == "not evaluated"
     (first, *_) = plan(BACKEND, "tiny").steps
     assert "score.py: 2 lines added, 0 removed" in first
     assert 'instance_type: "Standard_DS3_v2" → "Standard_DS4_v2"' in first
     assert "description" not in first
-    assert apply(BACKEND, "tiny").outcome == "refused"  # nobody signed off
+    assert apply(BACKEND, "tiny").outcome == "rejected"  # nobody signed off
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done.outcome == "applied" and done.canary is not None
     after = endpoint.live("tiny")

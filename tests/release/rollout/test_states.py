@@ -218,9 +218,9 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         champion = named.get("rival") or backend.registry.champion(NAME, "local")
         outcome = "approved"
         if champion is not None and request.step == "propose" and champion.version > what.version:
-            outcome = "refused"
+            outcome = "rejected"
         if request.step == "apply" and not request.approved_by:
-            outcome = "refused"
+            outcome = "rejected"
         if champion is not None and champion.digest == what.digest:
             outcome = "already-champion"
         decision: Any = SimpleNamespace(
@@ -413,7 +413,7 @@ class Releases(RuleBasedStateMachine):
                 self.refused(self.declared(), error.problems[0].code, began)
             return
         declared = self.declared()
-        if done.outcome == "refused":  # the approval was of what was declared before
+        if done.outcome == "rejected":  # the approval was of what was declared before
             assert also == declared.version and self.live() == serving
             self.conclude(also=also)
             return

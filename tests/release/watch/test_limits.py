@@ -66,7 +66,7 @@ def test_a_project_may_be_as_loose_as_the_floor_and_no_looser(tmp_path: Path, na
     (tmp_path / "watch.yml").write_text(f"schema_version: 1\n{name}: {bound}")
     assert getattr(read(tmp_path), name) == bound
     (tmp_path / "watch.yml").write_text(f"schema_version: 1\n# loose\n{name}: {beyond}")
-    with pytest.raises(Refused, match="watch-looser-than-floor") as raised:
+    with pytest.raises(Refused, match="watch-looser-than-policy") as raised:
         read(tmp_path)
     (problem,) = raised.value.problems
     assert problem.place and problem.place.line == 3 and f"`{name}`" in problem.found
@@ -79,7 +79,7 @@ def test_so_many_columns_may_be_left_out(tmp_path: Path) -> None:
     (tmp_path / "watch.yml").write_text(f"schema_version: 1\nignore: {columns[:-1]}")
     assert len(read(tmp_path).ignore) == BOUNDS["ignore"]
     (tmp_path / "watch.yml").write_text(f"schema_version: 1\nignore: {columns}")
-    with pytest.raises(Refused, match="watch-looser-than-floor") as raised:
+    with pytest.raises(Refused, match="watch-looser-than-policy") as raised:
         read(tmp_path)
     (problem,) = raised.value.problems
     assert (problem.found, problem.expected) == (

@@ -122,7 +122,7 @@ def test_a_warning_is_not_folded(tmp_path: Path):
 def test_a_refused_candidate(tmp_path: Path):
     """The failed gates are in the first line, and only they are not folded."""
     text = comment(compared(cases.good(0.5), cases.good(0.8, "6", cases.OTHER), tmp_path))
-    assert "**Gates: ❌ refused** (" in text and "`non-inferiority`" in text.split("\n")[4]
+    assert "**Gates: ❌ rejected** (" in text and "`non-inferiority`" in text.split("\n")[4]
     table, folded = text.split("<summary>Gates: ")
     assert "| ❌ | `non-inferiority` |" in table and "| ✅ |" not in table
     assert "| ✅ | `identity` |" in folded and "❌" not in folded
