@@ -113,7 +113,7 @@ def preview(
 ) -> None:
     """Show what each environment would contain, from the real program, without Azure.
 
-    Exit 2 if the program could not be deployed as it is, 3 if a policy refuses it.
+    Exit 2 if the program could not be deployed as it is, 3 if it violates a policy.
     """
     try:
         from infra.preview.report import rendered, reports
@@ -143,7 +143,7 @@ def preview(
 
 @app.command()
 def doctor(stack: Stack, as_json: AsJson = False) -> None:
-    """Check before an update whether Azure would refuse it: providers, names, quota, permissions.
+    """Check whether Azure would reject a deployment: providers, names, quota, permissions.
 
     Exit 3 if it certainly would.
     """

@@ -32,32 +32,36 @@ def demo(
     spec: Annotated[
         str,
         typer.Option(
-            help="A sweep, or a pipeline whose sweeps have a candidate each: its path, also from "
-            "the project or its jobs/."
+            help="A sweep, or a pipeline with one candidate for each of its sweeps: a path, or a "
+            "file of the project or of its jobs/."
         ),
     ] = "pipeline.yml",
     first: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FIELD=VALUE",
-            help="Of train.yml, for a quick first model: inputs.trees=2; without it the first "
-            "candidate is the first version.",
+            help="Override a field of train.yml for a quick first model, e.g. inputs.trees=2; "
+            "default: the first candidate becomes the first version.",
         ),
     ] = None,
     bad: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FIELD=VALUE", help="Of train.yml, for a bad model; without it none is tried."
+            metavar="FIELD=VALUE",
+            help="Override a field of train.yml to train a bad model; default: train none.",
         ),
     ] = None,
     fault: Annotated[
         str, typer.Option(help="The fault of the drill: errors, slow or constant.")
     ] = "slow",
     question: Annotated[
-        str, typer.Option(help="What to ask; else the first of the project's sample requests.")
+        str, typer.Option(help="The request; default: the project's first sample request.")
     ] = "",
 ) -> None:
-    """Sweep, select, gate, apply with a canary, ask; then a bad model and a fault are refused."""
+    """Sweep, select, gate, release with a canary, send a request.
+
+    Then show a bad model being rejected and a faulty deployment being rolled back.
+    """
     from ml.cli.commands.run import parse_changes
 
     start = time.monotonic()

@@ -102,12 +102,12 @@ def feasible_share(plan: SweepPlan) -> float:
 
 
 def _nothing_feasible(refused: Counter[Constraint]) -> Problem:
-    counts = ", ".join(f"`{one.expression}` refused {n:,}" for one, n in refused.most_common())
+    counts = ", ".join(f"`{one.expression}` rejected {n:,}" for one, n in refused.most_common())
     return Problem(
         "constraints-unsatisfiable",
-        f"none of {refused.total():,} points fulfils the constraints: {counts}",
+        f"none of {refused.total():,} points satisfies the constraints: {counts}",
         "constraints that leave a part of the search space",
-        "widen the space, or the constraint that refused most",
+        "widen the search space, or relax the constraint that rejected most points",
         refused.most_common(1)[0][0].place,
     )
 

@@ -115,7 +115,7 @@ def _choices(dimension: Dimension) -> tuple[object, ...]:
             Problem(
                 "grid-needs-choices",
                 f"`search_space.{dimension.name}` is `{dimension.kind}`",
-                "`choice`: grid sampling takes no other distribution",
+                "`choice`, the only distribution of grid sampling",
                 "list its values, or use `sampling_algorithm: random`",
                 dimension.place,
             )

@@ -127,7 +127,7 @@ def test_the_entry_point_imports_nothing_itself() -> None:
     [
         (["--help"], "Run a job spec, on this machine or on Azure ML."),
         (["run", "--help"], "33 not possible here"),
-        (["runs", "resume", "--help"], "Parts that ended are kept"),
+        (["runs", "resume", "--help"], "Completed trials and steps are kept"),
     ],
 )
 def test_a_command_has_a_line_in_the_list_and_a_page_of_its_own(

@@ -96,7 +96,7 @@ def test_a_projects_charts_are_on_the_page(project: Path) -> None:
     assert "img-src data:" in html and len(html) < 1_000_000
     line = 1 + CHARTS.splitlines().index('    return run.metrics["accuracy"]')
     assert f"Not drawn: charts.py:{line}: KeyError: 'accuracy'" in page.text
-    assert "an Altair chart or a matplotlib figure is expected, and a str came" in page.text
+    assert "an Altair chart or a matplotlib figure is expected, not a str" in page.text
     assert "External data url not allowed" in page.text
     assert "Traceback" not in page.text and "a word on the way" not in page.text
 
@@ -115,7 +115,7 @@ def test_a_projects_charts_are_on_the_page(project: Path) -> None:
             "os._exit(0)",
             "the program that draws them ended with 0",
         ),
-        ("CHARTS = ['a']", "CHARTS is expected to have a function for each title"),
+        ("CHARTS = ['a']", "CHARTS is expected to map each title to a function"),
     ],
 )
 def test_a_charts_py_that_cannot_be_used(project: Path, code: str, words: str) -> None:

@@ -25,9 +25,9 @@ Name = Annotated[str, typer.Argument(help="The experiment.")]
 def start(
     name: Annotated[str, typer.Argument(help="A name for the experiment.")],
     project: Annotated[str, typer.Argument(help="A folder under ml/projects.")],
-    b: Annotated[str, typer.Option(help="The version that is tried.")],
+    b: Annotated[str, typer.Option(help="The version to test.")],
     effect: Annotated[float, typer.Option(help="The smallest difference that would matter.")],
-    a: Annotated[str, typer.Option(help="Against this version; else the champion.")] = "",
+    a: Annotated[str, typer.Option(help="The baseline version; default: the champion.")] = "",
     outcome: Annotated[
         Literal["binary", "continuous"], typer.Option(help="What is recorded: 0 or 1, a number.")
     ] = "binary",
@@ -37,11 +37,16 @@ def start(
     ] = None,
     share: Annotated[int, typer.Option(help="B's percentage of the keys.")] = 50,
     goal: Annotated[Literal["maximize", "minimize"], typer.Option()] = "maximize",
-    alpha: Annotated[float, typer.Option(help="The chance of a wrong verdict, ever.")] = 0.05,
-    power: Annotated[float, typer.Option(help="The chance to see the effect.")] = 0.8,
+    alpha: Annotated[
+        float, typer.Option(help="The probability of a wrong verdict, all looks included.")
+    ] = 0.05,
+    power: Annotated[float, typer.Option(help="The probability of detecting the effect.")] = 0.8,
     env: Environment = "local",
     on: Annotated[
-        str | None, typer.Option("--on", help="local rehearses what release.yml names.")
+        str | None,
+        typer.Option(
+            "--on", help="azure, or `local`: rehearse an environment of release.yml here."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -186,7 +191,7 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the verdict so far; looking often does not change the error rate."""
+    """Print the verdict so far; repeated looks do not raise the error rate."""
     from ml.release.ab import experiment, records, routing
     from ml.release.ab.verdict import verdict
 

@@ -23,7 +23,8 @@ Projects = Annotated[
     list[str] | None, typer.Argument(help="Folders under ml/projects.", metavar="PROJECT…")
 ]
 Since = Annotated[
-    str, typer.Option("--base", metavar="REF", help="Those that differ from this git revision.")
+    str,
+    typer.Option("--base", metavar="REF", help="Projects that changed since this git revision."),
 ]
 Base = Annotated[str, typer.Option(metavar="REF", help="A git revision, such as origin/main.")]
 
@@ -63,9 +64,9 @@ def comment(
 
 
 def smoke(projects: Projects = None, base: Since = "", as_json: AsJson = False) -> None:
-    """Run each project's jobs/train.yml on this machine, small by its tag `smoke`.
+    """Run each project's jobs/train.yml on this machine, with the overrides in its tag `smoke`.
 
-    The tag holds changes as `ml run --set` takes them: `smoke: inputs.trees=2 inputs.matches=3`.
+    The tag has the format of `ml run --set`: `smoke: inputs.trees=2 inputs.matches=3`.
     Exit 1 when a run fails.
     """
     results = [_smoke(name) for name in _projects("smoke", projects, base)]
@@ -84,7 +85,7 @@ def train(
 ) -> None:
     """Train each project's jobs/train.yml, evaluate the model and compare it with the champion.
 
-    Nothing is registered. On Azure the jobs are new ones, and may ask for what a workflow's may.
+    Registers nothing. On Azure, each call submits new jobs, within the limits of workflow jobs.
     Exit 1 when a training or an evaluation fails.
     """
     results = [_train(name, to, on) for name in _projects("train", projects, base)]

@@ -27,9 +27,9 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check Python, packages, sign-in, workspaces, quota and GitHub's settings; nothing changes.
+    """Check Python, packages, sign-in, workspaces, quota and GitHub's settings; change nothing.
 
-    Each fault is printed with its fix. Exit 1 when one is an error.
+    Prints each problem with its fix. Exit 1 when one is an error.
     """
     for part in parts or ():
         if part not in PARTS:

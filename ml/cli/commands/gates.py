@@ -25,7 +25,7 @@ def gate(
     every: EveryGate = False,
     as_json: AsJson = False,
 ) -> None:
-    """Decide whether a model version may be promoted; exit 3 when a gate refuses it."""
+    """Decide whether a model version may be promoted; exit 3 when a gate rejects it."""
     from ml.cli.render import verdicts
     from ml.release.declaration.desired_state import check_environment
     from ml.release.promotion.gate_check import check_registered
@@ -44,9 +44,9 @@ def verify_evidence(
     model: Model, version: Version, on: On = "local", as_json: AsJson = False
 ) -> None:
     """Hash the evidence, the predictions and the model again, and recompute every metric
-    and what training and test share.
+    and the overlap of training and test data.
 
-    Names all that differs; exit 3 when something does. `ml gate` checks freshness and thresholds.
+    Lists every difference; exit 3 when there is one. `ml gate` checks freshness and thresholds.
     """
     from ml.release.evidence.verification import checks
 

@@ -40,8 +40,7 @@ On = Annotated[
 Trained = Annotated[
     Path | None,
     typer.Option(
-        help="What `ml train --json` wrote: its jobs are followed, with the outputs that they had, "
-        "and none is submitted."
+        help="The output of `ml train --json`: use those jobs and their outputs; submit no new job."
     ),
 ]
 
@@ -60,11 +59,11 @@ def propose(
     to: Environment = "local",
     on: On = None,
     reason: Annotated[
-        str, typer.Option(help="Why a champion that is not beaten should be replaced.")
+        str, typer.Option(help="Why to replace a champion that the candidate does not beat.")
     ] = "",
     attestation: Annotated[
         Path | None,
-        typer.Option(help="The attestation of what `ml release collect` made here; names the run."),
+        typer.Option(help="The attestation of the evidence that `ml release collect` wrote."),
     ] = None,
     trained: Trained = None,
     save: Annotated[
@@ -169,7 +168,7 @@ def plan(
     every: EveryGate = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what apply would do, step by step, without doing it; exit 3 when it would refuse."""
+    """Show what apply would do, step by step, without doing it; exit 3 when a gate would fail."""
     from ml.cli.render import verdicts
     from ml.release.declaration import desired_state
     from ml.release.rollout.plan import plan as look
@@ -204,7 +203,7 @@ def apply(
     every: EveryGate = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate the gates again, start the declared version beside the old one, and switch.
+    """Evaluate the gates again, deploy the declared version, and shift traffic to it.
 
     Without PROJECT each one with a declared version in turn; --json then prints a list.
     """
@@ -343,7 +342,7 @@ def status(
     on: On = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is declared, champion, serving, tried and refused, and verify the audit log.
+    """Show the declared version, champion, live version and last apply; verify the audit log.
 
     An environment for which nothing was ever declared is left out unless --env names it.
     """

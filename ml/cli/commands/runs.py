@@ -234,7 +234,7 @@ def best(
 
 @app.command()
 def cancel(run: RunNames, on: On = "local", as_json: AsJson = False) -> None:
-    """End runs, with all that they started; what they wrote is kept."""
+    """Cancel runs and the processes that they started; keep their outputs."""
     from ml.cli.render.runs_text import outcome, run_json
 
     backend = open_backend(on)
@@ -263,8 +263,8 @@ def resume(
 ) -> None:
     """Resume a sweep or a pipeline that was killed, interrupted or ended by a full disk.
 
-    Parts that ended are kept; those that were cut off run again, with the plan, the code and the
-    data of the first start.
+    Completed trials and steps are kept; interrupted ones run again, with the plan, the code and
+    the data of the first start.
     """
     from ml.cli.render import progress
     from ml.cli.render.runs_text import run_json
@@ -320,7 +320,7 @@ def clean(
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Make room: remove the runs that the options name, and copies that nothing refers to.
+    """Free disk space: remove the runs that the options select, and unreferenced copies.
 
     What a registered version, a declared release, a live endpoint or a running run needs stays.
     The metrics of removed runs stay in MLflow's store.

@@ -244,7 +244,7 @@ def watch(
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="Right answers: lines of REQUEST_ID,LABEL (or ID/ROW of a table)."),
+        typer.Option(help="Labels: lines of REQUEST_ID,LABEL (or ID/ROW of a table)."),
     ] = None,
     since: Annotated[
         str | None, typer.Option(help="Only requests since: 7d, 12h, 2026-11-20.")
@@ -256,7 +256,7 @@ def watch(
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Compare requests and answers with the data of the evaluation; exit 3 on a breach."""
+    """Compare requests and predictions with those of the evaluation; exit 3 on a breach."""
     from ml.backends.choice import open_backend
     from ml.core.terminal import printable
     from ml.release.declaration.desired_state import place_of

@@ -35,7 +35,7 @@ def explain(
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Show the origin of every trial, what ended it, and which parameters mattered."""
+    """Show the origin of every trial, why it ended, and the importance of each parameter."""
     from ml.reports import explanation
 
     store = open_backend(on).runs
@@ -68,7 +68,7 @@ def leaderboard(
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Show what an AutoML job tried, at what cost, and what its guardrails say of the table."""
+    """Show the models of an AutoML job, their cost, and its guardrails for the table."""
     from ml.reports import explanation
     from ml.reports.leaderboard import leaderboard as leaderboard_of
 

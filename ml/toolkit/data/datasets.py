@@ -161,7 +161,7 @@ class Target:
         if "folds" in raw and (type(folds) is not int or not 2 <= folds <= MOST_FOLDS):
             raise SchemaRefused("folds", repr(folds), f"a whole number from 2 to {MOST_FOLDS}")
         if folds and raw.get("time") is not None:
-            expected = "no `time` beside it: a fold would be answered by a model of later rows"
+            expected = "no `folds` with `time`: a fold would be predicted by a model of later rows"
             raise SchemaRefused("folds", repr(folds), expected)
         threshold = _threshold(raw, kind.has_positive)
         names = ("target", "file", "positive", "id", "group", "time")

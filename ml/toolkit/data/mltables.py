@@ -187,5 +187,5 @@ def json_lines(path: Path, options: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _row(line: str) -> dict[str, Any]:
     row = json.loads(line)
     if not isinstance(row, dict):
-        raise ValueError("a line that is no object")
+        raise ValueError("a line that is not a JSON object")
     return row

@@ -145,14 +145,16 @@ class Checkpoints:
         due = late or metric is not None
         due |= self._every_steps is not None and step % self._every_steps == 0
         if noticed and not self._noticed:
-            self._say(f"step {step}: the node may go ({self._evictions.noticed}); saving")
+            self._say(
+                f"step {step}: preemption notice ({self._evictions.noticed}); saving a checkpoint"
+            )
             self._noticed = due = True
         if due or (leaving and self._saved_step != step):
             self._begin(step, metric)
         self.blocked_s += time.perf_counter() - began
         if leaving:
             self.finish()
-            self._say(f"step {step}: told to leave (SIGTERM); saved")
+            self._say(f"step {step}: received SIGTERM; saved a checkpoint")
             raise Evicted(step)
 
     def save(self, step: int, metric: float | None = None) -> None:
@@ -205,7 +207,7 @@ class Checkpoints:
                 raise CheckpointError(
                     "checkpoint-mismatch",
                     f"{folder} is a checkpoint of another model: {problem}",
-                    "give this training a folder of its own, or delete those of the other",
+                    "use a new folder for this training, or delete those of the other",
                 )
             if manifest is None:
                 self._set_aside(folder, str(problem))
@@ -213,7 +215,7 @@ class Checkpoints:
             for of in later:
                 self._set_aside(self._place(of), "it is of a later step than is gone back to")
             self._load(folder, manifest, onwards=before is not None)
-            self._say(f"going on from {folder.name}")
+            self._say(f"resuming from {folder.name}")
             self._saved_step = step
             return step
         return None
@@ -416,17 +418,17 @@ class Checkpoints:
         if facts.keys() != self._state.keys():
             raise CheckpointError(
                 "checkpoint-mismatch",
-                f"{folder} holds {', '.join(sorted(facts))}; this training keeps "
+                f"{folder} holds {', '.join(sorted(facts))}; this training saves "
                 f"{', '.join(sorted(self._state))}",
-                "give this training a folder of its own",
+                "use a new folder for this training",
             )
         for name, part in self._state.items():
             if isinstance(part, torch.optim.Optimizer) and not _is_alike(facts[name], part):
                 raise CheckpointError(
                     "checkpoint-mismatch",
-                    f"{folder}: {name} is of another optimiser than this {type(part).__name__}, or "
-                    "of other groups of parameters",
-                    "give this training a folder of its own",
+                    f"{folder}: {name} was saved by another optimiser than {type(part).__name__}, "
+                    "or with other parameter groups",
+                    "use a new folder for this training",
                 )
         reader = stored.Reader(folder)
         kinds = reader.read_metadata().state_dict_metadata
@@ -451,8 +453,8 @@ class Checkpoints:
             snapshot.set_random_state(json.loads(mine.read_text(encoding="utf-8")))
         else:
             self._say(
-                f"{folder.name} is of {manifest.processes} processes, now there are "
-                f"{self._world.size}: random states begin anew from the step"
+                f"{manifest.processes} processes wrote {folder.name}, this job has "
+                f"{self._world.size}: the random states are seeded from the step"
             )
             self._world.seed(manifest.step)
 

@@ -196,7 +196,7 @@ def distributed(
         if local_rank >= (gpus := torch.cuda.device_count()):
             raise TrainingError(
                 "too-few-gpus",
-                f"process {rank} wants GPU {local_rank + 1} of a machine that has {gpus}",
+                f"process {rank} needs GPU {local_rank + 1}, and the machine has {gpus}",
                 f"set distribution.process_count_per_instance to {gpus}, one process for each GPU",
             )
         place, name = torch.device("cuda", local_rank), torch.cuda.get_device_name(local_rank)
@@ -223,7 +223,7 @@ def distributed(
             address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
             raise RankLost(
                 "rendezvous-failed",
-                f"process {rank} did not meet the other {size - 1} at {address}: {cause}",
+                f"process {rank} did not connect to the other {size - 1} at {address}: {cause}",
                 "read the log of the process that ended first, and of process 0, which listens "
                 "there",
             ) from error
@@ -231,8 +231,8 @@ def distributed(
             raise RankLost(
                 "rank-lost",
                 f"process {rank} lost another process of the job: {cause}",
-                "read the log of the process that ended first; started again, the training goes on "
-                "from its last checkpoint",
+                "read the log of the process that ended first; a restarted job resumes from the "
+                "last checkpoint",
             ) from error
         raise
     finally:

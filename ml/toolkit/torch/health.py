@@ -101,7 +101,7 @@ def check_machines(world: World, folder: Path, *, free_gigabytes: float = 1.0) -
         read("free memory", pages / 1e9, "GB")
     read("matrix product", speed, "TFLOP/s", sheet)
     median = statistics.median(world.gather(speed))
-    read("matrix product beside the median", speed / median, "", OF_MEDIAN)
+    read("matrix product relative to the median", speed / median, "", OF_MEDIAN)
     read("all-reduce", _all_reduce(world), "GB/s", 0.0)
     read("free disk", _free_gigabytes(folder), "GB", free_gigabytes)
     everywhere = [reading for part in world.gather(mine) for reading in part]
@@ -109,8 +109,8 @@ def check_machines(world: World, folder: Path, *, free_gigabytes: float = 1.0) -
         lines = "\n  ".join(reading.text() for reading in bad)
         raise Unhealthy(
             "unhealthy",
-            f"{len(bad)} checks of the machines failed\n  {lines}",
-            "start the job again, on other nodes if it stays so",
+            f"{len(bad)} machine checks failed\n  {lines}",
+            "restart the job; use other nodes if it fails again",
         )
     return everywhere
 
@@ -273,15 +273,15 @@ class Watchdog:
             except _Silent:
                 if not stalled:
                     continue
-                sentence = "process 0: no sign of life"
+                sentence = "process 0: no heartbeat"
             except RuntimeError as error:
                 if not stalled:
                     continue  # a process that ended says why itself
-                sentence = f"process 0 is gone ({str(error).splitlines()[0]})"
+                sentence = f"process 0 has ended ({str(error).splitlines()[0]})"
             print(
                 f"error[stalled]: no step for {self._timeout_s:g} s: {sentence}\n"
-                "  hint: the stacks are in the log of each process; started again, the training "
-                "goes on from its last checkpoint",
+                "  hint: read the stack traces in the log of each process; a restarted job "
+                "resumes from the last checkpoint",
                 file=sys.stderr,
                 flush=True,
             )
@@ -331,12 +331,12 @@ class Watchdog:
         ]
         if silent:
             numbers = " and ".join(map(str, silent))
-            return f"process {numbers}: no sign of life (at step {now[silent[0]]['beats']})"
+            return f"process {numbers}: no heartbeat (at step {now[silent[0]]['beats']})"
         fewest = min(entry["beats"] for entry in now)
         behind = [rank for rank in ranks if now[rank]["beats"] == fewest]
         apart = [rank for rank in ranks if not now[rank]["waits"]]
         culprits = behind if len(behind) < len(ranks) else apart or behind
-        where = "; ".join(f"process {rank} stands at {now[rank]['where']}" for rank in culprits)
+        where = "; ".join(f"process {rank} is blocked at {now[rank]['where']}" for rank in culprits)
         return f"{where} (at step {fewest})"
 
 
@@ -406,8 +406,8 @@ class Guard:
         if returned is None:
             raise Diverged(
                 "diverged",
-                f"{found}; there is no good checkpoint left to go back to",
-                "try a lower learning rate, or `clip` of Updates, and look at these steps' rows",
+                f"{found}; no checkpoint without the problem is left",
+                "lower the learning rate or set `clip` of Updates; check the rows of these steps",
             )
         self._bad.clear()
         self._returned, self._good = returned, 0

@@ -50,7 +50,7 @@ def write_shards(folder: Path, chunks: Iterable[Mapping[str, NDArray[Any]]]) -> 
     files: dict[str, int] = {}
     for number, chunk in enumerate(chunks):
         if wrong := [name for name in chunk if not re.fullmatch(r"\w[\w .-]*", name)]:
-            raise ValueError(f"{wrong[0]!r} as the name of a column, expected letters and digits")
+            raise ValueError(f"{wrong[0]!r} as a column name, expected letters and digits")
         layout = {name: _layout(chunk[name]) for name in sorted(chunk)}
         layouts = layouts or layout
         lengths = {len(values) for values in chunk.values()}
@@ -58,7 +58,7 @@ def write_shards(folder: Path, chunks: Iterable[Mapping[str, NDArray[Any]]]) -> 
             raise ValueError(
                 f"chunk {number} has the columns {layout} of {sorted(lengths)} rows, expected "
                 f"{layouts} of one length: convert each column of all chunks to one dtype "
-                "(values.astype), of a text to the longest (`<U64`)"
+                "(values.astype), text to the longest (`<U64`)"
             )
         for name, values in chunk.items():
             path = folder / _file(name, number)
@@ -234,8 +234,8 @@ class Batches:
         batch, least = int(batch), world.size * micro_batches  # numpy's own numbers are no JSON
         if not (least <= batch <= len(source)):
             raise ValueError(
-                f"a step of {batch} rows: at least {least}, one for each "
-                f"micro-batch of each process, and at most the {len(source)} that there are"
+                f"a batch of {batch} rows, expected at least {least} (one for each micro-batch of "
+                f"each process) and at most {len(source)}, the number of rows"
             )
         steps, rest = divmod(len(source), batch)
         self._steps = steps + (rest >= least)
@@ -305,7 +305,7 @@ class Batches:
         """
         for name, mine in self.state_dict().items():
             if name not in ("epoch", "step", "steps") and state[name] != mine:
-                raise ValueError(f"the position is of {name} {state[name]}, now it is {mine}")
+                raise ValueError(f"the checkpoint has {name} {state[name]}, this training {mine}")
         self.epoch, self.step = int(state["epoch"]), min(int(state["step"]), self._steps)
         if state["step"] >= state["steps"]:
             self.step = self._steps

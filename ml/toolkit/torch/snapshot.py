@@ -37,7 +37,7 @@ def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Facts:
         return listed if isinstance(value, list) else {"$tuple": listed}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"{path} is a {type(value).__name__}, which a checkpoint does not hold")
+    raise TypeError(f"{path} is a {type(value).__name__}, which a checkpoint cannot store")
 
 
 def unpack(facts: Facts, tensors: Mapping[str, torch.Tensor]) -> Any:

@@ -68,13 +68,13 @@ class Updates:
     ) -> None:
         if precision == "float16" and isinstance(model, FSDPModule):
             raise ValueError(
-                "a sharded model is not trained in float16: the scaler of one process "
-                "does not see the gradients of the others; take bfloat16"
+                "a sharded model does not support float16, because each process has its own "
+                "gradient scaler: use bfloat16"
             )
         if isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise ValueError(
-                "ReduceLROnPlateau is stepped with a metric and not with the optimiser: leave "
-                "`schedule` out, and call its step where the metric is known"
+                "ReduceLROnPlateau needs a metric: omit `schedule`, and call its step where the "
+                "metric is known"
             )
         self._world, self._model, self._optimiser = world, model, optimiser
         self._kind: torch.dtype = getattr(torch, precision)
@@ -106,8 +106,8 @@ class Updates:
         alone = isinstance(self._model, DistributedDataParallel) and not last
         if alone and self._model.static_graph:
             raise ValueError(
-                "DDP's static_graph does not know passes without a sum: leave it out of `wrap`, or "
-                "take one micro-batch a step"
+                "DDP's static_graph does not support gradient accumulation: remove it from `wrap`, "
+                "or use one micro-batch per step"
             )
         with self._model.no_sync() if alone else nullcontext(), self.autocast():
             yield
@@ -148,7 +148,7 @@ class Updates:
             parts = self._world.gather(mine)
             sources = tuple(rank for rank, of in enumerate(parts) if not math.isfinite(of))
         if not items:
-            raise ValueError("a step without any item in any process")
+            raise ValueError("no process has an item in this step")
         self._scaler.unscale_(self._optimiser)
         parameters = [p for group in self._optimiser.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]

@@ -90,9 +90,9 @@ def boost_lightgbm(
 
     kinds = {str(parameters.get(name)) for name in ("boosting", "boosting_type", "boost")}
     if kinds & {"rf", "random_forest"}:
-        raise ValueError("a random forest does not boost: lightgbm.train trains it")
+        raise ValueError("the boosting type rf is not supported: use lightgbm.train")
     if watch is not None and "dart" in kinds:
-        raise ValueError("dart changes trees that `watch` has looked at")
+        raise ValueError("`watch` does not support dart, which changes earlier trees")
     stops = watched is not None and "dart" not in kinds
     sets = [data] if watched is None else [data, watched]
     rows = [of.data for of in sets]

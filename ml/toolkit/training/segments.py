@@ -95,7 +95,7 @@ class Segments:
 
     def __init__(self, rounds: int, size: int, identity: Iterable[bytes | memoryview]) -> None:
         if rounds < 1 or size < 1:
-            raise ValueError(f"{rounds} rounds in segments of {size}: expected one at least")
+            raise ValueError(f"{rounds} rounds in segments of {size}: expected at least 1")
         self._total, self._size = rounds, size
         self.growth, self.model = Growth(), b""
         folder, self._place = _folder.get(), None
@@ -149,7 +149,11 @@ class Segments:
             write_manifest(checkpoint)
         except OSError as error:
             shutil.rmtree(checkpoint, ignore_errors=True)
-            _warn("no-checkpoint", f"{checkpoint}: {error.strerror or error}", "training goes on")
+            _warn(
+                "no-checkpoint",
+                f"{checkpoint}: {error.strerror or error}",
+                "training continues without it",
+            )
             return
         for older in self._checkpoints()[_KEPT:]:
             shutil.rmtree(older, ignore_errors=True)
@@ -161,7 +165,11 @@ class Segments:
                 state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
                 self.growth, self.model = Growth(**state), (checkpoint / _MODEL).read_bytes()
             except (ManifestError, OSError) as error:
-                _warn("skipped-checkpoint", str(error), "an earlier one, or the start, is taken")
+                _warn(
+                    "skipped-checkpoint",
+                    str(error),
+                    "resuming from an earlier one, or from the start",
+                )
                 continue
             print(f"resumed after {self.growth.rounds} rounds: {checkpoint}", flush=True)
             return

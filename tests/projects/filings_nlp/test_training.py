@@ -160,7 +160,7 @@ def test_two_killed_processes_end_with_the_weights_of_two_never_killed(
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert not (tmp_path / "killed" / "model").exists()
-    assert "going on from step-" in ended(run(data, tmp_path / "killed", fresh_store))
+    assert "resuming from step-" in ended(run(data, tmp_path / "killed", fresh_store))
     weights = [
         (tmp_path / of / "model" / export.WEIGHTS).read_bytes() for of in ("whole", "killed")
     ]

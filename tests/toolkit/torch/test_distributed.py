@@ -83,7 +83,7 @@ def test_a_process_that_meets_nobody_ends_with_a_sentence(tmp_path: Path) -> Non
     training = ranks.start(meets_nobody, 2, tmp_path / "logs")
     assert training.wait() == [0, 1]
     assert (
-        "error[rendezvous-failed]: process 1 did not meet the other 1 at 127.0.0.1"
+        "error[rendezvous-failed]: process 1 did not connect to the other 1 at 127.0.0.1"
         in training.text(1)
     )
     assert "Traceback" not in training.text(1)
@@ -338,7 +338,7 @@ def test_what_a_step_cannot_do_is_refused(tmp_path: Path) -> None:
     with distributed() as world:
         optimiser = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser)
-        with pytest.raises(ValueError, match="is stepped with a metric"):
+        with pytest.raises(ValueError, match="ReduceLROnPlateau needs a metric"):
             Updates(world, nn.Linear(1, 1), optimiser, schedule=plateau)
     ranks.run(with_a_static_graph, 2, tmp_path / "logs")
 
@@ -348,7 +348,7 @@ def with_a_static_graph() -> None:
         model = world.wrap(nn.Linear(1, 1), static_graph=True)
         updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
         with (
-            pytest.raises(ValueError, match="leave it out of `wrap`"),
+            pytest.raises(ValueError, match="remove it from `wrap`"),
             updates.micro_batch(last=False),
         ):
             pass
@@ -403,7 +403,7 @@ def test_a_step_of_no_items_is_refused() -> None:
     with distributed() as world:
         model = nn.Linear(1, 1)
         updates = Updates(world, model, torch.optim.SGD(model.parameters(), lr=0.1))
-        with pytest.raises(ValueError, match="without any item"):
+        with pytest.raises(ValueError, match="no process has an item"):
             step(updates, model, torch.empty(0, 1))
 
 

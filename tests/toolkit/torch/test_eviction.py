@@ -53,6 +53,6 @@ def test_evicted_ranks_go_on_in_the_mounted_output(
     assert run.restarts
     first = log.partition("--- evicted")[0]
     # On a busy machine the eviction may come before there is anything to go on from.
-    assert ("\n4 " in first) <= ("going on from step-" in log), log
+    assert ("\n4 " in first) <= ("resuming from step-" in log), log
     mine, whole = (torch.load(of / "final.pt") for of in (run.outputs["model"], tmp_path / "whole"))
     assert all(torch.equal(mine[name], whole[name]) for name in whole)

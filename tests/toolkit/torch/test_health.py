@@ -41,7 +41,7 @@ def test_a_slow_machine_and_a_full_disk_are_named(tmp_path: Path) -> None:
     assert done.wait() == [1, 1, 1]
     for rank in range(3):
         assert "error[unhealthy]: 4 checks" in done.text(rank)
-        assert "process 1: matrix product beside the median 0.5" in done.text(rank)
+        assert "process 1: matrix product relative to the median 0.5" in done.text(rank)
     assert "Traceback" not in done.text()
 
 
@@ -75,11 +75,11 @@ def test_the_watchdog_names_who_stands_still_and_where(tmp_path: Path, kind: str
     said = training.text()
     assert "error[stalled]: no step for 2 s" in said
     if kind == "sleeps":
-        assert "process 1 stands at" in said and "in load: time.sleep(600)" in said
+        assert "process 1 is blocked at" in said and "in load: time.sleep(600)" in said
         assert "process 0 stands" not in said
         assert "in load" in training.text(1)  # its stack
     else:
-        assert "process 1: no sign of life" in said
+        assert "process 1: no heartbeat" in said
 
 
 def hang(kind: str) -> None:
@@ -104,7 +104,7 @@ def test_a_first_process_that_is_stopped_is_named_by_the_others(tmp_path: Path) 
     assert training.processes[1].exitcode == Watchdog.EXIT_CODE, training.text()
     training.signal(signal.SIGCONT)
     training.wait()
-    assert "process 0: no sign of life" in training.text(1)
+    assert "process 0: no heartbeat" in training.text(1)
 
 
 def first_stops() -> None:
@@ -203,7 +203,7 @@ def test_a_rank_with_nan_takes_no_step_and_goes_back(tmp_path: Path) -> None:
     ranks.run(with_nan, 2, tmp_path / "logs", tmp_path / "training")
     said = (tmp_path / "logs" / "0.txt").read_text()
     assert "skipped step-00000020" not in said
-    assert "going on from step-00000020" in said
+    assert "resuming from step-00000020" in said
 
 
 def with_nan(folder: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_position_among_other_rows_is_refused(folder: Path, tmp_path: Path, na
         write_shards(source, [{"row": np.arange(500)}])
     options: dict[str, Any] = {"block": 7, "blocks": 3, "balanced": "label"}
     other = {of: options[of] for of in [name] if of in options}
-    with pytest.raises(ValueError, match=f"the position is of {name} "):
+    with pytest.raises(ValueError, match=f"the checkpoint has {name} "):
         Batches(Shards(source), world(), batch=64, **other).load_state_dict(state)
 
 
@@ -167,7 +167,7 @@ def test_it_goes_on_in_mid_epoch(folder: Path, at: int) -> None:
     rest = [*other, *other] if at < 16 else [*other]
     for mine, wanted in zip(rest, expected[at:], strict=True):
         assert torch.equal(mine[0]["x"], wanted[0]["x"])
-    with pytest.raises(ValueError, match="the position is of seed 4, now it is 9"):
+    with pytest.raises(ValueError, match="the checkpoint has seed 4, this training 9"):
         Batches(Shards(folder), world(), batch=64, seed=9).load_state_dict(state)
 
 
@@ -371,7 +371,7 @@ def test_python_objects_and_masks_are_no_column(values: Any, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["../z", "a/b", "/z", "a\\b", ".", ""])
 def test_a_column_is_named_like_a_file_of_the_folder(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="as the name of a column, expected letters"):
+    with pytest.raises(ValueError, match="as a column name, expected letters"):
         write_shards(tmp_path / "data", [{name: np.zeros(2)}])
     assert [*tmp_path.iterdir()] == [tmp_path / "data"] and not [*(tmp_path / "data").iterdir()]
 

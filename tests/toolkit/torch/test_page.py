@@ -43,7 +43,7 @@ def test_the_training_of_the_page_learns_and_goes_on(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         said.append(done.stderr)
-    assert "going on from" not in said[0] and "going on from step-00000050" in said[1]
+    assert "resuming from" not in said[0] and "resuming from step-00000050" in said[1]
     client = MlflowClient(uri)
     [second, first] = client.search_runs(["0"])
     history = client.get_metric_history(first.info.run_id, "accuracy")
