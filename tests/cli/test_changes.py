@@ -49,8 +49,9 @@ def test_what_the_change_touches_runs_small(
     """Nothing runs where nothing changed; the tag makes the job small; a failure is exit 1."""
     assert ml(capfd, "smoke", "--base", "HEAD", "--json") == (0, "[]\n", "")
     repository.write_text(repository.read_text() + "description: changed\n")
-    code, out, _ = ml(capfd, "smoke", "--base", "HEAD", "--json")
+    code, out, err = ml(capfd, "smoke", "--base", "HEAD", "--json")
     (run,) = json.loads(out)
+    assert ": started\n" in err
     assert (code, run["project"], run["status"]) == (0, "one", "Completed")
     code, out, _ = ml(capfd, "affected", "--base", "HEAD", "--json")
     assert json.loads(out)["projects"] == ["one"]

@@ -415,6 +415,16 @@ def test_an_operation_goes_on_until_a_final_state(
     assert endpoints._is_changing("words") is changing
 
 
+def test_a_long_operation_shows_the_time_so_far() -> None:
+    """A line for each wait that ends before the operation does."""
+    workspace, lines, answers = Workspace("s", "g", "w"), list[str](), iter([False, False, True])
+    endpoints = AzureEndpoints(workspace, AzureRegistry(workspace))
+    vars(endpoints)["_say"] = lines.append
+    poller = SimpleNamespace(wait=lambda seconds: None, done=lambda: next(answers), result=str)
+    assert endpoints._begun("words", lambda: poller)() == ""
+    assert lines == ["words: waiting for Azure, 0 s so far"] * 2
+
+
 @pytest.mark.slow
 def test_a_busy_service_is_waited_for(
     azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -60,6 +60,7 @@ from ml.backends.deployments import (
     idle_slot,
 )
 from ml.backends.model_registry import model_folder
+from ml.backends.runs import QUIET_S
 from ml.backends.traffic import TIMEOUT_MS
 from ml.core import documents, files
 from ml.core.errors import Exit, Problem, Refused
@@ -488,8 +489,23 @@ class AzureEndpoints:
                 self._say(f"{endpoint}: {why}; waiting")
                 time.sleep(BUSY_POLL_S)
 
-        pollers = [persist(begin)]
-        return lambda: persist(lambda: (pollers.pop() if pollers else begin()).result())
+        pollers, began = [persist(begin)], time.monotonic()
+
+        def has_ended() -> bool:
+            poller = pollers.pop() if pollers else begin()
+            poller.wait(QUIET_S)
+            ended = bool(poller.done())
+            if ended:
+                poller.result()
+            pollers.append(poller)
+            return ended
+
+        def wait() -> Any:
+            while not persist(has_ended):
+                self._say(f"{endpoint}: waiting for Azure, {time.monotonic() - began:.0f} s so far")
+            return pollers[0].result()
+
+        return wait
 
     def _is_changing(self, endpoint: str) -> bool:
         """Whether an operation on the endpoint, or on a deployment of it, has not ended."""

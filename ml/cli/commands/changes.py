@@ -149,7 +149,7 @@ def _smoke(project: str) -> dict[str, Any]:
     backend = open_backend()
     if refusals := backend.refusals(plan):
         raise Refused(*refusals, exit_code=Exit.CANNOT_HONOUR)
-    with progress.watching(plan, False) as watch:
+    with progress.watching(plan, True) as watch:
         run = backend.run(plan, watch)
     sys.stderr.write(f"{progress.summary(backend, plan, run, False)}\n")
     return {

@@ -318,7 +318,12 @@ def smoke_fault(answer: Answer, launch: Launch, sample: Mapping[str, object]) ->
 
 
 def check_latency(
-    endpoints: Endpoints, green: Server, samples: Samples, requests: int, limit_ms: float
+    endpoints: Endpoints,
+    green: Server,
+    samples: Samples,
+    requests: int,
+    limit_ms: float,
+    progress: Callable[[str], None],
 ) -> float:
     """Send green at least so many requests; the p95 of its latency where it runs, in ms.
 
@@ -329,7 +334,7 @@ def check_latency(
     began = time.time()
     for index in range(max(requests, PER_SAMPLE * len(samples))):
         _answered(endpoints, green, samples[index % len(samples)])
-    ended = time.time()
+    ended = said_at = time.time()
     while (p95 := endpoints.p95_ms(green, began, ended)) is None:
         if time.time() - ended > LATENCY_S:
             raise endpoints.failure(
@@ -339,6 +344,9 @@ def check_latency(
                 "the latency of the deployment, in the metrics of the endpoint",
                 "apply again",
             )
+        if time.time() - said_at > QUIET_S:
+            said_at = time.time()
+            progress(f"waiting for the latency metric, {said_at - ended:.0f} s so far")
         time.sleep(LOOK_S)
     if p95 > limit_ms:
         raise endpoints.failure(

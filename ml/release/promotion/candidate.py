@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ml.backends.base import Backend
-from ml.backends.runs import Filter, Run
+from ml.backends.runs import Filter, Run, narrated
 from ml.core import documents, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.comparison import Comparison, versus_champion
@@ -41,18 +41,21 @@ def try_out(
     """
     desired_state.check_environment(environment)
     target = projects.find(project)
-    run = train(backend, target)
+    run = train(backend, target, say)
     say(f"{run.name} is trained; evaluating its model")
-    evaluated = evaluate(backend, target, evaluation_plan(target, run.outputs[MODEL]))
+    evaluated = evaluate(backend, target, evaluation_plan(target, run.outputs[MODEL]), say)
     return Candidate(run, versus_champion(backend, target, run, evaluated, environment))
 
 
-def train(backend: Backend, project: Project) -> Run:
-    """A completed run of the project's training job; raises Refused with exit code 1 otherwise."""
+def train(backend: Backend, project: Project, say: Callable[[str], None]) -> Run:
+    """A completed run of the project's training job; `say` gets its progress.
+
+    Raises Refused with exit code 1 when it does not complete.
+    """
     job = plan(load(project.folder / JOB))
     if refused := backend.refusals(job):
         raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
-    run = backend.run(job)
+    run = backend.run(job, narrated(say))
     if run.status != "Completed":
         failed = Problem("training-failed", f"{run.name} is {run.status}", place=job.place)
         raise Refused(run.error or failed, exit_code=Exit.RUN_FAILED)

@@ -144,7 +144,7 @@ def collect(
     """
     target = _project(backend, project, environment)
     files = target.serving()
-    chosen = choose(backend, target, run or train(backend, target).name)
+    chosen = choose(backend, target, run or train(backend, target, progress).name)
     with desired_state.project_lock(target.name):
         digest = store(chosen.outputs[MODEL])
         call = _Call(backend, target, environment, files.snapshot(), progress, prices)

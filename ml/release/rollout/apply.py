@@ -439,7 +439,7 @@ def _roll_out(
                 )
                 if limit := change.latency_limit:
                     progress("measuring the latency on the deployment; its metrics take minutes")
-                    p95 = canary.check_latency(endpoints, trial.server, samples, *limit)
+                    p95 = canary.check_latency(endpoints, trial.server, samples, *limit, progress)
                     progress(f"latency on the deployment: p95 {p95:.4g} ms, at most {limit[1]:g}")
                 if change.examination:
                     rows = canary.check_answers(endpoints, trial.server, *change.examination)
