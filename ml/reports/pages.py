@@ -77,7 +77,11 @@ def report(run: Run, backend: Backend, out: Path | None = None) -> Report:
 
     facts = gather(run, backend)
     drawn = figures.draw(facts)
-    page = run_page(facts, drawn, out)
+    release, links = facts.release, list[tuple[str, str]]()
+    if release and release.is_champion and release.decision:
+        environment = str(release.decision["request"]["environment"])
+        links = endpoint_links(backend, release.version.model, environment)
+    page = run_page(facts, drawn, out, links)
     return Report(run, page, summary.sentences(facts), facts.notes, drawn)
 
 
@@ -96,14 +100,31 @@ def _links(page: Path | None, names: Mapping[str, str]) -> list[tuple[str, str]]
     ]
 
 
+def endpoint_links(backend: Backend, model: str, environment: str) -> list[tuple[str, str]]:
+    """(words, address) of the endpoint in the environment, where it serves."""
+    with suppress(Refused):
+        name = backend.endpoints.name_of(model, environment)
+        url = (backend.endpoints.url(name) if environment else None) or ""
+        return [(f"endpoint {name}", url)] * url.startswith(("http://", "https://"))
+    return []
+
+
 def _reports(side: Side) -> dict[str, str]:
     """The reports that the run of a model may have: its own, or that of its sweep."""
     run = side.evidence.lineage.run_name or side.name
     return {f"run {name} of {side.name}": name for name in (run, run.rpartition("_")[0])}
 
 
-def run_page(facts: Facts, figures: Sequence[Figure] = (), out: Path | None = None) -> str:
-    """The page of a run, with the charts of its project, to be written to `out`."""
+def run_page(
+    facts: Facts,
+    figures: Sequence[Figure] = (),
+    out: Path | None = None,
+    links: Sequence[tuple[str, str]] = (),
+) -> str:
+    """The page of a run, with the charts of its project, to be written to `out`.
+
+    `links` are (words, address) of more that is related.
+    """
     from ml.reports import summary, views
     from ml.reports.charts import sweep
     from ml.reports.explanation import importance
@@ -124,7 +145,7 @@ def run_page(facts: Facts, figures: Sequence[Figure] = (), out: Path | None = No
         charts=sweep,
         importance_of=importance,
         figures=figures,
-        links=_links(out, related),
+        links=[*_links(out, related), *links],
     )
 
 
@@ -149,7 +170,10 @@ def comparison_page(comparison: Comparison, backend: Backend, page: Path | None 
         title=names,
         command=f"ml compare; {names}",
         comparison=comparison,
-        links=_links(page, related),
+        links=[
+            *_links(page, related),
+            *endpoint_links(backend, comparison.model, comparison.environment),
+        ],
         sides=sides,
         titles=dict.fromkeys(title for of_side in sides.values() for title in of_side),
     )
@@ -173,7 +197,9 @@ def experiment_page(experiment: Experiment, records: Records, verdict: Verdict) 
     )
 
 
-def write_watch_page(report: WatchReport, path: Path | None = None) -> Path:
+def write_watch_page(
+    report: WatchReport, path: Path | None = None, links: Sequence[tuple[str, str]] = ()
+) -> Path:
     """Write the page, and its content as JSON beside it; returns the page's path.
 
     Raises Refused when a file cannot be written.
@@ -181,20 +207,25 @@ def write_watch_page(report: WatchReport, path: Path | None = None) -> Path:
     path = path or default_path(f"watch-{report.model}-{report.environment}")
     document = json.dumps(report.to_json(), indent=1, allow_nan=False)
     with faults.as_refusals():
-        files.replace(path, watch_page(report, path))
+        files.replace(path, watch_page(report, path, links))
         files.replace(path.with_suffix(".json"), document + "\n")
     return path
 
 
-def watch_page(report: WatchReport, path: Path | None = None) -> str:
-    """The page of a watched model: the outcome and every comparison."""
+def watch_page(
+    report: WatchReport, path: Path | None = None, links: Sequence[tuple[str, str]] = ()
+) -> str:
+    """The page of a watched model: the outcome, every comparison, and `links` (words, address)."""
     return _render(
         "watch.html.j2",
         title=f"watch · {report.model} {report.version} in {report.environment}",
         command=f"ml watch {report.model}",
         report=report,
         chart=_size_chart,
-        links=_links(path, {"comparison": f"compare-{report.model}-{report.version}"}),
+        links=[
+            *_links(path, {"comparison": f"compare-{report.model}-{report.version}"}),
+            *links,
+        ],
     )
 
 

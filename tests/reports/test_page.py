@@ -8,13 +8,15 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ml.backends.local.runs import records
 from ml.backends.local.runs.store import LocalRuns
 from ml.release.comparison import Comparison, Side, compare
-from ml.reports.pages import breakable, comparison_page, default_path, report
+from ml.reports.pages import breakable, comparison_page, default_path, endpoint_links, report
 from ml.specs.plan.plans import Value
 from policies.promotion.evidence import Lineage
 from tests.docs.test_site import CHROMIUM, too_wide
@@ -322,6 +324,16 @@ def test_pages_link_to_pages_that_exist(
     assert page.problems == []
     links = {of["href"] for name, of in page.elements if name == "a"}
     assert {link for link in links if not (link or "").startswith("#")} == {address} - {None}
+
+
+@pytest.mark.parametrize(
+    ("url", "is_link"), [("http://127.0.0.1:1/score", True), (None, False), ("data:x", False)]
+)
+def test_pages_link_the_endpoint_that_serves(url: str | None, is_link: bool) -> None:
+    """By its web address alone."""
+    endpoints: Any = SimpleNamespace(name_of="{}-{}".format, url=lambda name: url)
+    links = endpoint_links(SimpleNamespace(endpoints=endpoints), "tiny", "dev")  # type: ignore[arg-type]
+    assert links == [("endpoint tiny-dev", url)] * is_link
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt install chromium")

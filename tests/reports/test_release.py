@@ -15,13 +15,18 @@ from ml.backends.local.serving import endpoint
 from ml.backends.model_registry import Version
 from ml.backends.runs import Run
 from ml.core import home
+from ml.measures.reference import REFERENCE, Columns, write_reference
 from ml.release.comparison import Side
 from ml.release.declaration import projects
 from ml.release.promotion.gate_check import check_gates, request
 from ml.release.promotion.propose import propose
+from ml.release.watch.limits import Limits
+from ml.release.watch.report import look
+from ml.release.watch.requests import Row, Seen
 from ml.reports.facts import Release, find_quality, gather
-from ml.reports.pages import report
+from ml.reports.pages import report, watch_page
 from policies.promotion.evidence import Evidence
+from tests.docs.test_site import CHROMIUM, too_wide
 from tests.local import BACKEND, LOG
 from tests.policies import cases
 from tests.release.conftest import Template, World
@@ -92,6 +97,19 @@ def test_the_champion(world: World) -> None:
         candidate.sentences
     )
     assert "there was none before it" in Page(candidate.html).text
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt install chromium")
+def test_pages_of_a_release_have_no_horizontal_scroll_bar(world: World, tmp_path: Path) -> None:
+    """That of a released run, and that of its requests with long names of columns."""
+    (tmp_path / "release.html").write_text(report(world.runs[0.95], BACKEND).html)
+    columns: Columns = {f"a_long_name_of_a_column_{n}": ("categorical", ["a"] * 99) for n in "12"}
+    write_reference(tmp_path, "d", columns, {}, {})
+    kept = json.loads((tmp_path / REFERENCE).read_text())
+    rows = [Row("", dict.fromkeys(columns, "b"), None) for _ in range(99)]
+    named = {"model": "tiny", "version": "2", "environment": "local"}
+    (tmp_path / "watch.html").write_text(watch_page(look(kept, Seen(rows), Limits(), **named)))
+    assert too_wide([tmp_path / "release.html", tmp_path / "watch.html"], tmp_path) == []
 
 
 def test_a_champion_that_was_applied_again(world: World) -> None:

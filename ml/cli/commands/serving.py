@@ -261,16 +261,17 @@ def watch(
     from ml.core.terminal import printable
     from ml.release.declaration.desired_state import place_of
     from ml.release.watch.report import watch as compare
-    from ml.reports.pages import write_watch_page
+    from ml.reports.pages import endpoint_links, write_watch_page
 
+    backend = open_backend(place_of(env, on))
     report = compare(
-        open_backend(place_of(env, on)),
+        backend,
         *(model, env, version),
         inputs=inputs,
         labels=labels,
         since=moment("--since", since) if since else None,
     )
-    place = write_watch_page(report, out)
+    place = write_watch_page(report, out, endpoint_links(backend, model, env))
     if as_json:
         write_json({**report.to_json(), "report": place})
     else:
