@@ -2,7 +2,7 @@
 
 Values are substituted verbatim, as Azure ML does, but a value never becomes a command: a value with
 a character that the shell interprets at that place is refused. In single quotes it interprets none.
-Where text is evaluated once more (`ml.specs.shell`), a value is a plain word or path, or refused.
+Where text may be evaluated once more (`ml.specs.shell`), only a plain word or path is accepted.
 """
 
 from __future__ import annotations
@@ -205,16 +205,13 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
     Without quotes the shell interprets every metacharacter of a literal (the resolver quotes
     paths); in double quotes `$`, backtick, the quote itself and a final backslash; in single
     quotes only the quote. Where text may be evaluated once more, only a plain word or path is
-    accepted, or nothing; where `-` may begin an option that runs code, also plain words.
+    accepted, or nothing.
     """
     text, quoting = str(value), reference.context.quoting
     if quoting == "evaluated":
         is_plain = not text or _PLAIN.fullmatch(text)
         return None if is_plain else _not_plain(text, reference, place)
     is_words = quoting == "none" and not isinstance(value, PurePath)
-    options = text.split() if is_words else [text] if text.startswith("-") else []
-    if reference.context.option_of and not all(map(_PLAIN.fullmatch, options)):
-        return _not_plain(text, reference, place)
     acts = {"single": "'\0", "double": '$`"\0', "text": "\0"}.get(quoting, METACHARACTERS)
     if quoting == "none" and not is_words:
         acts = "\0"
@@ -258,30 +255,16 @@ def evaluated_text(name: str, text: str, place: Place | None = None) -> Problem 
 
 
 _SOURCE = "Azure ML substitutes values verbatim into the command (azure-ai-ml 1.35)"
-# What may evaluate a value → how to pass the value instead, with the placeholder's text.
-_SAFE_WAYS = (
-    (r".* without quotes", "write `'{}'` in single quotes"),
-    (r"$", "write the option and the value as one word, `--NAME='{}'`"),
-    (r"a comment", "delete the comment, or do not name the value in it"),
-    (r"the variable", "give the value to a variable of your own, and name a file of `code:` here"),
-    (
-        r"",
-        "put this command into a script of `code:`, and pass the value to it: `bash FILE.sh '{}'`",
-    ),
-)
 
 
 def _not_plain(text: str, reference: Reference, place: Place | None) -> Problem:
-    context = reference.context
-    where = f"goes into {context.evaluator}, where it may be evaluated"
-    if context.option_of:
-        where = f"may be an option of {context.option_of}"
-    way = next(way for pattern, way in _SAFE_WAYS if re.match(pattern, context.evaluator))
     return Problem(
         "shell-metacharacter",
-        f"the value {text!r} of `{reference.text}` {where}",
+        f"the value {text!r} of `{reference.text}` goes into {reference.context.evaluator}, where "
+        "it may be evaluated",
         "a plain word or path: letters, digits and `_ . - / : @ % + ,`",
-        way.replace("{}", reference.text),
+        "put this command into a script of `code:`, and pass the value to it: "
+        f"`bash FILE.sh '{reference.text}'` or `python FILE.py '{reference.text}'`",
         place,
         source=_SOURCE,
     )

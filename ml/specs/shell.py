@@ -1,10 +1,11 @@
-"""Where the text of a value may be evaluated in a command.
+"""Where a command takes the text of a value as data.
 
-Azure ML pastes values into a command as text, and bash reads the outcome. What is understood here
-is a small part of bash, and the programs that are known to take their arguments as data. Anything
-else may evaluate text: there a value is a plain word or path, or refused (`ml.specs.expressions`).
+Azure ML pastes values into a command as text, and bash reads the outcome. One rule decides: a value
+is a plain word or path (`ml.specs.expressions`), or its placeholder is an argument of a Python
+script or module, of a shell script, or of a program that prints its arguments. Everything else may
+evaluate text.
 
-A script of the job's code may evaluate what it is given, and nothing here sees that.
+A script of the job's code may evaluate its arguments, and nothing here sees that.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NoReturn
 
@@ -31,15 +32,10 @@ _PRIVATE = re.compile("[\ue000-\uf8ff]")
 
 @dataclass(frozen=True)
 class Context:
-    """What a value meets at a placeholder: how it is quoted, and what may evaluate it, if anything.
-
-    `evaluator` and `option_of` are what a sentence calls it, such as "the arguments of `tar`". With
-    `option_of` a value that begins with `-` may be an option that runs code.
-    """
+    """How a value is quoted at a placeholder; `evaluator` is what may evaluate it, or ""."""
 
     quoting: Quoting
     evaluator: str = ""
-    option_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,8 +50,7 @@ class Reading:
     evaluator: str = ""
 
 
-# The part of bash that is understood. -----------------------------------------------------------
-
+# The part of bash that is understood.
 _VARIABLE = r"\$(?:\w+|[@*#?!$-]|\{\w+(?::?[-=+][\w./:-]*)?\})"
 _TOKENS = re.compile(
     rf"""
@@ -79,8 +74,6 @@ _KEYWORDS = frozenset({
 })  # fmt: skip
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 
-# Variables. -------------------------------------------------------------------------------------
-
 # Every shell evaluates their value.
 _EVALUATED = re.compile(r"BASH_ENV|ENV|PROMPT_COMMAND|PS[0-4]|BASH_FUNC_.*|SHELLOPTS|BASHOPTS")
 # Those of bash itself (some are numbers, which it evaluates as expressions), and those that name a
@@ -98,63 +91,36 @@ _SENSITIVE = re.compile(
 # A path may be made of these: `PYTHONPATH=$PWD/src:$PYTHONPATH`.
 _PATHS = frozenset({"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PWD", "HOME"})
 
-# Programs. --------------------------------------------------------------------------------------
-
-# None of their arguments or options runs anything.
-_INERT = frozenset({
-    "echo", "cat", "ls", "mkdir", "touch", "cp", "mv", "tee", "grep", "head", "tail", "wc", "cd",
-    "pwd", "chmod", "sleep", "true", "false", ":", "exit",
-})  # fmt: skip
-# They run what some of their options name, and nothing of a value that is a plain word.
+# They print their arguments, or the files that these name: data as long as nothing else reads it.
+_PRINTERS = frozenset({"echo", "cat", "ls", "grep", "head", "tail", "wc"})
+# They evaluate nothing of a plain word.
 _PLAIN_ONLY = frozenset({
-    "pip", "pip3", "conda", "apt", "apt-get", "git", "tar", "unzip", "gzip", "gunzip", "wget",
-    "curl", "rm", "date", "nvidia-smi", "az", "azcopy", "Rscript", "julia", "papermill",
-    "deepspeed", "horovodrun",
+    "mkdir", "touch", "cp", "mv", "tee", "rm", "cd", "pwd", "chmod", "sleep", "true", "false", ":",
+    "exit", "printf", "test", "[", "for", "set", "source", ".", "export", "date", "pip", "pip3",
+    "conda", "apt", "apt-get", "git", "tar", "unzip", "gzip", "gunzip", "wget", "curl",
+    "nvidia-smi", "az", "azcopy", "Rscript", "julia", "papermill", "deepspeed", "horovodrun",
 })  # fmt: skip
-# The options before a script. A launcher that starts other machines through a shell is not here.
-_LAUNCHER_OPTIONS = {
-    "torchrun": rf"([\w=.:,/ -]|{_MARK})*",
-    "accelerate": rf"launch(?!.*(deepspeed|config|tpu))([\w=.:,/ -]|{_MARK})*",
-    **dict.fromkeys(("mpirun", "mpiexec"), rf"(-[\w-]+ ((\d+|none|{_MARK}) )?)*python3?( -u)?"),
-}
-_LAUNCHES_OTHERS = frozenset({"-m", "--module", "--no-python", "--no_python", ":"})
-_PYTHON_FILE = r"[\w./][\w./-]*\.py"
-_SHELL_FILE = r"[\w./][\w./-]*\.sh"
-# Of `python -m`: a project's own, those that run what their arguments name, and such options.
-_OWN_MODULE = re.compile(r"ml\.projects(\.\w+)+")
+# They start a Python script after options of their own, here or on other machines.
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "mpirun", "mpiexec"})
+_LAUNCHER_OPTION = re.compile(
+    rf"(?!.*(no.python|deepspeed|config|tpu|-module))--?[\w-]+(=([\w.:,/-]|{_MARK})*)?"
+    rf"|[\w.-]+:\d+|\d[\d.]*|none|launch|python3?|{_MARK}"
+)
+_PYTHON_FILE = re.compile(r"[\w./][\w./-]*\.py")
+_SHELL_FILE = re.compile(r"[\w./][\w./-]*\.sh")
+# Modules that run what their arguments name.
 _RUNNERS = sys.stdlib_module_names | {
     "IPython", "accelerate", "dask", "debugpy", "fire", "invoke", "jupyter", "mpi4py", "papermill",
     "pip", "pytest", "torch",
 }  # fmt: skip
-_RUNS = re.compile(
-    r"(.*[-_])?(eval|exec|execute|command|cmd|code|script|python|program|hook|expr|setup)"
-    r"|init[-_]file"
-)
-# Files that no program here runs, and folders: `log.txt`, `out/`.
-_DATA = re.compile(
-    rf"(?:[\w./{_EXPANSION}-]|{_MARK})*\w\.(?:txt|log|out|err|jsonl?|[ct]sv|ya?ml|md)"
-    r"|(?:\.{1,2}/)*(?:[\w-]+/)*[\w-]*\.?"
-)
-_DEVICES = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
-# Commands of which one form is understood: its arguments, and how a sentence writes it.
-_SCRIPT = rf"(-[eux]+ |-[eux]*o pipefail )*{_SHELL_FILE}( .*)?"
-_SOURCE = rf"(([\w./-]*/)?activate|{_SHELL_FILE})( .*)?"
-_FORMS = {
-    "bash": (_SCRIPT, "bash FILE.sh …"),
-    "sh": (_SCRIPT, "sh FILE.sh …"),
-    "source": (_SOURCE, "source FILE.sh"),
-    ".": (_SOURCE, ". FILE.sh"),
-    "for": (rf"(?!({_SENSITIVE.pattern})\b)\w+( in( .*)?)?", "for NAME in …"),
-    "printf": (rf"(?!-|{_MARK}|{_EXPANSION}).+", "printf 'TEXT' …"),
-    "set": (r"([-+][eux]*o?|pipefail| )*", "set -e"),
-}
 
 
 @lru_cache(4096)
 def read(command: str, spans: tuple[Span, ...], blocks: tuple[Span, ...]) -> Reading:
-    """What meets the values of a command: placeholders at `spans`, optional `$[[…]]` at `blocks`.
+    """Read what meets the values of a command.
 
-    An optional text may be left out. A placeholder whose reading depends on that is evaluated.
+    Its placeholders are at `spans` and its optional texts, `$[[…]]`, at `blocks`. An optional text
+    may be left out. A placeholder whose reading depends on that is evaluated.
     """
     is_long = len(command) * (len(blocks) + 1) > _MOST_CHARACTERS
     if _PRIVATE.search(command) or len(spans) > _MOST or is_long:
@@ -177,7 +143,7 @@ def read(command: str, spans: tuple[Span, ...], blocks: tuple[Span, ...]) -> Rea
 
 
 def is_evaluated(variable: str, has_placeholder: bool) -> bool:
-    """Whether the value of an environment variable is evaluated as code.
+    """Return whether the value of an environment variable is evaluated as code.
 
     With a placeholder in the value this is also said of variables that name what is run or loaded.
     """
@@ -225,34 +191,32 @@ class _Command:
     def __init__(self, text: str) -> None:
         self.text = text
         self.contexts: dict[str, Context] = {}
-        # Whether text goes through a pipe or into a file, and what may run it.
+        # The arguments of programs that print; text that goes into a pipe or a file may be run.
+        self.printed: list[_Word] = []
         self.moves_text = False
-        self.runs_files = ""
 
     def reading(self, count: int) -> Reading:
         """The contexts of the placeholders 0 … count - 1."""
         try:
             for words in self._commands():
                 self._command(words)
-            if self.moves_text and self.runs_files:
-                self._fail(f"a command that writes text {self.runs_files}")
         except _NotUnderstoodError as error:
             return Reading((Context("evaluated", str(error)),) * count, str(error))
+        if self.moves_text:
+            self._evaluate(self.printed, "a command that writes text into a pipe or a file")
         absent = Context("evaluated", "an optional text")
         return Reading(tuple(self.contexts.get(chr(_FIRST + i), absent) for i in range(count)))
 
     def _fail(self, what: str) -> NoReturn:
         raise _NotUnderstoodError(what)
 
-    def _evaluate(self, words: Sequence[_Word], evaluator: str, quoted: bool = True) -> None:
-        """Note that `evaluator` may evaluate the placeholders in these words, `quoted` ones too."""
+    def _evaluate(self, words: Sequence[_Word], evaluator: str) -> None:
+        """Note that `evaluator` may evaluate the placeholders in these words."""
         for mark in re.findall(_MARK, " ".join(word.text for word in words)):
-            if quoted or self.contexts[mark].quoting == "none":
-                self.contexts[mark] = Context("evaluated", evaluator)
-
-    # The words of the simple commands.
+            self.contexts[mark] = Context("evaluated", evaluator)
 
     def _commands(self) -> Iterator[list[_Word]]:
+        """The words of each simple command."""
         words: list[_Word] = []
         word: _Word | None = None
         redirection = ""
@@ -302,18 +266,10 @@ class _Command:
 
     def _redirect(self, operator: str, target: _Word) -> None:
         self._evaluate([target], f"the file after `{operator}`")
-        if ">" in operator and target.text not in _DEVICES:
-            self.moves_text = True
-            self._write([target])
-
-    def _write(self, files: Sequence[_Word]) -> None:
-        """Note files that are written: one with a name like `run.sh` may be run."""
-        if not all(_DATA.fullmatch(file.text) for file in files):
-            self.runs_files = self.runs_files or "into a file that may be a script (`x.txt` is not)"
-
-    # What a simple command does with its words.
+        self.moves_text |= ">" in operator and target.text != "/dev/null"
 
     def _command(self, words: list[_Word]) -> None:
+        """Mark the arguments of a simple command that its program may evaluate."""
         while words and words[0].is_bare and words[0].text in _KEYWORDS:
             words = words[1:]
         while words and _ASSIGNMENT.match(words[0].text):
@@ -322,107 +278,62 @@ class _Command:
         if not words:
             return
         program, arguments = words[0].text, words[1:]
+        texts = [word.text for word in arguments]
         if not re.fullmatch(r"[\w./+:-]+|\[", program):
             self._fail("a command whose name is not constant")
         folder, _, name = program.rpartition("/")
-        if folder and re.fullmatch(r"[\w.-]+\.(sh|py)", name):
+        if folder and (_SHELL_FILE.fullmatch(name) or _PYTHON_FILE.fullmatch(name)):
             return
         if folder and not folder.startswith("/"):
             self._fail(f"a command that runs `{program}`")
-        self._program(name, arguments)
-
-    def _assign(self, word: _Word) -> None:
-        name = word.text.partition("=")[0]
-        if is_evaluated(name, has_placeholder=True):
-            self._evaluate([word], f"the variable `{name}`")
-            if not _PATHS.issuperset(word.variables):
-                self._fail(f"a command that sets `{name}` to the value of a variable")
-        self._evaluate([word], "an assignment without quotes", quoted=False)
-
-    def _program(self, name: str, arguments: Sequence[_Word]) -> None:
-        """Mark the arguments that a program may evaluate."""
-        if name in _FORMS:
-            form, usage = _FORMS[name]
-            if not re.fullmatch(form, " ".join(word.text for word in arguments), re.DOTALL):
-                self._fail(f"a command with `{name}` in another form than `{usage}`")
-        if name in {"source", "."}:
-            self._evaluate(arguments, f"the arguments of `{name}`")
-            self.runs_files = self.runs_files or f"and runs `{name}`"
-        elif name == "tee":
-            self.moves_text = True
-            self._write(arguments)
-        elif name in {"cp", "mv"}:
-            self._write([word for word in arguments if word.text[:1] != "-"][1:])
-        elif name in {"test", "["}:
-            self._test(arguments)
-        elif name == "export":
-            for word in arguments:
-                if _ASSIGNMENT.match(word.text):
-                    self._assign(word)
-                elif not re.fullmatch(r"\w+", word.text):
-                    self._fail("a command with `export` of a name that is not constant")
-        elif re.fullmatch(r"python[\d.]*", name):
-            self._python(arguments)
-        elif name in _LAUNCHER_OPTIONS:
+        if re.fullmatch(r"python[\d.]*", name):
+            self._python(texts)
+        elif name in {"bash", "sh"}:
+            options = r"(-[eux]+ |-[eux]*o pipefail )*"
+            if not re.match(rf"{options}{_SHELL_FILE.pattern}( |$)", " ".join(texts)):
+                self._fail(f"a command with `{name}` in another form than `{name} FILE.sh …`")
+        elif name in _LAUNCHERS:
             self._launcher(name, arguments)
+        elif name in _PRINTERS:
+            self.printed += arguments
         elif name in _PLAIN_ONLY:
             self._plain_only(name, arguments)
-        elif name not in _INERT and name not in _FORMS:
+        else:
             self._fail(f"a command that runs `{name}`")
 
-    def _test(self, arguments: Sequence[_Word]) -> None:
-        """`[ -f FILE ]`; `-v NAME` evaluates the name, and a value may be `-v`."""
-        values = [word for word in arguments if re.search(_MARK, word.text)]
-        for text in [word.text for word in arguments if word not in values]:
-            if not re.fullmatch(r"-[fdesnzr]|!?=?|[\w./][\w./-]*|\]", text):
-                self._fail(f"a command with `[` and `{text.replace(_EXPANSION, '$')}`")
-        if len(values) > 1:
-            self._evaluate(values, "a test of two values")
-        self._evaluate(values, "a test without quotes", quoted=False)
+    def _assign(self, word: _Word) -> None:
+        """A value in a variable may be evaluated wherever the command uses the variable."""
+        name = word.text.partition("=")[0]
+        self._evaluate([word], f"the variable `{name}`")
+        if is_evaluated(name, has_placeholder=True) and not _PATHS.issuperset(word.variables):
+            self._fail(f"a command that sets `{name}` to the value of a variable")
 
     def _plain_only(self, name: str, arguments: Sequence[_Word]) -> None:
-        """A program that runs nothing as long as all its arguments are plain words."""
         self._evaluate(arguments, f"the arguments of `{name}`")
         for word in arguments:
-            if not re.fullmatch(rf"(?:[\w./:=,@%+<>~!^\[\] -]|{_MARK})*", word.text):
-                self._fail(f"a command with `{name}` and arguments that may be code")
-        self.runs_files = self.runs_files or f"and runs `{name}`"
+            if name == "export" and _ASSIGNMENT.match(word.text):
+                self._assign(word)
+            elif name in {"export", "test", "["} and _EXPANSION in word.text:
+                self._fail(f"a command with `{name}` of the value of a variable")
 
-    def _python(self, arguments: Sequence[_Word]) -> None:
-        """`python FILE arguments` or `python -m MODULE arguments`."""
-        rest = list(arguments)
-        while rest and re.fullmatch(r"-[uBOqsEI]+", rest[0].text):
+    def _python(self, texts: Sequence[str]) -> None:
+        """`python FILE.py arguments` or `python -m MODULE arguments`."""
+        rest = list(texts)
+        while rest and re.fullmatch(r"-[uBOqsEI]+", rest[0]):
             rest.pop(0)
-        if len(rest) > 1 and rest[0].text == "-m":
-            self._module(rest[1].text, rest[2:])
-        elif not rest or not re.fullmatch(_PYTHON_FILE, rest[0].text):
-            self._plain_only("python", arguments)
-
-    def _module(self, module: str, arguments: Sequence[_Word]) -> None:
-        """A project's own module takes any arguments, another one values of long options alone."""
-        if _OWN_MODULE.fullmatch(module):
-            return
-        program = f"python -m {module}"
-        is_known = re.fullmatch(r"\w+(\.\w+)*", module) and module.split(".")[0] not in _RUNNERS
-        takes_value = False
-        for word in arguments:
-            option = re.match(r"--([\w-]+)(=|$)", word.text)
-            is_value = takes_value and word.text[:1] not in {"-", _EXPANSION}
-            if not is_known or not (is_value or (option and not _RUNS.fullmatch(option[1]))):
-                self._plain_only(program, arguments)
-                return
-            for mark in re.findall(_MARK, word.text):
-                if word.text.startswith(mark) or self.contexts[mark].quoting == "none":
-                    self.contexts[mark] = replace(self.contexts[mark], option_of=f"`{program}`")
-            takes_value = option is not None and not option[2]
+        if len(rest) > 1 and rest[0] == "-m":
+            module = rest[1]
+            if not re.fullmatch(r"\w+(\.\w+)*", module) or module.split(".")[0] in _RUNNERS:
+                self._fail(f"a command that runs the module `{module}`")
+        elif not rest or not _PYTHON_FILE.fullmatch(rest[0]):
+            self._fail("a command with `python` in another form than `python FILE.py …`")
 
     def _launcher(self, name: str, arguments: Sequence[_Word]) -> None:
-        """`torchrun OPTIONS FILE arguments`, `mpirun OPTIONS python FILE arguments`."""
+        """`torchrun OPTIONS FILE.py arguments`, `mpirun OPTIONS python FILE.py arguments`."""
         texts = [word.text for word in arguments]
-        files = (index for index, text in enumerate(texts) if re.fullmatch(_PYTHON_FILE, text))
-        end = next(files, -1)
-        options = re.fullmatch(_LAUNCHER_OPTIONS[name], " ".join(texts[:end]))
-        if end < 0 or not options or _LAUNCHES_OTHERS.intersection(texts):
-            self._plain_only(name, arguments)
-        else:
-            self._evaluate(arguments[:end], f"the options of `{name}`")
+        files = (index for index, text in enumerate(texts) if _PYTHON_FILE.fullmatch(text))
+        end = next(files, len(texts))
+        is_known = all(map(_LAUNCHER_OPTION.fullmatch, texts[:end])) and ":" not in texts
+        if end == len(texts) or not is_known:
+            self._fail(f"a command with `{name}` in another form than `{name} OPTIONS FILE.py …`")
+        self._evaluate(arguments[:end], f"the options of `{name}`")

@@ -200,11 +200,6 @@ REFUSED: list[Case] = [
     (f"bash -c 'echo \"$1\"' bash '{X}'", "a; b"),
     (f"python -c 'import sys; print(sys.argv[1])' '{X}'", "a; b"),
     (f"python -m trace '{X}'", "a b"),
-    (f"python -m package.train '{X}'", "a b"),
-    (f"python -m package.train --title '{X}'", "-c b"),
-    (f"python -m package.train --title {X}", "a -c b"),
-    (f"python -m package.train --title={X}", "a {-c,b}"),
-    (f"python -m package.train --command '{X}'", "a b"),
     (f"python -m torch.distributed.run --no-python sh -c '{X}'", "a b"),
     (f"python -X '{X}' train.py", "a b"),
     (f"torchrun --no-python sh -c '{X}'", "a b"),
@@ -242,6 +237,13 @@ REFUSED: list[Case] = [
     (f"cat <<END\ntext\nEND\npython train.py '{X}'", "a; b"),
     (f"case '{X}' in a) echo a ;; esac", "a; b"),
     (f"cat run.sh > '{X}'", "a b"),
+    # A variable, a file or a pipe may hand it to another program.
+    (f"TITLE='{X}' python train.py --n $N", "a; b"),
+    (f"TITLE='{X}'; echo \"${{TITLE}}\"; python train.py --title \"$TITLE\"", "a; b"),
+    (f"echo '{X}' > out/config.json && python train.py", '{"a": [1]}'),
+    (f"printf '%s\\n' '{X}' > ${{{{outputs.o}}}}/note.txt", "a; b"),
+    (f"if [ -f '{X}' ]; then python train.py; fi", "a b (1).csv"),
+    (f"set -e; mkdir -p out && cp '{X}' out; ls -la out | head -3", "a; b"),
     # It cannot be read.
     (f"echo 'a {X}", "a b"),
     (f"echo a( '{X}'", "a b"),
@@ -264,6 +266,11 @@ ACCEPTED: list[Case] = [
     (f"python -m ml.projects.faq.train '{X}'", "a; b"),
     (f'cd src && python -m package --title "{X}" --n 1', "Hello, World! (1)"),
     (f"python -m package --title='{X}'", "-a b"),
+    (f"python -m package.train '{X}'", "a b"),
+    (f"python -m package.train --title '{X}'", "-c b"),
+    (f"python -m package.train --title {X}", "a -c b"),
+    (f"python -m package.train --title={X}", "a {-c,b}"),
+    (f"python -m package.train --command '{X}'", "a b"),
     (f"python -m package --rate {X}", "-0.5"),
     (f"python -m package --mode {X}", "For training"),
     (f"designer execute $[[resume={X}]] lr={Y}", "", "0.1"),
@@ -281,16 +288,10 @@ ACCEPTED: list[Case] = [
     (f"wget {X} && python train.py", "https://example.org/data/a-1.csv"),
     (f"source activate e && python train.py '{X}'", "a; b"),
     (f"export PYTHONPATH=$PWD:$PYTHONPATH; python train.py '{X}'", "a; b"),
-    (f"TITLE='{X}' python train.py --n $N", "a; b"),
-    (f"TITLE='{X}'; echo \"${{TITLE}}\"; python train.py --title \"$TITLE\"", "a; b"),
-    (f"echo '{X}' > out/config.json && python train.py", '{"a": [1]}'),
-    (f"printf '%s\\n' '{X}' > ${{{{outputs.o}}}}/note.txt", "a; b"),
     (f"python train.py '{X}' 2>&1 | tee out/log.txt", "a; b"),
     (f"python train.py '{X}' > /dev/null 2>&1", "a; b"),
     (f"{{ python train.py '{X}'; }} 2>&1 | tee log.txt", "a; b"),
-    (f"if [ -f '{X}' ]; then python train.py; fi", "a b (1).csv"),
     (f"for seed in 1 2; do python train.py --seed $seed '{X}'; done", "a; b"),
-    (f"set -e; mkdir -p out && cp '{X}' out; ls -la out | head -3", "a; b"),
     (f"# it's\necho \"it's\" '{X}' # it's", "a; b"),
     (f"echo \"a \\\"quote\\\", $HOME, 5$.\" '{X}'", "a; b"),
 ]  # fmt: skip
@@ -394,7 +395,7 @@ def test_the_error_says_how_to_write_it() -> None:
         resolve_command(f"awk '{{ print {X} }}' data.txt", {"x": "$1; b"}, {})
     (problem,) = refused.value.problems
     assert "'$1; b'" in problem.found and "a command that runs `awk`" in problem.found
-    assert problem.hint.endswith(f"pass the value to it: `bash FILE.sh '{X}'`")
+    assert problem.hint.endswith(f"`bash FILE.sh '{X}'` or `python FILE.py '{X}'`")
     assert problem.expected.startswith("a plain word or path")
 
 
@@ -403,15 +404,12 @@ def test_the_error_says_how_to_write_it() -> None:
     [
         (f"echo $(date) '{X}'", "a command with `$(date) '…'`"),
         (f"tar xf a.tar -C '{X}'", "the arguments of `tar`"),
-        (f"A={X}", "an assignment without quotes"),
-        (f"echo '{X}' > a.txt; . ./b.sh", "a command that writes text and runs `.`"),
+        (f"A={X}", "the variable `A`"),
+        (f"echo '{X}' > a.txt; . ./b.sh", "a command that writes text into a pipe or a file"),
+        (f"python -m timeit '{X}'", "a command that runs the module `timeit`"),
         (f"bash -c '{X}'", "a command with `bash` in another form than `bash FILE.sh …`"),
         (f"BASH_ENV='{X}' ls", "the variable `BASH_ENV`"),
         (f"# {X}", "a comment"),
-        (
-            f"echo '{X}' > run.sh",
-            "a command that writes text into a file that may be a script (`x.txt` is not)",
-        ),
     ],
 )
 def test_the_error_names_what_may_evaluate_it(command: str, words: str) -> None:
