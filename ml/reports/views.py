@@ -12,9 +12,9 @@ from typing import Any
 from markupsafe import Markup
 
 from ml.core import repository
+from ml.measures import fairness
 from ml.measures.contributions import ExplainedRows
 from ml.measures.evaluation import PREDICTIONS
-from ml.measures.fairness import FEWEST
 from ml.measures.schema import Estimate, Evaluation, Metrics
 from ml.measures.tasks import KINDS
 from ml.release.comparison import Row
@@ -46,6 +46,8 @@ from ml.reports.sweep import OUTCOMES, Sweep, Trial, short_origin
 TRIALS, PARAMETERS, CELLS = 200, 20, 2000
 # The most other rows: ranked trials, outcomes by reason, metrics, values of a slice, features.
 RANKED, REASONS, METRICS, SLICE_VALUES, FEATURES = 20, 8, 20, 40, 15
+# Of a slice that is compared with others.
+FEWEST = fairness.FEWEST
 # A script may log thousands of metrics. Each curve is a chart of its own.
 LAST_METRICS, CURVES = 200, 12
 # Letters of a tooltip and of a line of a log.
