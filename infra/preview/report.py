@@ -32,7 +32,7 @@ from infra.preview.runner import Runner, captures, runner
 from infra.settings import loader
 from infra.settings.model import Settings
 from infra.settings.workflows import role_name
-from ml.core import git
+from ml.core import documents, git
 from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
 from ml.core.markdown import code, text
@@ -184,7 +184,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
         old, old_capture = before.get(capture.stack, (None, None))
         current.append(
             Report(
-                capture=capture,
+                capture=located(capture, settings[capture.stack], root),
                 cost=estimate(settings[capture.stack], prices),
                 type_problems=tuple(sdk_types.problems(capture.provided)),
                 base=against,
@@ -194,6 +194,23 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
             )
         )
     return removed + current
+
+
+def located(capture: Capture, settings: Settings, root: Path) -> Capture:
+    """The capture; its findings about a cluster begin with the cluster's line in the stack file."""
+    document = documents.read(root / "infra" / f"Pulumi.{capture.stack}.yaml")
+    places = {
+        cluster.name: document.place("config", "platform:clusters", index)
+        for index, cluster in enumerate(settings.clusters)
+    }
+    findings = [
+        replace(finding, message=f"{places[name]}: {finding.message}")
+        if name in places
+        else finding
+        for finding in capture.findings
+        for name in [finding.urn.rpartition("::")[2]]
+    ]
+    return replace(capture, findings=tuple(findings))
 
 
 def _before(

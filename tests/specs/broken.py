@@ -764,6 +764,8 @@ SERVICE = {
     "step-without-compute": "type: pipeline\njobs:\n"
     "  one: {command: echo, environment: 'azureml:e:1', compute: 'azureml:c'}\n"
     "  two: {command: echo, environment: 'azureml:e:1'}  # error: no-compute\n",
+    "step-with-an-empty-compute": "type: pipeline\njobs:\n"
+    "  one: {command: a, environment: 'azureml:e:1', compute: 'azureml:'}  # error: no-compute\n",
     **{
         f"{kind}-without-compute": "type: pipeline\njobs:\n"
         + f"  one:  # error: no-compute\n    type: {kind}\n"

@@ -155,7 +155,7 @@ def test_a_library_of_a_sweep_and_of_steps(code: Path, problems: Check) -> None:
         ("from ml.toolkit.tables import trees", "torch", "warning"),
         ("from ml.toolkit.tables import trees", "cpu", ""),
         # Imports that may not run, and those of none of the libraries.
-        ("def fit():\n    import torch", "cpu", ""),
+        ("def fit():\n    import torch", "cpu", "warning"),
         ("try:\n    import torch\nexcept ImportError:\n    pass", "cpu", ""),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch", "cpu", ""),
         ("from ml.toolkit import torch", "cpu", ""),
@@ -173,6 +173,20 @@ def test_what_is_certain(
     (code / "model.py").write_text(f"{imports}\n{MODEL}")
     expected = [(3, severity, "missing-package")] if severity else []
     assert lines(problems(JOB.format(name))) == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "is_found"),
+    [("missing", True), ("missing.part", True), ("sklearn.x", False), ("json.tool", False)],
+)
+def test_a_module_that_nothing_brings_is_a_warning(
+    code: Path, problems: Check, module: str, is_found: bool
+) -> None:
+    """Neither the code nor a package of the environment, where all of these are known."""
+    text = JOB.replace("ml.projects.churn.train", module)
+    found = [problem.severity for problem in problems(text.format("cpu"))]
+    assert found == ["warning"] * is_found
+    assert problems(text.format("own")) == []
 
 
 def test_relative_imports_are_followed(code: Path, problems: Check) -> None:

@@ -55,8 +55,8 @@ def source(file: Path) -> Source:
 def libraries(module: str, code: Path, wanted: frozenset[str]) -> Iterator[Imported]:
     """The `wanted` libraries that importing a module of the code imports, each once.
 
-    First come those that are imported at once, then those that a function imports which a module
-    beside `module` takes from another.
+    First come those that are imported at once, then those that a function imports: one of
+    `module` or of a module beside it, or one that these take from another.
     """
     own = module.rpartition(".")[0]
     queue, seen, later = [module], {module}, list[Imported]()
@@ -66,13 +66,17 @@ def libraries(module: str, code: Path, wanted: frozenset[str]) -> Iterator[Impor
         if file is None:
             continue
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        is_own = f"{name}.".startswith(f"{own}.")
+        inner = source(file).lazy.values() if is_own else ()
+        lazy = wanted & {library for function in inner for library in function}
+        later += [Imported(library, name, at_once=False) for library in sorted(lazy)]
         for imported in _absolute(source(file).imports, package):
             top = imported.partition(".")[0]
             if top in wanted and file_of(top, code) is None and top not in reported:
                 reported.add(top)
                 yield Imported(top, name)
             holder, _, taken = imported.rpartition(".")
-            if f"{name}.".startswith(f"{own}.") and (held := file_of(holder, code)):
+            if is_own and (held := file_of(holder, code)):
                 for library in sorted(source(held).lazy.get(taken, frozenset()) & wanted):
                     later.append(Imported(library, name, at_once=False))
             parts = imported.split(".")

@@ -16,7 +16,7 @@ from infra.cost.estimate import estimate
 from infra.cost.prices import read
 from infra.preview.capture import ABSENT, Breach, Capture, Change, Property, Resource, changes
 from infra.preview.diagram import page
-from infra.preview.report import Report, rendered, reports, revision_tree
+from infra.preview.report import Report, located, rendered, reports, revision_tree
 from infra.settings.loader import load
 from infra.settings.workflows import ROLE_MANAGERS
 from ml.core.azure import ROLES
@@ -91,6 +91,16 @@ def test_ignored_properties_do_not_change() -> None:
 
     (change,) = changes(_capture(declared("old")), _capture(declared("new")))
     assert change.properties == (Property("tagsOf", "old", "new"),)
+
+
+def test_a_finding_about_a_cluster_names_its_line() -> None:
+    """That of another resource is as it was."""
+    urn = "urn:pulumi:dev::platform::azure-native:machinelearningservices:Compute::cpu-cluster"
+    findings = (Breach("cost-node-cap", True, urn, "9 nodes"), Breach("open", True, "u", "a"))
+    capture = located(_capture(findings=findings), load("dev"), ROOT)
+    line = (ROOT / "infra/Pulumi.dev.yaml").read_text().split("- name: cpu-cluster")[0].count("\n")
+    messages = [finding.message for finding in capture.findings]
+    assert messages == [f"infra/Pulumi.dev.yaml:{line + 1}: 9 nodes", "a"]
 
 
 def test_an_empty_list_differs_from_an_absent_one() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -286,10 +287,29 @@ def missing_script(node: Node) -> Iterator[Finding]:
             paths = folder / name.partition(".")[0], folder / name.replace(".", "/")
             if [path.is_dir() or Path(f"{path}.py").is_file() for path in paths] == [True, False]:
                 found = f"the module `{name}` is not in `{repository.shown(folder)}`"
+            elif not paths[0].is_dir() and _is_not_installed(node, name.partition(".")[0], text):
+                where = f"`{repository.shown(folder)}` and not in the environment"
+                expected = "a module of `code`, or of a package of the environment"
+                found = f"the module `{name}` is not in {where}"
+                yield Finding(keys, found, expected, severity="warning")
+                continue
         elif kind != "module" and not re.search(r"[$*?{\[(`]|^[/~]|(^|/)[^.]+$", name):
             found = _absence(folder, name) if folder else f"there is no `code` with `{name}`"
         if found:
             yield Finding(keys, found, "a file in `code`", "it is relative to `code`")
+
+
+def _is_not_installed(node: Node, module: str, command: str) -> bool:
+    """Whether no package that the job's environment lists brings a module of that name."""
+    written = node.get("environment")
+    is_known = isinstance(written, str) and not re.search(r"\binstall\b", command)
+    listed = packages.of_environment(node.folder, str(written)) if is_known else None
+    return (
+        listed is not None
+        and listed.is_known
+        and module not in sys.stdlib_module_names | listed.libraries
+        and module.replace("_", "-") not in listed.names
+    )
 
 
 def _named(spec: Spec, key: str) -> Part | None:
@@ -307,7 +327,10 @@ def no_compute(node: Node) -> Iterator[Finding]:
     top = node
     while above := top.parent or top.user:
         top = above
-    if node.parent is None or top.is_component or node.type not in _COMPUTING or compute(node):
+    name = compute(node)
+    if name != "azureml:" and (
+        name or node.parent is None or top.is_component or node.type not in _COMPUTING
+    ):
         return
     hint = "settings: {default_compute: azureml:cpu-cluster}, or azureml:serverless"
     yield Finding((), f"step `{node.name}` has no compute", "`compute`, or a default", hint)
