@@ -7,12 +7,13 @@ workflow files: a role is named by its id, and an identity by what uses it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.live import bootstrap
 from infra.preview.capture import Resource, logical_name
+from infra.settings import environments
 from infra.settings.model import Settings
 from infra.settings.workflows import (
     PURPOSES,
@@ -23,9 +24,6 @@ from infra.settings.workflows import (
     role_name,
     subject,
 )
-from ml.core import documents
-
-WORKFLOWS = Path(".github") / "workflows"
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Itera
 
     `declared` are the resources that the stack's program declares.
     """
-    jobs = _jobs(root)
+    jobs = [*environments.of_workflows(root)]
     granted = _of_program(settings, declared)
     for grant in bootstrap.grants(settings):
         row = granted.setdefault(github_environment(settings, grant.purpose), set())
@@ -58,7 +56,7 @@ def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Itera
         yield Access(
             environment,
             purpose,
-            tuple(name for name, named in jobs if _may_be(named, settings, purpose)),
+            tuple(each.job for each in jobs if _may_be(each.name, settings, purpose)),
             tuple(sorted(granted.pop(environment, ()))),
             settings.reviewers if purpose in REVIEWED else (),
         )
@@ -123,20 +121,6 @@ def _holders(settings: Settings, declared: Sequence[Resource]) -> dict[str, set[
         for each in identities:
             holders.setdefault(logical_name(str(each)), set()).add(name)
     return holders
-
-
-def _jobs(root: Path) -> list[tuple[str, str]]:
-    """`FILE: JOB` and the environment of each job that names one."""
-    jobs = []
-    for path in sorted((root / WORKFLOWS).glob("*.y*ml")):
-        document = documents.read(path, path.name).data
-        for name, job in (document.get("jobs") or {}).items():
-            environment = job.get("environment") or ""
-            if isinstance(environment, Mapping):
-                environment = environment.get("name", "")
-            if environment:
-                jobs.append((f"{path.name}: {name}", str(environment)))
-    return jobs
 
 
 def _may_be(environment: str, settings: Settings, purpose: Purpose) -> bool:

@@ -35,8 +35,10 @@ def check(
     Releases read a project's gates.yml, select.yml, watch.yml and release.yml, the metrics in its
     gates, sweeps and evaluate.py, the schema of its table, the serving code, and the floors in
     policies/promotion. Without paths it also checks the names of files at the repository's root
-    and those that git reads. Exit 2 when there is an error, 0 when there is none or only warnings.
+    and those that git reads, and that stack files, the gate `order` and workflows declare the same
+    environments. Exit 2 when there is an error, 0 when there is none or only warnings.
     """
+    from infra.settings import environments
     from ml.cli import clusters
     from ml.repository.forks import layout
     from ml.specs.check.check import survey
@@ -44,8 +46,9 @@ def check(
     form = "json" if as_json else form
     report = survey(paths or [], release_files(), clusters.declared())
     if not paths:
-        names = layout.tracked_problems(repository.root())
-        report = replace(report, problems=(*names, *report.problems))
+        root = repository.root()
+        own = (*layout.tracked_problems(root), *environments.problems(root))
+        report = replace(report, problems=(*own, *report.problems))
     if form == "json":
         write_json(report.as_json())
     else:

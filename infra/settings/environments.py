@@ -1,0 +1,101 @@
+"""Where a repository declares its environments, and whether those places agree.
+
+A stack file, the gate `order` and the options of `promote.yml` each list them, and jobs of
+workflows name the GitHub environments of some. An environment that `order` lacks is deployed after
+prod.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.settings import stacks
+from infra.settings.workflows import PURPOSES
+from ml.core import documents, repository
+from ml.core.errors import Place, Problem, Refused
+
+WORKFLOWS = Path(".github") / "workflows"
+PROMOTE = WORKFLOWS / "promote.yml"
+_OPTIONS = (
+    True,
+    "workflow_dispatch",
+    "inputs",
+    "environment",
+    "options",
+)  # YAML reads `on` as true
+_INPUT = re.compile(r"\$\{\{\s*inputs\.([\w-]+)\s*\}\}")
+
+
+@dataclass(frozen=True)
+class GitHubEnvironment:
+    """The GitHub environment of a workflow's job; `name` may contain expressions."""
+
+    job: str  # FILE: JOB
+    name: str
+    place: Place
+
+
+def of_workflows(root: Path) -> Iterator[GitHubEnvironment]:
+    """Each GitHub environment that a job names: one for each option where a choice names it.
+
+    Raises Refused for a workflow that is not YAML.
+    """
+    for path in sorted((root / WORKFLOWS).glob("*.y*ml")):
+        document = documents.read(path, path.relative_to(root).as_posix())
+        inputs = document.get(*_OPTIONS[:3])
+        jobs = document.get("jobs")
+        for key, job in jobs.items() if isinstance(jobs, Mapping) else ():
+            named = job.get("environment") if isinstance(job, Mapping) else None
+            name = str((named.get("name") if isinstance(named, Mapping) else named) or "")
+            choice = _INPUT.search(name)
+            declared = inputs.get(choice[1]) if choice and isinstance(inputs, Mapping) else None
+            options = declared.get("options") if isinstance(declared, Mapping) else None
+            place = document.place("jobs", key, "environment")
+            for option in (options if isinstance(options, list) else [None]) if name else ():
+                text = name.replace(choice[0], str(option)) if choice and option else name
+                yield GitHubEnvironment(f"{path.name}: {key}", text, place)
+
+
+def problems(root: Path) -> list[Problem]:
+    """The environments that one place declares and another lacks; none without stack files."""
+    names, order = stacks.environments(root / stacks.FOLDER), repository.environments(root)
+    if not names or not order:
+        return []
+    try:
+        return list(_mismatches(root, names, order))
+    except Refused as refused:
+        return list(refused.problems)
+
+
+def _mismatches(root: Path, names: tuple[str, ...], order: tuple[str, ...]) -> Iterator[Problem]:
+    gates = documents.read(root / repository.GATES, repository.GATES.as_posix())
+    line = gates.place("gates", "order", "environments")
+    unordered = re.findall(r"[\w-]+", str(gates.get("gates", "order", "unordered")))
+    for name in order:
+        if name not in names:
+            yield _mismatch(f"the gate `order` has {name}, which has no stack file", names, line)
+    for name in names:
+        if name not in order and name not in unordered:
+            found = f"{name} has a stack file and no place in the gate `order`"
+            yield _mismatch(found, order, Place(f"{stacks.FOLDER}/Pulumi.{name}.yaml", 1))
+    if (root / PROMOTE).is_file():
+        document = documents.read(root / PROMOTE, PROMOTE.as_posix())
+        options = document.get(*_OPTIONS)
+        if options != [*order[1:]]:
+            found = f"`options` of the input `environment`: {options}"
+            yield _mismatch(found, order[1:], document.place(*_OPTIONS))
+    pattern = re.compile(rf"([\w-]+)-(?:{'|'.join(PURPOSES)})")
+    for each in of_workflows(root):
+        match = pattern.fullmatch(each.name)
+        if each.place.path != PROMOTE.as_posix() and match and match[1] not in names:
+            found = f"the job of {each.job} names the GitHub environment {each.name}"
+            yield _mismatch(found, names, each.place)
+
+
+def _mismatch(found: str, expected: tuple[str, ...], place: Place) -> Problem:
+    """What one place declares beside what another does."""
+    hint = f"change the stack files, `order` in {repository.GATES} and the workflows together"
+    return Problem("environment-mismatch", found, ", ".join(expected), hint, place)
