@@ -72,6 +72,13 @@ def test_merges_of_two_projects_do_not_wait_for_each_other() -> None:
     assert len({*groups}) == len(groups)
 
 
+def test_promotions_of_two_projects_do_not_wait_for_each_other() -> None:
+    """Nor does an approval of prod that is pending cancel a promotion to staging."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/promote.yml").read_text())
+    group = workflow["concurrency"]["group"]
+    assert "${{ inputs.project }}" in group and "${{ inputs.environment }}" in group
+
+
 def promotions(team: Repository) -> list[dict[str, Any]]:
     return [pull for pull in team.state.pulls if pull["number"] != PULL]
 
