@@ -213,8 +213,10 @@ class Repository:
     def check(self, event: str = "pull_request") -> dict[str, Job]:
         """The event happens: check.yml runs, and then what follows it."""
         self.runs += 1
-        ref = f"refs/pull/{PULL}/merge" if event == "pull_request" else "refs/heads/main"
+        ref = "refs/heads/main" if event == "push" else f"refs/pull/{PULL}/merge"
         github: dict[str, Any] = {"event_name": event, "ref": ref, "event": {}}
+        if event == "merge_group":
+            github["event"] = {"merge_group": {"base_sha": git(self.origin, "rev-parse", "main")}}
         if event == "pull_request":
             base = {"sha": git(self.origin, "rev-parse", "main"), "ref": "main"}
             about = {"title": self.title, "number": PULL, "base": base}

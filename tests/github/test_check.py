@@ -111,6 +111,25 @@ def test_a_push_to_main_runs_every_test(team: Repository) -> None:
     assert team.state.changes == []
 
 
+def test_a_merge_queue_skips_no_job(team: Repository) -> None:
+    """Documents too: what no check looked at must not be merged as passed."""
+    team.pull_request({"docs/page.md": "# words\n"})
+    assert team.check("merge_group")["required"].result == "success"
+    assert team.commands() == [*ALWAYS, "make lint", "make test"]
+
+
+@pytest.mark.parametrize("job", ["change", "framework"])
+def test_a_skipped_job_does_not_pass_a_merge_queue(job: str, team: Repository) -> None:
+    """Whatever the workflow of the pull request did to have it skipped."""
+    workflow = text(".github/workflows/check.yml")
+    head, mark, tail = workflow.partition(f"  {job}:\n    needs: affected\n    if: ")
+    lies = f"{head}{mark}false && {tail}" if job == "framework" else ""
+    lies = lies or f"{head}{mark}false && ({tail.replace(chr(10), ')' + chr(10), 1)}"
+    team.pull_request({".github/workflows/check.yml": lies})
+    jobs = team.check("merge_group")
+    assert jobs[job].result == "skipped" and jobs["required"].result == "failure"
+
+
 @pytest.mark.parametrize(
     ("event", "variables", "commands"),
     [
