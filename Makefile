@@ -275,7 +275,7 @@ release-issue: ## workflows: open, update or close the issues about versions tha
 
 .PHONY: release-revert
 release-revert: ## workflows: open the pull requests that take back what was rolled back
-	@$(RELEASES) revert $(RESULTS)/release.json
+	@$(RELEASES) revert --environments "$$ENVIRONMENTS"
 
 # ON: this machine or Azure; ENV: the environment whose champion is the one to beat; TREE: the files.
 ON := local

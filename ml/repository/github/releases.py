@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,12 @@ from ml.reports.pull_requests import release
 from ml.repository.affected import stacks
 from ml.repository.affected.stacks import deployed
 from ml.repository.github.api import MAIN, GitHub, read_results, write_outputs
+from ml.repository.github.pull_requests.posting import read_artifacts
 
 FILE = "release.yml"
 ENTRIES = "environments"
 DECLARED_MEANWHILE = "declaration-changed"
+_RESULTS = re.compile(r"(release)\.json")
 
 
 def declaration(content: str, environment: str) -> str:
@@ -201,6 +205,18 @@ def _history(root: Path, file: str) -> Iterator[tuple[str, str]]:
         yield commit, _at(root, f"{commit}^", file) or ""
 
 
+def _left(environment: str) -> Sequence[Mapping[str, Any]]:
+    """The results that the job of an environment left in this run; none where it left none."""
+    app, job = GitHub.of_workflow(), f"release ({environment})"
+    own = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
+    run, name = int(os.environ["GITHUB_RUN_ID"]), f"release-{environment}"
+    documents, unread = read_artifacts(own, run, (name,), _RESULTS, job, failed_too=True)
+    if unread:
+        raise Refused(Problem("no-results", "; ".join(unread), hint="re-run the failed jobs"))
+    text = json.dumps(documents.get("release", []))
+    return read_results(Path(name), "make release", text, release.OUTCOMES)
+
+
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
     """The commands of release.yml."""
@@ -213,11 +229,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, words in (
         ("summary", "Print what became of each project."),
         ("issue", "Open, update or close the issues."),
-        ("revert", "Open the pull requests that revert."),
     ):
         command = commands.add_parser(name, help=words)
-        where = "What `ml release apply --json` printed; the variable ROLLED_BACK goes before it."
-        command.add_argument("results", type=Path, help=where)
+        command.add_argument("results", type=Path, help="What `ml release apply --json` printed.")
+    reverting = commands.add_parser("revert", help="Open the pull requests that revert.")
+    reverting.add_argument("--environments", type=json.loads, required=True, help="A JSON list.")
     options, root = parser.parse_args(argv), repository.root()
     if options.command == "environments":
         workflow = options.not_released_by
@@ -227,19 +243,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_outputs({"environments": names})
     elif options.command == "approver":
         print(approver(GitHub.of_workflow(), root, options.environment))
+    elif options.command == "revert":
+        for environment in options.environments:
+            for result in _left(environment):
+                if result["outcome"] == "rolled-back":
+                    print(revert(GitHub.of_workflow(), root, result))
     else:
-        passed = os.environ.get("ROLLED_BACK", "")
-        results = read_results(options.results, "make release", passed, release.OUTCOMES)
-        failed = [result for result in results if result["outcome"] == "rolled-back"]
+        results = read_results(options.results, "make release", outcomes=release.OUTCOMES)
         if options.command == "summary":
             print(release.summary(results))
-            write_outputs({"rolled-back": failed})
-        elif options.command == "issue":
+        else:
             for result in results:
                 print(keep_issue(GitHub.of_workflow(), result))
-        else:
-            for result in failed:
-                print(revert(GitHub.of_workflow(), root, result))
 
 
 if __name__ == "__main__":

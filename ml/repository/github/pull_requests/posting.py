@@ -279,13 +279,20 @@ def _facts(github: GitHub, run: Mapping[str, Any], change: Change) -> Run:
 
 
 def read_artifacts(
-    github: GitHub, run_id: int, names: Sequence[str], allowed: re.Pattern[str], job: str = ""
+    github: GitHub,
+    run_id: int,
+    names: Sequence[str],
+    allowed: re.Pattern[str],
+    job: str = "",
+    *,
+    failed_too: bool = False,
 ) -> tuple[dict[str, object], list[str]]:
     """The documents of a run by their names, and a sentence for each artifact that has a fault.
 
     `allowed` matches the files that may be in them; its group is a document's name. What another
     job than `job`, or an earlier attempt of it, left is a fault: whoever may write can delete the
-    newest artifact.
+    newest artifact. So is what a job left that failed or goes on; with `failed_too` what the newest
+    attempt that has ended left counts.
     """
     documents: dict[str, object] = {}
     unread: list[str] = []
@@ -296,7 +303,7 @@ def read_artifacts(
         newest = max(named, key=lambda one: int(one["id"]), default=None)
         if newest is None or newest["expired"]:
             continue
-        if job and not _is_left_by(github, run_id, job, newest):
+        if job and not _is_left_by(github, run_id, job, newest, failed_too):
             unread.append(f"{name} is not what the newest attempt of the job {job} left")
             continue
         try:
@@ -308,15 +315,24 @@ def read_artifacts(
     return documents, unread
 
 
-def _is_left_by(github: GitHub, run_id: int, name: str, artifact: Mapping[str, Any]) -> bool:
-    """Whether a run's artifact was made while the newest attempt of a job ran, which succeeded.
+def _is_left_by(
+    github: GitHub,
+    run_id: int,
+    name: str,
+    artifact: Mapping[str, Any],
+    failed_too: bool,
+) -> bool:
+    """Whether a run's artifact was made while the newest attempt of a job ran, which succeeded;
+    with `failed_too`, the newest that has ended.
 
     Jobs of every attempt are asked for: the newest attempt has no job that it did not start again.
     """
     every = github.pages(f"actions/runs/{run_id}/jobs", "jobs", filter="all")
     attempts = [job for job in every if job["name"] == name]
+    if failed_too:
+        attempts = [job for job in attempts if job["conclusion"] in ("success", "failure")]
     newest = max(attempts, key=lambda job: int(job["run_attempt"]), default=None)
-    if newest is None or newest["conclusion"] != "success":
+    if newest is None or not (failed_too or newest["conclusion"] == "success"):
         return False
     times = (newest["started_at"], artifact["created_at"], newest["completed_at"])
     started, created, ended = (datetime.fromisoformat(str(time)) for time in times)
