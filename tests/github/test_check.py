@@ -60,7 +60,7 @@ def team(template: Path, tmp_path: Path) -> Iterator[Repository]:
         "a stack": ([PROD], ["make lint", "make preview"]),
         "the floor of the gates": (
             ["policies/promotion/gates.yml"],
-            ["make lint", "make smoke", "make affected-tests"],
+            ["make lint", "make affected-tests"],
         ),
         "a workflow": ([".github/CODEOWNERS"], ["make lint", "make affected-tests"]),
         "the framework": (["ml/specs/kinds.py"], ["make lint", "make test"]),

@@ -233,10 +233,14 @@ def test_a_refusal_is_in_the_summary_and_fails_nothing(team: Repository) -> None
 
 @pytest.mark.parametrize(
     "name",
-    ["README.md", "infra/Pulumi.prod.yaml", f"{FOLDER}/release.yml", f"{FOLDER}/evidence/dev.json"],
+    [
+        *("README.md", "infra/Pulumi.prod.yaml", "policies/promotion/gates.yml"),
+        *(f"{FOLDER}/release.yml", f"{FOLDER}/evidence/dev.json"),
+    ],
 )
 def test_what_trains_nothing(name: str, team: Repository) -> None:
-    """A promotion that is merged does not lead to the next."""
+    """A promotion that is merged does not lead to the next; nor does the organisation's policy,
+    which judges the models that there are."""
     assert results(team.push({name: "# words\n"}, "merge")) == ["success"] + ["skipped"] * 3
     assert team.signed_in == []
 

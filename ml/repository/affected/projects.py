@@ -43,8 +43,6 @@ JOB_PACKAGES = ("requirements/main.lock",)
 PACKAGES = (*JOB_PACKAGES, "pyproject.toml", "requirements/framework.lock")
 # The program of the stacks, what it costs and the rules that judge it.
 STACK_PARTS = ("infra/__main__.py", "infra/program/", "infra/settings/", "infra/cost/")
-# The lower limits that every project's gates stand on.
-FLOORS = "policies/promotion/*.yml"
 # What is a project's own, and judges nothing but it; its gates are the exception.
 OWN = re.compile(rf"({PROJECTS}|{TESTS}/projects)/[^/]+/(?!gates\.yml$).+", re.S)
 BAD_NAME = "bad-name"
@@ -309,7 +307,7 @@ class _Change:
     # Projects.
 
     def _project_cause(self, name: str) -> str:
-        shared = self._changed(*JOB_PACKAGES, ".amlignore", FLOORS, f"{PROJECTS}/*", deep=False)
+        shared = self._changed(*JOB_PACKAGES, ".amlignore", f"{PROJECTS}/*", deep=False)
         return shared or min(self.dependencies[name], default="")
 
     @cached_property

@@ -308,9 +308,8 @@ CASES = {
     ),
     "the floor of the gates": Case(
         edit("policies/promotion/gates.yml"),
-        projects=ALL,
         policies=("promotion",),
-        tests=("tests/policies", *ONE),
+        tests=("tests/policies",),
     ),
     "a policy": framework(
         "policies/supply_chain/formats.py",
