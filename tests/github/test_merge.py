@@ -436,7 +436,10 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     names = ("sitecustomize", "conftest", "json", "typer", "azure/__init__")
     at_the_root = dict.fromkeys((f"{name}.py" for name in names), poison)
     team.pull_request(at_the_root)
-    assert team.comment("/train", "ana")["train"].result == "failure"
+    assert (
+        team.comment(f"/train {team.state.pulls[0]['head']['sha']}", "ana")["train"].result
+        == "failure"
+    )
     score = "ml/projects/tiny/endpoint/score.py"
     team.pull_request(
         {
@@ -447,7 +450,10 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
             "Makefile": f"train comment setup:\n\ttouch {canary}\n",
         }
     )
-    assert results(team.comment("/train", "ana")) == ["success"] * 3
+    assert (
+        results(team.comment(f"/train {team.state.pulls[0]['head']['sha']}", "ana"))
+        == ["success"] * 3
+    )
     assert not canary.exists()
     body = team.state.bodies(PULL)[0]
     assert "against tiny 1 for dev" in body

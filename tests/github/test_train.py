@@ -72,7 +72,7 @@ def test_a_writer_has_a_branch_trained(team: Repository) -> None:
     """The one comment has the candidate beside the champion; again nothing changes."""
     team.owner = "team"
     team.pull_request(CHANGE)
-    assert results(team.comment("/train", WRITER)) == ["success"] * 3
+    assert results(team.comment(f"/train {head(team)}", WRITER)) == ["success"] * 3
     assert team.commands() == [
         "make train-request",
         "make pull-request",
@@ -96,7 +96,7 @@ def test_the_comment_has_checks_and_training(team: Repository) -> None:
     team.check()
     team.follow()
     assert f"comment `/train {head(team)}`" in team.state.bodies(PULL)[0]
-    team.comment("/train", WRITER)
+    team.comment(f"/train {head(team)}", WRITER)
     (body,) = team.state.bodies(PULL)
     assert "comment `/train" not in body
     assert body.split("\n")[3] == "### ✅ Every check passed" and "train-1 against" in body
@@ -167,8 +167,16 @@ def test_a_writer_is_told_that_another_commit_is_asked_for(team: Repository) -> 
         with pytest.raises(Refused, match="not the last commit"):
             asked(words)
         assert asked(words, STRANGER) is None
+    with pytest.raises(Refused, match=f"/train {sha}, once you have read"):
+        asked("/train")
     assert asked("/trainer") is asked("/training is slow") is None
     assert asked(f"/train {sha}") == (PULL, sha)
+    # Of a branch of the repository a short form names it, and none does not.
+    team.state.pulls[0]["head"]["repo"]["full_name"] = team.state.repository
+    assert asked(f"/train {sha[:7]}") == asked(f"/train `{sha}`") == (PULL, sha)
+    for words in ("/train", f"/train {sha[:6]}", f"/train {'0' * 7}"):
+        with pytest.raises(Refused, match="not-trained"):
+            asked(words)
 
 
 @pytest.mark.attack("A stranger pushes after a writer has read the change")
@@ -191,7 +199,7 @@ def test_links_and_programs_of_the_tree_are_texts(team: Repository) -> None:
     (work / "ml/.gitattributes").write_text("*.py filter=lfs\n")
     git(work, "add", "ml/.gitattributes", "ml/projects/words/secrets")
     team.pull_request({"README.md": "# words\n"})
-    assert team.comment("/train", WRITER)["train"].result == "success"
+    assert team.comment(f"/train {head(team)}", WRITER)["train"].result == "success"
     (tree,) = team.folder.glob("*-train-*/work/.local/pull-request")
     link = tree / "ml/projects/words/secrets"
     assert not link.is_symlink() and link.read_text() == "/etc/passwd"
@@ -203,7 +211,7 @@ def test_a_tree_with_such_a_name_is_not_fetched(team: Repository) -> None:
     """Nothing of it is written, nor does anybody sign in."""
     team.owner = "team"
     team.pull_request({**CHANGE, "GNUmakefile": "%:\n\ttouch pwned\n"})
-    assert team.comment("/train", WRITER)["train"].result == "failure"
+    assert team.comment(f"/train {head(team)}", WRITER)["train"].result == "failure"
     assert not [*team.folder.glob("*-train-*/work/.local/pull-request")]
     assert team.signed_in == [] and "make train" not in team.commands()
 
@@ -214,7 +222,11 @@ def test_a_training_that_fails_is_in_the_first_line(team: Repository) -> None:
     team.writes = {"train": {".local/check/train.json": json.dumps([failed])}}
     team.failing, team.owner = ("train",), "team"
     team.pull_request(CHANGE)
-    assert results(team.comment("/train", WRITER)) == ["success", "failure", "success"]
+    assert results(team.comment(f"/train {head(team)}", WRITER)) == [
+        "success",
+        "failure",
+        "success",
+    ]
     (body,) = team.state.bodies(PULL)
     assert body.split("\n")[3].endswith("have not ended; the training of `words` failed")
     assert "- `words`: error\\[quota\\]: no nodes" in body
@@ -224,9 +236,9 @@ def test_a_comment_that_comes_twice_has_one_comment(team: Repository) -> None:
     """The event is delivered again, or the run is started again."""
     team.owner = "team"
     team.pull_request(CHANGE)
-    team.comment("/train", WRITER)
+    team.comment(f"/train {head(team)}", WRITER)
     (body,) = team.state.bodies(PULL)
-    team.comment("/train", WRITER)
+    team.comment(f"/train {head(team)}", WRITER)
     (again,) = team.state.bodies(PULL)
     number = str(team.runs)
     assert again == body.replace(str(team.runs - 1), number)
@@ -249,7 +261,7 @@ def test_a_result_is_text(result: object, team: Repository) -> None:
     team.owner = "team"
     team.writes = {"train": {".local/check/train.json": json.dumps(result)}}
     team.pull_request(CHANGE)
-    team.comment("/train", WRITER)
+    team.comment(f"/train {head(team)}", WRITER)
     (body,) = team.state.bodies(PULL)
     assert len(body) < MAX_LENGTH and f"commit `{head(team)[:12]}`" in body
     assert "<img" not in body and "\n### ✅" not in body and "@everyone" not in body

@@ -1,8 +1,9 @@
 """Who may have a pull request trained, and which commit of it.
 
-A comment `/train` asks for it. It counts if its author may write to the repository, as GitHub says
-now. It is of the commit that is the pull request's last one now; a comment on a pull request from a
-fork names it, because a stranger may push between the review and the comment.
+A comment `/train COMMIT` asks for it. It counts if its author may write to the repository, as
+GitHub says now. The commit is the pull request's last one now: somebody may push between the review
+and the comment. A branch of the repository takes seven digits or more of it, a fork all 40: a
+stranger can make another commit that begins with the same digits.
 
 It needs no installed package. The command `ask` reads the event of the workflow and outputs `pull`
 and `commit`; `fetch` puts the files of a commit into a folder, as data.
@@ -30,7 +31,7 @@ from ml.repository.github.api import GitHub, write_outputs
 # The first line of a comment, spaces around it aside; a commit may be written as code.
 _COMMAND = re.compile(r"/train(?:[ \t]+(?:`([^`]+)`|(.+)))?")
 WRITERS = ("admin", "maintain", "write")
-_SHA = re.compile(r"[0-9a-f]{40}")
+_SHA, _SHORT = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{7,40}")
 # What a commit may write beyond what main has, and how deep its folders may lie.
 _MOST_BYTES, _MOST_FILES, _DEEPEST = 256 << 20, 20_000, 100
 
@@ -56,10 +57,11 @@ def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
         raise _refused(f"pull request {number} is {pull['state']}", "an open one")
     is_ours = (head.get("repo") or {}).get("full_name") == github.repository
     named = match[1] or match[2]
-    if named is None and not is_ours:
+    if named is None:
         hint = f"/train {head['sha']}, once you have read that commit"
-        raise _refused("the pull request is from a fork", "the commit that you read", hint)
-    if named not in (None, head["sha"]):
+        raise _refused("`/train` names no commit", "the commit that you read", hint)
+    is_short = is_ours and _SHORT.fullmatch(named) and str(head["sha"]).startswith(named)
+    if named != head["sha"] and not is_short:
         asked = printable(named[:60])
         found = f"`{asked}` is not the last commit of pull request {number}"
         raise _refused(found, f"{head['sha']}", "read the newer commits, then name the last")
