@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -28,13 +29,15 @@ from ml.backends.deployments import Launch
 from ml.backends.endpoints import Candidate
 from ml.backends.runs import LOG_FOLLOWS, OPEN, Event, Run, Watch, unwatched
 from ml.core import faults
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
 from ml.core.imports import ROOT
 from ml.specs.assets import assets
 from ml.specs.check import workflow_jobs
 from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, Plan, SweepPlan, sweeps
 from ml.specs.sdk.errors import translate
 
+# Seconds that a cancellation may take, and between its attempts.
+CANCEL_S, CANCEL_POLL_S, _CANCEL_ATTEMPTS = 120.0, 5.0, 4
 # The tag of a run that a person protects.
 KEEP = "keep"
 
@@ -282,8 +285,28 @@ class AzureBackend:
             found = f"{run.name} is a child of {parent.name}"
             raise Refused.of("child-run", found, "a root run", hint)
         with as_refusals():
-            self.workspace.client.jobs.begin_cancel(run.name).result()
+            poller = self._cancelling(run.name)
+            poller.wait(CANCEL_S)
+            if not poller.done():
+                found = f"{run.name} has not ended {CANCEL_S:g} s after its cancellation"
+                hint = f"later: ml runs show {run.name} --on azure"
+                problem = Problem("not-canceled", found, "a canceled run", hint)
+                raise Refused(problem, exit_code=Exit.RUN_FAILED)
+            poller.result()
         return self.runs.find(name)
+
+    def _cancelling(self, name: str) -> Any:
+        """The operation that cancels a job; a conflict with another one passes."""
+        from azure.core.exceptions import HttpResponseError
+
+        for attempt in range(_CANCEL_ATTEMPTS):
+            try:
+                return self.workspace.client.jobs.begin_cancel(name)
+            except HttpResponseError as error:
+                if error.status_code != 409 or attempt == _CANCEL_ATTEMPTS - 1:
+                    raise
+            time.sleep(CANCEL_POLL_S)
+        return None
 
 
 def _hold_outputs(run: Run, job: dict[str, Any]) -> None:

@@ -86,6 +86,7 @@ _ENDED = frozenset({"Succeeded", "Failed", "Canceled"})
 # operation is begun again that failed by the service's own fault, or by a conflict that no state
 # shows.
 BUSY_S, BUSY_POLL_S, _FAULTS = 1800.0, 15.0, 3
+_PASSING_FAULTS = ("InternalServerError", "OutOfCapacity")
 # Of a deployment. A canary compares no percentiles: those of a minute mix samples and callers.
 # learn.microsoft.com/azure/azure-monitor/reference/supported-metrics/
 # microsoft-machinelearningservices-workspaces-onlineendpoints-deployments-metrics
@@ -193,7 +194,9 @@ class AzureEndpoints:
             resource = self._endpoint(endpoint)
             if resource is None:
                 return None
-            self._routers[endpoint] = AzureRouter(self._workspace, endpoint, resource.scoring_uri)
+            self._routers[endpoint] = AzureRouter(
+                self._workspace, endpoint, resource.scoring_uri, lambda text: self._say(text)
+            )
             if (state := self.live(endpoint, as_released=False)) is not None:
                 self._routers[endpoint].follow(state)
         return self._routers[endpoint]
@@ -477,7 +480,7 @@ class AzureEndpoints:
                     is_conflict = error.status_code == 409
                     is_busy = is_conflict and self._is_changing(endpoint)
                     is_unknown = is_conflict and explain(error)[0].code == UNKNOWN
-                    is_fault = getattr(error.error, "code", "") == "InternalServerError"
+                    is_fault = getattr(error.error, "code", "") in _PASSING_FAULTS
                     passes = is_busy or is_unknown or is_fault
                     if not passes or time.monotonic() > deadline:
                         raise

@@ -343,9 +343,10 @@ def _value(text: object) -> Value:
 
 
 def metrics_of(tracked: Mapping[str, Any]) -> dict[str, float]:
-    """The last value of each metric of an MLflow run."""
+    """The last value of each metric of an MLflow run; not of one that has none."""
     data = tracked.get("data") or {}
-    return {each["key"]: float(each["value"]) for each in data.get("metrics") or ()}
+    metrics = data.get("metrics") or ()
+    return {each["key"]: float(each["value"]) for each in metrics if each["value"] is not None}
 
 
 def _parameters(tracked: Mapping[str, Any]) -> dict[str, Value]:

@@ -291,7 +291,11 @@ class AzureRuns:
     def _curve(self, run: Run, metric: str) -> Curve:
         values = {"run_id": run.id, "metric_key": metric}
         points = self.workspace.tracking("metrics/get-history", **values).get("metrics") or ()
-        return tuple((int(point.get("step") or 0), float(point["value"])) for point in points)
+        return tuple(
+            (int(point.get("step") or 0), float(point["value"]))
+            for point in points
+            if point["value"] is not None
+        )
 
     def tag(self, runs: Sequence[Run], key: str) -> Mapping[str, str]:
         with _available():

@@ -21,6 +21,7 @@ from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import MODEL_ERROR, Workspace
 from ml.backends.deployments import Answer, Live
 from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID, Counters, Recent, at
+from ml.core.errors import Refused
 
 # The caller's name of a request, which the log has as XMSClientRequestId.
 CLIENT_ID = "x-ms-client-request-id"
@@ -40,9 +41,13 @@ AmlOnlineEndpointTrafficLog
 class AzureRouter:
     """Implements `ml.backends.endpoints.Router` for one endpoint."""
 
-    def __init__(self, workspace: Workspace, endpoint: str, url: str) -> None:
+    def __init__(
+        self, workspace: Workspace, endpoint: str, url: str, say: Callable[[str], None]
+    ) -> None:
+        """`say` gets why requests of callers are not counted."""
         self.url = url
-        self._workspace, self._endpoint = workspace, endpoint
+        self._workspace, self._endpoint, self._say = workspace, endpoint, say
+        self._is_blind = False
         self._counters: dict[str, Counters] = {}
         self._recent = Recent()
         self._shares: Mapping[str, int] = {}
@@ -97,16 +102,32 @@ class AzureRouter:
             return Answer(status, text, deployment, by_model)
 
     def _read_log(self) -> None:
-        """Count what the log has got since the last time."""
+        """Count what the log has got since the last time.
+
+        A log that cannot be read says nothing of a version: samples alone judge it then.
+        """
         query = _QUERY.format(endpoint=self._endpoint, mark=self._mark, since=self._since)
-        with as_refusals():
-            rows = self._workspace.logs(query)
+        rows: Sequence[Mapping[str, Any]] = ()
+        try:
+            with as_refusals():
+                rows = self._workspace.logs(query)
+        except Refused as refused:
+            if not self._is_blind:
+                self._is_blind = True
+                found = refused.problems[0].found
+                self._say(
+                    f"{self._endpoint}: Log Analytics cannot be read, samples alone are judged: "
+                    f"{found}; infra doctor lists missing roles, make deploy writes the logs"
+                )
         with self._lock:
             for row in rows:
-                self._since = row["Ingested"]
+                self._since = row["Ingested"] or self._since
+                if not row["DeploymentName"] or not row["ResponseCode"]:
+                    continue  # the endpoint's own answer
                 counters = self._counters.setdefault(row["DeploymentName"], Counters())
                 status, by_model = int(row["ResponseCode"]), int(row["ModelStatusCode"] or 0)
+                own = bool(by_model) or status < 400
                 if status == MODEL_ERROR:
                     status = by_model or status
-                counters.callers.add(status, row["TotalDurationMs"] / 1000, bool(by_model))
+                counters.callers.add(status, float(row["TotalDurationMs"] or 0) / 1000, own)
         self._asked = time.monotonic()

@@ -330,13 +330,16 @@ class Workspace:
     def logs(self, query: str) -> list[dict[str, Any]]:
         """The rows that a query finds in the logs of the workspace, each by column."""
         path = f"/v1{self.id}/query"
-        (table,) = self._send(self._logs, "POST", path, "tables", query=query)["tables"]
-        columns = [column["name"] for column in table["columns"]]
-        return [dict(zip(columns, row, strict=True)) for row in table["rows"]]
+        tables = self._send(self._logs, "POST", path, "tables", query=query)["tables"]
+        return [
+            dict(zip([column["name"] for column in table["columns"]], row, strict=True))
+            for table in tables or ()
+            for row in table["rows"] or ()
+        ]
 
     def metric(self, resource: str, name: str, since: float) -> list[tuple[float, float]]:
         """A metric of a resource of the workspace: the minutes since then (epoch seconds) that
-        Azure Monitor has, the oldest first, each with its average.
+        Azure Monitor has, the oldest first, each with its average; not those without a value.
 
         learn.microsoft.com/rest/api/monitor/metrics/list
         """
@@ -352,10 +355,10 @@ class Workspace:
         )
         return [
             (datetime.fromisoformat(point["timeStamp"]).timestamp(), point["average"])
-            for metric in answer["value"]
-            for series in metric["timeseries"]
-            for point in series["data"]
-            if "average" in point
+            for metric in answer["value"] or ()
+            for series in metric.get("timeseries") or ()
+            for point in series.get("data") or ()
+            if point.get("average") is not None
         ]
 
     def _send(
