@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measures import detection
+from ml.measures import detection, forecasting
 from ml.measures.bootstrap import Groups, Values, bounds, drawn_times, weighted_sums
 from ml.measures.ranking import METRICS as OF_RANKS
 from ml.measures.schema import Estimate, StatedMetric
@@ -47,7 +47,8 @@ class Answers:
     ranking: `rank` of the right answer, from 1. binary: `expected` and `predicted` are "0" or "1",
     `score` is the probability of "1". multiclass: labels, and the probability that the right one
     was given. regression: numbers as text. detection: boxes as text (`ml.measures.detection`), and
-    the sum of their scores. To a metric of the project's own the labels of binary and the numbers
+    the sum of their scores. forecasting: texts (`ml.measures.forecasting`), and the sum of the
+    values. To a metric of the project's own the labels of binary and the numbers
     of regression are numbers. `own` has what those metrics gave each unit: (rows, 1), or (rows, 2)
     with a weight.
     """
@@ -89,6 +90,11 @@ class Answers:
     def matches(self) -> detection.Matches:
         """detection: which boxes are right."""
         return detection.matches(self.expected.tolist(), self.predicted.tolist())
+
+    @cached_property
+    def forecasts(self) -> forecasting.Forecasts:
+        """forecasting: the forecasts beside what happened."""
+        return forecasting.forecasts(self.expected.tolist(), self.predicted.tolist())
 
     @cached_property
     def from_the_top(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -352,6 +358,21 @@ def _miscounted(answers: Answers) -> Values:
     return np.array([abs(ours - right) for ours, right in counts], dtype=np.float64)
 
 
+def _ratio_of_steps(
+    part: Callable[[forecasting.Forecasts], Values],
+    whole: Callable[[forecasting.Forecasts], Values],
+) -> Callable[[Draws], Values]:
+    """The sum of `part` by the sum of `whole`, over the observed steps of all units."""
+
+    def of_all(draws: Draws) -> Values:
+        of = draws.answers.forecasts
+        observed = ~np.isnan(of.actual)
+        sums = (np.where(observed, values(of), 0.0).sum(axis=1) for values in (part, whole))
+        return _by(*(weighted_sums(draws.times, each) for each in sums))
+
+    return of_all
+
+
 _ACCURACY = Metric("maximize", _SHARE, of_units=_right)
 RANKING: Mapping[str, Metric] = {
     name: Metric(
@@ -394,6 +415,38 @@ DETECTION: Mapping[str, Metric] = {
         "maximize", _SHARE, of_all=lambda draws: draws.average_precisions.mean(axis=1)
     ),
     "count_error": Metric("minimize", _UP, of_units=_miscounted),
+}
+# Errors are scaled a unit, so that series of every size count alike; `wape` weighs by size.
+FORECASTING: Mapping[str, Metric] = {
+    "mase": Metric(
+        "minimize",
+        _UP,
+        of_units=lambda answers: np.nanmean(answers.forecasts.scaled_errors, axis=1),
+    ),
+    # Below 1 the model is better than seasonal naive.
+    "relative_mase": Metric(
+        "minimize",
+        _UP,
+        of_all=_ratio_of_steps(lambda of: of.scaled_errors, lambda of: of.naive_errors),
+    ),
+    "wape": Metric(
+        "minimize",
+        _UP,
+        of_all=_ratio_of_steps(
+            lambda of: np.abs(of.actual - of.value), lambda of: np.abs(of.actual)
+        ),
+    ),
+    # Neither way is better: the gate `forecasting` bounds it on both sides.
+    "coverage": Metric(
+        "maximize",
+        _SHARE,
+        of_all=_ratio_of_steps(lambda of: of.covered, lambda of: np.ones_like(of.actual)),
+    ),
+    "interval_score": Metric(
+        "minimize",
+        _UP,
+        of_units=lambda answers: np.nanmean(answers.forecasts.interval_scores, axis=1),
+    ),
 }
 
 

@@ -157,8 +157,8 @@ class Evaluation(Part):
     """What was measured of a model, as evaluation.json states it.
 
     `model` is the endpoint's name. `task` says what the predictions are (ranking, binary,
-    multiclass, regression; absent for a ranking). `unit` is what one prediction is about;
-    `resampled` what the bootstrap draws: the unit, or what holds several of them, such as an entity
+    multiclass, regression, forecasting; absent for a ranking). `unit` is what one prediction is
+    about; `resampled` what the bootstrap draws: the unit, or what holds several of them, such as an entity
     or a time block. `baseline_from` says how the model behind `baseline` was made. `slices`
     (dimension → slice → metric) and `fairness` (dimension → metric) are of `slice_split`.
     `leakage` lists every check, whether it found something or not. `identifiers` is the sha256 of

@@ -14,11 +14,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measures import detection
+from ml.measures import detection, forecasting
 from ml.measures.bootstrap import Values
 from ml.measures.metrics import (
     BINARY,
     DETECTION,
+    FORECASTING,
     MULTICLASS,
     QUANTILES,
     RANKING,
@@ -179,6 +180,18 @@ def _of_boxes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> 
     return Given(expected, predicted, [0] * count, together, [{}] * count)
 
 
+def _of_series(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
+    """`labels` are `forecasting.Actuals`; `scores` are (units, horizon, 3), of which steps of NaN
+    are none. The score of a unit is the sum of its values.
+    """
+    count = len(labels)
+    steps = [of[~np.isnan(of).any(axis=1)] for of in scores]
+    expected = list(map(forecasting.written_actuals, labels))
+    predicted = list(map(forecasting.written, steps))
+    sums = [float(of[:, 0].sum()) for of in steps]
+    return Given(expected, predicted, [0] * count, sums, [{}] * count)
+
+
 def _positions(labels: Sequence[Any], classes: Sequence[str]) -> list[int]:
     at = {name: number for number, name in enumerate(classes)}
     return [at.get(str(label), -1) for label in labels]
@@ -215,6 +228,10 @@ def _boxes_fault(expected: str, predicted: str, rank: int, score: float) -> str:
     return _unranked(rank) or wrong
 
 
+def _series_fault(expected: str, predicted: str, rank: int, score: float) -> str:
+    return _unranked(rank) or forecasting.fault(expected, predicted, score)
+
+
 def _class_fault(expected: str, predicted: str, rank: int, score: float) -> str:
     if wrong := _unranked(rank) or _no_probability(score):
         return wrong
@@ -244,6 +261,10 @@ def _label(row: Any) -> str:
 
 def _is_wrong(row: Any) -> float:
     return float(row.predicted != row.expected)
+
+
+def _scaled_error(row: Any) -> float:
+    return float(np.nanmean(forecasting.forecasts([row.expected], [row.predicted]).scaled_errors))
 
 
 def _mean(labels: NDArray[Any], primary: str, classes: Sequence[str]) -> NDArray[Any]:
@@ -344,6 +365,17 @@ KINDS: Mapping[Task, Kind] = {
         loss=lambda row: abs(
             detection.certain(row.predicted) - len(detection.read(row.expected, 4))
         ),
+    ),
+    "forecasting": Kind(
+        answer="A value and an interval for each step",
+        unit="forecast",
+        primary="mase",
+        metrics=FORECASTING,
+        given=_of_series,
+        fault=_series_fault,
+        seen="numeric",
+        prediction=lambda row: row.score,
+        loss=_scaled_error,
     ),
 }
 # Of every kind: no metric of a project's own has one of these names, of which gates.yml says what

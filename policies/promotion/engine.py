@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from policies.promotion import champion_gates, measurements, provenance
+from policies.promotion import champion_gates, forecast_gates, measurements, provenance
 from policies.promotion.decision import (
     PROPERTIES,
     Case,
@@ -34,6 +34,7 @@ RULES: Mapping[str, Rule] = {
     "first-promotion": champion_gates.first_promotion,
     "non-inferiority": champion_gates.non_inferiority,
     "superiority": champion_gates.superiority,
+    "forecasting": forecast_gates.forecasting,
     "fairness": measurements.fairness,
     "explainability": measurements.explainability,
     "serving": measurements.serving,
@@ -51,7 +52,7 @@ EVALUATION_RULES = {
     name: RULES[name]
     for name in (
         *("recomputed", "quality", "gap", "leakage", "first-promotion", "non-inferiority"),
-        *("superiority", "fairness", "explainability"),
+        *("superiority", "forecasting", "fairness", "explainability"),
     )
 }
 # Those of what is known of a run's model before it is evaluated.

@@ -148,6 +148,8 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "slices": DEMANDS,
     },
     "superiority": {"confidence": CONFIDENCE},
+    # Intervals that promise 0.8 and contain fewer than half, or nearly all, tell nothing.
+    "forecasting": {"min_coverage": _minimum(0.5), "max_coverage": _maximum(0.95)},
     "fairness": {
         "dimensions": DEMANDS,
         "min_count": _maximum(1000),  # smaller slices are not compared

@@ -78,9 +78,10 @@ PUBLISHED: Mapping[tuple[Task, str], float] = {
 
 
 def test_every_metric_is_compared() -> None:
-    """Those of ranks and of boxes have tests of their own."""
+    """Those of ranks, of boxes and of forecasts have tests of their own."""
     ours = {(task, name) for task in GIVEN for name in KINDS[task].metrics}
-    assert PUBLISHED.keys() == ours and {*GIVEN, "ranking", "detection"} == set(KINDS)
+    own_tests = {"ranking", "detection", "forecasting"}
+    assert PUBLISHED.keys() == ours and {*GIVEN, *own_tests} == set(KINDS)
 
 
 @pytest.mark.parametrize(("task", "name"), PUBLISHED)

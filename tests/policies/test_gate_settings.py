@@ -158,6 +158,8 @@ LOOSEST = {
     "non-inferiority.confidence": (0.8, 0.5000001),
     "non-inferiority.slice_min_count": (1000, 1e300),
     "superiority.confidence": (0.8, 0.5000001),
+    "forecasting.min_coverage": (0.5, 0.4999999),
+    "forecasting.max_coverage": (0.95, 0.9500001),
     "fairness.min_count": (1000, 1e300),
     "explainability.min_rows": (30, 1),
     "explainability.max_share": (0.99, 0.999999),

@@ -160,6 +160,8 @@ def _lacking(task: Task, rows: Answers) -> str:
     """What a metric that is not defined on the rows may lack."""
     if task == "detection":
         return f"its {len(rows)} images have no object"
+    if task == "forecasting":
+        return f"in its {len(rows)} forecasts the values or the errors of seasonal naive are all 0"
     labels = Counter(rows.expected.tolist())
     counts = ", ".join(f"{labels[label]} of {label}" for label in ("0", "1"))
     return f"of its {len(rows)} rows {counts}, at least 1 of each is needed"

@@ -22,7 +22,7 @@ from ml.backends.deployments import Answer, Launch
 from ml.backends.endpoints import Candidate
 from ml.backends.model_registry import Version
 from ml.core.errors import Exit, Refused
-from ml.measures import detection
+from ml.measures import detection, forecasting
 from ml.measures.evaluation import PREDICTIONS, Prediction
 from ml.measures.measurement import VALIDATION, measure
 from ml.measures.requests import MOST as MOST_REQUESTS
@@ -87,7 +87,7 @@ class Examination:
             apart = min(apart, MOST) if math.isfinite(apart) else MOST
             differing += apart > DIFFERS
             if apart > largest:
-                is_score = self.task in ("binary", "detection")
+                is_score = self.task in ("binary", "detection", "forecasting")
                 evaluated = each.row.score if is_score else each.row.predicted
                 largest = apart
                 example = (
@@ -241,6 +241,8 @@ def _predicted(
         predicted = repr(value)
     elif task == "detection" and isinstance(value, str):
         predicted, score = value, float(detection.read(value, 5)[:, 4].sum())
+    elif task == "forecasting" and isinstance(value, str):
+        predicted, score = value, float(forecasting.read(value)[:, 0].sum())
     elif task == "binary" and isinstance(value, float) and 0 <= value <= 1:
         predicted, score = "1" if value > (threshold or 0.5) else "0", value
     else:
@@ -276,25 +278,37 @@ def _answered(
 
 
 def _value(body: object, task: Task, pointer: str) -> float | str | None:
-    """The prediction in an answer; boxes as predictions.csv has them, None where they are none."""
-    if task != "detection":
-        return prediction(body, pointer)
+    """The prediction in an answer; boxes and forecasts as predictions.csv has them, None where they
+    are none.
+    """
     try:
-        text = detection.written(at_pointer(body, pointer))
-        detection.read(text, 5)
+        if task == "detection":
+            text = detection.written(at_pointer(body, pointer))
+            detection.read(text, 5)
+            return text
+        if task == "forecasting":
+            text = forecasting.written(at_pointer(body, pointer))
+            forecasting.read(text)
+            return text
     except (ValueError, TypeError):
         return None
-    return text
+    return prediction(body, pointer)
 
 
 def _apart(value: float | str, body: object, row: Prediction, task: Task, usual: float) -> float:
     """How far an answer lies from the prediction: of a probability the difference, of another
     number relative to its size; of a text `_OTHER`, unless it is the same. Of boxes the largest
     difference of a score, or of a coordinate relative to the largest one; `_OTHER` of another
-    number of boxes.
+    number of boxes. Of a forecast the largest difference of a number, relative to the largest one;
+    `_OTHER` of another number of steps.
     """
     if task == "detection":
         return _boxes_apart(str(value), row.predicted)
+    if task == "forecasting":
+        served, evaluated = forecasting.read(str(value)), forecasting.read(row.predicted)
+        if len(served) != len(evaluated):
+            return _OTHER
+        return float(np.abs(served - evaluated).max() / (np.abs(evaluated).max() or 1.0))
     if task == "regression":
         number, expected = value if isinstance(value, float) else math.inf, float(row.predicted)
         return abs(number - expected) / max(abs(expected), usual)

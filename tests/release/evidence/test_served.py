@@ -20,6 +20,7 @@ from ml.backends.endpoints import Endpoints
 from ml.backends.model_registry import Version
 from ml.core.errors import Problem, Refused
 from ml.measures.evaluation import Prediction, read_evaluation
+from ml.measures.forecasting import actuals
 from ml.measures.measurement import Features, Rows, Training, evaluate
 from ml.measures.requests import Request, content
 from ml.measures.schema import Evaluation, KeptPredictions
@@ -46,14 +47,16 @@ SCORES: dict[Task, np.ndarray] = {
             np.tile([[1, 2, 30, 40, 0.9], [5, 5, 60, 80, 0.4]], (COUNT - 3, 1, 1)),
         ]
     ),
+    "forecasting": RNG.normal(20, 1, (COUNT, 4, 1)) + [0, -1, 1],
 }
 PRIMARY: dict[Task, str] = {"binary": "brier", "multiclass": "accuracy", "regression": "mae"}
-PRIMARY["detection"] = "map_50"
+PRIMARY |= {"detection": "map_50", "forecasting": "mase"}
 LABELS: dict[Task, Any] = {
     "binary": np.arange(COUNT) % 2,
     "regression": SCORES["regression"] + 1,
     "multiclass": np.array(CLASSES)[np.arange(COUNT) % 3],
     "detection": [np.array([[1.0, 2.0, 30.0, 41.0]])] * COUNT,
+    "forecasting": [actuals([19, 21, 20], [20, 21, 19, 20], 1)] * COUNT,
 }
 TASKS = [*SCORES]
 
@@ -76,7 +79,7 @@ def written(folder: Path, task: Task) -> Evaluation:
         model="tiny",
         digest="sha256:" + "a" * 64,
         classes=CLASSES if task in ("multiclass", "ranking") else (),
-        baseline={} if task in ("ranking", "detection") else None,
+        baseline={} if task in ("ranking", "detection", "forecasting") else None,
     )
     return read_evaluation(folder)
 
@@ -86,6 +89,8 @@ def answer(task: Task, at: int) -> Any:
     of = SCORES[task][at]
     if task == "detection":
         return {"predictions": [of[~np.isnan(of[:, 4])].tolist()]}
+    if task == "forecasting":
+        return {"predictions": [of.tolist()]}
     if task != "multiclass":
         return {"predictions": [float(of)]}
     label = CLASSES[int(of.argmax())]
@@ -132,6 +137,10 @@ OTHERS: list[tuple[Task, Callable[[dict[str, Any]], object], float]] = [
     ("binary", no_answer, 1),
     ("regression", lambda of: {"predictions": [of["predictions"][0] * 1.001]}, 0.001),
     ("regression", lambda of: {"predictions": ["many"]}, 1e9),
+    ("forecasting", lambda of: {"predictions": [of["predictions"][0][:3]]}, 1),
+    ("forecasting", lambda of: {"predictions": [np.multiply(of["predictions"][0], 1.01)]}, 0.005),
+    ("forecasting", lambda of: {"predictions": [[[1, 3, 2]] * 4]}, 1),
+    ("forecasting", lambda of: {"predictions": [20.0]}, 1),
     ("multiclass", lambda of: {**of, "predictions": ["another"]}, 1),
     ("multiclass", lambda of: {**of, "probabilities": [[0.0, 0.0, 0.0]]}, 0.3),
     ("multiclass", lambda of: {**of, "probabilities": [[float("nan")] * 3]}, 0.3),

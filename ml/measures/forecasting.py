@@ -1,0 +1,217 @@
+"""Forecasts of time series: seasonal naive, how predictions.csv holds a forecast, and its errors.
+
+A unit is the forecast of one series from one cutoff, the last time whose value is known: one value
+and one interval a step. Its `expected` text holds the actual values, the seasonal naive forecast
+and the scale; its `predicted` text holds `[value, low, high]` a step. A step without an actual
+value (a gap, a day without stock) counts in no error.
+
+Sources: Hyndman and Koehler 2006, "Another look at measures of forecast accuracy" (MASE);
+Gneiting and Raftery 2007, section 6.2 (interval score); Makridakis et al. 2020, "The M4
+Competition", which scales that score as MASE (MSIS).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Values = NDArray[np.float64]
+# Every interval is to contain this share of the actual values.
+LEVEL = 0.8
+# Significant digits in predictions.csv.
+_DIGITS = 9
+_ACTUALS = ("actual", "naive", "scale")
+# The normal quantile of LEVEL.
+_DEVIATIONS = 1.2815515655446004
+
+
+@dataclass(frozen=True)
+class Actuals:
+    """What a forecast is measured against: the label of a unit."""
+
+    actual: Values  # (horizon,); NaN where no value was observed
+    naive: Values  # (horizon,): the seasonal naive forecast from the same cutoff
+    scale: float  # the mean error of seasonal naive within the history
+
+
+@dataclass(frozen=True)
+class Forecasts:
+    """The forecasts of some units beside what happened; NaN after the end of a shorter one."""
+
+    actual: Values  # (units, horizon)
+    naive: Values  # (units, horizon)
+    scale: Values  # (units,)
+    value: Values  # (units, horizon)
+    low: Values  # (units, horizon)
+    high: Values  # (units, horizon)
+
+    @property
+    def scaled_errors(self) -> Values:
+        """(units, horizon): |actual − forecast| / scale."""
+        return np.abs(self.actual - self.value) / self.scale[:, None]
+
+    @property
+    def naive_errors(self) -> Values:
+        """(units, horizon): |actual − seasonal naive| / scale."""
+        return np.abs(self.actual - self.naive) / self.scale[:, None]
+
+    @property
+    def covered(self) -> Values:
+        """(units, horizon): 1 where the interval contains the actual value, else 0."""
+        inside = (self.low <= self.actual) & (self.actual <= self.high)
+        return np.where(np.isnan(self.actual), np.nan, inside.astype(np.float64))
+
+    @property
+    def interval_scores(self) -> Values:
+        """(units, horizon): the width of the interval and a penalty outside of it, scaled."""
+        missed = np.maximum(self.low - self.actual, 0) + np.maximum(self.actual - self.high, 0)
+        score = self.high - self.low + 2 / (1 - LEVEL) * missed
+        return np.asarray(score / self.scale[:, None])
+
+
+def seasonal_naive(history: ArrayLike, season: int, horizon: int) -> Values:
+    """Forecast with the last observed value of the same place in the season.
+
+    `history` is (times,), NaN where no value was observed; a place that was never observed gets the
+    last observed value. Returns (horizon, 3): value, low and high, where the interval is that of
+    normal errors with the deviation of the seasonal differences, which grows with the number of
+    seasons ahead (Hyndman and Athanasopoulos, Forecasting: Principles and Practice, 3rd ed., 5.5).
+    Raises ValueError where nothing was observed.
+    """
+    values = np.asarray(history, dtype=np.float64)
+    observed = values[~np.isnan(values)]
+    if not len(observed):
+        raise ValueError("a history without an observed value")
+    steps = np.arange(horizon)
+    padded = np.concatenate([np.full(-len(values) % season, np.nan), values])
+    by_place = padded.reshape(-1, season)
+    at = (~np.isnan(by_place))[::-1].argmax(axis=0)
+    latest = by_place[len(by_place) - 1 - at, np.arange(season)]
+    latest = np.where(np.isnan(latest), observed[-1], latest)[steps % season]
+    differences = _differences(values, season)
+    deviation = math.sqrt(float(np.mean(differences**2))) if len(differences) else 0.0
+    width = _DEVIATIONS * deviation * np.sqrt(steps // season + 1)
+    return np.stack([latest, latest - width, latest + width], axis=1)
+
+
+def scale(history: ArrayLike, season: int) -> float:
+    """The mean absolute error of seasonal naive within the history, by which errors are divided.
+
+    Where the history is shorter than a season and one value, or repeats itself exactly, it is the
+    error of the last value; then the mean size of the values; then 1.
+    """
+    values = np.asarray(history, dtype=np.float64)
+    for found in (_differences(values, season), _differences(values, 1), values):
+        found = np.abs(found[~np.isnan(found)])
+        if len(found) and found.mean() > 0:
+            return float(found.mean())
+    return 1.0
+
+
+def actuals(history: ArrayLike, actual: ArrayLike, season: int) -> Actuals:
+    """The label of a forecast: `history` is known at the cutoff, `actual` (horizon,) comes after.
+
+    Raises ValueError where one of the two has no observed value.
+    """
+    values = np.asarray(actual, dtype=np.float64)
+    if np.isnan(values).all():
+        raise ValueError("a forecast without an observed value after its cutoff")
+    naive = seasonal_naive(history, season, len(values))[:, 0]
+    return Actuals(values, naive, scale(history, season))
+
+
+def written_actuals(label: Actuals) -> str:
+    """The label as predictions.csv has it."""
+    columns = (_digits(label.actual), _digits(label.naive), _digits(label.scale))
+    return json.dumps(dict(zip(_ACTUALS, columns, strict=True)))
+
+
+def written(forecast: ArrayLike) -> str:
+    """A forecast (horizon, 3), of value, low and high, as predictions.csv has it."""
+    return json.dumps(_digits(np.asarray(forecast, dtype=np.float64)))
+
+
+def read_actuals(text: str) -> Actuals:
+    """The label in a text; ValueError for a text that states none."""
+    try:
+        actual, naive, size = (json.loads(text)[name] for name in _ACTUALS)
+        label = Actuals(
+            np.array([math.nan if of is None else of for of in actual], dtype=np.float64),
+            np.array(naive, dtype=np.float64),
+            float(size),
+        )
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError(f"{text[:40]!r} has no {', '.join(_ACTUALS)}") from None
+    is_whole = label.actual.ndim == 1 and label.actual.shape == label.naive.shape
+    if not is_whole or np.isnan(label.actual).all() or np.isinf(label.actual).any():
+        raise ValueError(f"{text[:40]!r} does not have an actual and a naive value a step")
+    if not np.isfinite(label.naive).all() or not 0 < label.scale < math.inf:
+        raise ValueError(f"{text[:40]!r} has a naive value or a scale that is not finite")
+    return label
+
+
+def read(text: str) -> Values:
+    """The forecast in a text: (horizon, 3); ValueError for a text that states none."""
+    try:
+        rows = np.array(json.loads(text), dtype=np.float64).reshape(-1, 3)
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError(f"{text[:40]!r} is not a list of [value, low, high]") from None
+    if not len(rows) or not np.isfinite(rows).all():
+        raise ValueError(f"{text[:40]!r} has a step that is not three finite numbers")
+    if (rows[:, 1] > rows[:, 2]).any():
+        raise ValueError(f"{text[:40]!r} has an interval whose low end is above its high end")
+    return rows
+
+
+def forecasts(expected: Sequence[str], predicted: Sequence[str]) -> Forecasts:
+    """The forecasts of some units, of texts as predictions.csv has them."""
+    labels, answers = list(map(read_actuals, expected)), list(map(read, predicted))
+    horizon = max([1, *(len(of.actual) for of in labels)])
+
+    def padded(rows: Sequence[Values]) -> Values:
+        table = np.full((len(rows), horizon), np.nan)
+        for number, row in enumerate(rows):
+            table[number, : len(row)] = row
+        return table
+
+    value, low, high = (padded([of[:, place] for of in answers]) for place in range(3))
+    return Forecasts(
+        actual=padded([of.actual for of in labels]),
+        naive=padded([of.naive for of in labels]),
+        scale=np.array([of.scale for of in labels]),
+        value=value,
+        low=low,
+        high=high,
+    )
+
+
+def fault(expected: str, predicted: str, score: float) -> str:
+    """Why the texts and the score of a row cannot be a forecast, or ""."""
+    try:
+        label, answer = read_actuals(expected), read(predicted)
+    except ValueError as error:
+        return str(error)
+    if len(label.actual) != len(answer):
+        return f"{len(answer)} steps were predicted, expected {len(label.actual)}"
+    total = float(answer[:, 0].sum())
+    is_same = math.isclose(total, score, rel_tol=1e-6, abs_tol=1e-6 * label.scale)
+    return "" if is_same else f"score {score:.6g}, expected the sum of the values, {total:.6g}"
+
+
+def _differences(values: Values, season: int) -> Values:
+    """The observed seasonal differences of a history."""
+    differences = values[season:] - values[:-season] if len(values) > season else values[:0]
+    return differences[~np.isnan(differences)]
+
+
+def _digits(values: Any) -> Any:
+    """Numbers in so many significant digits; None for NaN, which JSON does not have."""
+    if np.ndim(values):
+        return [_digits(of) for of in values]
+    return None if math.isnan(values) else float(f"{float(values):.{_DIGITS}g}")
