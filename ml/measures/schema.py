@@ -158,8 +158,8 @@ class Evaluation(Part):
 
     `model` is the endpoint's name. `task` says what the predictions are (ranking, binary,
     multiclass, regression, forecasting; absent for a ranking). `unit` is what one prediction is
-    about; `resampled` what the bootstrap draws: the unit, or what holds several of them, such as an entity
-    or a time block. `baseline_from` says how the model behind `baseline` was made. `slices`
+    about; `resampled` what the bootstrap draws: the unit, or what holds several of them, such as an
+    entity or a time block. `baseline_from` says how the model behind `baseline` was made. `slices`
     (dimension → slice → metric) and `fairness` (dimension → metric) are of `slice_split`.
     `leakage` lists every check, whether it found something or not. `identifiers` is the sha256 of
     the hashed identifiers that it compared, `requests` that of rows as a client would send them.

@@ -305,10 +305,7 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     if task == "detection":
         return _boxes_apart(str(value), row.predicted)
     if task == "forecasting":
-        served, evaluated = forecasting.read(str(value)), forecasting.read(row.predicted)
-        if len(served) != len(evaluated):
-            return _OTHER
-        return float(np.abs(served - evaluated).max() / (np.abs(evaluated).max() or 1.0))
+        return _steps_apart(str(value), row.predicted)
     if task == "regression":
         number, expected = value if isinstance(value, float) else math.inf, float(row.predicted)
         return abs(number - expected) / max(abs(expected), usual)
@@ -330,6 +327,13 @@ def _boxes_apart(served: str, evaluated: str) -> float:
         return _OTHER
     size = max(1.0, float(theirs[:, :4].max(initial=1.0)))
     return float((np.abs(ours - theirs) / (*[size] * 4, 1.0)).max(initial=0.0))
+
+
+def _steps_apart(served: str, evaluated: str) -> float:
+    ours, theirs = (forecasting.read(of) for of in (served, evaluated))
+    if len(ours) != len(theirs):
+        return _OTHER
+    return float(np.abs(ours - theirs).max() / (np.abs(theirs).max() or 1.0))
 
 
 def _text(value: float | str) -> str:

@@ -14,6 +14,7 @@ from ml.core.errors import Place, Problem, nearest
 from ml.measures.evaluation import wrong_primary
 from ml.measures.metrics import Goal, OwnMetric, own_fault
 from ml.measures.tasks import EVERY_METRIC, KINDS, Task, metrics_of
+from ml.toolkit.data import series
 from ml.toolkit.data.datasets import SchemaRefused, Target
 from ml.toolkit.data.tables import TableSchema
 
@@ -37,7 +38,11 @@ def schema_problems(path: Path) -> Sequence[Problem]:
         return []
     try:
         own = _own(path.parent.parent)
-        Target.parse(document.data, TableSchema.parse(document.data).columns, own)
+        columns = TableSchema.parse(document.data).columns
+        if document.get("task") == series.TASK:
+            series.Head.parse(document.data, columns)
+        else:
+            Target.parse(document.data, columns, own)
     except SchemaRefused as refused:
         words = (refused.field, str(document.get(refused.field)))
         close = [name for word in words for name in nearest(word, refused.known)]
@@ -46,7 +51,8 @@ def schema_problems(path: Path) -> Sequence[Problem]:
         place = document.place(refused.field)
         return [Problem("wrong-schema", found, refused.expected, hint, place)]
     except (KeyError, TypeError, ValueError) as error:
-        expected = "the fields that ml/toolkit/data/datasets.py lists"
+        module = "series" if document.get("task") == series.TASK else "datasets"
+        expected = f"the fields that ml/toolkit/data/{module}.py lists"
         return [Problem("wrong-schema", str(error), expected, place=document.place())]
     return []
 

@@ -47,7 +47,7 @@ SCORES: dict[Task, np.ndarray] = {
             np.tile([[1, 2, 30, 40, 0.9], [5, 5, 60, 80, 0.4]], (COUNT - 3, 1, 1)),
         ]
     ),
-    "forecasting": RNG.normal(20, 1, (COUNT, 4, 1)) + [0, -1, 1],
+    "forecasting": RNG.normal(20, 1, (COUNT, 4, 1)) + np.array([0, -1, 1]),
 }
 PRIMARY: dict[Task, str] = {"binary": "brier", "multiclass": "accuracy", "regression": "mae"}
 PRIMARY |= {"detection": "map_50", "forecasting": "mase"}

@@ -1,0 +1,1 @@
+"""Forecasts the daily sales of many products in many stores."""

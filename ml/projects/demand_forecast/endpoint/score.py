@@ -1,0 +1,5 @@
+"""The endpoint: the history of a series in, a value and an interval a day out."""
+
+from ml.serving.scoring.series import endpoint
+
+init, run = endpoint()

@@ -1,0 +1,186 @@
+"""Forecasts by trees over the history of a series: features, the model, and requests.
+
+Training and the endpoint compute the features here. A feature of a step uses the history up to the
+cutoff, and of what is known beforehand (promotions, holidays) also the step itself. Values are
+divided by the level of the series, so that one model answers for all of them.
+
+    {"history": [12, null, 9, …], "known": {"promotion": [0, 1, 0, …]}, "horizon": 14}
+
+`known` has the values of the history and of every step; null in the history is a missing value.
+The answer is {"forecast": [[value, low, high], …], "total": 131.5}.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures.forecasting import seasonal_naive
+from ml.serving.scoring.messages import BadRequest, refusal, reply
+from ml.serving.scoring.model import ServedModel, open_model
+from ml.serving.scoring.trees import Trees
+
+Floats = NDArray[np.float64]
+TREES, SPEC = "model.txt", "forecaster.json"
+# Seasons over which the level, the spread and the trend of a series are measured.
+WINDOWS = (1, 4, 8)
+LONGEST = 10_000
+# The ends of an interval that is to contain 80 %.
+TAILS = (0.1, 0.9)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a forecaster needs beside its trees; forecaster.json holds it."""
+
+    season: int  # steps of a season
+    horizon: int  # the most steps that a forecast has
+    known: Sequence[str]  # the columns that are known beforehand
+    low: Sequence[float]  # of each step: the low end less the value, in levels of the series
+    high: Sequence[float]  # of each step: the high end less the value
+    smallest: float | None  # no forecast is below; None where values may be negative
+
+    def names(self) -> list[str]:
+        """The features, in the order of the columns."""
+        windows = [f"{name}_{of}" for of in WINDOWS for name in ("mean", "spread")]
+        known = [f"{name}_{part}" for name in self.known for part in ("then", "usual", "naive")]
+        return ["step", "observed", "naive", "same_place", "last", "missing", *windows, *known]
+
+
+def features(history: Floats, known: Mapping[str, Floats], spec: Spec) -> tuple[Floats, float]:
+    """The features of each step, (steps, names), and the level that values are divided by.
+
+    `history` is (times,), NaN where a value is missing; `known` has (times + steps,) of each
+    column. Raises ValueError where nothing was observed.
+    """
+    steps = min((len(of) for of in known.values()), default=len(history) + spec.horizon)
+    steps -= len(history)
+    first = relevant(history, spec.season)
+    history, known = history[first:], {name: of[first:] for name, of in known.items()}
+    windows = {of: _observed(history[-of * spec.season :]) for of in WINDOWS}
+    recent = windows[WINDOWS[1]] if len(windows[WINDOWS[1]]) else _observed(history)
+    level = float(np.abs(recent).mean()) if len(recent) else 0.0
+    level = level or float(np.abs(_observed(history)).max(initial=0.0)) or 1.0
+    naive = seasonal_naive(history, spec.season, steps)[:, 0]
+    place = np.arange(steps) % spec.season
+    latest = history[-WINDOWS[1] * spec.season :]
+    padded = np.concatenate([np.full(-len(latest) % spec.season, np.nan), latest])
+    table = padded.reshape(-1, spec.season)
+    counts = (~np.isnan(table)).sum(axis=0)
+    same = np.where(counts, np.nansum(table, axis=0) / np.maximum(counts, 1), np.nan)[place]
+    observed = _observed(history)
+    columns: list[Any] = [np.arange(1, steps + 1), min(len(observed), WINDOWS[-1] * spec.season)]
+    columns += [naive / level, same / level, observed[-1] / level, np.isnan(latest).mean()]
+    for of in windows.values():
+        columns += [of.mean() / level, of.std() / level] if len(of) else [math.nan, math.nan]
+    for name in spec.known:
+        before, then = known[name][: len(history)], known[name][len(history) :]
+        same_place = len(history) - spec.season + place
+        naive_day = np.where(same_place < 0, np.nan, before[np.maximum(same_place, 0)])
+        columns += [then, before[-WINDOWS[1] * spec.season :].mean(), naive_day]
+    return np.stack([np.broadcast_to(of, steps) for of in columns], axis=1).astype(float), level
+
+
+def relevant(history: Floats, season: int) -> int:
+    """The number of the first step that a forecast depends on."""
+    first = max(0, len(history) - WINDOWS[-1] * season)
+    return first if len(_observed(history[first:])) else 0
+
+
+def _observed(values: Floats) -> Floats:
+    return values[~np.isnan(values)]
+
+
+class Forecaster:
+    """The model in a folder. Raises what `Trees` raises, and TypeError for another spec."""
+
+    def __init__(self, folder: Path) -> None:
+        self.spec = Spec(**json.loads((folder / SPEC).read_text(encoding="utf-8")))
+        self._trees = Trees(folder / TREES)
+
+    def forecast(self, history: Floats, known: Mapping[str, Floats]) -> Floats:
+        """(steps, 3): value, low and high of each step; ValueError as `features`."""
+        table, level = features(history, known, self.spec)
+        return with_interval(self._trees.predict(table), level, self.spec)
+
+    def answer(self, body: str | bytes) -> dict[str, object]:
+        """The answer to a request; raises BadRequest for one of another form."""
+        history, known = _read(body, self.spec)
+        rows = self.forecast(history, known)
+        return {"forecast": rows.tolist(), "total": float(rows[:, 0].sum())}
+
+
+def with_interval(scaled: Floats, level: float, spec: Spec) -> Floats:
+    """(steps, 3) of the values, (steps,), that the trees predict."""
+    ends = [np.asarray(of)[: len(scaled)] for of in (spec.low, spec.high)]
+    rows = np.stack([scaled, scaled + ends[0], scaled + ends[1]], axis=1) * level
+    return rows if spec.smallest is None else np.maximum(rows, spec.smallest)
+
+
+def save(trees: str, spec: Spec, folder: Path) -> None:
+    """Write LightGBM's text and the spec into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / TREES).write_text(trees, encoding="utf-8")
+    (folder / SPEC).write_text(json.dumps(asdict(spec), indent=1) + "\n", encoding="utf-8")
+
+
+def _read(body: str | bytes, spec: Spec) -> tuple[Floats, dict[str, Floats]]:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadRequest("", "not JSON", "an object with `history`") from None
+    if not isinstance(document, dict) or document.keys() - {"history", "known", "horizon"}:
+        raise BadRequest("", "another form", "an object with `history`, `known` and `horizon`")
+    history = _numbers("history", document.get("history"), missing=True)
+    if np.isnan(history).all():
+        raise BadRequest("history", "no value", "at least one number")
+    horizon = document.get("horizon", spec.horizon)
+    if type(horizon) is not int or not 1 <= horizon <= spec.horizon:
+        raise BadRequest("horizon", str(horizon)[:40], f"1 to {spec.horizon}")
+    given = document.get("known", {})
+    if not isinstance(given, dict) or given.keys() != {*spec.known}:
+        raise BadRequest("known", "other columns", ", ".join(spec.known) or "no column")
+    known = {name: _numbers(name, given[name]) for name in spec.known}
+    count = len(history) + horizon
+    for name, values in known.items():
+        if len(values) != count:
+            raise BadRequest(name, f"{len(values)} values", f"{count}: the history and {horizon}")
+    return history, known or {"": np.zeros(count)}
+
+
+def _numbers(name: str, values: object, missing: bool = False) -> Floats:
+    if not isinstance(values, list) or not 1 <= len(values) <= LONGEST:
+        raise BadRequest(name[:80], "not a list of numbers", f"1 to {LONGEST} numbers")
+    for value in values:
+        if value is None and missing:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+            raise BadRequest(name[:80], str(value)[:40], "numbers of less than 1e15")
+    return np.array([math.nan if of is None else of for of in values], dtype=np.float64)
+
+
+def endpoint() -> tuple[Callable[[], None], Callable[[str], object]]:
+    """The `init` and the `run` of a score.py: the first opens the model, the second answers, with
+    status 400 and a sentence for a request of another form.
+    """
+    opened: list[tuple[ServedModel, Forecaster]] = []
+
+    def init() -> None:
+        served = open_model()
+        opened[:] = [(served, Forecaster(served.folder))]
+
+    def run(body: str) -> object:
+        served, forecaster = opened[0]
+        try:
+            return reply(served, forecaster.answer(body))
+        except BadRequest as error:
+            return refusal(error)
+
+    return init, run

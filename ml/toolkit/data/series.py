@@ -1,0 +1,241 @@
+"""A table of time series, and the cutoffs that forecasts are trained and measured from.
+
+The head of the schema, beside the columns (`ml.toolkit.data.tables`):
+
+    task: forecasting
+    primary_metric: mase
+    target: sales            # float or integer; `optional: true` where values may be missing
+    time: day
+    series: [store, item]    # a series for each combination; [] where the table is one series
+    horizon: 14              # steps of a forecast
+    season: 7                # steps of a season
+    known: [promotion]       # columns of numbers that are known for the whole horizon
+    slices: [store]          # columns whose first value of a series is its group
+    origins: 2               # cutoffs of the test, and of validation
+
+The steps are the distinct times of the whole table. A series without a row at a step has a missing
+value there. Cutoffs lie `horizon` steps apart at the end of the table: the last `origins` are the
+test, those before are validation, and training uses no value after the first of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from ml.measures import tasks
+from ml.measures.forecasting import actuals
+from ml.measures.measurement import VALIDATION, Rows
+from ml.serving.scoring.series import relevant
+from ml.toolkit.data.datasets import TEST, TRAIN, SchemaRefused
+from ml.toolkit.data.tables import Column, DataRefused, Flaw, TableSchema, read_table
+
+TASK = "forecasting"
+# A series whose history is shorter than so many seasons is in the slice `new` of `history`.
+NEW = 4
+# Seasons before the first cutoff of training.
+_FIRST = 2
+_OF_COLUMNS = {each.name for each in fields(TableSchema)} - {"required"}
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of the schema; the module's docstring explains the fields."""
+
+    primary_metric: str
+    target: str
+    time: str
+    horizon: int
+    season: int
+    series: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    slices: tuple[str, ...] = ()
+    origins: int = 2
+    file: str = "table.csv"
+    task: str = TASK
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any], columns: Sequence[Column]) -> Head:
+        """The head; SchemaRefused names the field that is wrong."""
+        types = {column.name: column.type for column in columns}
+        names = [each.name for each in fields(cls)]
+        if unknown := sorted(raw.keys() - {*names} - _OF_COLUMNS):
+            raise SchemaRefused(unknown[0], "an unknown field", "one of ", names)
+        if raw.get("primary_metric") not in tasks.metrics_of(TASK):
+            found = repr(raw.get("primary_metric"))
+            raise SchemaRefused("primary_metric", found, "one of ", tasks.metrics_of(TASK))
+        for name in ("horizon", "season", "origins"):
+            if type(raw.get(name, 2)) is not int or not 1 <= raw.get(name, 2) <= 1000:
+                raise SchemaRefused(name, repr(raw[name]), "a whole number from 1 to 1000")
+        for name in ("target", "time", "series", "known", "slices"):
+            stated = raw.get(name, [])
+            for column in stated if isinstance(stated, list) else [stated]:
+                if column not in types:
+                    raise SchemaRefused(name, repr(column), "one of ", types)
+                if name in ("target", "known") and types[column] not in ("float", "integer"):
+                    found = f"`{column}`, of type {types[column]}"
+                    raise SchemaRefused(name, found, "a column of type float or integer")
+        lists = {name: tuple(raw.get(name, ())) for name in ("series", "known", "slices")}
+        return cls(**{name: raw[name] for name in names if name in raw} | lists)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A forecast: which series, and the number of its first step."""
+
+    series: int
+    cutoff: int
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The series of a table on one grid of steps; `starts` are the first observed steps."""
+
+    head: Head
+    names: Sequence[str]
+    times: Sequence[datetime]
+    values: NDArray[np.float64]  # (series, steps), NaN where missing
+    known: Mapping[str, NDArray[np.float64]]  # (series, steps) of each column
+    slices: Mapping[str, Sequence[str]]  # of each series
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """The first observed step of each series."""
+        return np.asarray((~np.isnan(self.values)).argmax(axis=1))
+
+    @cached_property
+    def cutoffs(self) -> Mapping[str, Sequence[int]]:
+        """Split → the numbers of the first steps of its forecasts; ValueError for few steps."""
+        horizon, origins, steps = self.head.horizon, self.head.origins, len(self.times)
+        ends = [steps - horizon * (of + 1) for of in range(2 * origins)][::-1]
+        first = self.head.season * _FIRST
+        train = [*range(ends[0] - horizon, first - 1, -max(1, horizon // 2))][::-1]
+        if not train:
+            least = first + horizon * (2 * origins + 1)
+            raise ValueError(f"{steps} steps, where this horizon needs at least {least}")
+        return {TRAIN: train, VALIDATION: ends[:origins], TEST: ends[origins:]}
+
+    def units(self, split: str) -> list[Unit]:
+        """The forecasts of a split that have an observed value before and after their cutoff."""
+        seen = ~np.isnan(self.values)
+        return [
+            Unit(series, cutoff)
+            for cutoff in self.cutoffs[split]
+            for series in range(len(self.names))
+            if seen[series, :cutoff].any()
+            and seen[series, cutoff : cutoff + self.head.horizon].any()
+        ]
+
+    def history(self, unit: Unit) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        """The values of a series up to its cutoff, and what is known up to the last step."""
+        start, end = self.starts[unit.series], unit.cutoff + self.head.horizon
+        known = {name: of[unit.series, start:end] for name, of in self.known.items()}
+        return self.values[unit.series, start : unit.cutoff], known
+
+    def actual(self, unit: Unit) -> NDArray[np.float64]:
+        """(horizon,): the values after the cutoff."""
+        return self.values[unit.series, unit.cutoff : unit.cutoff + self.head.horizon]
+
+    def rows(self, split: str, scores: NDArray[np.float64] | Sequence[Any] = ()) -> Rows:
+        """A split as `ml.measures.measurement.evaluate` takes it, drawn by series."""
+        units = self.units(split)
+        at, season = [of.series for of in units], self.head.season
+        lengths = [len(self.history(of)[0]) for of in units]
+        histories = ["new" if of < NEW * season else "established" for of in lengths]
+        slices = {name: [of[number] for number in at] for name, of in self.slices.items()}
+        return Rows(
+            [f"{self.names[of.series]} {self.times[of.cutoff].isoformat()}" for of in units],
+            [actuals(self.history(of)[0], self.actual(of), season) for of in units],
+            scores,
+            slices={**slices, "history": histories},
+            groups=[self.names[number] for number in at],
+            requests=[self.request(of) for of in units] if split == TEST else (),
+        )
+
+    def request(self, unit: Unit) -> dict[str, object]:
+        """What a client sends for the forecast (`ml.serving.scoring.series`)."""
+        history, known = self.history(unit)
+        first = relevant(history, self.head.season)
+        history, known = history[first:], {name: of[first:] for name, of in known.items()}
+        listed = [None if np.isnan(value) else float(value) for value in history]
+        more = {"known": {name: of.tolist() for name, of in known.items()}} if known else {}
+        return {"history": listed, **more, "horizon": self.head.horizon}
+
+
+def read_panel(folder: Path, schema: Path) -> Panel:
+    """The table in the folder of a data asset. Ends the program with every problem, each with file
+    and line, when the schema or the data is wrong.
+    """
+    try:
+        raw = yaml.safe_load(schema.read_text(encoding="utf-8"))
+        columns = TableSchema.parse(raw)
+        head = Head.parse(raw, columns.columns)
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"error[wrong-schema]: {schema}: {error}") from None
+    path = folder if folder.is_file() else folder / head.file
+    table, findings = read_table(path, columns)
+    if not findings:
+        at = {name: table.column(name) for name in (head.time, *head.series, *head.slices)}
+        names = list(zip(*(at[name] for name in head.series), strict=True)) or [()] * len(
+            table.rows
+        )
+        times = [datetime.fromisoformat(of.strip()) for of in at[head.time]]
+        findings = [*_wrong_times(path, table.lines, names, times)]
+    if findings:
+        raise SystemExit(str(DataRefused(findings)))
+    series, steps = sorted({*names}), sorted({*times})
+    of_series, of_step = ({of: at for at, of in enumerate(all_)} for all_ in (series, steps))
+    place = ([of_series[of] for of in names], [of_step[of] for of in times])
+
+    def grid(name: str, empty: float) -> NDArray[np.float64]:
+        values = np.full((len(series), len(steps)), empty)
+        column = next(of for of in columns.columns if of.name == name)
+        numbers = [column.parse(cell) for cell in table.column(name)]
+        values[place] = [empty if of is None else of for of in numbers]
+        return values
+
+    first = {of: number for number, of in reversed([*enumerate(names)])}
+    values = grid(head.target, np.nan)
+    kept = np.flatnonzero((~np.isnan(values)).any(axis=1))
+    panel = Panel(
+        head,
+        ["/".join(series[number]) or "series" for number in kept],
+        steps,
+        values[kept],
+        {name: grid(name, 0.0)[kept] for name in head.known},
+        {name: [at[name][first[series[number]]] for number in kept] for name in head.slices},
+    )
+    try:
+        assert panel.cutoffs
+    except ValueError as error:
+        hint = "give a longer table, or lower `horizon` or `origins` in the schema"
+        expected = "a history before the cutoffs of validation and of the test"
+        flaw = Flaw("too-few-steps", path, 0, str(error), expected, hint)
+        raise SystemExit(str(DataRefused([flaw]))) from None
+    return panel
+
+
+def _wrong_times(
+    path: Path, lines: Sequence[int], names: Sequence[Any], times: Sequence[datetime]
+) -> Iterator[Flaw]:
+    """Rows of a series at the same time, and times with and without a zone."""
+    zoned = times[0].tzinfo is not None
+    first: dict[Any, int] = {}
+    for line, name, time in zip(lines, names, times, strict=True):
+        if (time.tzinfo is not None) is not zoned:
+            expected = "a time zone in every row" if zoned else "no time zone, as in the first row"
+            yield Flaw("mixed-time-zones", path, line, time.isoformat(), expected)
+        elif (name, time) in first:
+            found = f"{'/'.join(name) or 'the series'} has {time.isoformat()} on line "
+            found += f"{first[name, time]} too"
+            expected = "one row for each series and time"
+            yield Flaw("duplicate-time", path, line, found, expected, "add up or remove one row")
+        first.setdefault((name, time), line)

@@ -1,0 +1,246 @@
+"""A project of time series: what its train.py and its evaluate.py run.
+
+One LightGBM model forecasts every step of every series directly from features of the history
+(`ml.serving.scoring.series`). Its intervals are split-conformal: the 10th and the 90th percentile
+of the scaled errors on validation, by step (Lei et al. 2018, Distribution-Free Predictive Inference
+for Regression).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.measures import measurement
+from ml.measures.evaluation import EvaluationRefused
+from ml.measures.forecasting import seasonal_naive
+from ml.measures.leakage import not_later
+from ml.measures.measurement import VALIDATION, Features, Rows, Training
+from ml.measures.tasks import KINDS
+from ml.serving.scoring.series import TAILS, TREES, Forecaster, Spec, features, save, with_interval
+from ml.toolkit.data.datasets import TEST, TRAIN
+from ml.toolkit.data.series import TASK, Panel, Unit, read_panel
+from ml.toolkit.training.boosting import boost_lightgbm, contributions, threads
+from ml.toolkit.training.model_folder import seal, unseal
+from ml.toolkit.training.timing import latency
+from ml.toolkit.training.tracking import tracking
+
+# Each is an argument of train.py, and may be an entry of a sweep's `search_space`.
+SETTINGS: Mapping[str, Any] = {
+    "trees": 300,
+    "learning_rate": 0.05,
+    "num_leaves": 31,
+    "min_child_samples": 50,
+    "feature_fraction": 0.8,
+    "bagging_fraction": 0.8,
+    "lambda_l2": 1.0,
+}
+FORECASTS = "forecasts.csv"
+REFITS = (1, 2)
+EXPLAINED, TIMED = 500, 50
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The features of the forecasts of a split: a row a step, and the level of each unit."""
+
+    units: Sequence[Unit]
+    table: Floats  # (units × horizon, names)
+    levels: Floats  # (units,)
+    scaled: Floats  # (units, horizon): the actual values in levels, NaN where missing
+
+    @classmethod
+    def of(cls, panel: Panel, split: str, spec: Spec) -> Examples:
+        """Those of a split."""
+        units = panel.units(split)
+        parts = [features(*_asked(panel, unit), spec) for unit in units]
+        levels = np.array([level for _, level in parts])
+        actual = np.array([panel.actual(unit) for unit in units])
+        return cls(units, np.concatenate([of for of, _ in parts]), levels, actual / levels[:, None])
+
+
+def _asked(panel: Panel, unit: Unit) -> tuple[Floats, dict[str, Floats]]:
+    history, known = panel.history(unit)
+    return history, known or {"": np.zeros(len(history) + panel.head.horizon)}
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The examples of training and of validation, made once, and models fitted to them."""
+
+    panel: Panel
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Without intervals, which follow from a fitted model."""
+        head, values = self.panel.head, self.panel.values
+        end = self.panel.cutoffs[VALIDATION][0]
+        smallest = 0.0 if np.nanmin(values[:, :end]) >= 0 else None
+        return Spec(head.season, head.horizon, [*head.known], [], [], smallest)
+
+    @cached_property
+    def train(self) -> Examples:
+        """The examples of training."""
+        return Examples.of(self.panel, TRAIN, self.spec)
+
+    @cached_property
+    def validation(self) -> Examples:
+        """The examples of validation."""
+        return Examples.of(self.panel, VALIDATION, self.spec)
+
+    def fit(self, settings: Mapping[str, Any], seed: int) -> tuple[str, Spec, Floats]:
+        """LightGBM's text, the spec with intervals, and the forecasts of validation."""
+        import lightgbm as lgb
+
+        own = dict(settings)
+        trees = own.pop("trees")
+        target = self.train.scaled.ravel()
+        observed = ~np.isnan(target)
+        parameters = {
+            **{"objective": "l1", "bagging_freq": 1, "seed": seed, "deterministic": True},
+            **{"force_row_wise": True, "num_threads": threads(), "verbosity": -1, **own},
+        }
+        data = lgb.Dataset(self.train.table[observed], target[observed])
+        booster = boost_lightgbm(parameters, data, trees)
+        scaled = booster.predict(self.validation.table).reshape(self.validation.scaled.shape)
+        low, high = _ends(self.validation.scaled - scaled)
+        spec = replace(
+            self.spec, low=np.minimum(low, 0).tolist(), high=np.maximum(high, 0).tolist()
+        )
+        pairs = zip(scaled, self.validation.levels, strict=True)
+        return booster.model_to_string(), spec, np.array([with_interval(*of, spec) for of in pairs])
+
+
+def _ends(errors: Floats) -> Floats:
+    """(2, horizon): the ends of each step's interval, of errors (units, horizon) with NaN.
+
+    Of n errors they are the floor(0.1 (n + 1))-th and the ceil(0.9 (n + 1))-th, which contain a new
+    error with at least 80 % where it is exchangeable with those.
+    """
+    count = int((~np.isnan(errors)).sum(axis=0).min())
+    ranks = (math.floor(TAILS[0] * (count + 1)), math.ceil(TAILS[1] * (count + 1)))
+    levels = np.clip(np.array(ranks) / max(count, 1), 0, 1)
+    return np.asarray(np.nanquantile(errors, levels, axis=0, method="inverted_cdf"))
+
+
+def train(schema: Path, arguments: Sequence[str] | None = None) -> None:
+    """Read, check, fit, calibrate, log, save: one training by the arguments of the command line."""
+    parser = argparse.ArgumentParser(description="Train one forecaster.")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument("--model", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--seed", type=int, default=0)
+    for name, usual in SETTINGS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(usual), default=usual)
+    settings = vars(parser.parse_args(arguments))
+    data, folder, seed = (settings.pop(name) for name in ("data", "model", "seed"))
+    fitting = Fitting(read_panel(data, schema))
+    with tracking() as tracker:
+        tracker.parameters({**settings, "seed": seed})
+        began = time.perf_counter()
+        text, spec, scores = fitting.fit(settings, seed)
+        seconds = time.perf_counter() - began
+        metrics = _metrics(fitting.panel, scores)
+        tracker.metrics({**metrics, "training_seconds": seconds})
+        save(text, spec, folder)
+        asked = [_asked(fitting.panel, unit) for unit in fitting.validation.units[:TIMED]]
+        forecaster = Forecaster(folder)
+        tracker.metrics(latency(lambda of: forecaster.forecast(*of), asked).as_metrics())
+        digest = seal(folder, {"seed": seed, "seconds": seconds, "hyperparameters": settings})
+    print(f"model {folder} {digest}: {metrics}")
+
+
+def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -> None:
+    """Measure a model by the arguments of the command line, beside seasonal naive; `model` is the
+    endpoint's name. It also writes forecasts.csv, a row a step of the test.
+    """
+    parser = argparse.ArgumentParser(description="Measure a forecaster.")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
+    parser.add_argument("--evaluation", type=Path, required=True, help="the folder to write")
+    options = parser.parse_args(arguments)
+    panel = read_panel(options.data, schema)
+    facts, digest = unseal(options.model)
+    forecaster, fitting = Forecaster(options.model), Fitting(panel)
+    head, metric = panel.head, panel.head.primary_metric
+
+    def scores(split: str, forecast: Callable[[Unit], Floats]) -> Rows:
+        return panel.rows(split, np.array([forecast(unit) for unit in panel.units(split)]))
+
+    def naive(unit: Unit) -> Floats:
+        return seasonal_naive(panel.history(unit)[0], head.season, head.horizon)
+
+    splits = {
+        name: scores(name, lambda unit: forecaster.forecast(*_asked(panel, unit)))
+        for name in (VALIDATION, TEST)
+    }
+    baseline = [
+        row for name in splits for row in measurement.predict(TASK, name, scores(name, naive))
+    ]
+    refits = [
+        _metrics(panel, fitting.fit(facts["hyperparameters"], facts["seed"] + more)[2])
+        for more in REFITS
+    ]
+    table = Examples.of(panel, TEST, forecaster.spec).table[:EXPLAINED]
+    train_times, test_times = (
+        [panel.times[of + head.horizon - 1].timestamp() for of in panel.cutoffs[TRAIN]],
+        [panel.times[of].timestamp() for of in panel.cutoffs[TEST]],
+    )
+    import lightgbm as lgb
+
+    with tracking() as tracker:
+        try:
+            evaluation = measurement.evaluate(
+                options.evaluation,
+                splits,
+                Training(
+                    panel.rows(TRAIN),
+                    refits=[of[f"{VALIDATION}_{metric}"] for of in refits],
+                    threads=threads(),
+                    **facts,
+                ),
+                Features(forecaster.spec.names(), table),
+                contributions(lgb.Booster(model_file=options.model / TREES), table),
+                task=TASK,
+                primary_metric=metric,
+                model=model,
+                digest=digest,
+                resampled="series",
+                identified_by="series and cutoff",
+                leakage=[not_later(train_times, test_times, head.time)],
+                baseline=measurement.metrics_of(KINDS[TASK].metrics, baseline),
+                baseline_from="seasonal naive",
+            )
+        except (EvaluationRefused, ValueError) as error:
+            raise SystemExit(f"error[no-evaluation]: {error}") from error
+        tracker.metrics(evaluation.values())
+    write_forecasts(options.evaluation / FORECASTS, panel, np.asarray(splits[TEST].scores))
+    print(evaluation.text())
+
+
+def write_forecasts(path: Path, panel: Panel, scores: Floats) -> None:
+    """Write a row a step of the test: series, time, cutoff, actual value, forecast, interval."""
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(("unique_id", "ds", "cutoff", "y", "yhat", "lo_80", "hi_80"))
+        for unit, rows in zip(panel.units(TEST), scores, strict=True):
+            times = panel.times[unit.cutoff - 1 : unit.cutoff + panel.head.horizon]
+            actual = ["" if np.isnan(of) else float(of) for of in panel.actual(unit)]
+            for at, y, row in zip(times[1:], actual, rows.tolist(), strict=True):
+                name, cutoff = panel.names[unit.series], times[0].isoformat()
+                writer.writerow((name, at.isoformat(), cutoff, y, *row))
+
+
+def _metrics(panel: Panel, scores: Floats) -> dict[str, float]:
+    values = measurement.metric_values(TASK, panel.rows(VALIDATION, scores))
+    return {f"{VALIDATION}_{name}": of for name, of in values.items()}

@@ -1,0 +1,101 @@
+"""The generated sales, the model, its evaluation and the endpoint, on 24 series."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from ml.features.timeline import Timeline
+from ml.features.windows import Window, windows
+from ml.measures.evaluation import read_evaluation
+from ml.projects.demand_forecast import sales
+from ml.projects.demand_forecast.endpoint import score
+from ml.projects.demand_forecast.train import SCHEMA
+from ml.serving.scoring.series import Spec, features
+from ml.toolkit.data.series import Panel
+from ml.toolkit.training import forecasting
+from tests.conftest import ROOT
+
+
+def test_the_table_is_generated() -> None:
+    """The table in the repository is what sales.py writes, with everything that it promises."""
+    table = SCHEMA.parent / sales.PROJECT / "table.csv"
+    with table.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.reader(stream))
+    made = sales.rows(0, sales.STORES, sales.ITEMS, sales.DAYS)
+    assert rows[1:] == [list(map(str, row)) for row in made]
+    lengths = {}
+    for store, item, *_ in rows[1:]:
+        lengths[store, item] = lengths.get((store, item), 0) + 1
+    assert len(lengths) == 200 and set(lengths.values()) - {sales.DAYS}
+    empty, promoted, holidays = (
+        sum(row[at] == value for row in rows) for at, value in ((3, ""), (4, "1"), (5, "1"))
+    )
+    assert 0 < empty < promoted and holidays
+
+
+def test_the_features_are_those_of_the_windows(panel: Panel) -> None:
+    """The means over the last seasons are those that ml.features computes from the rows known at
+    the cutoff.
+    """
+    unit = panel.units("test")[0]
+    history, known = panel.history(unit)
+    spec = Spec(7, 14, ["promotion", "holiday"], [], [], 0.0)
+    table, level = features(history, known, spec)
+    times = panel.times[unit.cutoff - len(history) : unit.cutoff]
+    day = pl.Series(times).dt.replace_time_zone("UTC")
+    rows = pl.DataFrame({"series": "a", "day": day, "sales": history}).fill_nan(None)
+    asked = [Window(f"mean_{of}", "mean", times[of * 7] - times[0], "sales") for of in (1, 4, 8)]
+    found = windows(rows, asked, keys=["series"], timeline=Timeline("day")).sort("day").tail(1)
+    for window in asked:
+        ours = table[:, spec.names().index(window.name)] * level
+        assert ours == pytest.approx(np.full(14, found.get_column(window.name).item()))
+
+
+def test_the_model_is_evaluated(
+    data: Path, model: Path, panel: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is better than seasonal naive; the forecasts of the test are a table beside it."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/tracking.db")
+    folder = tmp_path / "evaluation"
+    arguments = ["--data", str(data), "--model", str(model), "--evaluation", str(folder)]
+    forecasting.evaluate(SCHEMA, "demand-forecast", arguments)
+    evaluation = read_evaluation(folder)
+    test = evaluation.metrics["test"]
+    assert test["relative_mase"].high < 1 and test["mase"].count == len(panel.units("test"))
+    assert evaluation.baseline["test"]["relative_mase"].value == pytest.approx(1.0, abs=1e-6)
+    assert (evaluation.unit, evaluation.resampled) == ("forecast", "series")
+    assert {*evaluation.slices} == {"store", "history"}
+    assert {of.check: of.value for of in evaluation.leakage} == {
+        "identifiers.shared": 0,
+        "time.not_later": 0,
+    }
+    with (folder / forecasting.FORECASTS).open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 14 * len(panel.units("test"))
+    assert all(row["cutoff"] < row["ds"] for row in rows)
+    assert all(float(row["lo_80"]) <= float(row["yhat"]) <= float(row["hi_80"]) for row in rows)
+
+
+def test_the_endpoint_answers_as_evaluated(
+    model: Path, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request of a unit gets the forecast of the whole history; bad ones get status 400."""
+    monkeypatch.setenv("AZUREML_MODEL_DIR", str(model))
+    monkeypatch.delenv("MODEL_DIGEST", raising=False)
+    score.init()
+    forecaster = forecasting.Forecaster(model)
+    for unit in panel.units("test")[::5]:
+        answer = score.run(json.dumps(panel.request(unit)))
+        assert isinstance(answer, dict)
+        expected = forecaster.forecast(*panel.history(unit))
+        assert np.array_equal(np.array(answer["forecast"]), expected)
+        assert answer["total"] == pytest.approx(expected[:, 0].sum())
+    for line in (ROOT / "ml/projects/demand_forecast/endpoint/requests.jsonl").open():
+        assert isinstance(score.run(line), dict)
+    assert getattr(score.run("{}"), "status_code", 200) == 400
