@@ -112,6 +112,12 @@ class Panel:
         return np.asarray((~np.isnan(self.values)).argmax(axis=1))
 
     @cached_property
+    def is_large(self) -> NDArray[np.bool_]:
+        """Whether the usual value of each series is above that of half of them."""
+        sizes = np.nanmean(np.abs(self.values), axis=1)
+        return np.asarray(sizes > np.median(sizes))
+
+    @cached_property
     def cutoffs(self) -> Mapping[str, Sequence[int]]:
         """Split → the numbers of the first steps of its forecasts; ValueError for few steps."""
         horizon, origins, steps = self.head.horizon, self.head.origins, len(self.times)
@@ -151,6 +157,7 @@ class Panel:
         lengths = [len(self.history(of)[0]) for of in units]
         histories = ["new" if of < NEW * season else "established" for of in lengths]
         slices = {name: [of[number] for number in at] for name, of in self.slices.items()}
+        slices["size"] = ["large" if self.is_large[number] else "small" for number in at]
         return Rows(
             [f"{self.names[of.series]} {self.times[of.cutoff].isoformat()}" for of in units],
             [actuals(self.history(of)[0], self.actual(of), season) for of in units],
@@ -180,38 +187,43 @@ def read_panel(folder: Path, schema: Path) -> Panel:
         head = Head.parse(raw, columns.columns)
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise SystemExit(f"error[wrong-schema]: {schema}: {error}") from None
-    path = folder if folder.is_file() else folder / head.file
-    table, findings = read_table(path, columns)
-    if not findings:
-        at = {name: table.column(name) for name in (head.time, *head.series, *head.slices)}
-        names = list(zip(*(at[name] for name in head.series), strict=True)) or [()] * len(
-            table.rows
-        )
-        times = [datetime.fromisoformat(of.strip()) for of in at[head.time]]
-        findings = [*_wrong_times(path, table.lines, names, times)]
+    try:
+        return panel_of(folder if folder.is_file() else folder / head.file, columns, head)
+    except DataRefused as refused:
+        raise SystemExit(str(refused)) from None
+
+
+def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
+    """The series of a table; raises DataRefused with every problem."""
+    table, findings = read_table(path, schema)
     if findings:
-        raise SystemExit(str(DataRefused(findings)))
+        raise DataRefused(findings)
+    columns = {column.name: column for column in schema.columns}
+    names = [*zip(*map(table.column, head.series), strict=True)] or [()] * len(table.rows)
+    times = [datetime.fromisoformat(of.strip()) for of in table.column(head.time)]
+    if wrong := [*_wrong_times(path, table.lines, names, times)]:
+        raise DataRefused(wrong)
     series, steps = sorted({*names}), sorted({*times})
-    of_series, of_step = ({of: at for at, of in enumerate(all_)} for all_ in (series, steps))
+    of_series, of_step = ({of: at for at, of in enumerate(every)} for every in (series, steps))
     place = ([of_series[of] for of in names], [of_step[of] for of in times])
 
     def grid(name: str, empty: float) -> NDArray[np.float64]:
         values = np.full((len(series), len(steps)), empty)
-        column = next(of for of in columns.columns if of.name == name)
-        numbers = [column.parse(cell) for cell in table.column(name)]
+        numbers = map(columns[name].parse, table.column(name))
         values[place] = [empty if of is None else of for of in numbers]
         return values
 
-    first = {of: number for number, of in reversed([*enumerate(names)])}
     values = grid(head.target, np.nan)
-    kept = np.flatnonzero((~np.isnan(values)).any(axis=1))
+    kept = np.flatnonzero((~np.isnan(values)).any(axis=1)).tolist()
+    first = {of: number for number, of in reversed([*enumerate(names)])}
+    slices = {name: table.column(name) for name in head.slices}
     panel = Panel(
         head,
         ["/".join(series[number]) or "series" for number in kept],
         steps,
         values[kept],
         {name: grid(name, 0.0)[kept] for name in head.known},
-        {name: [at[name][first[series[number]]] for number in kept] for name in head.slices},
+        {name: [of[first[series[at]]] for at in kept] for name, of in slices.items()},
     )
     try:
         assert panel.cutoffs
@@ -219,7 +231,7 @@ def read_panel(folder: Path, schema: Path) -> Panel:
         hint = "give a longer table, or lower `horizon` or `origins` in the schema"
         expected = "a history before the cutoffs of validation and of the test"
         flaw = Flaw("too-few-steps", path, 0, str(error), expected, hint)
-        raise SystemExit(str(DataRefused([flaw]))) from None
+        raise DataRefused([flaw]) from None
     return panel
 
 

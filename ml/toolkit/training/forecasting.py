@@ -26,12 +26,14 @@ from ml.measures.evaluation import EvaluationRefused
 from ml.measures.forecasting import seasonal_naive
 from ml.measures.leakage import not_later
 from ml.measures.measurement import VALIDATION, Features, Rows, Training
+from ml.measures.reference import write_reference
 from ml.measures.tasks import KINDS
 from ml.serving.scoring.series import TAILS, TREES, Forecaster, Spec, features, save, with_interval
 from ml.toolkit.data.datasets import TEST, TRAIN
 from ml.toolkit.data.series import TASK, Panel, Unit, read_panel
 from ml.toolkit.training.boosting import boost_lightgbm, contributions, threads
 from ml.toolkit.training.model_folder import seal, unseal
+from ml.toolkit.training.segments import checkpointed
 from ml.toolkit.training.timing import latency
 from ml.toolkit.training.tracking import tracking
 
@@ -139,16 +141,19 @@ def train(schema: Path, arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train one forecaster.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--checkpoints", type=Path, help="the folder that a restart goes on from")
     parser.add_argument("--seed", type=int, default=0)
     for name, usual in SETTINGS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(usual), default=usual)
     settings = vars(parser.parse_args(arguments))
-    data, folder, seed = (settings.pop(name) for name in ("data", "model", "seed"))
+    names = ("data", "model", "checkpoints", "seed")
+    data, folder, checkpoints, seed = (settings.pop(name) for name in names)
     fitting = Fitting(read_panel(data, schema))
     with tracking() as tracker:
         tracker.parameters({**settings, "seed": seed})
         began = time.perf_counter()
-        text, spec, scores = fitting.fit(settings, seed)
+        with checkpointed(checkpoints):
+            text, spec, scores = fitting.fit(settings, seed)
         seconds = time.perf_counter() - began
         metrics = _metrics(fitting.panel, scores)
         tracker.metrics({**metrics, "training_seconds": seconds})
@@ -225,6 +230,14 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
             raise SystemExit(f"error[no-evaluation]: {error}") from error
         tracker.metrics(evaluation.values())
     write_forecasts(options.evaluation / FORECASTS, panel, np.asarray(splits[TEST].scores))
+    # `ml watch` compares totals, of which a client knows the actual value after the horizon.
+    totals = np.asarray(splits[TEST].scores)[:, :, 0].sum(axis=1)
+    actual = np.array([panel.actual(unit).sum() for unit in panel.units(TEST)])
+    losses = np.abs(totals - actual)[~np.isnan(actual)].tolist()
+    measured = {"total": losses} if len(losses) > 1 else {}
+    write_reference(
+        options.evaluation, digest, {}, {"total": ("numeric", totals.tolist())}, measured
+    )
     print(evaluation.text())
 
 

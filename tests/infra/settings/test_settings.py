@@ -270,7 +270,7 @@ def test_files_of_other_editors_are_read(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_bytes(shared.replace("\n", "\r\n").encode("utf-8-sig"))
     shutil.copy(FOLDER / "Pulumi.shared.yaml", tmp_path)
     assert [one.name for one in load("dev", tmp_path).clusters] == [
-        *("cpu-cluster", "gpu-spot", "cpu-more")
+        *("cpu-cluster", "cpu-large", "gpu-spot", "cpu-more")
     ]
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 
+from ml.cli import clusters
 from ml.features.timeline import Timeline
 from ml.features.windows import Window, windows
 from ml.measures.evaluation import read_evaluation
-from ml.projects.demand_forecast import sales
+from ml.projects.demand_forecast import batch, sales, split
 from ml.projects.demand_forecast.endpoint import score
 from ml.projects.demand_forecast.train import SCHEMA
 from ml.serving.scoring.series import Spec, features
+from ml.toolkit.data import mltables
 from ml.toolkit.data.series import Panel
 from ml.toolkit.training import forecasting
 from tests.conftest import ROOT
@@ -29,7 +33,7 @@ def test_the_table_is_generated() -> None:
         rows = list(csv.reader(stream))
     made = sales.rows(0, sales.STORES, sales.ITEMS, sales.DAYS)
     assert rows[1:] == [list(map(str, row)) for row in made]
-    lengths = {}
+    lengths: dict[tuple[str, str], int] = {}
     for store, item, *_ in rows[1:]:
         lengths[store, item] = lengths.get((store, item), 0) + 1
     assert len(lengths) == 200 and set(lengths.values()) - {sales.DAYS}
@@ -70,16 +74,42 @@ def test_the_model_is_evaluated(
     assert test["relative_mase"].high < 1 and test["mase"].count == len(panel.units("test"))
     assert evaluation.baseline["test"]["relative_mase"].value == pytest.approx(1.0, abs=1e-6)
     assert (evaluation.unit, evaluation.resampled) == ("forecast", "series")
-    assert {*evaluation.slices} == {"store", "history"}
+    assert {*evaluation.slices} <= {"store", "history", "size"}
     assert {of.check: of.value for of in evaluation.leakage} == {
         "identifiers.shared": 0,
         "time.not_later": 0,
     }
+    reference = json.loads((folder / "reference.json").read_text())
+    assert {*reference["predictions"]} == {*reference["quality"]} == {"total"}
     with (folder / forecasting.FORECASTS).open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 14 * len(panel.units("test"))
     assert all(row["cutoff"] < row["ds"] for row in rows)
     assert all(float(row["lo_80"]) <= float(row["yhat"]) <= float(row["hi_80"]) for row in rows)
+
+
+def test_what_other_steps_read(data: Path, model: Path, panel: Panel, tmp_path: Path) -> None:
+    """AutoML gets no row of the test; the batch job scores every series of every store."""
+    train, latest = tmp_path / "train", tmp_path / "latest"
+    split.main(["--data", str(data), "--train", str(train), "--latest", str(latest)])
+    rows = mltables.frame(mltables.describe(train), None)
+    end = panel.times[panel.cutoffs["test"][0]].date().isoformat()
+    assert rows["day"].astype(str).max() < end and rows["sales"].notna().all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["batch.py", "--model", str(model)])
+        patch.setattr(sys, "path", [*sys.path])
+        batch.init()
+    lines = [json.loads(of) for of in batch.run([str(of) for of in sorted(latest.glob("*"))])]
+    assert [of["series"] for of in lines] == panel.names
+    assert all(len(of["forecast"]) == 14 and of["total"] >= 0 for of in lines)
+
+
+def test_the_search_has_clusters_of_different_sizes() -> None:
+    """AutoML on a larger one; the declared clusters have both."""
+    jobs = yaml.safe_load((SCHEMA.parents[1] / "jobs/search.yml").read_text())
+    used = {jobs["settings"]["default_compute"], jobs["jobs"]["search"]["compute"]}
+    assert used == {"azureml:cpu-cluster", "azureml:cpu-large"}
+    assert {of.removeprefix("azureml:") for of in used} <= clusters.names()
 
 
 def test_the_endpoint_answers_as_evaluated(

@@ -30,7 +30,7 @@ def panel(seed: int = 0) -> Panel:
 
 
 @given(st.sampled_from(["train", "validation", "test"]), st.integers(0, 5), st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_no_example_uses_a_value_after_its_cutoff(split: str, at: int, data: st.DataObject) -> None:
     """With any other values from a cutoff on, the features of its forecasts are bit-identical."""
     before = panel()

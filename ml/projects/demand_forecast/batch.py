@@ -1,0 +1,38 @@
+"""The entry script of the parallel job that scores every series: a line a series out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+forecaster: Any
+
+
+def init() -> None:
+    """Verify the model's files, then load it."""
+    global forecaster
+    # A parallel job runs the file by its path: the root of the code is not importable.
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+    from ml.serving.scoring.manifest import verify
+    from ml.serving.scoring.series import Forecaster
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", type=Path, required=True)
+    folder = parser.parse_known_args()[0].model
+    verify(folder)
+    forecaster = Forecaster(folder)
+
+
+def run(mini_batch: Sequence[str]) -> list[str]:
+    """A JSON line for each line of the files: the series with its forecast and its total."""
+    lines = []
+    for path in mini_batch:
+        for line in Path(path).read_text(encoding="utf-8").splitlines():
+            asked = json.loads(line)
+            answer = forecaster.answer(json.dumps(asked["request"]))
+            lines.append(json.dumps({"series": asked["series"], **answer}))
+    return lines

@@ -1,0 +1,77 @@
+"""Write what the other steps of a pipeline read.
+
+python -m ml.projects.demand_forecast.split --data DIR [--train DIR] [--latest DIR]
+
+`--train` gets the rows before the test as an MLTable, for an AutoML job. `--latest` gets a file for
+each store with the requests for the forecasts that follow the table: JSON lines, each with the
+series. Promotions after the end of the table are taken for none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ml.projects.demand_forecast.train import SCHEMA
+from ml.toolkit.data.series import Panel, Unit, read_panel
+
+MLTABLE = """\
+type: mltable
+paths:
+  - file: ./table.csv
+transformations:
+  - read_delimited: {delimiter: ",", encoding: utf8, header: all_files_same_headers}
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the folders that are asked for."""
+    parser = argparse.ArgumentParser(description="Write what other steps read.")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument("--train", type=Path, help="the MLTable to write")
+    parser.add_argument("--latest", type=Path, help="the folder of requests to write")
+    options = parser.parse_args(arguments)
+    panel = read_panel(options.data, SCHEMA)
+    if options.train:
+        write_train(options.data / panel.head.file, panel, options.train)
+    if options.latest:
+        write_latest(panel, options.latest)
+
+
+def write_train(table: Path, panel: Panel, folder: Path) -> None:
+    """Copy the rows before the test's first cutoff that have sales."""
+    end = panel.times[panel.cutoffs["test"][0]].date().isoformat()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "MLTable").write_text(MLTABLE, encoding="utf-8")
+    with (
+        table.open(encoding="utf-8", newline="") as source,
+        (folder / "table.csv").open("w", encoding="utf-8", newline="") as target,
+    ):
+        rows = csv.DictReader(source)
+        writer = csv.DictWriter(target, rows.fieldnames or (), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row for row in rows if row["day"] < end and row["sales"])
+
+
+def write_latest(panel: Panel, folder: Path) -> None:
+    """Write the requests of each store."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines: dict[str, list[str]] = {}
+    after = {
+        name: np.pad(of, ((0, 0), (0, panel.head.horizon))) for name, of in panel.known.items()
+    }
+    panel = Panel(panel.head, panel.names, panel.times, panel.values, after, panel.slices)
+    for number, (name, store) in enumerate(zip(panel.names, panel.slices["store"], strict=True)):
+        request = panel.request(Unit(number, len(panel.times)))
+        lines.setdefault(store, []).append(json.dumps({"series": name, "request": request}))
+    for store, of_store in lines.items():
+        (folder / f"{store}.jsonl").write_text("\n".join(of_store) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
