@@ -21,6 +21,12 @@ def command(
         str,
         typer.Option(help="Split by the time in this column: the newest rows are the test set."),
     ] = "",
+    horizon: Annotated[
+        int, typer.Option(help="Forecast so many steps: a project of time series by --time.")
+    ] = 0,
+    series: Annotated[
+        list[str] | None, typer.Option(help="--horizon: a column that names the series.")
+    ] = None,
     slice: Annotated[str, typer.Option(help="The column whose values are the slices.")] = "",
     model: Annotated[
         str, typer.Option(help="The library: lightgbm, sklearn, torch or xgboost.")
@@ -41,19 +47,24 @@ def command(
     from ml.core.terminal import printable
     from ml.repository.scaffold.new import new, next_commands
     from ml.repository.scaffold.profile import Choices
+    from ml.repository.scaffold.series import SeriesChoices
 
     choices = Choices(target, task, metric, positive, id, group, time, slice)
-    project = new(name, table, choices, datastore, model)
+    forecasts = SeriesChoices(horizon, series or []) if horizon or series else None
+    project = new(name, table, choices, datastore, model, forecasts)
     for path in project.files:
         print(repository.shown(path))
     about = project.profile
+    made = f"season {about.head['season']}" if forecasts else f"{len(about.features)} features"
+    usual = "seasonal naive" if forecasts else "a constant prediction"
+    slices = [*about.head["slices"], *(["size"] if forecasts else [])]  # type: ignore[misc]
     typer.echo(
-        f"{about.task}: {len(about.features)} features, {about.primary_metric} "
-        f"{about.same_answer:.4g} for a constant prediction, "
-        f"slices by {', '.join(map(str, about.head['slices']))}",  # type: ignore[call-overload]
+        f"{about.task}: {made}, {about.primary_metric} {about.same_answer:.4g} for {usual}, "
+        f"slices by {', '.join(map(str, slices))}",
         err=True,
     )
-    if aside := [f"{printable(column.name)} ({column.type})" for column in about.aside]:
+    aside = [f"{printable(column.name)} ({column.type})" for column in about.aside]
+    if aside and not forecasts:
         typer.echo(f"not features: {', '.join(aside)}", err=True)
     for doubt in about.doubts:
         typer.echo(f"look at: {doubt}", err=True)

@@ -20,7 +20,9 @@ from ml.measures.metrics import QUANTILES
 from ml.measures.tasks import KINDS
 from ml.repository.scaffold.libraries import LIBRARIES, estimator, objective
 from ml.repository.scaffold.profile import Choices, Profile, profile
+from ml.repository.scaffold.series import SeriesChoices, series_profile
 from ml.toolkit.data.datasets import TABLE_TASKS
+from ml.toolkit.data.series import TASK
 from ml.toolkit.data.tables import Column
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -35,6 +37,14 @@ AUTOML_METRICS = {
 }
 # What the members of its models are, as the gate `format` calls them.
 AUTOML_FORMATS = ("lightgbm-text", "onnx", "xgboost-json", "json")
+# What a project of forecasts has of the templates of a table; its own ones are in `series`.
+_SHARED = frozenset(
+    [
+        *("__init__.py", "release.yml", "data/NAME.yml", "data/NAME.schema.yml"),
+        *("jobs/train.yml", "jobs/sweep.yml", "jobs/evaluate.yml"),
+        *("endpoint/deployment.yml", "endpoint/endpoint.yml", "endpoint/requests.jsonl"),
+    ]
+)
 _AUTOML = frozenset({Path("split.py"), Path("jobs/automl.yml")})
 
 
@@ -49,13 +59,19 @@ class NewProject:
 
 
 def new(
-    name: str, table: Path, choices: Choices, datastore: str = "", model: str = "lightgbm"
+    name: str,
+    table: Path,
+    choices: Choices,
+    datastore: str = "",
+    model: str = "lightgbm",
+    series: SeriesChoices | None = None,
 ) -> NewProject:
     """Write `ml/projects/NAME` for a table, and copy the table into it.
 
     With `datastore`, a URI of Azure ML (`azureml://datastores/…`), the data asset lies there and
-    the table, a sample of it, is only read. `model` is one of LIBRARIES. Raises Refused, and writes
-    nothing, when the name is taken or cannot be used, and when no project can be made of the table.
+    the table, a sample of it, is only read. `model` is one of LIBRARIES. `series` makes it a
+    project of forecasts. Raises Refused, and writes nothing, when the name is taken or cannot be
+    used, and when no project can be made of the table.
     """
     package = name.replace("-", "_")
     folder = repository.root() / "ml" / "projects" / package
@@ -75,7 +91,10 @@ def new(
         option = "--datastore azureml://datastores/workspaceblobstore/paths/FOLDER"
         hint = f"upload it, and name where it lies: {option}"
         raise Refused(Problem("too-large-for-git", found, expected, hint))
-    table_profile = profile(table, choices)
+    if series is not None:
+        table_profile = series_profile(table, choices, series, model)
+    else:
+        table_profile = profile(table, choices)
     texts = {
         (tests / path.relative_to("tests") if path.parts[0] == "tests" else folder / path): text
         for path, text in _texts(package, table_profile, datastore, model).items()
@@ -95,16 +114,20 @@ def new(
 def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[Path, str]:
     """The files of the project, by their paths in its folder; `tests` is a folder of its own."""
     features = [column.name for column in about.features]
+    is_series = about.task == TASK
     library = LIBRARIES[model]
     # Its models are served in that environment, and measured on rows that they were not fitted on.
-    has_automl = library.environment == "ml-cpu" and "folds" not in about.head
+    has_automl = library.environment == "ml-cpu" and "folds" not in about.head and not is_series
     values = {
         "name": package,
         "endpoint": package.replace("_", "-"),
         "title": package.replace("_", " "),
         "datastore": datastore,
         "requests": [
-            json.dumps({"input_data": {"columns": features, "data": [row]}}, ensure_ascii=False)
+            json.dumps(
+                row if is_series else {"input_data": {"columns": features, "data": [row]}},
+                ensure_ascii=False,
+            )
             for row in about.samples
         ],
         "slices": about.head["slices"],
@@ -128,19 +151,24 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
             * (2 if "folds" in about.head else 1)
         ),
         "threshold": _rounded(about.same_answer),
-        "strength": "correlation" if TABLE_TASKS[about.task].types else "auc",
-        "own_scale": bool(TABLE_TASKS[about.task].types),
+        "strength": "correlation" if is_series or TABLE_TASKS[about.task].types else "auc",
+        "own_scale": not is_series and bool(TABLE_TASKS[about.task].types),
+        "pointer": "total" if is_series else "predictions/0",
+        "reader": "series" if is_series else "datasets",
     }
     texts = {}
     for template in sorted(TEMPLATES.rglob(f"*{_SUFFIX}")):
         path = template.relative_to(TEMPLATES)
+        is_shared = path.as_posix().removesuffix(_SUFFIX) in _SHARED
+        if not is_shared and is_series is not (path.parts[0] == "series"):
+            continue
         if path.parts[0] == "models" and path.name != f"{model}.py{_SUFFIX}":
             continue
         if path.parts[0] == "tests" and datastore:  # which has no table here
             continue
         if Path(str(path).removesuffix(_SUFFIX)) in _AUTOML and not has_automl:
             continue
-        to = Path(str(path).removesuffix(_SUFFIX).replace("NAME", package))
+        to = Path(str(path).removeprefix("series/").removesuffix(_SUFFIX).replace("NAME", package))
         to = Path("model.py") if path.parts[0] == "models" else to
         texts[to] = _environment().get_template(path.as_posix()).render(values)
     return texts

@@ -138,7 +138,7 @@ class Profile:
 
 def profile(path: Path, choices: Choices) -> Profile:
     """The profile of a text file with a header; Refused when no project can be made of it."""
-    frame, form = _read(path)
+    frame, form = read_cells(path)
     names = list(frame.columns)
     for option, name in vars(choices).items():
         if option in ("target", "id", "group", "time", "slice") and name and name not in names:
@@ -157,7 +157,7 @@ def profile(path: Path, choices: Choices) -> Profile:
             )
         found = f"{repository.shown(path)} has {len(frame)} rows"
         raise Refused(Problem("too-few-rows", found, expected))
-    columns = [_column(name, frame[name]) for name in names]
+    columns = [column_of(name, frame[name]) for name in names]
     target = frame[choices.target]
     for option in ("target", "id", "group", "time"):
         name = getattr(choices, option)
@@ -246,7 +246,7 @@ def _sniffed(start: str) -> type[csv.Dialect]:
         return Dialect
 
 
-def _read(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
+def read_cells(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
     """The cells as texts without spaces around them, and how the schema says that they stand."""
     import pandas as pd
 
@@ -279,7 +279,8 @@ def _read(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
     return frame.apply(lambda column: column.str.strip()), form
 
 
-def _column(name: str, cells: pd.Series[str]) -> Column:
+def column_of(name: str, cells: pd.Series[str]) -> Column:
+    """The column with the type that its cells have."""
     present = cells[~cells.isin(MISSING)]
     optional, unique = len(present) < len(cells), present.nunique() == len(cells)
     values = present.unique().tolist()
