@@ -23,6 +23,7 @@ from ml.release.selection import explanation
 from ml.release.selection.selection import Selected
 from ml.reports.charts.classification import class_charts, classifier_charts
 from ml.reports.charts.contributions import contribution_charts as charts_of_rows
+from ml.reports.charts.forecasts import forecast_charts
 from ml.reports.charts.intervals import Interval, bars, intervals
 from ml.reports.charts.leaderboard import leaderboard_chart
 from ml.reports.charts.sweep import REASON_LETTERS, single_curve
@@ -303,27 +304,35 @@ def contribution_charts(facts: Facts) -> tuple[str, list[Markup]]:
     return "", charts_of_rows(rows) if rows else []
 
 
-def classification(facts: Facts) -> tuple[str, list[Markup]]:
-    """The split, and the charts of a classifier's predictions on it; none for another task."""
+def prediction_charts(facts: Facts) -> tuple[str, list[Markup]]:
+    """A heading, and the charts of a classifier's or a forecaster's predictions; none for another
+    task.
+    """
     quality = facts.quality
     assert quality is not None
-    split = held_out_split(quality.evaluation) or ""
     evaluation = quality.evaluation
+    split = held_out_split(evaluation) or ""
     kind = KINDS.get(evaluation.task or "")
     has_positive = kind is not None and kind.target is not None and kind.target.has_positive
-    if kind is None or not (has_positive or kind.has_probabilities):
-        return split, []
+    is_forecast = evaluation.task == "forecasting"
+    heading = f"{'Forecasts' if is_forecast else 'Classification'} on {split}"
+    if kind is None or not (has_positive or kind.has_probabilities or is_forecast):
+        return heading, []
     try:
         file = quality.folder / PREDICTIONS
         predictions = read_predictions(file, evaluation)
     except OSError:
-        return split, []
+        return heading, []
     if predictions.faults:
-        return split, []
+        return heading, []
     answers = predictions.answers(split)
+    if is_forecast:
+        units = predictions.rows.get(split, {}).values()
+        names = [row.group or row.unit for row in units]
+        return heading, forecast_charts(names, answers.forecasts) if names else []
     if has_positive:
-        return split, classifier_charts(answers)
-    return split, class_charts(answers, predictions.probabilities(split))
+        return heading, classifier_charts(answers)
+    return heading, class_charts(answers, predictions.probabilities(split))
 
 
 def stability(facts: Facts) -> list[tuple[str, str]]:
