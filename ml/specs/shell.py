@@ -93,13 +93,18 @@ _PATHS = frozenset({"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PWD", "HOME"})
 
 # They print their arguments, or the files that these name: data as long as nothing else reads it.
 _PRINTERS = frozenset({"echo", "cat", "ls", "grep", "head", "tail", "wc"})
-# They evaluate nothing of a plain word.
+# They run what some of their arguments name, and nothing of a plain word.
 _PLAIN_ONLY = frozenset({
-    "mkdir", "touch", "cp", "mv", "tee", "rm", "cd", "pwd", "chmod", "sleep", "true", "false", ":",
-    "exit", "printf", "test", "[", "for", "set", "source", ".", "export", "date", "pip", "pip3",
-    "conda", "apt", "apt-get", "git", "tar", "unzip", "gzip", "gunzip", "wget", "curl",
-    "nvidia-smi", "az", "azcopy", "Rscript", "julia", "papermill", "deepspeed", "horovodrun",
+    "rm", "printf", "test", "[", "for", "set", "source", ".", "date", "pip", "pip3", "conda", "apt",
+    "apt-get", "git", "tar", "unzip", "gzip", "gunzip", "wget", "curl", "nvidia-smi", "az",
+    "azcopy", "Rscript", "julia", "papermill", "deepspeed", "horovodrun",
 })  # fmt: skip
+# They evaluate nothing, and make files or folders that others may run.
+_FILES = frozenset({
+    "mkdir", "touch", "cp", "mv", "tee", "cd", "pwd", "chmod", "sleep", "true", "false", ":",
+    "exit", "export",
+})  # fmt: skip
+_PLAIN_TEXT = re.compile(rf"(?:[\w./:=,@%+<>~!^\[\] -]|{_MARK})*")
 # They start a Python script after options of their own, here or on other machines.
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "mpirun", "mpiexec"})
 _LAUNCHER_OPTION = re.compile(
@@ -202,10 +207,14 @@ class _Command:
                 self._command(words)
         except _NotUnderstoodError as error:
             return Reading((Context("evaluated", str(error)),) * count, str(error))
+        evaluator = ""
         if self.moves_text:
-            self._evaluate(self.printed, "a command that writes text into a pipe or a file")
+            moves = "a command that writes text into a pipe or a file"
+            self._evaluate(self.printed, moves)
+            evaluator = moves if any(_EXPANSION in word.text for word in self.printed) else ""
         absent = Context("evaluated", "an optional text")
-        return Reading(tuple(self.contexts.get(chr(_FIRST + i), absent) for i in range(count)))
+        contexts = (self.contexts.get(chr(_FIRST + index), absent) for index in range(count))
+        return Reading(tuple(contexts), evaluator)
 
     def _fail(self, what: str) -> NoReturn:
         raise _NotUnderstoodError(what)
@@ -296,7 +305,7 @@ class _Command:
             self._launcher(name, arguments)
         elif name in _PRINTERS:
             self.printed += arguments
-        elif name in _PLAIN_ONLY:
+        elif name in _PLAIN_ONLY or name in _FILES:
             self._plain_only(name, arguments)
         else:
             self._fail(f"a command that runs `{name}`")
@@ -313,8 +322,8 @@ class _Command:
         for word in arguments:
             if name == "export" and _ASSIGNMENT.match(word.text):
                 self._assign(word)
-            elif name in {"export", "test", "["} and _EXPANSION in word.text:
-                self._fail(f"a command with `{name}` of the value of a variable")
+            elif name not in _FILES - {"export"} and not _PLAIN_TEXT.fullmatch(word.text):
+                self._fail(f"a command with `{name}` and arguments that may be code")
 
     def _python(self, texts: Sequence[str]) -> None:
         """`python FILE.py arguments` or `python -m MODULE arguments`."""

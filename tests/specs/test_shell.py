@@ -457,11 +457,16 @@ def test_a_variable_that_is_evaluated_takes_plain_values(name: str, value: str) 
 @pytest.mark.attack("a variable that the command evaluates")
 @pytest.mark.parametrize(
     "command",
-    ['eval "$TITLE"', "bash -c '$TITLE'", "train", "torchrun --nnodes $TITLE a.py"],
+    [
+        *('eval "$TITLE"', "bash -c '$TITLE'", "train", "torchrun --nnodes $TITLE a.py"),
+        *("printf $TITLE a", "[ $TITLE ]", 'export "$TITLE"', "LD_PRELOAD=$TITLE ls", ". $TITLE"),
+        *('touch "$TITLE"; tar cf a.tar *', "tar $TITLE", "for RANDOM in $TITLE; do ls; done"),
+        *('echo "$TITLE" > a.sh; bash a.sh', 'echo "$TITLE" | bash run.sh'),
+    ],
 )
 def test_a_variable_of_a_command_that_may_run_text(command: str) -> None:
     """What `eval "$TITLE"` runs is the variable's value."""
-    with pytest.raises(Refused, match=r"a command (that runs|with) "):
+    with pytest.raises(Refused, match=r"a command (that (runs|sets|writes)|with) "):
         resolve_variables({"TITLE": X}, command, {"x": "a; b"}, {})
     assert resolve_variables({"TITLE": X}, command, {"x": "ab"}, {})
     assert resolve_variables({"TITLE": X}, 'echo "$TITLE"', {"x": "a; b"}, {})
