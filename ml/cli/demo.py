@@ -5,7 +5,6 @@ Every step is a command that a person can type; it is printed before it runs.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,13 +28,6 @@ if TYPE_CHECKING:
 
 def demo(
     project: Annotated[str, typer.Argument(help="A folder under ml/projects.")],
-    spec: Annotated[
-        str,
-        typer.Option(
-            help="A sweep, or a pipeline with one candidate for each of its sweeps: a path, or a "
-            "file of the project or of its jobs/."
-        ),
-    ] = "pipeline.yml",
     first: Annotated[
         list[str] | None,
         typer.Option(
@@ -54,9 +46,6 @@ def demo(
     fault: Annotated[
         str, typer.Option(help="The fault of the drill: errors, slow or constant.")
     ] = "slow",
-    question: Annotated[
-        str, typer.Option(help="The request; default: the project's first sample request.")
-    ] = "",
 ) -> None:
     """Sweep, select, gate, release with a canary, send a request.
 
@@ -76,12 +65,12 @@ def demo(
     if fresh and small:
         steps.first_model(small)
     proposals, promoted = [], False
-    for trial in steps.sweep(spec):
+    for trial in steps.sweep():
         proposals.append(steps.candidate(trial))
         promoted |= steps.promote(proposals[-1])
     if open_backend().registry.champion(model, "local") is None:
         raise typer.Exit(Exit.GATE_SAID_NO)
-    steps.ask(model, question)
+    steps.ask(model)
     if worse and (promoted or fresh):
         steps.bad_model(worse)
     if promoted or fresh:
@@ -114,15 +103,13 @@ class Steps:
             self._step(f"ml release apply {name} --approved-by {who}")
             self._apply(who)
 
-    def sweep(self, spec: str) -> Iterator[Run]:
+    def sweep(self) -> Iterator[Run]:
         """Run the sweep, or the sweeps of a pipeline; the trial that is selected of each."""
         from ml.backends.runs import original as find_original
         from ml.cli.commands.sweep import print_selection
         from ml.release.selection.selection import choose
 
-        folder = self.project.folder
-        paths = [folder / "jobs" / spec, folder / spec, Path(spec)]
-        path = next((path for path in paths if path.is_file()), paths[0])
+        path = self.project.folder / "jobs" / "pipeline.yml"
         self._step(f"ml run {shown(path)}", "the main job")
         plan = _plan(path, {})
         run = self._run(plan)
@@ -169,17 +156,15 @@ class Steps:
             )
         return False
 
-    def ask(self, endpoint: str, question: str) -> None:
+    def ask(self, endpoint: str) -> None:
         """Send a request to the endpoint and print the answer."""
         from ml.cli.commands.serving import answer_texts
         from ml.release.declaration.projects import example
-        from ml.release.rollout.invoke import ask, of_text
+        from ml.release.rollout.invoke import ask
 
-        endpoints = open_backend().endpoints
-        request = of_text(endpoints, endpoint, question) if question else self.project.samples()[0]
-        typed = f"ml invoke {endpoint} {shlex.quote(question)}"
-        self._step(typed if question else example(endpoint, self.project))
-        for answer in answer_texts(ask(endpoints, endpoint, request).body):
+        self._step(example(endpoint, self.project))
+        sample = self.project.samples()[0]
+        for answer in answer_texts(ask(open_backend().endpoints, endpoint, sample).body):
             typer.echo(answer)
 
     def bad_model(self, changes: Mapping[str, str]) -> None:
