@@ -21,6 +21,7 @@ import logging
 import os
 import socket
 import sys
+import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from types import ModuleType
@@ -36,7 +37,9 @@ MAX_HEADERS = 64 * 2**10
 IDLE_S, SLOW_S = 75, 30.0
 SHUTDOWN_S = 8  # for the requests in progress
 SCORE, PROBES = "/score", ("/", "/ready")
-_REQUEST_ID = b"x-ms-request-id"
+# The ids of a request, and how long each may be (azureml-inference-server-http).
+_ID, _CLIENT_ID, _LEGACY_ID = b"x-request-id", b"x-ms-client-request-id", b"x-ms-request-id"
+MAX_ID = 100
 _FAILED = (b"x-ms-run-function-failed", b"True")  # as Azure ML's server marks a score.py's error
 _CLOSE = (b"connection", b"close")
 
@@ -61,7 +64,10 @@ class App:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
         headers: Headers = scope["headers"]
+        ids = _request_ids(headers)
         try:
+            if any(len(value) > MAX_ID for _, value in ids):
+                raise _Rejected(431, f"a request id is longer than {MAX_ID} characters")
             async with asyncio.timeout(SLOW_S):
                 body = await _read(headers, receive)
         except TimeoutError:
@@ -72,7 +78,7 @@ class App:
             response = self._respond(scope["method"], scope["path"], body)
         status, more, content = response
         more = [(b"content-type", b"application/json"), *more]
-        more += [header for header in headers if header[0] == _REQUEST_ID]
+        more += [(name, value) for name, value in ids if len(value) <= MAX_ID]
         if _upgrades(headers):
             more.append(_CLOSE)
         if status not in (204, 304):
@@ -98,7 +104,7 @@ class App:
             else:
                 # orjson writes each number itself: only a text can have NaN in it.
                 is_text = isinstance(result, str | orjson.Fragment)
-                content = orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY)
+                content = _dumps(result)
                 if b"null" in content:  # orjson writes NaN and infinite numbers so
                     json.dumps(result, default=_plain, allow_nan=False)
             if is_text and status < 300 and not self._is_finite(content):
@@ -108,6 +114,26 @@ class App:
             _log.exception("the scoring script failed")
             message = b'{"message": "An unexpected error occurred in scoring script."}'
             return 500, [_FAILED], message
+
+
+def _dumps(result: object) -> bytes:
+    """The result as JSON; orjson refuses a lone surrogate, which Azure ML's server escapes."""
+    try:
+        return orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        if "surrogates" not in str(error):
+            raise
+        return json.dumps(result, default=_plain).encode()
+
+
+def _request_ids(headers: Headers) -> Headers:
+    """The ids of the response: those of the request, and the names that one of them stands for."""
+    named = dict(headers)
+    own = named.get(_ID) or str(uuid.uuid4()).encode()
+    legacy = named.get(_LEGACY_ID)
+    client = named.get(_CLIENT_ID) or legacy
+    ids = [(_ID, own), (_LEGACY_ID, legacy or client or own)]
+    return [*ids, (_CLIENT_ID, client)] if client else ids
 
 
 class _Rejected(Exception):

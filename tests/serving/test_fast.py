@@ -79,6 +79,14 @@ def test_it_passes_on_the_results_of_score_py(echo: int) -> None:
     )
     assert (status, json.loads(content)["echo"]) == (200, "how?")
     assert headers["x-ms-request-id"] == "7" and headers["content-type"] == "application/json"
+    assert len(headers["x-request-id"]) == 36  # as Azure ML's server makes one
+    _, headers, _ = call(echo, "POST", "/score", b'{"question": ""}', x_request_id="order-17")
+    assert headers["x-request-id"] == headers["x-ms-request-id"] == "order-17"
+    status, headers, _ = call(echo, "POST", "/score", b"{}", x_request_id="7" * 101)
+    assert status == 431 and "x-request-id" not in headers
+    # Azure ML's server escapes a lone surrogate.
+    status, _, content = call(echo, "POST", "/score", b'{"question": "\\ud800"}')
+    assert status == 200 and b'"\\ud800"' in content
     status, _, content = call(echo, "POST", "/score", b"{}")
     assert status == 400 and json.loads(content)["error"]["field"] == "question"
     status, headers, content = call(echo, "POST", "/score", b'{"question": "break"}')
