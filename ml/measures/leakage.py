@@ -13,6 +13,7 @@ import csv
 import hashlib
 import io
 import math
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -187,11 +188,12 @@ def model(scores: ArrayLike, target: ArrayLike, of: str, classes: Sequence[str] 
 def shared(train: Collection[str], test: Sequence[str], of: str) -> Check:
     """How many rows of the test are in training too, by the identifiers (or texts) of both.
 
-    `test` has one for every row that was measured, in the splits that decide.
+    `test` has one for every row that was measured, in the splits that decide. Texts that differ in
+    spaces or in the form of a character alone are one.
     """
     if not train or not test:
         raise ValueError(f"{len(train)} rows of training and {len(test)} of the test: no {of}")
-    training = set(train)
+    training, test = {*map(plain, train)}, [*map(plain, test)]
     both = [row for row in test if row in training]
     named = ", ".join(dict.fromkeys(both[:NAMED])) + (", …" if len(both) > NAMED else "")
     finding = f"{len(both)} of {len(test)} by {of} were trained on" + (f": {named}" if both else "")
@@ -219,6 +221,11 @@ def not_later(train: Sequence[Any] | Values, test: Sequence[Any] | Values, of: s
         f"{late} of {after.size} by {of} are not later than training, which ends {before.max()}"
     )
     return Check("time.not_later", of, late, int(after.size), finding)
+
+
+def plain(text: str) -> str:
+    """The text with single spaces and with compatible characters as one (Unicode's NFKC)."""
+    return " ".join(unicodedata.normalize("NFKC", text).split())
 
 
 def _hashed(identifier: str) -> str:

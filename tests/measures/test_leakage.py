@@ -114,6 +114,15 @@ def test_identifiers_in_one_part_alone_are_no_leak():
     assert check.found == "0 of 2 by customer were trained on"
 
 
+def test_an_identifier_is_the_same_however_it_is_written():
+    """Spaces and composed characters do not hide a row; capitals tell ids apart."""
+    check = shared(
+        ["how  do I?", "caf\u00e9", "A1"], ["how do\u00a0I? ", "cafe\u0301", "a1"], "text"
+    )
+    assert check.value == 2
+    assert shared(["a b"], ["a  b"], "text").test == shared(["a b"], ["a b"], "text").test
+
+
 def test_identifiers_in_both_parts_are_told():
     """Each row of the test counts; a few are named."""
     check = shared(["a", "b", "e", "f"], ["a", "c", "b", "a", "e", "f"], "customer")

@@ -64,7 +64,7 @@ import yaml
 from numpy.typing import NDArray
 
 from ml.measures import tasks
-from ml.measures.leakage import not_later
+from ml.measures.leakage import not_later, plain
 from ml.measures.measurement import NO_METRICS, VALIDATION, Rows, metric_values
 from ml.measures.metrics import OwnMetric
 from ml.measures.schema import Check
@@ -386,7 +386,7 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
     )
     kind = TABLE_TASKS[about.task]
     labels = kind.labels(values[about.target], about.positive)
-    contents = [] if about.id else [_hash(row) for row in cells]
+    contents = [] if about.id else [_hash(row) for row in zip(*values.values(), strict=True)]
     ids = [str(of) for of in values[about.id]] if about.id else list(_numbered(contents))
     groups = [str(of) for of in values[about.group]] if about.group else []
     times = [_seconds(str(of)) for of in values[about.time]] if about.time else []
@@ -452,8 +452,11 @@ def _slices(values: Sequence[Value]) -> list[str]:
     ]
 
 
-def _hash(row: Sequence[str]) -> str:
-    return hashlib.sha256("\0".join(row).encode()).hexdigest()[:16]
+def _hash(row: Sequence[Value]) -> str:
+    """The same for rows of the same values, however they are written: `1`, `1.0` and ` 1`."""
+    written = [int(of) if isinstance(of, float) and of.is_integer() else of for of in row]
+    cells = ["" if of is None else plain(str(of)) for of in written]
+    return hashlib.sha256("\0".join(cells).encode()).hexdigest()[:16]
 
 
 def _numbered(contents: Sequence[str]) -> Iterator[str]:

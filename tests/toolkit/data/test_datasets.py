@@ -121,6 +121,18 @@ def test_without_an_id_the_content_tells_rows_apart(tmp_path: Path) -> None:
         assert {name.partition("-")[0] for name in of if "-" in name} <= of
 
 
+def test_a_row_is_the_same_however_it_is_written(tmp_path: Path) -> None:
+    """Numbers with more zeros and texts with spaces around do not put it into another split."""
+    names = COLUMNS[1:]
+    lines = [text.partition(",")[2] for text in LINES]
+    spaced = [lines[0], *(", ".join(text.split(",")) for text in lines[1:])]
+    first, other = (
+        ids(read(tmp_path, each, id=None, columns=names, rows=[100, 2000]))
+        for each in (lines, spaced)
+    )
+    assert first == other
+
+
 def test_groups_stay_together(tmp_path: Path) -> None:
     """All rows of an age are in one split; a group is not a feature."""
     dataset = read(tmp_path, group="age", slices=["place"])
