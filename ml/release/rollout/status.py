@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ml.backends.base import Backend
@@ -14,6 +16,9 @@ from ml.release.audit import Attempt, History, Line
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
 from ml.release.rollout.plan import nothing_declared
+from ml.release.watch.requests import read_collected
+
+_RECENT_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -99,9 +104,13 @@ def _of(
         if live is not None and declared.serving:
             is_live &= live.launch.serving == declared.serving
         is_applied = applied and is_live
+        failing = _failing(backend, name, live) if live and url else ""
         verdict = _refused(
             declared, history.refusal(declared), live.launch.version if live else None, project
         ) or _verdict(backend.name, project, environment, name, is_applied, bool(url))
+        if failing:
+            next_step = f"next: ml release rollback {project} --env {environment}"
+            verdict = f"of version {serving}, {failing}; {next_step}"
     return Status(
         project=project,
         environment=environment,
@@ -120,6 +129,15 @@ def _of(
         verdict=changed or verdict,
         as_declared=not changed and (declared is None or (is_applied and bool(url))),
     )
+
+
+def _failing(backend: Backend, name: str, live: Live) -> str:
+    """What the collected requests of the last day say of the serving version; "" if not known."""
+    since = time.time() - _RECENT_S
+    with suppress(Refused):
+        lines = backend.endpoints.collected(name, since)
+        return read_collected(lines, live.launch.digest, since).failing
+    return ""
 
 
 def _beside(live: Live | None) -> str:

@@ -79,6 +79,9 @@ def _model(backend: Backend, state: Status, since: float | None) -> Drift:
         for finding in report.findings
         if finding.is_breach
     ]
+    if report.failing:
+        expected = "responses of the model"
+        rows.append({"what": "responses", "expected": expected, "found": report.failing})
     is_unknown = report.outcome == "too-few"
     return Drift(
         "model", state.project, state.environment, report.sentence, rows, is_unknown, state.model

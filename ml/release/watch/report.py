@@ -39,6 +39,7 @@ class Report:
     findings: Sequence[Shift]
     notes: Sequence[str]
     limits: Limits
+    failing: str = ""  # a sentence about requests that the model failed
 
     def to_json(self) -> Mapping[str, object]:
         """As JSON takes it."""
@@ -126,9 +127,10 @@ def look(
         summary = f"breach: {listed(sizes, '; ', most=3)}"
     else:
         summary = f"no breach in {len(findings)} comparisons"
+    summary = f"{summary} ({len(seen.rows):,} rows)" if findings else summary
     return Report(
-        outcome=outcome,
-        sentence=f"{summary} ({len(seen.rows):,} rows)" if findings else summary,
+        outcome="breach" if seen.failing else outcome,
+        sentence=f"{seen.failing}; {summary}" if seen.failing else summary,
         model=model,
         version=version,
         digest=str(reference["digest"]),
@@ -137,6 +139,7 @@ def look(
         findings=findings,
         notes=notes,
         limits=limits,
+        failing=seen.failing,
     )
 
 

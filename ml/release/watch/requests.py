@@ -43,6 +43,10 @@ class Row:
         return prediction(self.answer, pointer)
 
 
+# A version fails from so many requests on, and from such a share of them.
+MIN_CRASHED, MAX_CRASHED = 5, 0.05
+
+
 @dataclass(frozen=True)
 class Seen:
     """The rows, and how many lines could not be read, were of another model, or were refused;
@@ -54,6 +58,15 @@ class Seen:
     others: int = 0
     failed: int = 0
     earlier: int = 0
+    requests: int = 0  # those that the model was asked
+    crashed: int = 0  # of them, those with a status of 500 and more
+
+    @property
+    def failing(self) -> str:
+        """A sentence where the model fails too many requests, "" where it does not."""
+        if self.crashed < MIN_CRASHED or self.crashed < MAX_CRASHED * self.requests:
+            return ""
+        return f"{self.crashed:,} of {self.requests:,} requests failed with a status of 500 or more"
 
 
 def read_collected(
@@ -61,7 +74,7 @@ def read_collected(
 ) -> Seen:
     """What an endpoint recorded (`Endpoints.collected`) of the model with that digest."""
     rows: list[Row] = []
-    unreadable = others = failed = earlier = 0
+    unreadable = others = failed = earlier = asked = crashed = 0
     for line in lines:
         at = line.get("at")
         if not isinstance(at, int | float) or not math.isfinite(at) or "request" not in line:
@@ -71,9 +84,12 @@ def read_collected(
         elif since is not None and at < since:
             earlier += 1
         else:
-            failed += line.get("status") != 200
+            status = line.get("status")
+            asked += 1
+            failed += status != 200
+            crashed += isinstance(status, int) and status >= 500
             rows += _expanded(str(line.get("id", "")), line["request"], line.get("answer"))
-    return Seen(rows, unreadable, others, failed, earlier)
+    return Seen(rows, unreadable, others, failed, earlier, asked, crashed)
 
 
 def of_file(path: Path) -> Seen:

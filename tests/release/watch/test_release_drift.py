@@ -32,6 +32,13 @@ def test_the_drift_of_an_environment(challenged: World, capsys: pytest.CaptureFi
     collect(version, QUESTIONS)
     code, out, _ = ml(capsys, "release", "drift")
     assert code == 0 and out.count("✔ tiny") == 2
+    # Version 2 passed its canary and fails now; the first line went on where the log was torn.
+    collect(version, QUESTIONS[:30], status=500)
+    code, out, _ = ml(capsys, "release", "drift", "--json")
+    _, model = json.loads(out)
+    assert code == 3 and model["differences"][-1]["what"] == "responses"
+    _, out, _ = ml(capsys, "release", "status", "tiny")
+    assert "of version 2, 29 of 329 requests failed" in out and "ml release rollback tiny" in out
     collect(version, OTHERS * 3)
     code, out, _ = ml(capsys, "release", "drift", "--since", "1h", "--json")
     release, model = json.loads(out)

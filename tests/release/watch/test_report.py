@@ -44,14 +44,14 @@ def with_reference(version: Version, digest: str = "") -> Version:
     return BACKEND.registry.keep_evidence(version, resealed(version, json.dumps(stated)).evidence)
 
 
-def collect(version: Version, questions: list[str], score: float = 1.0) -> None:
+def collect(version: Version, questions: list[str], score: float = 1.0, status: int = 200) -> None:
     """What a router would have written down."""
     folder = endpoint.folder(version.model) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "00000001.jsonl").open("a") as stream:
         for number, question in enumerate(questions):
             answer = {"answers": [{"score": score * (number % 300) / 300}]}
-            line: dict[str, Any] = {"at": time.time(), "digest": version.digest, "status": 200}
+            line: dict[str, Any] = {"at": time.time(), "digest": version.digest, "status": status}
             line |= {"id": f"r{number}", "request": {"question": question}, "answer": answer}
             stream.write(json.dumps(line) + "\n")
         stream.write('{"at": 17, "dig')  # a kill in the middle of a line
@@ -163,6 +163,22 @@ def test_a_report_says_what_it_could_not_judge(tmp_path: Path) -> None:
         **NAMED,
     )
     assert {one.column for one in ignoring.findings} == {"n"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "crashed", "outcome"),
+    [(300, 15, "breach"), (300, 14, "no-breach"), (4, 4, "no-breach")],
+)
+def test_failed_requests_are_a_breach(
+    asked: int, crashed: int, outcome: str, tmp_path: Path
+) -> None:
+    """From a twentieth of the requests on, and never for a few alone."""
+    rows = [requests.Row(str(n), {"q": text, "n": n % 2}, None) for n, text in enumerate(QUESTIONS)]
+    seen = requests.Seen(rows, requests=asked, crashed=crashed)
+    found = look(document(tmp_path), seen, Limits(), **NAMED)
+    assert found.outcome == outcome and bool(found.failing) is (outcome == "breach")
+    words = f"{crashed} of {asked} requests failed with a status of 500 or more; "
+    assert found.sentence.startswith(words) is (outcome == "breach")
 
 
 def answered(number: int, answer: object) -> requests.Row:

@@ -30,7 +30,10 @@ def test_what_a_router_left_is_read(own_home: Path) -> None:
     kept(own_home, line(1), line(9), line(9, "e"), line(9, status=400), *rubbish, torn='{"at": 9')
     found = requests.read_collected(endpoint.collected("tiny"), "d", since=5.0)
     assert (len(found.rows), found.unreadable, found.others, found.failed) == (2, 4, 1, 1)
-    assert found.earlier == 1
+    assert (found.earlier, found.requests, found.crashed) == (1, 2, 0)
+    lines = [*(line(9, status=500) for _ in range(5)), line(9, status="none")]
+    assert requests.read_collected(lines, "d").failing.startswith("5 of 6 requests failed")
+    assert requests.read_collected(lines[1:], "d").failing == ""
     assert found.rows[0].value("q") == "a" and found.rows[0].value("none/0") is None
 
 
