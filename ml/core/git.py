@@ -9,6 +9,7 @@ filters pass a file as it is, and what a partial clone lacks is asked of no remo
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shlex
@@ -127,14 +128,27 @@ def fetch(folder: Path, *words: str, settings: Mapping[str, str]) -> None:
     _output(place, ("fetch", "--quiet", "--no-tags", *words), _as_variables(settings))
 
 
-def clone(folder: Path, address: str, to: Path) -> None:
+def sign_in(token: str) -> dict[str, str]:
+    """The settings by which git signs in to GitHub, and to no other server, with a token; {} for
+    "".
+    """
+    if not token:
+        return {}
+    server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
+    basic = base64.b64encode(f"x-access-token:{token}".encode()).decode()
+    return {f"http.{server}/.extraheader": f"AUTHORIZATION: basic {basic}", "credential.helper": ""}
+
+
+def clone(
+    folder: Path, address: str, to: Path, settings: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """The repository at an address, as seen from the folder, with all branches and without files.
 
-    With the user's own settings. Raises Refused where git fails.
+    With the user's own settings and these. Raises Refused where git fails.
     """
     branches = ("--origin", "origin", "-c", "remote.origin.fetch=+refs/heads/*:refs/heads/*")
     words = ("clone", "--quiet", "--no-checkout", *branches, "--", address, str(to))
-    _output(("-C", str(folder)), words, {})
+    _output(("-C", str(folder)), words, _as_variables(settings) if settings else {})
 
 
 def merge_lines(texts: Sequence[bytes], labels: Sequence[str]) -> tuple[bytes | None, bool]:

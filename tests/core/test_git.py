@@ -383,6 +383,24 @@ def test_a_clone_is_of_its_address(tree: Path, tmp_path: Path) -> None:
         git.clone(folder, "--upload-pack=touch x", tmp_path / "more")
 
 
+def test_a_token_is_for_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clone of another server does not get it; without one the user's own sign-in counts."""
+    monkeypatch.delenv("GITHUB_SERVER_URL", raising=False)
+    settings = git.sign_in("secret")
+    header = "AUTHORIZATION: basic eC1hY2Nlc3MtdG9rZW46c2VjcmV0"
+    assert settings == {
+        "http.https://github.com/.extraheader": header,
+        "credential.helper": "",
+    }
+    assert git.sign_in("") == {}
+
+
+def test_a_clone_takes_settings(tree: Path, tmp_path: Path) -> None:
+    """Those of a sign-in go to git alone, and are not kept in the clone."""
+    git.clone(tmp_path, str(tree), tmp_path / "clone", git.sign_in("secret"))
+    assert "extraheader" not in (tmp_path / "clone/.git/config").read_text()
+
+
 @pytest.mark.attack("Attributes leave a file out of what a preview compares with, or change it")
 @pytest.mark.parametrize("attribute", ["export-ignore", "export-subst"])
 def test_attributes_change_no_archive(tree: Path, tmp_path: Path, attribute: str) -> None:

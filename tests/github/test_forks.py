@@ -30,6 +30,16 @@ def test_a_fork_that_asks_for_it_gets_updates(team: Repository) -> None:
     assert team.signed_in == []
 
 
+def test_a_private_template_gets_a_token_of_its_own(team: Repository) -> None:
+    """It reads the template and may do nothing else."""
+    team.fake = ("update-request",)
+    names = {"TEMPLATE_OWNER": "platform", "TEMPLATE_REPOSITORY": "template"}
+    team.variables = {"TEMPLATE_UPDATE": "true", **names}
+    assert team.scheduled("template-update")["update"].result == "success"
+    (token,) = [each for each in team.state.apps if each.endswith("-template")]
+    assert team.state.tokens[token] == {"contents": "read"}
+
+
 @pytest.mark.skipif(not (ROOT / ".venv/update").exists(), reason="make .venv/update.stamp")
 def test_a_tag_releases_the_wheel(team: Repository) -> None:
     """Built of the tag, attested, attached; without a sign-in to Azure."""

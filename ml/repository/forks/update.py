@@ -276,7 +276,7 @@ def _demand_lock(root: Path, template: Path, version: str, commit: str) -> tuple
 def _clone(root: Path, address: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "template"
-        git.clone(root, address, clone)
+        git.clone(root, address, clone, git.sign_in(os.environ.get("TEMPLATE_TOKEN", "")))
         yield clone
 
 

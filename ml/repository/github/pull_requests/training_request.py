@@ -12,7 +12,6 @@ and `commit`; `fetch` puts the files of a commit into a folder, as data.
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import os
 import re
@@ -85,7 +84,12 @@ def fetch(number: int, commit: str, to: Path) -> None:
     if _SHA.fullmatch(commit):
         # A pack stays one: its objects may be many times as large as what changes between them.
         packed = {"fetch.unpackLimit": "1"}
-        git.fetch(root, "origin", remote, settings={**_sign_in(), **packed})
+        git.fetch(
+            root,
+            "origin",
+            remote,
+            settings={**git.sign_in(os.environ.get("GH_TOKEN", "")), **packed},
+        )
     if (
         not _SHA.fullmatch(commit)
         or git.ask(root, "merge-base", "--is-ancestor", commit, "FETCH_HEAD") is None
@@ -127,15 +131,6 @@ def _demand_space(root: Path, commit: str) -> None:
         return
     hint = "upload data to Azure, and commit an asset that names it"
     raise Refused(Problem("too-large", found, expected, hint))
-
-
-def _sign_in() -> dict[str, str]:
-    """The settings by which git signs in with the workflow's token, where there is one."""
-    if not (token := os.environ.get("GH_TOKEN")):
-        return {}
-    server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
-    basic = base64.b64encode(f"x-access-token:{token}".encode()).decode()
-    return {f"http.{server}/.extraheader": f"AUTHORIZATION: basic {basic}", "credential.helper": ""}
 
 
 @as_program
