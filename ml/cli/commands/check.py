@@ -36,10 +36,12 @@ def check(
     gates, sweeps and evaluate.py, the schema of its table, the serving code, and the floors in
     policies/promotion. Without paths it also checks the names of files at the repository's root
     and those that git reads, and that stack files, the gate `order` and workflows declare the same
-    environments. Exit 2 when there is an error, 0 when there is none or only warnings.
+    environments, and compares the versions in conda files with the lock. Exit 2 when there is an
+    error, 0 when there is none or only warnings.
     """
     from infra.settings import environments
     from ml.cli import clusters
+    from ml.repository import pins
     from ml.repository.forks import layout
     from ml.specs.check.check import survey
 
@@ -47,7 +49,7 @@ def check(
     report = survey(paths or [], release_files(), clusters.declared())
     if not paths:
         root = repository.root()
-        own = (*layout.tracked_problems(root), *environments.problems(root))
+        own = [*layout.tracked_problems(root), *environments.problems(root), *pins.problems(root)]
         report = replace(report, problems=(*own, *report.problems))
     if form == "json":
         write_json(report.as_json())
