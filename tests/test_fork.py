@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import ROOT
 
 PAGE = ROOT / "ml/projects/README.md"
-DELETE = re.compile(r"^git rm -rq (.+)$", re.M)
+DELETE = re.compile(r"^git rm -rq --ignore-unmatch (.+)$", re.M)
 # The quick ones, and those that looked at the project before they had one of their own.
 TESTS = (
     "tests/test_architecture.py",
