@@ -118,7 +118,7 @@ def test_a_body_that_is_not_json(forecaster: Forecaster) -> None:
 def test_a_model_without_known_columns(tmp_path: Path) -> None:
     """The history and the horizon are enough."""
     spec = Spec(7, 4, [], [0] * 4, [0] * 4, None)
-    table, _ = features(np.arange(30.0), {"": np.zeros(34)}, spec)
+    table, _ = features(np.arange(30.0), {}, spec)
     data = lgb.Dataset(np.tile(table, (30, 1)), np.tile(np.arange(4.0), 30))
     booster = lgb.train({"verbosity": -1, "num_threads": 1}, data, 2)
     save(booster.model_to_string(), spec, tmp_path)

@@ -54,14 +54,16 @@ class Spec:
         return ["step", "observed", "naive", "same_place", "last", "missing", *windows, *known]
 
 
-def features(history: Floats, known: Mapping[str, Floats], spec: Spec) -> tuple[Floats, float]:
-    """The features of each step, (steps, names), and the level that values are divided by.
+def features(
+    history: Floats, known: Mapping[str, Floats], spec: Spec, steps: int = 0
+) -> tuple[Floats, float]:
+    """The features of each of so many steps, by default the horizon, (steps, names), and the level
+    that values are divided by.
 
     `history` is (times,), NaN where a value is missing; `known` has (times + steps,) of each
     column. Raises ValueError where nothing was observed.
     """
-    steps = min((len(of) for of in known.values()), default=len(history) + spec.horizon)
-    steps -= len(history)
+    steps = steps or spec.horizon
     first = relevant(history, spec.season)
     history, known = history[first:], {name: of[first:] for name, of in known.items()}
     windows = {of: _observed(history[-of * spec.season :]) for of in WINDOWS}
@@ -105,15 +107,14 @@ class Forecaster:
         self.spec = Spec(**json.loads((folder / SPEC).read_text(encoding="utf-8")))
         self._trees = Trees(folder / TREES)
 
-    def forecast(self, history: Floats, known: Mapping[str, Floats]) -> Floats:
-        """(steps, 3): value, low and high of each step; ValueError as `features`."""
-        table, level = features(history, known, self.spec)
+    def forecast(self, history: Floats, known: Mapping[str, Floats], steps: int = 0) -> Floats:
+        """(steps, 3): value, low and high of each step; arguments and ValueError as `features`."""
+        table, level = features(history, known, self.spec, steps)
         return with_interval(self._trees.predict(table), level, self.spec)
 
     def answer(self, body: str | bytes) -> dict[str, object]:
         """The answer to a request; raises BadRequest for one of another form."""
-        history, known = _read(body, self.spec)
-        rows = self.forecast(history, known)
+        rows = self.forecast(*_read(body, self.spec))
         return {"forecast": rows.tolist(), "total": float(rows[:, 0].sum())}
 
 
@@ -131,7 +132,7 @@ def save(trees: str, spec: Spec, folder: Path) -> None:
     (folder / SPEC).write_text(json.dumps(asdict(spec), indent=1) + "\n", encoding="utf-8")
 
 
-def _read(body: str | bytes, spec: Spec) -> tuple[Floats, dict[str, Floats]]:
+def _read(body: str | bytes, spec: Spec) -> tuple[Floats, dict[str, Floats], int]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -152,7 +153,7 @@ def _read(body: str | bytes, spec: Spec) -> tuple[Floats, dict[str, Floats]]:
     for name, values in known.items():
         if len(values) != count:
             raise BadRequest(name, f"{len(values)} values", f"{count}: the history and {horizon}")
-    return history, known or {"": np.zeros(count)}
+    return history, known, horizon
 
 
 def _numbers(name: str, values: object, missing: bool = False) -> Floats:

@@ -66,15 +66,10 @@ class Examples:
     def of(cls, panel: Panel, split: str, spec: Spec) -> Examples:
         """Those of a split."""
         units = panel.units(split)
-        parts = [features(*_asked(panel, unit), spec) for unit in units]
+        parts = [features(*panel.history(unit), spec) for unit in units]
         levels = np.array([level for _, level in parts])
         actual = np.array([panel.actual(unit) for unit in units])
         return cls(units, np.concatenate([of for of, _ in parts]), levels, actual / levels[:, None])
-
-
-def _asked(panel: Panel, unit: Unit) -> tuple[Floats, dict[str, Floats]]:
-    history, known = panel.history(unit)
-    return history, known or {"": np.zeros(len(history) + panel.head.horizon)}
 
 
 @dataclass(frozen=True)
@@ -158,7 +153,7 @@ def train(schema: Path, arguments: Sequence[str] | None = None) -> None:
         metrics = _metrics(fitting.panel, scores)
         tracker.metrics({**metrics, "training_seconds": seconds})
         save(text, spec, folder)
-        asked = [_asked(fitting.panel, unit) for unit in fitting.validation.units[:TIMED]]
+        asked = [fitting.panel.history(unit) for unit in fitting.validation.units[:TIMED]]
         forecaster = Forecaster(folder)
         tracker.metrics(latency(lambda of: forecaster.forecast(*of), asked).as_metrics())
         digest = seal(folder, {"seed": seed, "seconds": seconds, "hyperparameters": settings})
@@ -186,7 +181,7 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
         return seasonal_naive(panel.history(unit)[0], head.season, head.horizon)
 
     splits = {
-        name: scores(name, lambda unit: forecaster.forecast(*_asked(panel, unit)))
+        name: scores(name, lambda unit: forecaster.forecast(*panel.history(unit)))
         for name in (VALIDATION, TEST)
     }
     baseline = [
