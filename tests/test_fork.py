@@ -24,7 +24,7 @@ TESTS = (
     "tests/docs/test_errors.py",
 )
 # An example by its name; the others by their packages, since their names are words that tests use.
-NAMED = re.compile(r"faq_matching|ml\.projects\.(fraud|filings|shelf)")
+NAMED = re.compile(r"faq_matching|ml\.projects\.(fraud|filings|shelf|demand)")
 GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
 
 

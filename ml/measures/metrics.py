@@ -416,6 +416,8 @@ DETECTION: Mapping[str, Metric] = {
     ),
     "count_error": Metric("minimize", _UP, of_units=_miscounted),
 }
+# Neither way is better: the gate `forecasting` bounds it on both sides.
+UNDIRECTED = frozenset({"coverage"})
 # Errors are scaled a unit, so that series of every size count alike; `wape` weighs by size.
 FORECASTING: Mapping[str, Metric] = {
     "mase": Metric(
@@ -436,7 +438,6 @@ FORECASTING: Mapping[str, Metric] = {
             lambda of: np.abs(of.actual - of.value), lambda of: np.abs(of.actual)
         ),
     ),
-    # Neither way is better: the gate `forecasting` bounds it on both sides.
     "coverage": Metric(
         "maximize",
         _SHARE,

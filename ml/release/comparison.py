@@ -17,6 +17,7 @@ from ml.backends.model_registry import Version
 from ml.backends.runs import Run
 from ml.core.errors import Refused
 from ml.measures.evaluation import PREDICTIONS
+from ml.measures.metrics import UNDIRECTED
 from ml.measures.schema import Estimate, Evaluation, Metrics, Stability, missing, stated
 from ml.measures.tasks import KINDS
 from ml.release.declaration import desired_state, projects
@@ -483,11 +484,11 @@ def _estimate(metrics: Metrics, place: str, metric: str) -> Estimate | None:
 
 
 def metric_sign(own: Evaluation, metric: str) -> int:
-    """1 where higher is better, −1 where lower is better, 0 where that is not known."""
+    """1 where higher is better, −1 where lower is better, 0 where neither is or it is not known."""
     kind = KINDS.get(own.task or "")
     known = own.own_metrics.get(metric) or (kind.metrics.get(metric) if kind else None)
     goal = own.goal if metric == own.primary_metric else known.goal if known else ""
-    return {"maximize": 1, "minimize": -1}.get(goal or "", 0)
+    return 0 if metric in UNDIRECTED else {"maximize": 1, "minimize": -1}.get(goal or "", 0)
 
 
 def _amounts(ours: Evidence, theirs: Evidence) -> Iterator[Amount]:

@@ -12,7 +12,9 @@ from ml.measures import forecasting
 from ml.measures.forecasting import Actuals, actuals, seasonal_naive
 from ml.measures.measurement import Rows, metric_values, metrics_of, predict
 from ml.measures.metrics import Answers
+from ml.measures.schema import Evaluation
 from ml.measures.tasks import KINDS, fault
+from ml.release.comparison import metric_sign
 
 NAN = math.nan
 
@@ -152,3 +154,10 @@ def test_a_row_that_is_no_forecast(
     assert words in fault("forecasting", expected, predicted, rank, score)
     assert fault("forecasting", EXPECTED, PREDICTED, 0, 6.0) == ""
     assert json.loads(EXPECTED)["actual"] == [4.0, None]
+
+
+def test_no_coverage_is_better_than_another() -> None:
+    """A report names no better way for it, and one for the errors."""
+    evaluation = Evaluation(task="forecasting", primary_metric="mase", goal="minimize")
+    signs = {name: metric_sign(evaluation, name) for name in KINDS["forecasting"].metrics}
+    assert signs == {**dict.fromkeys(signs, -1), "coverage": 0}
