@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ml.measures.forecasting import seasonal_naive
 from ml.serving.scoring.messages import BadRequest
 from ml.serving.scoring.series import Forecaster, Spec, features, relevant, save, with_interval
 
@@ -41,7 +42,9 @@ VALUES = st.lists(st.one_of(st.just(math.nan), st.floats(-1e6, 1e6)), min_size=1
 @given(VALUES, st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
 def test_features_use_the_last_seasons(values: list[float], seed: int) -> None:
-    """Without the steps that no forecast depends on they are bit-identical, and never infinite."""
+    """Without the steps that no forecast depends on they are bit-identical, and never infinite; one
+    is seasonal naive.
+    """
     history, rng = np.array(values), np.random.default_rng(seed)
     if np.isnan(history).all():
         history[0] = 1.0
@@ -51,6 +54,8 @@ def test_features_use_the_last_seasons(values: list[float], seed: int) -> None:
     short, same_level = features(history[first:], {"promotion": known["promotion"][first:]}, SPEC)
     assert np.array_equal(table, short, equal_nan=True) and level == same_level > 0
     assert table.shape == (4, len(SPEC.names())) and not np.isinf(table).any()
+    naive = seasonal_naive(history[first:], 7, 4)[:, 0]
+    assert np.array_equal(table[:, SPEC.names().index("naive")], naive / level)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measures.forecasting import seasonal_naive
 from ml.serving.scoring.messages import BadRequest, refusal, reply
 from ml.serving.scoring.model import ServedModel, open_model
 from ml.serving.scoring.trees import Trees
@@ -60,8 +59,8 @@ def features(
     """The features of each of so many steps, by default the horizon, (steps, names), and the level
     that values are divided by.
 
-    `history` is (times,), NaN where a value is missing; `known` has (times + steps,) of each
-    column. Raises ValueError where nothing was observed.
+    `history` is (times,), NaN where a value is missing, which is not all of them; `known` has
+    (times + steps,) of each column.
     """
     steps = steps or spec.horizon
     first = relevant(history, spec.season)
@@ -70,16 +69,19 @@ def features(
     recent = windows[WINDOWS[1]] if len(windows[WINDOWS[1]]) else _observed(history)
     level = float(np.abs(recent).mean()) if len(recent) else 0.0
     level = level or float(np.abs(_observed(history)).max(initial=0.0)) or 1.0
-    naive = seasonal_naive(history, spec.season, steps)[:, 0]
     place = np.arange(steps) % spec.season
-    latest = history[-WINDOWS[1] * spec.season :]
-    padded = np.concatenate([np.full(-len(latest) % spec.season, np.nan), latest])
+    padded = np.concatenate([np.full(-len(history) % spec.season, np.nan), history])
     table = padded.reshape(-1, spec.season)
-    counts = (~np.isnan(table)).sum(axis=0)
-    same = np.where(counts, np.nansum(table, axis=0) / np.maximum(counts, 1), np.nan)[place]
     observed = _observed(history)
+    naive = np.full(spec.season, observed[-1])  # the last value of each place in the season
+    for row in table:
+        naive = np.where(np.isnan(row), naive, row)
+    latest = table[-WINDOWS[1] :]
+    counts = (~np.isnan(latest)).sum(axis=0)
+    same = np.where(counts, np.nansum(latest, axis=0) / np.maximum(counts, 1), np.nan)
     columns: list[Any] = [np.arange(1, steps + 1), min(len(observed), WINDOWS[-1] * spec.season)]
-    columns += [naive / level, same / level, observed[-1] / level, np.isnan(latest).mean()]
+    columns += [naive[place] / level, same[place] / level, observed[-1] / level]
+    columns += [np.isnan(history[-WINDOWS[1] * spec.season :]).mean()]
     for of in windows.values():
         columns += [of.mean() / level, of.std() / level] if len(of) else [math.nan, math.nan]
     for name in spec.known:
@@ -108,7 +110,7 @@ class Forecaster:
         self._trees = Trees(folder / TREES)
 
     def forecast(self, history: Floats, known: Mapping[str, Floats], steps: int = 0) -> Floats:
-        """(steps, 3): value, low and high of each step; arguments and ValueError as `features`."""
+        """(steps, 3): value, low and high of each step; arguments as of `features`."""
         table, level = features(history, known, self.spec, steps)
         return with_interval(self._trees.predict(table), level, self.spec)
 
