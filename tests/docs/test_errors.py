@@ -18,6 +18,7 @@ PASSED_ON = {
     "ml/backends/local/execution/pipeline.py",  # of a step
     "ml/backends/local/runs/records.py",  # as a run's record has it
     "ml/release/serving.py",  # of a rule of `ml check`
+    "ml/repository/scaffold/series.py",  # of a Flaw
     "ml/specs/check/rules/rule.py",  # of a rule
 }
 CALL = re.compile(r'\b(?:Problem|Refused\.of|wrong_call|Flaw|Fault|Known|rule)\(\s*"([a-z0-9-]+)"')

@@ -228,10 +228,9 @@ def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
     try:
         assert panel.cutoffs
     except ValueError as error:
+        found, expected = f"the table has {error}", "a history before every cutoff"
         hint = "give a longer table, or lower `horizon` or `origins` in the schema"
-        expected = "a history before the cutoffs of validation and of the test"
-        flaw = Flaw("too-few-steps", path, 0, str(error), expected, hint)
-        raise DataRefused([flaw]) from None
+        raise DataRefused([Flaw("too-few-steps", path, 0, found, expected, hint)]) from None
     return panel
 
 
@@ -243,8 +242,9 @@ def _wrong_times(
     first: dict[Any, int] = {}
     for line, name, time in zip(lines, names, times, strict=True):
         if (time.tzinfo is not None) is not zoned:
-            expected = "a time zone in every row" if zoned else "no time zone, as in the first row"
-            yield Flaw("mixed-time-zones", path, line, time.isoformat(), expected)
+            found = f"{time.isoformat()}, unlike the first row"
+            expected = "a time zone in every row, or in none"
+            yield Flaw("mixed-time-zones", path, line, found, expected)
         elif (name, time) in first:
             found = f"{'/'.join(name) or 'the series'} has {time.isoformat()} on line "
             found += f"{first[name, time]} too"

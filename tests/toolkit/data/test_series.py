@@ -70,7 +70,10 @@ def test_cutoffs(tmp_path: Path) -> None:
             "error[duplicate-time]: {table}:62: a has 2025-01-01T00:00:00 on line 2",
         ),
         ([*ROWS, "a,ka,2025-03-01T00:00:00+01:00,1,0"], "error[mixed-time-zones]: {table}:62"),
-        ([of for of in ROWS if of[5:15] < DAYS[11]], "error[too-few-steps]: {table}: 11 steps"),
+        (
+            [of for of in ROWS if of[5:15] < DAYS[11]],
+            "error[too-few-steps]: {table}: the table has 11 steps",
+        ),
         (["a,ka,yesterday,1,0"], "an ISO 8601 time"),
         (["a,ka,2025-01-01,many,0"], "a finite number"),
         (["a,ka,2025-01-01,1,"], "offer is empty"),
