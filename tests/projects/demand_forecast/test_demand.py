@@ -19,7 +19,7 @@ from ml.measures.evaluation import read_evaluation
 from ml.projects.demand_forecast import batch, sales, split
 from ml.projects.demand_forecast.endpoint import score
 from ml.projects.demand_forecast.train import SCHEMA
-from ml.serving.scoring.series import Spec, features
+from ml.serving.scoring.series import Forecaster, Spec, features
 from ml.toolkit.data import mltables
 from ml.toolkit.data.series import Panel
 from ml.toolkit.training import forecasting
@@ -66,6 +66,7 @@ def test_the_model_is_evaluated(
 ) -> None:
     """It is better than seasonal naive; the forecasts of the test are a table beside it."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/tracking.db")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     folder = tmp_path / "evaluation"
     arguments = ["--data", str(data), "--model", str(model), "--evaluation", str(folder)]
     forecasting.evaluate(SCHEMA, "demand-forecast", arguments)
@@ -119,7 +120,7 @@ def test_the_endpoint_answers_as_evaluated(
     monkeypatch.setenv("AZUREML_MODEL_DIR", str(model))
     monkeypatch.delenv("MODEL_DIGEST", raising=False)
     score.init()
-    forecaster = forecasting.Forecaster(model)
+    forecaster = Forecaster(model)
     for unit in panel.units("test")[::5]:
         answer = score.run(json.dumps(panel.request(unit)))
         assert isinstance(answer, dict)
