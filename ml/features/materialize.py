@@ -1,0 +1,343 @@
+"""Materialise a feature set: daily Parquet files of its transformed rows.
+
+    python -m ml.features.materialize --set card_payments.yml --source DIR --store DIR
+
+STORE/NAME/VERSION/offline/ has `state.json` and `date=YYYY-MM-DD/DIGEST.parquet`, by the UTC date
+of the event. A file is named after its content and never changed; `state.json` lists the files that
+count and is replaced last. A run that is killed therefore changes nothing, and the next one starts
+from the last complete state.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from io import BytesIO
+from pathlib import Path
+
+import polars as pl
+
+from ml.features import source
+from ml.features.definition import ARRIVAL, FeatureSet, read
+from ml.features.timeline import AVAILABLE, EVENT, FeatureError, instants, placed
+
+_TEMPORARY = ".tmp"
+
+
+@dataclass(frozen=True)
+class State:
+    """What is materialised: the content of state.json."""
+
+    digest: str = ""  # of the definition and the code
+    window: tuple[str, str] | None = None  # first and last date that a run was asked for
+    sources: Mapping[str, str] = field(default_factory=dict)  # sha256 by file
+    partitions: Mapping[str, str | None] = field(default_factory=dict)  # sha256; None: no row
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which partitions a run writes, and why."""
+
+    partitions: Mapping[str, str]  # reason by date
+    state: State  # of the last run
+    sources: Mapping[str, str]  # sha256 by file
+    window: tuple[str, str]
+    rows: pl.DataFrame = field(repr=False)  # of the source
+
+
+def folder(feature_set: FeatureSet, store: Path) -> Path:
+    """Return the folder of a feature set's version in a store."""
+    return store / feature_set.name / feature_set.version
+
+
+def state(feature_set: FeatureSet, store: Path) -> State:
+    """Return the state of the last complete run; an empty one if there was none.
+
+    Raises FeatureError when state.json cannot be read.
+    """
+    path = folder(feature_set, store) / "offline" / "state.json"
+    try:
+        document = json.loads(path.read_text())
+        window = document["window"]
+        return State(**{**document, "window": window and (window[0], window[1])})
+    except FileNotFoundError:
+        return State()
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        expected = "a state that a materialisation wrote; delete the folder to start again"
+        raise FeatureError("unreadable-state", f"{path}: {error}", expected) from error
+
+
+def files(feature_set: FeatureSet, store: Path) -> list[Path]:
+    """Return the Parquet files that count, by date.
+
+    Raises FeatureError when this definition is not materialised.
+    """
+    current = state(feature_set, store)
+    place = folder(feature_set, store) / "offline"
+    next_command = f"ml features materialize {feature_set.name}"
+    if not current.digest:
+        raise FeatureError("not-materialized", f"{place} has no rows", next_command)
+    if current.digest != feature_set.digest:
+        message = f"{place} was written from another definition or code"
+        raise FeatureError("not-materialized", message, next_command)
+    return [place / _name(day, name) for day, name in sorted(current.partitions.items()) if name]
+
+
+def stored(feature_set: FeatureSet, store: Path) -> pl.DataFrame:
+    """Return the materialised rows: keys, event time, `arrival` and the features.
+
+    Raises FeatureError as `files` does, and for a file that is missing or truncated.
+    """
+    tables = [_table(path) for path in files(feature_set, store)]
+    if tables:
+        return pl.concat(tables)
+    message = f"{folder(feature_set, store)} has no rows"
+    raise FeatureError("not-materialized", message, "a source with rows")
+
+
+def _table(path: Path) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(path, hive_partitioning=False)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        problem = " ".join(str(error).split())
+        expected = "the file that a materialisation wrote; delete the folder to start again"
+        raise FeatureError("unreadable-file", f"{path}: {problem}", expected) from error
+
+
+def plan(
+    feature_set: FeatureSet,
+    source_path: Path,
+    store: Path,
+    start: date | None = None,
+    end: date | None = None,
+) -> Plan:
+    """Return the partitions to write so that the dates from `start` to `end` are up to date.
+
+    Both dates count; the defaults are the first and the last date of the source. A store covers one
+    window without gaps: the new dates and those of earlier runs. A partition is written when it is
+    new, when rows of a new source file change it, or, with all others, when the definition or a
+    known source file has changed.
+
+    Memory: the source's rows. Raises FeatureError for a source that cannot be read.
+    """
+    last = state(feature_set, store)
+    paths = source.files(source_path)
+    sources = source.digests(paths)
+    tables = source.read(feature_set, paths.values())
+    rows = pl.concat(tables)
+    known = placed(rows, feature_set.timeline, list(feature_set.keys))
+    dates = sorted(known.select(_date(EVENT).unique().cast(pl.String)).to_series())
+    if not dates:
+        raise FeatureError("no-rows", f"{source_path} has no rows", "at least one row")
+    asked = (str(start or dates[0]), str(end or dates[-1]))
+    if asked[0] > asked[1]:
+        raise FeatureError("wrong-window", f"{asked[0]} is after {asked[1]}", "start, then end")
+    window = last.window or asked
+    window = (min(window[0], asked[0]), max(window[1], asked[1]))
+    changed = [name for name, digest in last.sources.items() if sources.get(name) != digest]
+    wanted = [day for day in (*dates, *last.partitions) if window[0] <= day <= window[1]]
+    reasons: dict[str, str] = {}
+    if last.digest != feature_set.digest:
+        reasons = dict.fromkeys(wanted, "definition changed" if last.digest else "new")
+    elif changed:
+        reasons = dict.fromkeys(wanted, f"source file {changed[0]} changed")
+    else:
+        new = [name for name in paths if name not in last.sources]
+        is_new = [
+            pl.repeat(name in new, len(table), eager=True)
+            for name, table in zip(paths, tables, strict=True)
+        ]
+        affected = _affected(feature_set, known, pl.concat(is_new)) if new else set()
+        for day in wanted:
+            if day not in last.partitions:
+                reasons[day] = "new"
+            elif day in affected:
+                reasons[day] = f"rows of {new[0]}" + (f" and {len(new) - 1} more" * (len(new) > 1))
+    return Plan(dict(sorted(reasons.items())), last, sources, window, rows)
+
+
+def _date(column: str) -> pl.Expr:
+    return pl.col(column).dt.date()
+
+
+def _affected(feature_set: FeatureSet, known: pl.DataFrame, is_new: pl.Series) -> set[str]:
+    """Return the dates whose transformed rows the new files change.
+
+    A transformed row has a moment (an availability) and the latest event known then. New rows add
+    moments, give later moments another latest event, and count in the windows that contain them.
+    """
+    keys = list(feature_set.keys)
+    fresh = known.filter(is_new)
+    known = known.with_columns(is_new.alias("__new__")).join(
+        fresh.select(keys).unique(), on=keys, how="semi"
+    )
+    before, after = (
+        table.sort(AVAILABLE, maintain_order=True)
+        .select(*keys, AVAILABLE, pl.col(EVENT).cum_max().over(keys))
+        .unique([*keys, AVAILABLE], keep="last", maintain_order=True)
+        for table in (known.filter(~pl.col("__new__")), known)
+    )
+    columns = [*keys, AVAILABLE, EVENT]
+    moved = [
+        before.join(after, on=columns, how="anti"),
+        after.join(before, on=columns, how="anti"),
+    ]
+    dates = {str(day) for table in moved for day in table.select(_date(EVENT).unique()).to_series()}
+    days = feature_set.source_lookback // timedelta(days=1) + 2
+    for day in fresh.select(_date(EVENT).unique()).to_series():
+        dates |= {str(day + timedelta(days=number)) for number in range(days)}
+    return dates
+
+
+def materialize(
+    feature_set: FeatureSet,
+    source_path: Path,
+    store: Path,
+    start: date | None = None,
+    end: date | None = None,
+    notify: Callable[[str, int], None] = lambda day, rows: None,
+) -> Plan:
+    """Write the partitions that `plan` names; `notify` gets the date and rows of each.
+
+    The result is bit-identical to a materialisation from scratch of the same source and window,
+    provided that a transformed row depends only on rows of its keys within `source_lookback`.
+    A second run at the same time raises FeatureError (`store-locked`). Raises it too for what the
+    source, the transformation or the store's files have wrong.
+
+    Memory: the source's rows and the transformed rows.
+    """
+    place = folder(feature_set, store) / "offline"
+    place.mkdir(parents=True, exist_ok=True)
+    with _locked(place):
+        _remove_unreferenced(place, state(feature_set, store))
+        planned = plan(feature_set, source_path, store, start, end)
+        partitions = dict(planned.state.partitions)
+        if planned.partitions:
+            tables = _transformed(feature_set, planned)
+            for day in planned.partitions:
+                table = tables.get(day)
+                partitions[day] = None if table is None else _write_partition(place, day, table)
+                notify(day, 0 if table is None else len(table))
+        current = State(
+            feature_set.digest, planned.window, planned.sources, dict(sorted(partitions.items()))
+        )
+        _replace(place / "state.json", json.dumps(asdict(current), indent=1).encode())
+    return planned
+
+
+def _transformed(feature_set: FeatureSet, planned: Plan) -> dict[str, pl.DataFrame]:
+    """Return the transformed rows of the planned dates, by date, in a fixed order."""
+    keys = list(feature_set.keys)
+    first = datetime.combine(date.fromisoformat(min(planned.partitions)), time(), UTC)
+    start = pl.lit(first).cast(pl.Datetime("ns", "UTC"))
+    lookback = pl.lit(feature_set.source_lookback, dtype=pl.Duration("ns"))
+    # A row that is older than the lookback counts where its arrival adds a moment.
+    needed = (pl.col(EVENT) >= start - lookback) | (pl.col(AVAILABLE) >= start)
+    known = placed(planned.rows, feature_set.timeline, keys).select(needed.alias("needed"))
+    table = feature_set.transform(planned.rows.filter(known.get_column("needed")))
+    event, arrival = (
+        instants(table, name).alias(column)
+        for name, column in ((feature_set.timeline.event, EVENT), (ARRIVAL, AVAILABLE))
+    )
+    table = (
+        table.with_columns(event, arrival)
+        .with_columns(_date(EVENT).cast(pl.String).alias("__date__"))
+        .sort(EVENT, AVAILABLE, *keys, maintain_order=True)
+        .drop(EVENT, AVAILABLE)
+    )
+    parts = table.partition_by("__date__", as_dict=True, include_key=False)
+    return {str(day): part for (day,), part in parts.items() if day in planned.partitions}
+
+
+def _name(day: str, digest: str) -> str:
+    return f"date={day}/{digest}.parquet"
+
+
+def _write_partition(place: Path, day: str, table: pl.DataFrame) -> str:
+    buffer = BytesIO()
+    table.rechunk().write_parquet(buffer)
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    path = place / _name(day, digest)
+    path.parent.mkdir(exist_ok=True)
+    if not path.exists():
+        _replace(path, buffer.getvalue())
+    return digest
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file so that it has either its old or its new content, also after a power cut."""
+    temporary = path.with_name(path.name + _TEMPORARY)
+    with temporary.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_unreferenced(place: Path, current: State) -> None:
+    """Remove files that no state names: of a killed run, or replaced by the last run.
+
+    A run keeps the files that it replaces, so that a reader of the earlier state finds them.
+    """
+    names = {_name(day, digest) for day, digest in current.partitions.items() if digest}
+    for path in place.glob("date=*/*"):
+        if path.relative_to(place).as_posix() not in names:
+            path.unlink()
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    with (place / "lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = f"{place}: another materialisation is running"
+            raise FeatureError("store-locked", message, "one at a time; try again later") from None
+        yield
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Materialise a feature set in a job; return the exit status."""
+    parser = ArgumentParser(prog="ml.features.materialize", description=materialize.__doc__)
+    parser.add_argument("--set", type=Path, required=True, help="The feature set's file.")
+    parser.add_argument("--source", type=Path, help="A file or folder; default: local_source.")
+    parser.add_argument("--store", type=Path, required=True, help="The store's folder.")
+    parser.add_argument("--start", type=date.fromisoformat, help="First date, YYYY-MM-DD.")
+    parser.add_argument("--end", type=date.fromisoformat, help="Last date, YYYY-MM-DD.")
+    options = parser.parse_args(arguments)
+    try:
+        feature_set = read(options.set)
+        source_path = options.source or feature_set.local_source
+        if source_path is None:
+            parser.error("--source is required: the feature set has no tag `local_source`")
+        planned = materialize(
+            feature_set,
+            source_path,
+            options.store,
+            options.start,
+            options.end,
+            lambda day, rows: print(f"{day}: {rows:,} rows", flush=True),
+        )
+    except FeatureError as error:
+        print(f"error[{error.code}]: {error.message}", file=sys.stderr)
+        print(f"  expected: {error.expected}", file=sys.stderr)
+        return 2
+    print(f"{feature_set.name} {feature_set.version}: {len(planned.partitions)} partitions written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

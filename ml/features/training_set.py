@@ -1,0 +1,120 @@
+"""A training set: labels joined with feature sets, and the lineage of what was joined."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
+from ml.features import source
+from ml.features.definition import FeatureSet
+from ml.features.join import point_in_time
+from ml.features.materialize import stored
+from ml.features.timeline import FeatureError, instants
+
+_USED = "__used__"
+
+
+@dataclass(frozen=True)
+class JoinedSet:
+    """A feature set of a training set."""
+
+    name: str
+    version: str
+    digest: str  # of its definition and code
+    first_event: datetime | None  # of the values that were joined, in UTC; None without any
+    last_event: datetime | None
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Labels with the features that were known at their times."""
+
+    table: pl.DataFrame  # the labels, in their order, and one column per feature
+    digest: str  # `digest` of `table`
+    sets: tuple[JoinedSet, ...]
+    first_label: datetime | None  # in UTC; None without labels
+    last_label: datetime | None
+
+
+def training_set(
+    labels: pl.DataFrame,
+    sets: Sequence[FeatureSet],
+    *,
+    time: str,
+    store: Path | None = None,
+    sources: Mapping[str, Path] | None = None,
+) -> TrainingSet:
+    """Join labels with the features of each set that were known at the column `time`.
+
+    With a `store`, the features are the materialised ones. Without one, they are computed from
+    `sources` (a file or folder by the name of the set; default: the set's local source).
+
+    Raises FeatureError for what the join rejects, a set that is not materialised from this
+    definition, a source that is missing, and a feature that two sets have.
+    """
+    table, joined = labels, []
+    moments = instants(labels, time)
+    for feature_set in sets:
+        rows = (
+            _computed(feature_set, (sources or {}).get(feature_set.name))
+            if store is None
+            else stored(feature_set, store)
+        )
+        table = point_in_time(
+            table,
+            rows.with_columns(pl.col(feature_set.timeline.event).alias(_USED)),
+            keys=list(feature_set.keys),
+            time=time,
+            timeline=feature_set.transformed,
+            features=[*feature_set.features, _USED],
+            lookback=feature_set.lookback,
+        )
+        used = table.get_column(_USED).drop_nulls()
+        table = table.drop(_USED)
+        first, last = _range(used)
+        joined.append(
+            JoinedSet(feature_set.name, feature_set.version, feature_set.digest, first, last)
+        )
+    return TrainingSet(table, digest(table), tuple(joined), *_range(moments))
+
+
+def _computed(feature_set: FeatureSet, folder: Path | None) -> pl.DataFrame:
+    path = folder or feature_set.local_source
+    if path is None:
+        message = f"{feature_set.file}: there is no source on this machine"
+        raise FeatureError("missing-source", message, "a tag `local_source`")
+    rows = pl.concat(source.read(feature_set, source.files(path).values()))
+    return feature_set.transform(rows)
+
+
+def _range(times: pl.Series) -> tuple[datetime | None, datetime | None]:
+    if times.is_empty():
+        return None, None
+    utc = times.dt.convert_time_zone("UTC").dt.cast_time_unit("us")
+    first, last = utc.min(), utc.max()
+    assert isinstance(first, datetime) and isinstance(last, datetime)
+    return first, last
+
+
+def digest(table: pl.DataFrame) -> str:
+    """Return the sha256 of the names, types and values of a table's columns, in their order."""
+    result = hashlib.sha256()
+    for series in table:
+        result.update(f"{series.name}\0{series.dtype}\0{len(series)}\0".encode())
+        result.update(series.is_null().to_numpy().tobytes())
+        kind = series.dtype
+        if kind == pl.String:
+            lengths = series.str.len_bytes().fill_null(0).to_numpy()
+            result.update(lengths.tobytes() + "".join(series.drop_nulls()).encode())
+        elif kind == pl.Boolean or (kind.is_numeric() and not kind.is_decimal()):
+            result.update(series.fill_null(strategy="zero").to_numpy().tobytes())
+        elif kind.is_temporal():
+            result.update(series.to_physical().fill_null(0).to_numpy().tobytes())
+        else:
+            result.update(repr(series.to_list()).encode())
+    return result.hexdigest()

@@ -1,0 +1,97 @@
+"""Reading feature sets."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from ml.features.definition import FeatureSet, read
+from ml.features.timeline import FeatureError, Timeline
+from tests.features.conftest import CODE, SET, SPEC, write_set
+
+
+def test_a_definition_is_read(account_payments: FeatureSet) -> None:
+    """Every field that the engine uses."""
+    read_set = account_payments
+    assert (read_set.name, read_set.version) == ("account_payments", "1")
+    assert read_set.timeline == Timeline("event", "written", timedelta(minutes=5))
+    assert read_set.transformed == Timeline("event", "arrival", timedelta(minutes=5))
+    assert read_set.keys == {"account": pl.String()}
+    assert read_set.features == {"count_3h": pl.Int64(), "spent_30h": pl.Float64()}
+    assert (read_set.lookback, read_set.source_lookback) == (
+        timedelta(days=2),
+        timedelta(hours=30),
+    )
+    assert read_set.local_source == read_set.file.parent / "../source"
+    assert read_set.schedule == timedelta(days=1)
+
+
+def test_the_digest_changes_with_each_file(account_payments: FeatureSet, tmp_path: Path) -> None:
+    """It does not change with the folder that the set is in."""
+    path = write_set(tmp_path)
+    assert read(path).digest == account_payments.digest
+    digests = {account_payments.digest}
+    for file in [path, *tmp_path.rglob("*.yaml"), *tmp_path.rglob("*.py")]:
+        file.write_text(file.read_text() + "# changed\n")
+        digests.add(read(path).digest)
+    assert len(digests) == 4
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "message"),
+    [
+        ("set", "name: account_payments\n", "", "`name` is None"),
+        ("set", SET, "[]", "has no fields"),
+        ("set", SET, "a: [", "account_payments.yml: while parsing"),
+        ("set", "./account_payments", "./nothing", "FeatureSetSpec.yaml does not exist"),
+        ("spec", "type: long", "type: number", "the type of `count_3h` is `number`"),
+        ("spec", "    name: event\n", "", "`source.timestamp_column.name` is None"),
+        ("spec", "minutes: 5", "fortnights: 5", "length {'fortnights': 5}"),
+        ("spec", "payments.Payments", "other.Payments", "other.py does not exist"),
+        ("spec", SPEC[SPEC.index("index") : SPEC.index("source_l")], "", "`index_columns` is None"),
+    ],
+)
+def test_what_is_wrong_names_the_file(
+    file: str, before: str, after: str, message: str, tmp_path: Path
+) -> None:
+    """And the field."""
+    path = write_set(tmp_path)
+    changed = path if file == "set" else tmp_path / "account_payments/FeatureSetSpec.yaml"
+    changed.write_text(changed.read_text().replace(before, after))
+    with pytest.raises(FeatureError) as caught:
+        read(path)
+    assert message in caught.value.message and str(tmp_path) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("class Payments", "class Other", "has no attribute 'Payments'"),
+        ("return windows", "return 1 / 0 * windows", "ZeroDivisionError"),
+        ('"spent_30h", "sum"', '"spent_30h", "count"', "`spent_30h` is Int64"),
+        ('"spent_30h"', '"spent"', "no column `spent_30h`"),
+        ('"amount"', '"price"', "no column `price`"),
+    ],
+)
+def test_a_transformation_that_fails_is_an_error(
+    before: str, after: str, message: str, tmp_path: Path
+) -> None:
+    """With the file of the code."""
+    path = write_set(tmp_path)
+    code = tmp_path / "account_payments/transformation/payments.py"
+    code.write_text(CODE.replace(before, after))
+    with pytest.raises(FeatureError) as caught:
+        read(path).transform(
+            pl.DataFrame(
+                schema={
+                    "account": pl.String,
+                    "event": pl.Datetime("us", "UTC"),
+                    "written": pl.Datetime("us", "UTC"),
+                    "amount": pl.Float64,
+                }
+            )
+        )
+    assert message in caught.value.message and str(code) in caught.value.message

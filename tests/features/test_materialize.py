@@ -1,0 +1,176 @@
+"""A materialisation in several runs has the bytes of one from scratch."""
+
+from __future__ import annotations
+
+import fcntl
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ml.features import materialize as module
+from ml.features.definition import FeatureSet
+from ml.features.materialize import State, main, materialize, plan, state, stored
+from ml.features.timeline import FeatureError
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+ZONE = pl.Datetime("us", "UTC")
+TYPES = {"account": pl.String, "event": ZONE, "written": ZONE, "amount": pl.Float64}
+Row = tuple[str, datetime, datetime, float]
+TIMES = st.integers(0, 150).map(lambda hours: START + hours * HOUR)
+AMOUNTS = st.integers(-9, 9).map(lambda number: number / 7)
+ROWS = st.lists(st.tuples(st.sampled_from("aab"), TIMES, TIMES, AMOUNTS), min_size=1, max_size=8)
+
+
+def write(folder: Path, name: str, rows: list[Row]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    pl.DataFrame(rows, schema=TYPES, orient="row").write_parquet(folder / name)
+    return folder
+
+
+def payment(hours: float, late: float = 0, amount: float = 1, account: str = "a") -> Row:
+    event = START + hours * HOUR
+    return account, event, event + late * HOUR, amount
+
+
+def content(feature_set: FeatureSet, store: Path) -> dict[str, str]:
+    """The names of the files that count: the sha256 of their bytes by date."""
+    return {
+        day: name for day, name in state(feature_set, store).partitions.items() if name is not None
+    }
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches=st.lists(st.tuples(ROWS, st.booleans(), st.integers(0, 99)), min_size=1, max_size=5))
+def test_several_runs_write_the_bytes_of_one(
+    batches: list[tuple[list[Row], bool, int]], account_payments: FeatureSet
+) -> None:
+    """Files with late, duplicate and unordered rows, in any order of their names."""
+    with TemporaryDirectory() as folder:
+        source, store = Path(folder, "source"), Path(folder, "store")
+        for number, (rows, is_run, name) in enumerate(batches):
+            write(source, f"{name}-{number}.parquet", rows)
+            if is_run:
+                materialize(account_payments, source, store)
+        materialize(account_payments, source, store)
+        materialize(account_payments, source, Path(folder, "scratch"))
+        assert content(account_payments, store) == content(
+            account_payments, Path(folder, "scratch")
+        )
+
+
+def test_a_late_row_rewrites_the_partitions_that_it_changes(
+    account_payments: FeatureSet, tmp_path: Path
+) -> None:
+    """And no other: the windows are 30 hours long."""
+    rows = [payment(24 * day) for day in range(6)]
+    source = write(tmp_path / "source", "1.parquet", rows)
+    first = materialize(account_payments, source, tmp_path)
+    assert set(first.partitions.values()) == {"new"} and len(first.partitions) == 6
+    assert materialize(account_payments, source, tmp_path).partitions == {}
+    write(source, "2.parquet", [payment(25, late=24 * 9)])
+    second = materialize(account_payments, source, tmp_path)
+    # The row's own day, the two that its windows reach, and the day of the latest event.
+    days = ["2026-03-02", "2026-03-03", "2026-03-04", "2026-03-06"]
+    assert second.partitions == dict.fromkeys(days, "rows of 2.parquet")
+    assert stored(account_payments, tmp_path).height == 7
+
+
+def test_a_backfill_extends_the_window(account_payments: FeatureSet, tmp_path: Path) -> None:
+    """The days between two windows are materialised as well."""
+    source = write(tmp_path / "source", "1.parquet", [payment(24 * day) for day in range(9)])
+    materialize(account_payments, source, tmp_path, date(2026, 3, 7), date(2026, 3, 8))
+    assert [*content(account_payments, tmp_path)] == ["2026-03-07", "2026-03-08"]
+    written = materialize(
+        account_payments, source, tmp_path, date(2026, 3, 4), date(2026, 3, 5)
+    ).partitions
+    assert [*written] == ["2026-03-04", "2026-03-05", "2026-03-06"]
+    materialize(account_payments, source, tmp_path / "scratch", date(2026, 3, 4), date(2026, 3, 8))
+    assert content(account_payments, tmp_path) == content(account_payments, tmp_path / "scratch")
+
+
+def test_a_changed_source_file_rewrites_everything(
+    account_payments: FeatureSet, tmp_path: Path
+) -> None:
+    """The rows that it had before are unknown."""
+    source = write(tmp_path / "source", "1.parquet", [payment(0), payment(30)])
+    materialize(account_payments, source, tmp_path)
+    write(source, "1.parquet", [payment(0)])
+    written = materialize(account_payments, source, tmp_path).partitions
+    reason = "source file 1.parquet changed"
+    assert written == {"2026-03-01": reason, "2026-03-02": reason}
+    assert [*content(account_payments, tmp_path)] == ["2026-03-01"]
+
+
+def test_a_plan_writes_nothing(account_payments: FeatureSet, tmp_path: Path) -> None:
+    """It only names the partitions."""
+    source = write(tmp_path / "source", "1.parquet", [payment(0)])
+    planned = plan(account_payments, source, tmp_path / "store")
+    assert planned.partitions == {"2026-03-01": "new"} and not (tmp_path / "store").exists()
+
+
+def test_a_second_run_at_the_same_time_stops(account_payments: FeatureSet, tmp_path: Path) -> None:
+    """The lock is released when its process ends, however it ends."""
+    source = write(tmp_path / "source", "1.parquet", [payment(0)])
+    place = tmp_path / "account_payments/1/offline"
+    place.mkdir(parents=True)
+    with (place / "lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(FeatureError, match="another materialisation is running"):
+            materialize(account_payments, source, tmp_path)
+    assert state(account_payments, tmp_path) == State()
+    materialize(account_payments, source, tmp_path)
+
+
+def test_a_killed_run_changes_nothing(
+    account_payments: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped before each of its writes: the next run has the bytes of one from scratch."""
+    source = write(tmp_path / "source", "1.parquet", [payment(20 * day) for day in range(3)])
+    materialize(account_payments, source, tmp_path / "store")
+    before = content(account_payments, tmp_path / "store")
+    write(source, "2.parquet", [payment(10), payment(21, late=9)])
+    materialize(account_payments, source, tmp_path / "scratch")
+    replace = module._replace
+    for allowed in range(3):
+        left = [allowed]
+
+        def write_some(path: Path, content: bytes, left: list[int] = left) -> None:
+            if not left[0]:
+                path.with_name(path.name + ".tmp").write_bytes(content[:10])
+                raise KeyboardInterrupt
+            left[0] -= 1
+            replace(path, content)
+
+        monkeypatch.setattr(module, "_replace", write_some)
+        with pytest.raises(KeyboardInterrupt):
+            materialize(account_payments, source, tmp_path / "store")
+        assert content(account_payments, tmp_path / "store") == before
+        assert stored(account_payments, tmp_path / "store").height == 3
+    monkeypatch.setattr(module, "_replace", replace)
+    materialize(account_payments, source, tmp_path / "store")
+    assert content(account_payments, tmp_path / "store") == content(
+        account_payments, tmp_path / "scratch"
+    )
+    materialize(account_payments, source, tmp_path / "store")
+    names = {path.stem for path in (tmp_path / "store").rglob("date=*/*")}
+    assert names == {*content(account_payments, tmp_path / "store").values()}
+
+
+def test_a_job_materialises(
+    account_payments: FeatureSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It prints each partition; what is wrong ends with status 2 and no traceback."""
+    source = write(tmp_path / "source", "1.parquet", [payment(0)])
+    call = ["--set", str(account_payments.file), "--store", str(tmp_path), "--source"]
+    assert main([*call, str(source)]) == 0
+    assert capsys.readouterr().out == (
+        "2026-03-01: 1 rows\naccount_payments 1: 1 partitions written\n"
+    )
+    assert main([*call, str(tmp_path / "nothing")]) == 2
+    assert "error[missing-file]" in capsys.readouterr().err
