@@ -331,11 +331,15 @@ def main(arguments: list[str] | None = None) -> int:
             options.end,
             lambda day, rows: print(f"{day}: {rows:,} rows", flush=True),
         )
+        from ml.features.online import refresh_local  # it imports this module
+
+        entities = refresh_local(feature_set, options.store)
     except FeatureError as error:
         print(f"error[{error.code}]: {error.message}", file=sys.stderr)
         print(f"  expected: {error.expected}", file=sys.stderr)
         return 2
-    print(f"{feature_set.name} {feature_set.version}: {len(planned.partitions)} partitions written")
+    written = f"{len(planned.partitions)} partitions and {entities:,} entities written"
+    print(f"{feature_set.name} {feature_set.version}: {written}")
     return 0
 
 

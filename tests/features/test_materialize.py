@@ -170,7 +170,7 @@ def test_a_job_materialises(
     call = ["--set", str(account_payments.file), "--store", str(tmp_path), "--source"]
     assert main([*call, str(source)]) == 0
     assert capsys.readouterr().out == (
-        "2026-03-01: 1 rows\naccount_payments 1: 1 partitions written\n"
+        "2026-03-01: 1 rows\naccount_payments 1: 1 partitions and 1 entities written\n"
     )
     assert main([*call, str(tmp_path / "nothing")]) == 2
     assert "error[missing-file]" in capsys.readouterr().err
