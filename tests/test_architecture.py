@@ -40,7 +40,7 @@ ALLOWED: list[tuple[str, list[str]]] = [
         # `ml.specs` knows no prices: what a job would cost on Azure is found by the commands.
         [
             *(f"ml.{room}*" for room in ROOMS_OF_THE_CLI),
-            *("ml.measures.schema*", "policies*"),
+            *("ml.measures.schema*", "ml.features*", "policies*"),
             *("infra.settings*", "infra.cost*"),
         ],
     ),

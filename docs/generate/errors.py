@@ -31,6 +31,7 @@ REMEDIES = Path(__file__).parent / "remedies.yml"
 CLASSES = {
     "ml.core.errors.Problem": ("code", "found", "expected", "hint", "place", "severity", "source"),
     "ml.core.errors.Refused.of": ("code", "found", "expected", "hint", "place"),
+    "ml.features.timeline.FeatureError": ("code", "found", "expected"),
     "ml.toolkit.data.tables.Flaw": ("code", "path", "line", "found", "expected", "hint"),
     "infra.settings.checks.Fault": ("code", "found", "expected", "hint", "keys"),
     "ml.backends.azure.errors.Known": ("code", "status", "pattern", "found", "hint"),

@@ -49,6 +49,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "ml.cli.commands.gates:evidence",
         "Check the evidence of a model version again, offline.",
     ),
+    "features": (
+        "ml.cli.commands.features:app",
+        "Materialise, look up and show feature sets.",
+    ),
     "gate": (
         "ml.cli.commands.gates:gate",
         "Decide whether a model version may be promoted; exit 3 when not.",

@@ -103,6 +103,13 @@ def stored(feature_set: FeatureSet, store: Path) -> pl.DataFrame:
     raise FeatureError("not-materialized", message, "a source with rows")
 
 
+def last_event(feature_set: FeatureSet, rows: pl.DataFrame) -> datetime:
+    """Return the time of the last event of at least one row, in UTC."""
+    last = instants(rows, feature_set.timeline.event).dt.cast_time_unit("us").max()
+    assert isinstance(last, datetime)
+    return last
+
+
 def _table(path: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(path, hive_partitioning=False)

@@ -95,7 +95,7 @@ def windows(
 def _check(feature: Window, rows: pl.DataFrame) -> None:
     name = f"window `{feature.name}`"
     if feature.function not in FUNCTIONS:
-        expected = ", ".join(FUNCTIONS)
+        expected = f"one of {', '.join(FUNCTIONS)}"
         raise FeatureError("unknown-function", f"{name}: `{feature.function}`", expected)
     if not SHORTEST <= feature.length <= LONGEST:
         raise FeatureError("window-length", f"{name}: {feature.length}", "1 hour to 90 days")

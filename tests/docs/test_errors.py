@@ -17,6 +17,8 @@ PASSED_ON = {
     "ml/backends/azure/errors.py",  # of a Known
     "ml/backends/local/execution/pipeline.py",  # of a step
     "ml/backends/local/runs/records.py",  # as a run's record has it
+    "ml/cli/commands/features.py",  # of the engine
+    "ml/features/definition.py",  # with the file
     "ml/release/serving.py",  # of a rule of `ml check`
     "ml/repository/scaffold/series.py",  # of a Flaw
     "ml/specs/check/rules/rule.py",  # of a rule

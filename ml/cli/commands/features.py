@@ -1,0 +1,219 @@
+"""`ml features plan | materialize | get | show`: the feature sets of the projects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ml.cli.options import AsJson
+from ml.cli.render.output import show_step, write_json, write_table
+from ml.core import repository
+from ml.core.errors import Problem, Refused
+from ml.core.terminal import printable
+
+if TYPE_CHECKING:
+    from ml.features.definition import FeatureSet
+
+app = typer.Typer(no_args_is_help=True)
+
+FOLDERS = "ml/projects/*/features/*.yml"
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A feature set, or the path of its file.")
+]
+Source = Annotated[
+    Path | None, typer.Option(help="Parquet or CSV files; default: the tag `local_source`.")
+]
+Store = Annotated[Path | None, typer.Option(help="The store; default: features in the local home.")]
+Start = Annotated[str | None, typer.Option(help="First date, 2026-11-01; default: the source's.")]
+End = Annotated[str | None, typer.Option(help="Last date, 2026-11-30; default: the source's.")]
+
+
+@contextmanager
+def _opened(name: str, store: Path | None) -> Iterator[tuple[FeatureSet, Path]]:
+    """The feature set of a name or file, and the store; a FeatureError is the user's to correct."""
+    from ml.core.home import home
+    from ml.features.definition import read
+    from ml.features.timeline import FeatureError
+
+    try:
+        yield read(_file(name)), store or home() / "features"
+    except FeatureError as error:
+        raise Refused(Problem(error.code, error.message, error.expected)) from error
+
+
+def _file(name: str) -> Path:
+    from ml.core import documents
+
+    if name.endswith((".yml", ".yaml")):
+        return Path(name)
+    names = {}
+    for path in sorted(repository.root().glob(FOLDERS)):
+        document = documents.read(path).data
+        if isinstance(document, dict) and "specification" in document:
+            names[str(document.get("name"))] = path
+    if name not in names:
+        expected = ", ".join(names) or f"one in {FOLDERS}"
+        raise Refused.of("no-feature-set", f"there is no feature set `{name}`", expected)
+    return names[name]
+
+
+def _source(feature_set: FeatureSet, source: Path | None) -> Path:
+    path = source or feature_set.local_source
+    if path is None:
+        found = f"`{feature_set.name}` has no source on this machine"
+        raise Refused.of("missing-source", found, "--source DIR, or a tag `local_source`")
+    return path
+
+
+def _date(option: str, text: str | None) -> date | None:
+    try:
+        return date.fromisoformat(text) if text else None
+    except ValueError:
+        raise Refused.of("not-a-date", f"{option} {text}", "a date such as 2026-11-20") from None
+
+
+@app.command()
+def plan(
+    name: Name,
+    source: Source = None,
+    store: Store = None,
+    start: Start = None,
+    end: End = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the partitions that `materialize` would write, and why; changes nothing."""
+    from ml.features import materialize as engine
+
+    first, last = _date("--start", start), _date("--end", end)
+    with _opened(name, store) as (feature_set, place):
+        planned = engine.plan(feature_set, _source(feature_set, source), place, first, last)
+    if as_json:
+        write_json([{"date": day, "reason": reason} for day, reason in planned.partitions.items()])
+    elif planned.partitions:
+        write_table(["date", "reason"], [[*row] for row in planned.partitions.items()])
+    else:
+        typer.echo(f"{feature_set.name} is up to date", err=True)
+
+
+@app.command()
+def materialize(
+    name: Name,
+    source: Source = None,
+    store: Store = None,
+    start: Start = None,
+    end: End = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the partitions that new or late rows change, and the latest values per entity."""
+    from ml.features import materialize as engine
+    from ml.features.online import refresh_local
+
+    first, last = _date("--start", start), _date("--end", end)
+    with _opened(name, store) as (feature_set, place):
+        rows = _source(feature_set, source)
+        planned = engine.materialize(
+            *(feature_set, rows, place, first, last),
+            notify=lambda day, count: show_step(f"{day}: {count:,} rows"),
+        )
+        entities = refresh_local(feature_set, place)
+    if as_json:
+        write_json({"partitions": planned.partitions, "entities": entities})
+        return
+    written = f"{len(planned.partitions)} partitions and {entities:,} entities written"
+    typer.echo(f"{feature_set.name} {feature_set.version}: {written}")
+
+
+@app.command()
+def get(
+    name: Name,
+    key: Annotated[list[str], typer.Argument(metavar="KEY…", help="A value for each key.")],
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the latest values of an entity with their age."""
+    from ml.features.online import SqliteStore, local_path, look_up
+
+    with _opened(name, store) as (feature_set, place):
+        if len(key) != len(feature_set.keys):
+            expected = " ".join(feature_set.keys)
+            raise Refused.of("wrong-keys", f"{len(key)} keys for `{name}`", expected)
+        keys: dict[str, object] = {}
+        for (column, kind), text in zip(feature_set.keys.items(), key, strict=True):
+            try:
+                keys[column] = int(text) if kind.is_integer() else text
+            except ValueError:
+                found = f"key `{column}` is {text}"
+                raise Refused.of("wrong-keys", found, "a whole number") from None
+        answer = look_up(
+            feature_set, SqliteStore(feature_set, local_path(feature_set, place)), keys
+        )
+    if as_json:
+        age = None if answer.age is None else answer.age.total_seconds()
+        values = {"status": answer.status, "values": answer.values, "event": answer.event}
+        write_json({**values, "age_seconds": age})
+        return
+    age_text = "" if answer.age is None else f", {_rounded(answer.age)} old"
+    typer.echo(printable(f"{' '.join(key)}: {answer.status}{age_text}"), err=True)
+    write_table(["feature", "value"], [[n, str(v)] for n, v in answer.values.items()])
+
+
+@app.command()
+def show(name: Name, store: Store = None, as_json: AsJson = False) -> None:
+    """Show a feature set: definition, partitions, age of the last event, nulls and means."""
+    from ml.features import materialize as engine
+
+    with _opened(name, store) as (feature_set, place):
+        state = engine.state(feature_set, place)
+        rows = engine.stored(feature_set, place)
+    last = engine.last_event(feature_set, rows)
+    age = datetime.now(UTC) - last
+    due = (feature_set.schedule or timedelta(0)) + feature_set.timeline.delay
+    is_late = feature_set.schedule is not None and age > due
+    features = []
+    for feature, kind in feature_set.features.items():
+        column = rows.get_column(feature)
+        mean = column.mean() if kind.is_numeric() else None
+        nulls = column.null_count() / len(rows)
+        features.append({"feature": feature, "type": str(kind), "nulls": nulls, "mean": mean})
+    if as_json:
+        write_json(
+            {
+                "name": feature_set.name,
+                "version": feature_set.version,
+                "file": feature_set.file,
+                "keys": {key: str(kind) for key, kind in feature_set.keys.items()},
+                "digest": feature_set.digest,
+                "window": state.window,
+                "partitions": state.partitions,
+                "rows": len(rows),
+                "last_event": last,
+                "age_seconds": age.total_seconds(),
+                "late": is_late,
+                "features": features,
+            }
+        )
+        return
+    window = " to ".join(state.window or ())
+    count = sum(1 for digest in state.partitions.values() if digest)
+    typer.echo(f"{feature_set.name} {feature_set.version}, by {', '.join(feature_set.keys)}")
+    typer.echo(f"{count} partitions with {len(rows):,} rows, {window}")
+    late = f", late: due every {_rounded(due)}" if is_late else ""
+    typer.echo(f"last event {last:%Y-%m-%d %H:%M} UTC, {_rounded(age)} old{late}")
+    table = [
+        [
+            *(str(row["feature"]), str(row["type"]), f"{row['nulls']:.1%}"),
+            "" if row["mean"] is None else f"{row['mean']:.4g}",
+        ]
+        for row in features
+    ]
+    write_table(["feature", "type", "null", "mean"], table)
+
+
+def _rounded(age: timedelta) -> timedelta:
+    return timedelta(seconds=round(age.total_seconds()))
