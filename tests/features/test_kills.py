@@ -1,0 +1,62 @@
+"""A materialisation that is killed at random moments loses and duplicates nothing."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ml.features.definition import FeatureSet
+from ml.features.materialize import materialize, state, stored
+from tests.conftest import ROOT
+from tests.features.test_materialize import content, payment, write
+
+ROUNDS, KILLS = 4, 200
+DAYS = 12
+
+
+@pytest.mark.slow
+@pytest.mark.torture
+@pytest.mark.timeout(900)
+@pytest.mark.attack("a materialisation is killed at random moments")
+def test_kills_lose_and_duplicate_nothing(
+    account_payments: FeatureSet, tmp_path: Path, torture: bool
+) -> None:
+    """After each kill the store has a complete state; in the end, the bytes of one run."""
+    chance = random.Random(7)
+    source, store = tmp_path / "source", tmp_path / "store"
+    command = [sys.executable, "-P", "-m", "ml.features.materialize"]
+    command += ["--set", str(account_payments.file), "--source", str(source), "--store", str(store)]
+    changed = 0
+    for number in range(KILLS if torture else ROUNDS):
+        rows = [
+            payment(chance.uniform(0, 24 * DAYS), late=chance.choice([0, 0, 30]), account=account)
+            for account in "abc"
+        ]
+        write(source, f"{chance.randrange(1000)}-{number}.parquet", rows)
+        before = state(account_payments, store)
+        run = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+        assert run.stdout is not None
+        for _ in range(chance.randrange(DAYS // 2)):
+            run.stdout.readline()
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(chance.uniform(0, 0.01))
+        run.kill()
+        run.communicate()
+        after = state(account_payments, store)
+        changed += after != before
+        if after.digest:
+            expected = sum(1 for name in after.partitions.values() if name)
+            assert stored(account_payments, store).height >= expected
+    materialize(account_payments, source, store)
+    materialize(account_payments, source, tmp_path / "scratch")
+    assert content(account_payments, store) == content(account_payments, tmp_path / "scratch")
+    materialize(account_payments, source, store)
+    names = {path.stem for path in store.rglob("date=*/*")}
+    assert names == {*content(account_payments, store).values()}
+    if torture:  # some kills come before the state is replaced, some after
+        assert 0 < changed < KILLS
