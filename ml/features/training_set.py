@@ -13,10 +13,15 @@ import polars as pl
 from ml.features import source
 from ml.features.definition import FeatureSet
 from ml.features.join import point_in_time
-from ml.features.materialize import stored
+from ml.features.materialize import files, stored
+from ml.features.spill import point_in_time_of_files
 from ml.features.timeline import FeatureError, instants
 
 _USED = "__used__"
+_TIME = "__label_time__"
+# Bytes in memory per byte of a compressed file, sorted copies included: a high estimate.
+_EXPANSION = 8
+_LEAST = 2**28  # bytes that DuckDB gets
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,15 @@ def training_set(
     time: str,
     store: Path | None = None,
     sources: Mapping[str, Path] | None = None,
+    memory: int = 4 * 2**30,
 ) -> TrainingSet:
     """Join labels with the features of each set that were known at the column `time`.
 
     With a `store`, the features are the materialised ones. Without one, they are computed from
     `sources` (a file or folder by the name of the set; default: the set's local source).
+
+    Memory: the labels with all features, and the rows of one set at a time. A materialised set
+    whose rows would need more than `memory` bytes is joined by DuckDB within half of them (at least 256 MiB).
 
     Raises FeatureError for what the join rejects, a set that is not materialised from this
     definition, a source that is missing, and a feature that two sets have.
@@ -60,20 +69,12 @@ def training_set(
     table, joined = labels, []
     moments = instants(labels, time)
     for feature_set in sets:
-        rows = (
-            _computed(feature_set, (sources or {}).get(feature_set.name))
-            if store is None
-            else stored(feature_set, store)
-        )
-        table = point_in_time(
-            table,
-            rows.with_columns(pl.col(feature_set.timeline.event).alias(_USED)),
-            keys=list(feature_set.keys),
-            time=time,
-            timeline=feature_set.transformed,
-            features=[*feature_set.features, _USED],
-            lookback=feature_set.lookback,
-        )
+        twice = sorted({*feature_set.features} & {*table.columns})
+        if twice:
+            message = f"{feature_set.file}: the table already has a column `{twice[0]}`"
+            raise FeatureError("column-twice", message, "another name")
+        path = (sources or {}).get(feature_set.name, feature_set.local_source)
+        table = _join(table, feature_set, time, store, path, memory)
         used = table.get_column(_USED).drop_nulls()
         table = table.drop(_USED)
         first, last = _range(used)
@@ -83,13 +84,46 @@ def training_set(
     return TrainingSet(table, digest(table), tuple(joined), *_range(moments))
 
 
-def _computed(feature_set: FeatureSet, folder: Path | None) -> pl.DataFrame:
-    path = folder or feature_set.local_source
-    if path is None:
+def _join(
+    labels: pl.DataFrame,
+    feature_set: FeatureSet,
+    time: str,
+    store: Path | None,
+    path: Path | None,
+    memory: int,
+) -> pl.DataFrame:
+    """Add the features and the events of their values, `_USED`."""
+    keys, event = list(feature_set.keys), feature_set.timeline.event
+    paths = [] if store is None else files(feature_set, store)
+    if _EXPANSION * sum(path.stat().st_size for path in paths) > memory:
+        joined = point_in_time_of_files(
+            labels.select(*keys, pl.col(time).alias(_TIME)),
+            paths,
+            keys=keys,
+            time=_TIME,
+            features=[*feature_set.features, event],
+            memory=max(memory // 2, _LEAST),
+            timeline=feature_set.transformed,
+            lookback=feature_set.lookback,
+        )
+        return labels.hstack(joined.select(*feature_set.features, pl.col(event).alias(_USED)))
+    if store is not None:
+        rows = stored(feature_set, store)
+    elif path is not None:
+        tables = source.read(feature_set, source.files(path).values())
+        rows = feature_set.transform(pl.concat(tables))
+    else:
         message = f"{feature_set.file}: there is no source on this machine"
         raise FeatureError("missing-source", message, "a tag `local_source`")
-    rows = pl.concat(source.read(feature_set, source.files(path).values()))
-    return feature_set.transform(rows)
+    return point_in_time(
+        labels,
+        rows.with_columns(pl.col(event).alias(_USED)),
+        keys=keys,
+        time=time,
+        features=[*feature_set.features, _USED],
+        timeline=feature_set.transformed,
+        lookback=feature_set.lookback,
+    )
 
 
 def _range(times: pl.Series) -> tuple[datetime | None, datetime | None]:

@@ -40,6 +40,24 @@ def test_the_features_are_those_known_at_the_time(
     assert (stored.first_label, stored.last_label) == (START + 2 * HOUR, START + 99 * HOUR)
 
 
+def test_a_large_set_is_joined_by_duckdb(account_payments: FeatureSet, tmp_path: Path) -> None:
+    """With the same table, digest and lineage."""
+    source = write(tmp_path / "source", "1.parquet", [payment(1), payment(2), payment(30)])
+    materialize(account_payments, source, tmp_path)
+    words = {"time": "time", "store": tmp_path}
+    spilled = training_set(LABELS, [account_payments], **words, memory=10)  # type: ignore[arg-type]
+    in_memory = training_set(LABELS, [account_payments], **words)  # type: ignore[arg-type]
+    assert (spilled.digest, spilled.sets) == (in_memory.digest, in_memory.sets)
+
+
+def test_a_feature_of_two_sets_is_an_error(account_payments: FeatureSet, tmp_path: Path) -> None:
+    """The file of the second one is named."""
+    source = write(tmp_path / "source", "1.parquet", [payment(1)])
+    materialize(account_payments, source, tmp_path)
+    with pytest.raises(FeatureError, match="already has a column `count_3h`"):
+        training_set(LABELS, [account_payments] * 2, time="time", store=tmp_path)
+
+
 def test_a_store_of_another_definition_is_an_error(
     account_payments: FeatureSet, tmp_path: Path
 ) -> None:
