@@ -1,15 +1,26 @@
-"""The point-in-time join beside polars' `join_asof` by event time, on the same columns."""
+"""The point-in-time join beside joins by event time: polars' `join_asof` and DuckDB's ASOF.
+
+It also joins four times the memory limit, and looks features up in SQLite beside a writer.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
+import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import duckdb
 import numpy as np
 import polars as pl
 
+from ml.features.definition import FeatureSet
 from ml.features.join import point_in_time
+from ml.features.online import SqliteStore, look_up
+from ml.features.spill import point_in_time_of_files
 from ml.features.timeline import Timeline
 
 _DAY = 86_400 * 10**6  # microseconds
@@ -66,21 +77,112 @@ def _by_event(labels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     return joined.sort("index")
 
 
+def _by_duckdb(labels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    columns = ", ".join(_FEATURES)
+    with duckdb.connect() as connection:
+        connection.register("labels", labels.with_row_index())
+        connection.register("rows", rows)
+        query = f"""SELECT index, {columns} FROM labels l ASOF LEFT JOIN rows r
+            ON l.entity = r.entity AND l.time >= r.event
+            ORDER BY index"""
+        joined: pl.DataFrame = connection.sql(query).pl()
+        return joined
+
+
+def _spill(labels: pl.DataFrame, rows: pl.DataFrame) -> None:
+    """Join within a quarter of the table's size (at least 64 MiB) and print the seconds."""
+    memory = max(int(rows.estimated_size()) // 4, 64 * 2**20)  # DuckDB needs some
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "rows.parquet")
+        rows.write_parquet(path)
+        start = time.perf_counter()
+        joined = point_in_time_of_files(
+            labels,
+            [path],
+            keys=["entity"],
+            time="time",
+            timeline=Timeline("event", "arrival"),
+            features=_FEATURES,
+            lookback=timedelta(days=7),
+            memory=memory,
+        )
+        seconds = time.perf_counter() - start
+    assert joined.equals(_point_in_time(labels, rows))
+    print(f"spilling: {rows.estimated_size() / memory:.1f} × the memory limit in {seconds:.1f} s")
+
+
+def _look_up(lookups: int) -> None:
+    """Print the p99 of looking 20 features up while a thread writes."""
+    features = {f"f{number}": pl.Float64() for number in range(20)}
+    feature_set = FeatureSet(
+        file=Path("bench.yml"),
+        name="bench",
+        version="1",
+        keys={"entity": pl.Int64()},
+        timeline=Timeline("event"),
+        features=features,
+        lookback=None,
+        source_lookback=timedelta(0),
+        source="",
+        local_source=None,
+        schedule=None,
+        code=Path("bench.py"),
+        transformer="",
+        digest="1" * 64,
+    )
+    draw = np.random.default_rng(0)
+    now = int(datetime.now(UTC).timestamp()) * 10**9
+    values = json.dumps(draw.normal(size=20).tolist())
+    done = threading.Event()
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "online.sqlite")
+        SqliteStore(feature_set, path, writable=True).put(
+            [(f"[{number}]", now, now, values) for number in range(_ENTITIES)]
+        )
+
+        def write() -> None:
+            writer = SqliteStore(feature_set, path, writable=True)
+            event = now
+            while not done.is_set():
+                event += 1
+                writer.put([(f"[{number}]", event, event, values) for number in range(1000)])
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        reader = SqliteStore(feature_set, path)
+        seconds = []
+        for number in draw.integers(0, _ENTITIES, lookups).tolist():
+            start = time.perf_counter()
+            look_up(feature_set, reader, {"entity": number})
+            seconds.append(time.perf_counter() - start)
+        done.set()
+        thread.join()
+    p99 = np.quantile(seconds, 0.99) * 1000
+    print(f"look-up of 20 features beside a writer: p99 {p99:.3f} ms")
+
+
 def main(quick: bool) -> float:
     """Print the medians in seconds and the labels that differ; the ratio is ours over polars'."""
     rows, labels = (500_000, 20_000) if quick else (5_000_000, 200_000)
     row_table, label_table = _tables(rows, labels)
-    seconds: dict[str, list[float]] = {"point in time": [], "by event time": []}
+    joins = {
+        "point in time": _point_in_time,
+        "by event time": _by_event,
+        "DuckDB ASOF": _by_duckdb,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in joins}
     results = {}
     for _ in range(5):
-        for name, join in (("point in time", _point_in_time), ("by event time", _by_event)):
+        for name, join in joins.items():
             start = time.perf_counter()
             results[name] = join(label_table, row_table).select(_FEATURES)
             seconds[name].append(time.perf_counter() - start)
-    ours, theirs = results.values()
+    ours, theirs = results["point in time"], results["by event time"]
     other = ours.get_column("f0").ne_missing(theirs.get_column("f0")).sum()
     print(f"{rows:,} rows × {len(_FEATURES)} features, {labels:,} labels")
     for name, values in seconds.items():
         print(f"{name:14} {statistics.median(values):.3f} s")
     print(f"labels with another value by event time: {other / labels:.2%}")
+    _spill(label_table, row_table)
+    _look_up(20_000)
     return statistics.median(seconds["point in time"]) / statistics.median(seconds["by event time"])

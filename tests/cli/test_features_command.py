@@ -10,6 +10,7 @@ import pytest
 
 from ml.cli.app import main
 from ml.core.errors import Exit
+from tests.conftest import ROOT
 from tests.features.conftest import write_set
 from tests.features.test_materialize import payment, write
 
@@ -81,3 +82,14 @@ def test_an_unknown_name_is_an_error(capsys: pytest.CaptureFixture[str]) -> None
     """The feature sets of the repository are named."""
     assert ml("show", "nothing") == Exit.WRONG_CALL
     assert "error[no-feature-set]: there is no feature set `nothing`" in capsys.readouterr().err
+
+
+def test_the_commands_of_the_page_run(call: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """On this feature set instead of the page's."""
+    page = (ROOT / "docs/features.md").read_text()
+    lines = [line.split() for line in page.splitlines() if line.startswith("ml features ")]
+    assert [words[2] for words in lines] == ["plan", "materialize", "show", "get"]
+    for words in lines:
+        extra = ["a" if word == "CARD" else word for word in words[4:]]
+        assert ml(words[2], *call, *extra) == Exit.DONE
+    assert "a: found" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -29,9 +30,9 @@ def test_kills_lose_and_duplicate_nothing(
     """After each kill the store has a complete state; in the end, the bytes of one run."""
     chance = random.Random(7)
     source, store = tmp_path / "source", tmp_path / "store"
-    command = [sys.executable, "-P", "-m", "ml.features.materialize"]
+    command = [sys.executable, "-m", "ml.features.materialize"]
     command += ["--set", str(account_payments.file), "--source", str(source), "--store", str(store)]
-    changed = 0
+    changed = killed = 0
     for number in range(KILLS if torture else ROUNDS):
         rows = [
             payment(chance.uniform(0, 24 * DAYS), late=chance.choice([0, 0, 30]), account=account)
@@ -41,14 +42,16 @@ def test_kills_lose_and_duplicate_nothing(
         before = state(account_payments, store)
         run = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
         assert run.stdout is not None
-        for _ in range(chance.randrange(DAYS // 2)):
+        for _ in range(chance.choice([0, 1, 3, DAYS, DAYS])):
             run.stdout.readline()
         with suppress(subprocess.TimeoutExpired):
-            run.wait(chance.uniform(0, 0.01))
+            run.wait(chance.uniform(0, 0.1))
         run.kill()
         run.communicate()
+        assert run.returncode in (0, -signal.SIGKILL)  # else it did not get to be killed
         after = state(account_payments, store)
         changed += after != before
+        killed += run.returncode != 0
         if after.digest:
             expected = sum(1 for name in after.partitions.values() if name)
             assert stored(account_payments, store).height >= expected
@@ -58,5 +61,6 @@ def test_kills_lose_and_duplicate_nothing(
     materialize(account_payments, source, store)
     names = {path.stem for path in store.rglob("date=*/*")}
     assert names == {*content(account_payments, store).values()}
+    assert killed
     if torture:  # some kills come before the state is replaced, some after
         assert 0 < changed < KILLS
