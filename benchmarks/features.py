@@ -6,8 +6,8 @@ It also joins four times the memory limit, and looks features up in SQLite besid
 from __future__ import annotations
 
 import json
+import multiprocessing
 import statistics
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -79,7 +79,7 @@ def _by_event(labels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _by_duckdb(labels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     columns = ", ".join(_FEATURES)
-    with duckdb.connect() as connection:
+    with duckdb.connect(config={"enable_progress_bar": False}) as connection:
         connection.register("labels", labels.with_row_index())
         connection.register("rows", rows)
         query = f"""SELECT index, {columns} FROM labels l ASOF LEFT JOIN rows r
@@ -111,8 +111,16 @@ def _spill(labels: pl.DataFrame, rows: pl.DataFrame) -> None:
     print(f"spilling: {rows.estimated_size() / memory:.1f} × the memory limit in {seconds:.1f} s")
 
 
+def _write(feature_set: FeatureSet, path: Path, event: int, values: str) -> None:
+    """Put 1,000 entities again and again, each a millisecond later than before."""
+    writer = SqliteStore(feature_set, path, writable=True)
+    while True:
+        event += 10**6
+        writer.put([(f"[{number}]", event, event, values) for number in range(1000)])
+
+
 def _look_up(lookups: int) -> None:
-    """Print the p99 of looking 20 features up while a thread writes."""
+    """Print the p99 of looking 20 features up while another process writes."""
     features = {f"f{number}": pl.Float64() for number in range(20)}
     feature_set = FeatureSet(
         file=Path("bench.yml"),
@@ -133,30 +141,27 @@ def _look_up(lookups: int) -> None:
     draw = np.random.default_rng(0)
     now = int(datetime.now(UTC).timestamp()) * 10**9
     values = json.dumps(draw.normal(size=20).tolist())
-    done = threading.Event()
+    first = datetime.fromtimestamp(now // 10**9, UTC)
     with TemporaryDirectory() as folder:
         path = Path(folder, "online.sqlite")
         SqliteStore(feature_set, path, writable=True).put(
             [(f"[{number}]", now, now, values) for number in range(_ENTITIES)]
         )
 
-        def write() -> None:
-            writer = SqliteStore(feature_set, path, writable=True)
-            event = now
-            while not done.is_set():
-                event += 1
-                writer.put([(f"[{number}]", event, event, values) for number in range(1000)])
-
-        thread = threading.Thread(target=write)
-        thread.start()
+        process = multiprocessing.get_context("spawn").Process(
+            target=_write, args=(feature_set, path, now, values), daemon=True
+        )
+        process.start()
         reader = SqliteStore(feature_set, path)
+        while look_up(feature_set, reader, {"entity": 0}).event == first:
+            pass  # until the writer writes
         seconds = []
         for number in draw.integers(0, _ENTITIES, lookups).tolist():
             start = time.perf_counter()
             look_up(feature_set, reader, {"entity": number})
             seconds.append(time.perf_counter() - start)
-        done.set()
-        thread.join()
+        process.kill()
+        process.join()
     p99 = np.quantile(seconds, 0.99) * 1000
     print(f"look-up of 20 features beside a writer: p99 {p99:.3f} ms")
 

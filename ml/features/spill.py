@@ -65,6 +65,7 @@ def point_in_time_of_files(
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory}B",
             "temp_directory": f"{folder}/spilled",
+            "enable_progress_bar": False,
         }
         with duckdb.connect(f"{folder}/join.duckdb", config=settings) as connection:
             # Rows and labels in the order and with the ties of the join in memory.

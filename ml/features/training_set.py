@@ -61,7 +61,8 @@ def training_set(
     `sources` (a file or folder by the name of the set; default: the set's local source).
 
     Memory: the labels with all features, and the rows of one set at a time. A materialised set
-    whose rows would need more than `memory` bytes is joined by DuckDB within half of them (at least 256 MiB).
+    whose rows would need more than `memory` bytes is joined by DuckDB within half of
+    them, at least 256 MiB.
 
     Raises FeatureError for what the join rejects, a set that is not materialised from this
     definition, a source that is missing, and a feature that two sets have.
