@@ -79,7 +79,8 @@ def _by_event(labels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _by_duckdb(labels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     columns = ", ".join(_FEATURES)
-    with duckdb.connect(config={"enable_progress_bar": False}) as connection:
+    with duckdb.connect() as connection:
+        connection.execute("SET enable_progress_bar = false")
         connection.register("labels", labels.with_row_index())
         connection.register("rows", rows)
         query = f"""SELECT index, {columns} FROM labels l ASOF LEFT JOIN rows r

@@ -65,9 +65,9 @@ def point_in_time_of_files(
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory}B",
             "temp_directory": f"{folder}/spilled",
-            "enable_progress_bar": False,
         }
         with duckdb.connect(f"{folder}/join.duckdb", config=settings) as connection:
+            connection.execute("SET enable_progress_bar = false")
             # Rows and labels in the order and with the ties of the join in memory.
             connection.execute(f"""
                 CREATE TABLE known AS SELECT {by}, {EVENT}, {AVAILABLE}, {ROW} FROM (
