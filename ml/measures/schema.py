@@ -144,6 +144,32 @@ class StatedMetric(Part):
 
 
 @dataclass(frozen=True)
+class UsedFeatureSet(Part):
+    """A feature set of a training set: `definition` is the sha256 of its definition and code,
+    `first` and `last` are the event times of the earliest and the latest row that the join used.
+    """
+
+    version: Text = None
+    definition: Text = None
+    first: datetime | None = None
+    last: datetime | None = None
+
+
+@dataclass(frozen=True)
+class TrainingSet(Part):
+    """Labels joined with feature sets: `digest` is the sha256 of the joined table that the model
+    was trained on, `evaluated` that of the one it was measured on. The times of the labels are from
+    `first_label` to `last_label`.
+    """
+
+    digest: Text = None
+    evaluated: Text = None
+    first_label: datetime | None = None
+    last_label: datetime | None = None
+    sets: Mapping[str, UsedFeatureSet] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class KeptPredictions(Part):
     """The hashed predictions from which every metric follows."""
 
@@ -167,6 +193,7 @@ class Evaluation(Part):
     predicted as "1"; None is 0.5. `linear` has the metrics of a linear model on `slice_split`, to
     be reported. `out_of_fold` has the number of folds of each split whose units were answered by
     models that were trained without them, and not by this one, which was trained on them.
+    `training_set` is absent where no feature set was joined.
     `ml.measures.evaluation.write_evaluation` fills `schema_version`,
     `predictions`, `identifiers` and `requests`.
     """
@@ -199,6 +226,7 @@ class Evaluation(Part):
     requests: Text = field(default=None, metadata=OPTIONAL)
     linear: Mapping[str, float] = field(default_factory=dict, metadata=OPTIONAL)
     threshold: Number = field(default=None, metadata={**bounds(0, 1), **OPTIONAL})
+    training_set: TrainingSet | None = field(default=None, metadata=OPTIONAL)
 
     def values(self, of: str = "metrics") -> dict[str, float]:
         """The metrics, or those of the `baseline`, as `SPLIT_METRIC`, for a tracker."""
@@ -250,6 +278,8 @@ def stated(part: object) -> Any:
         return {key: stated(value) for key, value in part.items()}
     if isinstance(part, Sequence) and not isinstance(part, str):
         return [stated(value) for value in part]
+    if isinstance(part, datetime):
+        return part.isoformat()
     return None if isinstance(part, float) and not math.isfinite(part) else part
 
 
@@ -309,7 +339,7 @@ def _value(hint: Any, value: object) -> Any:
     if origin is object:
         return value
     if issubclass(origin, Part):
-        return read(origin, value)
+        return None if value is None and bare is not hint else read(origin, value)
     if origin is Mapping and isinstance(value, Mapping):
         return {str(key): _value(get_args(bare)[1], inner) for key, inner in value.items()}
     if origin is tuple and isinstance(value, list | tuple):

@@ -178,7 +178,8 @@ class Evidence(Part):
     infinity without an end; None for a metric of the project's own. `undefined` has, for a slice as
     `DIMENSION SLICE`, what its rows lack for a metric that is not defined on them. `attested` is
     who made it, by a valid attestation (the fields are those of the gate `attestation`);
-    `unattested` says why nobody did.
+    `unattested` says why nobody did. `feature_sets` maps each feature set that the project declares
+    in the code of the training to its version and the sha256 of its definition and code.
     """
 
     schema_version: Number = field(default=None, metadata=bounds(SCHEMA_VERSION, SCHEMA_VERSION))
@@ -210,6 +211,7 @@ class Evidence(Part):
         default_factory=dict
     )
     range: tuple[float, float] | None = _computed(default=None)
+    feature_sets: Mapping[str, tuple[str, str]] = _computed(default_factory=dict)
 
     @property
     def proposal(self) -> str:

@@ -173,13 +173,42 @@ def recomputed(case: Case, gate: Gate) -> Finding:
 
 
 def lineage(case: Case, gate: Gate) -> Finding:
-    """Every field of the lineage is there; uncommitted code is for some environments only."""
+    """Every field of the lineage is there; uncommitted code is for some environments only. Feature
+    sets are those that the project declares, and no event is later than the labels.
+    """
     data = case.evidence.data
     absent = [*missing(case.evidence.lineage), *([] if data else ["data"])]
     absent += [path for path in missing(case.evaluation) if path.partition(".")[0] in _FITTED_WITH]
     for name, version in data.items():
         absent += missing(version, f"data.{name}.")
+    if case.evaluation.training_set is None and case.evidence.feature_sets:
+        absent.append("evaluation.training_set")
+    absent += [path for path in missing(case.evaluation) if path.startswith("training_set.")]
+    if not absent and (wrong := _wrong_features(case)):
+        declared = "feature sets as the project declares them, events up to the last label"
+        return Finding("fail", listed(wrong, "; "), declared, "train and evaluate again")
     return _committed(case, gate, absent)
+
+
+def _wrong_features(case: Case) -> list[str]:
+    """Why the training set is not one of the feature sets that the project declares."""
+    training_set, declared = case.evaluation.training_set, case.evidence.feature_sets
+    if training_set is None:
+        return []
+    wrong = []
+    if training_set.evaluated != training_set.digest:
+        wrong.append("the evaluation joined another table than the training")
+    for name, used in training_set.sets.items():
+        version, definition = declared.get(name, ("", ""))
+        if not version:
+            wrong.append(f"feature set {name}: not declared in the code of the training")
+        elif used.version != version:
+            wrong.append(f"feature set {name}: version {used.version}, declared {version}")
+        elif used.definition != definition:
+            wrong.append(f"feature set {name}: another definition or code than declared")
+        if not (used.last and training_set.last_label and used.last <= training_set.last_label):
+            wrong.append(f"feature set {name}: an event at {used.last} is later than the labels")
+    return wrong
 
 
 def lineage_before_evaluation(case: Case, gate: Gate) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ from ml.measures.schema import (
     Fit,
     KeptPredictions,
     Stability,
+    TrainingSet,
+    UsedFeatureSet,
 )
 
 GAIN = {"gain_at_1": Estimate(0.5, 0.2, 0.8, 2)}
@@ -60,6 +63,20 @@ def test_what_is_written_is_read(tmp_path: Path):
     evaluation = read_evaluation(tmp_path)
     assert evaluation.schema_version == SCHEMA_VERSION and evaluation.predictions.rows == 2
     assert replace(evaluation, schema_version=math.nan, predictions=KeptPredictions()) == SOUND
+
+
+def test_a_training_set_is_stated_where_there_is_one(tmp_path: Path):
+    """Without feature sets the document has no such field, as before it existed."""
+    write_evaluation(tmp_path / "none", SOUND, ROWS)
+    assert "training_set" not in json.loads((tmp_path / "none" / "evaluation.json").read_text())
+    assert read_evaluation(tmp_path / "none").training_set is None
+    time = datetime(2025, 1, 1, tzinfo=UTC)
+    used = TrainingSet("d1", "d1", time, time, {"payments": UsedFeatureSet("1", "c1", time, time)})
+    write_evaluation(tmp_path / "some", replace(SOUND, training_set=used), ROWS)
+    assert read_evaluation(tmp_path / "some").training_set == used
+    unused = replace(used, sets={"payments": UsedFeatureSet("1", "c1")})
+    with pytest.raises(EvaluationRefused, match=r"training_set\.sets\.payments\.first is None"):
+        write_evaluation(tmp_path / "bad", replace(SOUND, training_set=unused), ROWS)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), None])
