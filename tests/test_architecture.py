@@ -53,7 +53,10 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ),
     (
         "ml.release*",
-        ["ml.specs*", "ml.backends*", "ml.measures*", "ml.serving.scoring*", "policies*"],
+        [
+            *("ml.specs*", "ml.backends*", "ml.measures*", "ml.features*", "ml.serving.scoring*"),
+            "policies*",
+        ],
     ),
     # The stack files name the endpoints.
     ("ml.backends.azure*", ["ml.backends*", "ml.specs*", "ml.serving.scoring*", "infra.settings*"]),
@@ -77,7 +80,7 @@ ALLOWED: list[tuple[str, list[str]]] = [
         ["ml.reports*", "ml.measures*", "ml.toolkit*", "ml.serving.scoring*", "infra.settings*"],
     ),
     ("ml.measures*", []),
-    ("ml.toolkit*", ["ml.measures*", "ml.serving.scoring*"]),
+    ("ml.toolkit*", ["ml.measures*", "ml.features*", "ml.serving.scoring*"]),
     ("ml.features*", []),
     ("ml.serving.scoring*", []),
     ("ml.serving*", []),

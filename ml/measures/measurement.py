@@ -36,6 +36,7 @@ from ml.measures.schema import (
     Fit,
     Metrics,
     Stability,
+    TrainingSet,
 )
 from ml.measures.tasks import KINDS, Given, Task
 from ml.measures.tasks import metrics_of as metrics_of_task
@@ -97,6 +98,7 @@ class Training:
     over: str = "seeds"
     threads: int = 1
     feature_set_hash: str = ""
+    training_set: TrainingSet | None = None
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,7 @@ def evaluate(
         out_of_fold={name: len({*rows.folds}) for name, rows in tests.items() if rows.folds},
         linear=linear,
         threshold=tests[first].threshold if task == "binary" else None,
+        training_set=training.training_set,
     )
     # What folds answered, this model did not: there its validation stands for the tests.
     answering = {name: rows for name, rows in tests.items() if not rows.folds} or splits

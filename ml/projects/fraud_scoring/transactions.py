@@ -2,10 +2,11 @@
 
 python -m ml.projects.fraud_scoring.transactions --out DIR [--seed N --cards N --days N]
 
-It writes DIR/fraud_scoring/table.csv, the rows whose labels are final by the last day, and those
-before the test once more for AutoML, and says which AUC the best model has: `data` was made so,
-without other arguments. A fraud is known when it is reported, any other label when no report can
-come any more.
+It writes DIR/fraud_scoring/table.csv, the rows whose labels are final by the last day, and
+DIR/card_payments/payments.parquet, the source of the feature set `card_payments`. It prints the AUC
+of the best model: `data` was made so, without other arguments. A fraud is known when it is
+reported, any other label when no report can come any more. A payment arrives in the source seconds
+after it was made, one in a hundred hours later.
 
 Whether a transaction is a fraud is drawn with a probability that follows from its columns and the
 day, and from nothing else: no model can rank better than that probability does. The same seed gives
@@ -23,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-PROJECT = "fraud_scoring"
+PROJECT, SOURCE = "fraud_scoring", "card_payments"
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 HOUR, DAY = 3600, 86_400
@@ -54,6 +56,10 @@ AGES = ("18-34", "35-59", "60+")
 VELOCITY, UNUSUAL, NIGHT, ABROAD = 1.2, 1.3, 1.3, 1.8
 # A burst: several purchases of one card in less than an hour.
 BURSTS, LONGEST = 0.03, 6
+# Seconds until a payment arrives in the source, at most; late ones, and their share.
+ARRIVES, LATE, LATE_SHARE = 20, 2 * DAY, 0.01
+# What the card did before: the mechanism knows it, the model takes it from the feature set.
+HISTORY = ("count_1h", "sum_1h", "count_24h", "sum_24h", "since_last", "usual_amount")
 
 
 @dataclass(frozen=True)
@@ -157,9 +163,28 @@ def best_auc(probability: Floats) -> float:
     return float((ordered * below).sum() / total)
 
 
-def write(transactions: Transactions, path: Path) -> None:
-    """The table as the schema says."""
-    columns = transactions.columns
+def payments(transactions: Transactions, seed: int) -> pl.DataFrame:
+    """Return the source of the feature set, in the order of arrival."""
+    draw = np.random.default_rng([seed, 1])
+    count = len(transactions.seconds)
+    most = np.where(draw.random(count) < LATE_SHARE, LATE, ARRIVES)
+    arrival = transactions.seconds + 1 + (draw.random(count) * most).astype(np.int64)
+    start = int(START.timestamp())
+    times = {"paid_at": start + transactions.seconds, "arrival": start + arrival}
+    return pl.DataFrame(
+        {
+            "card": transactions.columns["card"],
+            **{
+                name: pl.from_epoch(pl.Series(of), "s").dt.replace_time_zone("UTC")
+                for name, of in times.items()
+            },
+            "amount": transactions.columns["amount"],
+        }
+    ).sort("arrival", maintain_order=True)
+
+
+def write(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
+    """The columns as a table."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
@@ -178,7 +203,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     transactions = generate(options.seed, options.cards, options.days)
     # Of the last days only frauds have labels that are known: taken alone they make fraud common.
     table = transactions.at(transactions.seconds + FINAL_AFTER * DAY <= options.days * DAY)
-    write(table, options.out / PROJECT / "table.csv")
+    labels = {name: of for name, of in table.columns.items() if name not in HISTORY}
+    write(labels, options.out / PROJECT / "table.csv")
+    source = options.out / SOURCE / "payments.parquet"
+    source.parent.mkdir(parents=True, exist_ok=True)
+    payments(transactions, options.seed).write_parquet(source)
     best = best_auc(table.probability)
     print(f"{len(table.seconds)} transactions: the best model has an AUC of {best:.4f}")
 

@@ -26,7 +26,8 @@ lines on top of it.
 
 Columns of the types `float`, `integer` and `category` are features, except the target, the id and
 the group; columns of the types `id`, `text` and `timestamp` are not. Give a column that is not
-known at the time of the prediction the type `text`.
+known at the time of the prediction the type `text`. A column with `feature_set: NAME` is not in the
+file: it is joined as it was known at `time`.
 
 A hash of its id assigns each row: 60 % train, 20 % are validation, 20 % test. A row stays in its
 split when others are added.
@@ -55,8 +56,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -67,8 +68,9 @@ from ml.measures import tasks
 from ml.measures.leakage import not_later, plain
 from ml.measures.measurement import NO_METRICS, VALIDATION, Rows, metric_values
 from ml.measures.metrics import OwnMetric
-from ml.measures.schema import Check
-from ml.serving.scoring.columns import Columns, Derive, Encoding, Kind, Value
+from ml.measures.schema import Check, TrainingSet
+from ml.serving.scoring.columns import Columns, Derive, Encoding, Kind, Row, Value
+from ml.toolkit.data.feature_sets import FeatureJoin, join, seconds
 from ml.toolkit.data.tables import KINDS, Column, DataRefused, TableSchema, read_table
 
 TRAIN, TEST = "train", "test"
@@ -257,6 +259,7 @@ class Dataset:
     classes: tuple[str, ...]
     parts: Mapping[str, Part] = field(repr=False)
     own_metrics: Mapping[str, OwnMetric] = field(default_factory=dict, repr=False)
+    training_set: TrainingSet | None = None
 
     @property
     def train(self) -> Part:
@@ -355,9 +358,11 @@ def read_dataset(
     own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
     *,
     others: bool = False,
+    features: FeatureJoin | None = None,
+    sources: Mapping[str, Path] = MappingProxyType({}),
 ) -> Dataset:
     """The table in the folder of a data asset (or that file itself), split; `others` as of
-    `read_table`.
+    `read_table`, `features` and `sources` as of `ml.toolkit.data.feature_sets.join`.
 
     Rows are split by a hash of the id (or the group), so that a row stays where it is when others
     are added; by time where the schema names such a column. Ends the program with the problems,
@@ -367,13 +372,41 @@ def read_dataset(
         raw = yaml.safe_load(schema.read_text(encoding="utf-8"))
         columns = TableSchema.parse(raw)
         about = Target.parse(raw, columns.columns, own_metrics)
+        in_file = _in_file(columns, about, features)
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise SystemExit(f"error[wrong-schema]: {schema}: {error}") from None
     path = folder if folder.is_file() else folder / about.file
-    table, findings = read_table(path, columns, others=others)
+    table, findings = read_table(path, in_file, others=others)
     if findings:
         raise SystemExit(str(DataRefused(findings)))
-    return replace(_dataset(about, columns.columns, table.rows), own_metrics=own_metrics)
+    rows, training_set = table.rows, None
+    if features is not None:
+        joined, training_set = join(table, about.time, features, sources)
+        names = [column.name for column in in_file.columns]
+        rows = [
+            _cells(columns.columns, dict(zip(names, row, strict=True)), values)
+            for row, values in zip(table.rows, joined, strict=True)
+        ]
+    dataset = _dataset(about, columns.columns, rows)
+    return replace(dataset, own_metrics=own_metrics, training_set=training_set)
+
+
+def _in_file(schema: TableSchema, about: Target, features: FeatureJoin | None) -> TableSchema:
+    """The schema without the columns of feature sets; SchemaRefused where nothing joins them."""
+    joined = [column for column in schema.columns if column.feature_set]
+    known = features.names if features is not None else ()
+    for column in joined:
+        if column.feature_set not in known:
+            raise SchemaRefused("feature_set", repr(column.feature_set), "one of ", known)
+    if known and not about.time:
+        raise SchemaRefused("time", "absent", "the column of the time to join features at")
+    return replace(schema, columns=tuple(of for of in schema.columns if of not in joined))
+
+
+def _cells(columns: Sequence[Column], row: Mapping[str, str], joined: Row) -> list[str]:
+    """The cells of a row as a file with all columns has them."""
+    values = {name: "" if value is None else str(value) for name, value in joined.items()}
+    return [values[of.name] if of.feature_set else row[of.name] for of in columns]
 
 
 def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> Dataset:
@@ -389,7 +422,7 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
     contents = [] if about.id else [_hash(row) for row in zip(*values.values(), strict=True)]
     ids = [str(of) for of in values[about.id]] if about.id else list(_numbered(contents))
     groups = [str(of) for of in values[about.group]] if about.group else []
-    times = [_seconds(str(of)) for of in values[about.time]] if about.time else []
+    times = [seconds(str(of)) for of in values[about.time]] if about.time else []
     names = groups or contents or ids
     every = Part(
         ids,
@@ -496,12 +529,6 @@ def _check_fold(about: Target, fold: int, train: Part, parts: Mapping[str, Part]
 def _by_hash(name: str) -> str:
     place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) / 2**64
     return TEST if place < SHARE else VALIDATION if place < 2 * SHARE else TRAIN
-
-
-def _seconds(time: str) -> float:
-    """Of an ISO 8601 time since 1970; one without a zone is taken as UTC."""
-    moment = datetime.fromisoformat(time)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _by_time(times: Sequence[float]) -> list[str]:

@@ -66,7 +66,7 @@ class DataRefused(Exception):
 @dataclass(frozen=True)
 class Column:
     """A column: `unique` values occur once; those that refer are in the first column of a table; an
-    `optional` one may have no value in some rows.
+    `optional` one may have no value in some rows; one of a `feature_set` is not in the file.
     """
 
     name: str
@@ -74,6 +74,7 @@ class Column:
     unique: bool = False
     refers_to: str = ""
     optional: bool = False
+    feature_set: str = ""
 
     def is_missing(self, value: str) -> bool:
         """Whether a cell has no value."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import sys
 import time
 import traceback
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,10 +28,11 @@ from ml.measures.contributions import Contributions, explained_rows, permuted
 from ml.measures.evaluation import EvaluationRefused
 from ml.measures.measurement import VALIDATION, Features, Training, metric_values
 from ml.measures.metrics import OwnMetric
-from ml.measures.schema import Check, Metrics
+from ml.measures.schema import Check, Metrics, TrainingSet, read, stated
 from ml.serving.scoring.columns import Columns, Derive, Encoding
 from ml.serving.scoring.members import Members, is_of_members
 from ml.toolkit.data.datasets import TABLE_TASKS, TEST, TRAIN, Dataset, Numbers, read_dataset
+from ml.toolkit.data.feature_sets import FeatureJoin
 from ml.toolkit.training import searched
 from ml.toolkit.training.linear import Linear
 from ml.toolkit.training.model_folder import seal, unseal
@@ -43,6 +46,7 @@ EXPLAINED = 500
 TIMED = 50
 # Trainings with other seeds, which show how much the metric moves with the seed alone.
 REFITS = (1, 2)
+NO_SOURCES: Mapping[str, Path] = MappingProxyType({})
 # Code that does not decide what a training makes.
 _BESIDE = frozenset({"evaluate.py", "metrics.py", "endpoint", "tests"})
 
@@ -94,10 +98,39 @@ class Tabular:
     derive: Derive
     encoding: Encoding
     metrics: Mapping[str, OwnMetric] = field(default_factory=dict)
+    features: FeatureJoin | None = None
 
-    def read(self, folder: Path, *, others: bool = False) -> Dataset:
-        """The table, as `read_dataset`."""
-        return read_dataset(folder, self.schema, self.metrics, others=others)
+    def read(
+        self, folder: Path, sources: Mapping[str, Path] = NO_SOURCES, *, others: bool = False
+    ) -> Dataset:
+        """The table with the columns of feature sets, as `read_dataset`."""
+        return read_dataset(
+            folder,
+            self.schema,
+            self.metrics,
+            others=others,
+            features=self.features,
+            sources=sources,
+        )
+
+    def parser(self, description: str) -> argparse.ArgumentParser:
+        """Return a parser of the arguments of `data`."""
+        parser = argparse.ArgumentParser(description=description)
+        parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+        for name in self._sets:
+            about = f"the source of the feature set {name}, by default its local source"
+            parser.add_argument(f"--{name.replace('_', '-')}", type=Path, help=about)
+        return parser
+
+    def data(self, options: dict[str, Any], *, others: bool = False) -> Dataset:
+        """Return the table that options of `parser` name, and remove these from the options."""
+        sources = {name: options.pop(name) for name in self._sets}
+        given = {name: folder for name, folder in sources.items() if folder is not None}
+        return self.read(options.pop("data"), given, others=others)
+
+    @property
+    def _sets(self) -> Sequence[str]:
+        return self.features.names if self.features is not None else ()
 
     def fit(self, dataset: Dataset, settings: Mapping[str, Any], seed: int) -> tuple[Columns, Any]:
         """The columns as training fills them, and the model."""
@@ -156,19 +189,22 @@ class Tabular:
 
 def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
     """Read, check, split, fit, log, save: one training by the arguments of the command line."""
-    parser = argparse.ArgumentParser(description="Train one model.")
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser = project.parser("Train one model.")
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
     parser.add_argument("--checkpoints", type=Path, help="the folder that a restart goes on from")
     parser.add_argument("--seed", type=int, default=0)
     for name, usual in project.model.SETTINGS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(usual), default=usual)
     settings = vars(parser.parse_args(arguments))
-    names = ("data", "model", "checkpoints", "seed")
-    data, folder, checkpoints, seed = (settings.pop(name) for name in names)
-    dataset = project.read(data)
+    dataset = project.data(settings)
+    names = ("model", "checkpoints", "seed")
+    folder, checkpoints, seed = (settings.pop(name) for name in names)
     with tracking() as tracker:
         tracker.parameters({**settings, "seed": seed})
+        facts: dict[str, Any] = {}
+        if dataset.training_set is not None:
+            facts["training_set"] = stated(dataset.training_set)
+            tracker.tags({"training_set": json.dumps(facts["training_set"])})
         began = time.perf_counter()
         with checkpointed(checkpoints):
             columns, fitted = project.fit(dataset, settings, seed)
@@ -181,7 +217,7 @@ def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
         columns.save(folder)
         project.model.save(fitted, folder)
         tracker.metrics(_row_latency(project, dataset, columns, folder).as_metrics())
-        facts = {"seed": seed, "seconds": seconds, "hyperparameters": settings}
+        facts |= {"seed": seed, "seconds": seconds, "hyperparameters": settings}
         digest = seal(folder, {**facts, "maker": project.maker(dataset)})
     print(f"model {folder} {digest}: {metrics}")
 
@@ -199,12 +235,11 @@ def split(project: Tabular, arguments: Sequence[str] | None = None) -> None:
     """Write the rows of training and of validation as an MLTable each, for an AutoML job: it sees
     none of the test.
     """
-    parser = argparse.ArgumentParser(description="Write the rows that an AutoML job may see.")
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser = project.parser("Write the rows that an AutoML job may see.")
     for part in (TRAIN, VALIDATION):
         parser.add_argument(f"--{part}", type=Path, required=True, help="the MLTable to write")
     options = vars(parser.parse_args(arguments))
-    dataset = project.read(options["data"])
+    dataset = project.data(options)
     for part in (TRAIN, VALIDATION):
         searched.write_table(dataset, part, options[part])
 
@@ -227,14 +262,19 @@ def evaluate(
     that was fitted without its fold. Ends the program where this code did not make the model: its
     folds would be another's.
     """
-    parser = argparse.ArgumentParser(description="Measure a model.")
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser = project.parser("Measure a model.")
     parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
     parser.add_argument("--evaluation", type=Path, required=True, help="the folder to write")
     options = parser.parse_args(arguments)
     # A champion may be asked on the data of a candidate that reads another column.
-    dataset = project.read(options.data, others=True)
+    dataset = project.data(vars(options), others=True)
     facts, digest = unseal(options.model)
+    trained_on, joined = facts.pop("training_set", None), dataset.training_set
+    if trained_on is not None:
+        evaluated = "" if joined is None else joined.digest
+        joined = replace(read(TrainingSet, trained_on), evaluated=evaluated)
+    elif not is_of_members(options.model):  # rows of a search are compared below
+        joined = None
     columns = Columns.load(options.model, project.derive)
     if is_of_members(options.model):
         members = Members(options.model)
@@ -287,6 +327,7 @@ def evaluate(
                 Training(
                     dataset.scored(TRAIN),
                     refits=refits,
+                    training_set=joined,
                     **({"over": search["over"]} if search else {}),
                     **facts,
                 ),

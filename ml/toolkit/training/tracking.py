@@ -26,6 +26,10 @@ class Tracker:
         """Log all parameters in one request."""
         self._mlflow.log_params(dict(values))
 
+    def tags(self, values: Mapping[str, str]) -> None:
+        """Set all tags in one request."""
+        self._mlflow.set_tags(dict(values))
+
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
         """Log all metrics of a step in one request; NotFinite when one is NaN or infinite."""
         for name, value in values.items():

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import mlflow
 import numpy as np
 import pandas as pd
 import pytest
 
 from ml.backends.local.backend import LocalBackend
+from ml.features.definition import read as definition_of
+from ml.measures.evaluation import read_evaluation
 from ml.measures.fairness import differences
 from ml.measures.metrics import Answers
+from ml.measures.schema import TrainingSet, read
 from ml.measures.tasks import metrics_of
 from ml.projects.fraud_scoring import imbalance, metrics, model, transactions
 from ml.projects.fraud_scoring.columns import derive
 from ml.projects.fraud_scoring.costs import REVIEW, threshold
 from ml.projects.fraud_scoring.endpoint import score
+from ml.projects.fraud_scoring.history import FEATURE_SET, history
 from ml.projects.fraud_scoring.train import PROJECT, SCHEMA
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, SweepPlan
 from ml.specs.sdk.load import load
 from ml.toolkit.data.datasets import TRAIN, Dataset
 from ml.toolkit.training.model_folder import seal
-from ml.toolkit.training.tabular import split
+from ml.toolkit.training.tabular import evaluate, split, train
 from tests.named import spans, wrong
 
 JOBS = SCHEMA.parents[1] / "jobs"
+SOURCE = transactions.SOURCE
 
 
 @pytest.fixture(scope="module", name="small")
@@ -35,7 +42,7 @@ def _small(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """A table of a few cards."""
     folder = tmp_path_factory.mktemp("small")
     transactions.main(["--out", str(folder), "--cards", "150", "--days", "90"])
-    return PROJECT.read(folder / transactions.PROJECT)
+    return PROJECT.read(folder / transactions.PROJECT, {SOURCE: folder / SOURCE})
 
 
 def answers(expected: list[int], scores: list[float]) -> Answers:
@@ -89,6 +96,35 @@ def test_weights_and_sampling_leave_the_probabilities_right(
     assert 0.5 < mean / small.train.labels.mean() < 2
 
 
+def test_the_evaluation_states_the_training_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the model's folder and the run do; another source is another table."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    for seed in (0, 1):
+        words = ["--seed", str(seed), "--cards", "60", "--days", "200"]
+        transactions.main(["--out", str(tmp_path / str(seed)), *words])
+    data = ["--data", str(tmp_path / "0" / transactions.PROJECT), "--model", str(tmp_path / "out")]
+    sources = [["--card-payments", str(tmp_path / str(seed) / SOURCE)] for seed in (0, 1)]
+    train(PROJECT, [*data, *sources[0], "--trees", "20"])
+    (tags,) = mlflow.search_runs(search_all_experiments=True)["tags.training_set"]
+    stated = []
+    for number, source in enumerate(sources):
+        out = tmp_path / f"evaluation{number}"
+        evaluate(PROJECT, [*data, *source, "--evaluation", str(out)], model="m")
+        stated.append(read_evaluation(out).training_set)
+    same, other = stated
+    assert same is not None and other is not None
+    assert (
+        json.loads(tags) == json.loads((tmp_path / "out/settings.json").read_text())["training_set"]
+    )
+    assert same == read(TrainingSet, json.loads(tags)) and same.evaluated == same.digest
+    assert other == replace(same, evaluated=other.evaluated) and other.evaluated != same.digest
+    used, definition = same.sets[SOURCE], definition_of(FEATURE_SET)
+    assert (used.version, used.definition) == (definition.version, definition.digest)
+    assert used.last is not None and same.last_label is not None and used.last < same.last_label
+
+
 def test_no_model_decides_by_age(small: Dataset) -> None:
     """It is a slice and no column; what is spent beside the usual is one."""
     columns = small.columns(derive, PROJECT.encoding)
@@ -139,6 +175,22 @@ def test_the_threshold_is_a_probability() -> None:
     assert [threshold(of) for of in (-5.0, -2.0, 0.0, REVIEW)] == [1.0, 1.0, 1.0, 0.5]
 
 
+def test_a_window_that_is_over_counts_nothing() -> None:
+    """An hour after the last payment, a day after it, and of a card without a known one."""
+    known = {"count_1h": 2, "sum_1h": 5.0, "count_24h": 3, "sum_24h": 9.0}
+    known |= {"usual_amount": 2.005001, "last_paid": 1000}
+    columns = {
+        second: [*history(1000.0 + second, known).values()] for second in (0, 3599, 3600, 86_400)
+    }
+    assert columns == {
+        0: [2, 5.0, 3, 9.0, 0, 2.01],
+        3599: [2, 5.0, 3, 9.0, 3599, 2.01],
+        3600: [0, 0, 3, 9.0, 3600, 2.01],
+        86_400: [0, 0, 0, 0, 86_400, 2.01],
+    }
+    assert [*history(1000.0, dict.fromkeys(known)).values()] == [0, 0, 0, 0, None, None]
+
+
 def test_the_sweep_has_every_setting() -> None:
     """The whole space but the number of trees, which validation chooses."""
     sweep = plan(load(JOBS / "sweep.yml"))
@@ -169,7 +221,7 @@ def test_automl_is_given_no_row_of_the_test(small: Dataset, tmp_path: Path) -> N
     """The rows of training and of validation, and what requests have."""
     data = tmp_path / "data"
     transactions.main(["--out", str(data), "--cards", "150", "--days", "90"])
-    words = ["--data", str(data / transactions.PROJECT)]
+    words = ["--data", str(data / transactions.PROJECT), "--card-payments", str(data / SOURCE)]
     for part in ("train", "validation"):
         words += [f"--{part}", str(tmp_path / part)]
     split(PROJECT, words)

@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from ml.projects.fraud_scoring import transactions
@@ -31,6 +32,13 @@ def test_the_tables_are_what_the_generator_makes(
     assert 0.96 < float(line.split()[-1]) < 0.98
     assert line.partition(": ")[2] in (SCHEMA.parents[1] / "README.md").read_text()
     assert (tmp_path / "fraud_scoring" / "table.csv").read_bytes() == TABLE.read_bytes()
+    made, kept = (
+        pl.read_parquet(folder / "card_payments" / "payments.parquet")
+        for folder in (tmp_path, DATA)
+    )
+    assert made.equals(kept)
+    wait = (made["arrival"] - made["paid_at"]).dt.total_seconds()
+    assert wait.min() > 0 and 0.005 < (wait > 3600).mean() < 0.02
     small = [transactions.generate(seed, 20, 40).columns["amount"].tolist() for seed in (0, 0, 1)]
     assert small[0] == small[1] != small[2]
 

@@ -1,0 +1,31 @@
+"""The feature set card_payments: what a card paid in windows that end with its latest payment."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import polars as pl
+
+from ml.features.timeline import Timeline
+from ml.features.windows import Window, windows
+
+HOUR, DAY, LONGEST = timedelta(hours=1), timedelta(days=1), timedelta(days=90)
+WINDOWS = (
+    Window("count_1h", "count", HOUR),
+    Window("sum_1h", "sum", HOUR, "amount"),
+    Window("count_24h", "count", DAY),
+    Window("sum_24h", "sum", DAY, "amount"),
+    Window("usual_amount", "mean", LONGEST, "amount"),
+    Window("last_paid", "last", HOUR, "second"),
+)
+
+
+class CardPayments:
+    """The transformer that FeatureSetSpec.yaml names."""
+
+    def transform(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the windows of each card; `last_paid` is in seconds since 1970."""
+        rows = rows.with_columns(
+            pl.col("paid_at").dt.epoch("s").alias("second"), pl.col("amount").cast(pl.Float64)
+        )
+        return windows(rows, WINDOWS, keys=["card"], timeline=Timeline("paid_at", "arrival"))

@@ -1,0 +1,83 @@
+"""Columns of a table that come from feature sets, as they were known at the time of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ml.measures.schema import TrainingSet, UsedFeatureSet
+from ml.serving.scoring.columns import Row, Value
+from ml.toolkit.data.tables import Table
+
+
+@dataclass(frozen=True)
+class FeatureJoin:
+    """The feature sets of a project."""
+
+    sets: tuple[Path, ...]  # NAME.yml of each
+    # From the time of a row, in seconds since 1970, and the values of the features at that time to
+    # the columns with `feature_set` in the schema. A feature without a known value is None.
+    columns: Callable[[float, Mapping[str, Value]], Row]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the sets."""
+        return tuple(path.stem for path in self.sets)
+
+
+def seconds(time: str) -> float:
+    """Of an ISO 8601 time since 1970; one without a zone is taken as UTC."""
+    moment = datetime.fromisoformat(time)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def join(
+    table: Table, time: str, features: FeatureJoin, sources: Mapping[str, Path]
+) -> tuple[list[Row], TrainingSet]:
+    """Return the columns of each row, in their order, and what was joined.
+
+    `sources` has the folder of a set's source by name; without one, the local source counts. Ends
+    the program where a definition or a source is wrong.
+    """
+    import polars as pl  # not in every environment of a node
+
+    from ml.features.definition import read
+    from ml.features.timeline import FeatureError
+    from ml.features.training_set import training_set
+
+    times = [seconds(text) for text in table.column(time)]
+    names = [column.name for column in table.schema.columns]
+    labels = pl.DataFrame(
+        dict(zip(names, zip(*table.rows, strict=True), strict=True)),
+        schema=dict.fromkeys(names, pl.String),
+    ).with_columns(pl.from_epoch(pl.Series(time, times) * 1e6, "us").dt.replace_time_zone("UTC"))
+    try:
+        sets = [read(path) for path in features.sets]
+        joined = training_set(labels, sets, time=time, sources=sources)
+    except FeatureError as error:
+        raise SystemExit(
+            f"error[{error.code}]: {error.message}\n  expected: {error.expected}"
+        ) from None
+    for used in joined.sets:
+        if used.last_event is None:
+            raise SystemExit(
+                f"error[no-known-values]: no row of {table.path} has a value of `{used.name}`\n"
+                f"  expected: rows of the feature set that were available at `{time}`\n"
+                "  hint: compare the keys and the times of both"
+            )
+    values = joined.table.select(name for each in sets for name in each.features)
+    return [
+        features.columns(at, row)
+        for at, row in zip(times, values.iter_rows(named=True), strict=True)
+    ], TrainingSet(
+        digest=joined.digest,
+        evaluated=joined.digest,
+        first_label=joined.first_label,
+        last_label=joined.last_label,
+        sets={
+            each.name: UsedFeatureSet(each.version, each.digest, each.first_event, each.last_event)
+            for each in joined.sets
+        },
+    )
