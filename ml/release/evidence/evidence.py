@@ -34,6 +34,7 @@ from ml.measures.reference import REFERENCE
 from ml.measures.requests import REQUESTS
 from ml.measures.schema import Evaluation
 from ml.release.evidence import machine
+from ml.release.evidence.feature_sets import declared
 from ml.release.evidence.recomputation import (
     Predictions,
     disagreements,
@@ -257,6 +258,7 @@ def load(backend: Backend, version: Version) -> Evidence:
             *overlap_disagreements(evidence.evaluation, version.evidence_folder),
         ),
         files=formats(version.folder),
+        feature_sets=declared(version.project, evidence.lineage),
     )
 
 

@@ -1,0 +1,60 @@
+"""The feature sets that a project declared in the code of a training."""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from ml.core import git, home, repository, trees
+from policies.promotion.evidence import Lineage
+
+
+def declared(project: str, lineage: Lineage) -> Mapping[str, tuple[str, str]]:
+    """Map each feature set to its version and digest, as `Evidence.feature_sets`.
+
+    The code is that of the commit, or of the snapshot where the training had uncommitted changes.
+    Where neither is on this machine, it is the work tree: the digests show whether it differs. A
+    definition that cannot be read has an empty version, which no training set has.
+    """
+    inside = Path("ml", "projects", project, "features")
+    with _code(inside, lineage) as root:
+        files = sorted((root / inside).glob("*.yml"))
+        if not files:
+            return {}
+        from ml.features.definition import read  # imports polars
+        from ml.features.timeline import FeatureError
+
+        sets = {}
+        for file in files:
+            try:
+                if (file.parent / file.stem).is_dir():  # else an entity
+                    definition = read(file)
+                    sets[definition.name] = (definition.version, definition.digest)
+            except FeatureError:
+                sets[file.stem] = ("", "")
+        return sets
+
+
+@contextmanager
+def _code(inside: Path, lineage: Lineage) -> Iterator[Path]:
+    root, snapshot = repository.root(), lineage.code_snapshot or ""
+    copy = home.snapshots() / snapshot.removeprefix(trees.DIGEST_PREFIX)
+    commit = trees.commit(root, lineage.commit) if lineage.commit else None
+    if lineage.dirty is False and commit:
+        with tempfile.TemporaryDirectory() as folder:
+            if any(commit.below(root / inside)):
+                path = (root / inside).resolve().relative_to(commit.root)
+                archive = Path(folder, "code.tar")
+                git.archive(commit.root, commit.id, archive, path.as_posix())
+                with tarfile.open(archive) as packed:
+                    packed.extractall(folder, filter="data")
+                yield Path(folder, *path.parts[: -len(inside.parts)])
+            else:
+                yield Path(folder)
+    elif snapshot and trees.is_content(copy, snapshot):
+        yield copy
+    else:
+        yield root
