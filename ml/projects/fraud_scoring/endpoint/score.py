@@ -1,6 +1,15 @@
-"""The endpoint: a table in, one probability and one decision a row out."""
+"""The endpoint: a table in, one probability and one decision a row out.
+
+A request has the columns of the model, or `card` and `made_at` in place of those of the card's
+history: with the environment variable FEATURE_STORE, the folder of a feature store, the endpoint
+looks these up.
+"""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -10,19 +19,35 @@ from ml.projects.fraud_scoring.model import load, predict
 from ml.serving.scoring.messages import BadRequest, refusal
 from ml.serving.scoring.table import Table
 
+if TYPE_CHECKING:
+    from ml.projects.fraud_scoring.endpoint.cards import Cards
+
 table: Table
+cards: Cards | None = None
 
 
 def init() -> None:
-    """Verify the model's files, then load it."""
-    global table
+    """Verify the model's files, then load it, and open the online store."""
+    global table, cards
     table = Table.open(derive, load, predict)
+    cards = None
+    if store := os.environ.get("FEATURE_STORE"):
+        from ml.projects.fraud_scoring.endpoint.cards import Cards  # imports polars
+
+        cards = Cards(Path(store))
 
 
 def run(body: str) -> object:
     """The predictions, and for each `review` or `accept`; status 400 with a sentence for a request
-    that is not such a table, or has an amount of 0 or less.
+    that is not such a table, or has an amount of 0 or less. Where histories were looked up, also
+    `found`, `unknown` or `stale` for each.
     """
+    looked_up: dict[str, object] = {}
+    try:
+        if cards is not None and (keyed := _keyed(body)):
+            body, looked_up["history"] = cards.complete(keyed)
+    except BadRequest as wrong:
+        return refusal(wrong)
     answer = table.answer(body)
     if not isinstance(answer, dict):
         return answer
@@ -37,4 +62,13 @@ def run(body: str) -> object:
         "accept" if score <= threshold(amount) else "review"
         for score, amount in zip(answer["predictions"], amounts, strict=True)
     ]
-    return {**answer, "decisions": decisions}
+    return {**answer, "decisions": decisions, **looked_up}
+
+
+def _keyed(body: str) -> dict[str, Any] | None:
+    """Return the table of a request that names cards; None of any other, which `table` checks."""
+    try:
+        asked = orjson.loads(body)["input_data"]
+        return asked if "card" in asked["columns"] else None
+    except (ValueError, KeyError, TypeError):
+        return None
