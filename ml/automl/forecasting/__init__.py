@@ -1,0 +1,15 @@
+"""AutoML forecasting: what the trials of `task: forecasting` run.
+
+A model folder has `forecaster.json` (`ml.serving.scoring.forecasters`) and, beside it,
+`forecasts.parquet`: the rolling-origin forecasts by which the model was judged, one row for each
+series, origin and step. Hand-written models write the same table.
+
+| column | type | value |
+|---|---|---|
+| unique_id | string | the series: its identifiers joined by `/`; `all` where there are none |
+| ds | timestamp | the time that is forecast, without a time zone |
+| cutoff | timestamp | the last time whose values the forecast may use |
+| y | float64 | the actual value; missing where none was observed |
+| yhat | float64 | the forecast |
+| lo_80, hi_80 | float64 | the prediction interval that covers the actual value with 80 % probability |
+"""
