@@ -11,5 +11,5 @@ series, origin and step. Hand-written models write the same table.
 | cutoff | timestamp | the last time whose values the forecast may use |
 | y | float64 | the actual value; missing where none was observed |
 | yhat | float64 | the forecast |
-| lo_80, hi_80 | float64 | the prediction interval that covers the actual value with 80 % probability |
+| lo_80, hi_80 | float64 | the prediction interval, which covers 80 % of actual values |
 """

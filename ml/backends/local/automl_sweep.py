@@ -12,6 +12,8 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from ml.backends.local import automl_forecasting
+from ml.backends.local.automl_forecasting import FORECASTING
 from ml.core.errors import Place, Problem
 from ml.core.imports import ROOT
 from ml.specs.plan.automl import snake
@@ -31,6 +33,7 @@ from ml.specs.plan.plans import (
 )
 
 if TYPE_CHECKING:  # NumPy is loaded for an AutoML job alone
+    from ml.automl.forecasting.families import Forecasters
     from ml.automl.models.families import Family
 
 SEED = 0
@@ -97,21 +100,23 @@ def lower(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
 
 def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
     """What of the spec this machine does not do, each with its line."""
-    from ml.automl.models.families import of_task
-
-    known = of_task(plan.task)
+    known = _known(plan)
     if not known:
-        yield _refused(plan, "task", f"`task: {plan.task}`", "classification or regression")
+        expected = "classification, regression or forecasting"
+        yield _refused(plan, "task", f"`task: {plan.task}`", expected)
         return
-    if find_spec(_EXTRA) is None:
+    extra = _EXTRA if plan.task != FORECASTING else automl_forecasting.EXTRA
+    if find_spec(extra) is None:
         yield Problem(
             "automl-packages",
             "an AutoML job needs packages that are not installed here",
-            f"the extra `automl` ({_EXTRA})",
+            f"the extra `automl` ({extra})",
             "make automl",
             plan.places.get("type", plan.place),
         )
     for name, value in plan.settings.items():
+        if plan.task == FORECASTING and name in automl_forecasting.FIELDS:
+            continue
         if name not in _HONOURED:
             yield _refused(plan, name, f"`{name}`", "a field that this engine reads")
         for key, of in value.items() if name in _FIELDS and isinstance(value, Mapping) else ():
@@ -119,7 +124,11 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
             if key not in _FIELDS[name] and (type(of), of) not in _OFF:
                 expected = f"`{name}` with {', '.join(sorted(_FIELDS[name]))}"
                 yield _refused(plan, f"{name}.{key}", f"`{name}.{key}: {of}`", expected)
-    yield from _of_stack(plan)
+    if plan.task == FORECASTING:
+        for field, found, expected in automl_forecasting.refusals(plan):
+            yield _refused(plan, field, found, expected)
+    else:
+        yield from _of_stack(plan)
     yield from _of_transformers(plan)
     for group in _ONE_OF:
         given = [name for name in group if name in plan.inputs or _is_set(plan, name)]
@@ -143,6 +152,8 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
     if not tried and not unknown:
         field = "training.blocked_training_algorithms"
         yield _refused(plan, field, "every family is blocked", "one that is tried")
+    if plan.task == FORECASTING:
+        return
     unweighted = [name for name, family in tried.items() if not family.weighted]
     if plan.settings.get("weight_column_name") and unweighted:
         found = f"`{unweighted[0]}` with a weight column"
@@ -206,15 +217,25 @@ def _refused(plan: AutoMLPlan, field: str, found: str, expected: str) -> Problem
     )
 
 
-def families(plan: AutoMLPlan) -> Mapping[str, Family]:
-    """What is tried: those that the spec allows, else the usual ones, without those it blocks."""
+def _known(plan: AutoMLPlan) -> Mapping[str, Family | Forecasters]:
+    """The families of the plan's task by Azure ML's names."""
+    from ml.automl.forecasting.families import FAMILIES
     from ml.automl.models.families import of_task
 
+    return FAMILIES if plan.task == FORECASTING else of_task(plan.task)
+
+
+def families(plan: AutoMLPlan) -> Mapping[str, Family | Forecasters]:
+    """What is tried: those that the spec allows, else the usual ones, without those it blocks; of
+    forecasters also the naive ones, whatever it allows.
+    """
+    from ml.automl.forecasting.families import ALWAYS
+
+    allowed = {*plan.algorithms} | (ALWAYS if plan.task == FORECASTING else set())
     return {
         name: family
-        for name, family in of_task(plan.task).items()
-        if name not in plan.blocked
-        and (name in plan.algorithms if plan.algorithms else family.usual)
+        for name, family in _known(plan).items()
+        if name not in plan.blocked and (name in allowed if plan.algorithms else family.usual)
     }
 
 
@@ -260,7 +281,7 @@ def _ensembles(plan: AutoMLPlan) -> tuple[str, ...]:
     ensembles = []
     if plan.setting("training", "enable_vote_ensemble") is not False:
         ensembles += [VOTING] if trials >= FEWEST_WITH_ENSEMBLE else []
-    if stacks is not False:
+    if stacks is not False and plan.task != FORECASTING:
         enough = FEWEST_WITH_ENSEMBLE if stacks else FEWEST_WITH_STACK
         ensembles += [STACK] if trials >= enough + len(ensembles) else []
     return tuple(ensembles)
@@ -283,6 +304,7 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
         },
         "seed": SEED,
     }
+    module = "ml.automl.trial" if plan.task != FORECASTING else "ml.automl.forecasting.trial"
     job |= {"seconds": plan.timeout_s} if plan.timeout_s else {}
     job |= {"stack": stack} if (stack := _stack(plan)) else {}
     job |= {"featurization": of} if (of := _featurization(plan)) else {}
@@ -290,7 +312,7 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
         place,
         plan.display_name,
         plan.experiment,
-        f"python -m ml.automl.trial {data} {words}",
+        f"python -m {module} {data} {words}",
         ROOT,
         Environment("azureml:AutoML:1", place=place),
         plan.compute,
@@ -300,14 +322,18 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
     )
 
 
-def _branch(name: str, family: Family, task: str, place: Place) -> Mapping[str, object]:
+def _branch(
+    name: str, family: Family | Forecasters, task: str, place: Place
+) -> Mapping[str, object]:
     """The space of a family, one of the choices of `model`."""
     space = family.space_of(task).items()
     dimensions = {key: Dimension(key, of[0], of[1:], place) for key, of in space}
     return Frozen({"family": name, **dimensions})
 
 
-def _portfolio(tried: Mapping[str, Family], task: str, place: Place) -> Iterator[Point]:
+def _portfolio(
+    tried: Mapping[str, Family | Forecasters], task: str, place: Place
+) -> Iterator[Point]:
     """The settings of all families, each at its turn."""
     turns = [
         (turn, name, settings)

@@ -52,10 +52,10 @@ class Members:
         self.files = [str(of["file"]) for of in document["members"]]
         self._weights = [float(of["weight"]) for of in document["members"]]
         self._calibrations = [of.get("calibration") for of in document["members"]]
-        self._members = [_open(folder, name) for name in self.files]
+        self._members = [open_member(folder, name) for name in self.files]
         self._target = document.get("target")
         meta = document.get("meta")
-        self._meta = None if meta is None else _open(folder, str(meta))
+        self._meta = None if meta is None else open_member(folder, str(meta))
 
     def predict(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
         """For each row the probability of `positive` (binary), one a class (multiclass), or a
@@ -130,7 +130,8 @@ def is_of_members(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
-def _open(folder: Path, name: str) -> Member:
+def open_member(folder: Path, name: str) -> Member:
+    """The model in a file of the folder; raises as `Members` does."""
     if Path(name).name != name:  # the model's digest is of the files in its folder
         raise ValueError(f"{FILE} names {name}, which is no file of its folder")
     file = folder / name

@@ -1,0 +1,61 @@
+"""The families of forecasters that a search tries, by Azure ML's names where it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ml.automl.models.families import FAMILIES as TABULAR
+from ml.automl.models.families import REGRESSION, Family, Space
+from ml.automl.models.numbers import Settings
+
+
+@dataclass(frozen=True)
+class Forecasters:
+    """A family: what is sampled of it, and what is tried first, as `Family` has them."""
+
+    space: Space = field(default_factory=dict)
+    portfolio: Mapping[int, Settings] = field(default_factory=lambda: {0: {}})
+    usual: bool = True
+    weighted: bool = False
+
+    def space_of(self, task: str) -> Space:
+        """The space, whatever the task."""
+        return self.space
+
+
+# `relative`: whether trees learn the distance from the mean of the last season, which follows a
+# trend beyond the values of training.
+_SERIES: Space = {"relative": ("choice", True, False)}
+_TREES: Mapping[str, Any] = {"colsample_bytree": 0.8, "subsample": 0.8}
+
+
+def _boosted(name: str, sizes: Mapping[str, Any], turns: tuple[int, int]) -> Forecasters:
+    """Boosted trees over all series, in the space of those of tables."""
+    tabular: Family = next(of for of in TABULAR if of.names.get(REGRESSION) == name)
+    space = {**tabular.space, **_SERIES, "n_estimators": ("quniform", 100, 600, 50)}
+    usual = {of: args[1] for of, args in space.items() if args[0] == "choice"}
+    first = {**usual, **_TREES, **sizes, "learning_rate": 0.05, "n_estimators": 300}
+    first |= {"reg_alpha": 0.001, "reg_lambda": 1.0}
+    second = {**first, "relative": False}
+    return Forecasters(space, {turns[0]: first, turns[1]: second})
+
+
+FAMILIES: Mapping[str, Forecasters] = {
+    "naive": Forecasters(),
+    "seasonal_naive": Forecasters(),
+    "light_gbm": _boosted(
+        "light_gbm",
+        {"num_leaves": 31, "min_data_in_leaf": 20, "max_bin": 255, "extra_trees": False},
+        (1, 3),
+    ),
+    # No model of Azure ML: it is tried where the spec names no algorithms.
+    "theta": Forecasters(portfolio={2: {}}),
+    "exponential_smoothing": Forecasters(portfolio={4: {}}),
+    "xg_boost_regressor": _boosted(
+        "xg_boost_regressor", {"max_depth": 6, "min_child_weight": 5.0}, (5, 6)
+    ),
+}
+# Whatever a spec allows, these are tried: what is not better than they are is worth nothing.
+ALWAYS = frozenset({"naive", "seasonal_naive"})

@@ -1,0 +1,143 @@
+"""Rolling-origin validation: at each origin only the values until its cutoff are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.automl.forecasting.panel import Panel
+from ml.automl.forecasting.settings import Settings
+from ml.automl.tables import stop
+from ml.serving.scoring.forecasters import LEVEL, Values, filled
+
+# Origins that judge and earlier ones that only calibrate intervals, of many series and of few.
+MANY_SERIES, JUDGING, CALIBRATING, JUDGING_FEW, CALIBRATING_FEW = 10, 3, 2, 5, 3
+# Errors of which a quantile is taken at least, where there are as many.
+FEWEST_ERRORS = 40
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Places in the grid, in ascending order: the first ones calibrate, the others judge."""
+
+    cutoffs: Sequence[int]
+    calibrating: int
+    horizon: int
+
+    @property
+    def judging(self) -> Sequence[int]:
+        """The numbers of those that judge."""
+        return range(self.calibrating, len(self.cutoffs))
+
+
+def origins(panel: Panel, settings: Settings) -> Origins:
+    """The origins of a search. Ends the program where the longest series is too short for one."""
+    horizon, end = settings.horizon, len(panel.grid) - 1 - settings.horizon
+    step = settings.step or horizon
+    few = len(panel.ids) < MANY_SERIES
+    count = settings.folds or (JUDGING_FEW if few else JUDGING)
+    calibrating = CALIBRATING_FEW if few else CALIBRATING
+    first = int((~np.isnan(panel.target)).argmax(axis=1).min())
+    fewest = first + max(1, min(2 * panel.season, end // 2))
+
+    def first_cutoff(count: int, calibrating: int) -> int:
+        return end - (count - 1) * step - calibrating * horizon
+
+    while calibrating and first_cutoff(count, calibrating) < fewest:
+        calibrating -= 1
+    while not settings.folds and count > 1 and first_cutoff(count, calibrating) < fewest:
+        count -= 1
+    if first_cutoff(count, calibrating) < first + 1:
+        found = f"the longest series has {len(panel.grid)} times"
+        needed = 2 + (count - 1) * step + horizon
+        expected = f"{needed} or more for {count} folds and a horizon of {horizon}"
+        stop(
+            "few-times",
+            found,
+            expected,
+            "add rows, or lower n_cross_validations or forecast_horizon",
+        )
+    judged = [end - number * step for number in range(count)][::-1]
+    calibrated = [judged[0] - number * horizon for number in range(calibrating, 0, -1)]
+    return Origins([*calibrated, *judged], calibrating, horizon)
+
+
+def judged(panel: Panel, origins: Origins) -> NDArray[np.bool_]:
+    """(origins, series, horizon): whether a value was observed, in a series that has two values and
+    one of the last horizon before the cutoff.
+    """
+    observed = ~np.isnan(panel.target)
+    masks = []
+    for cutoff in origins.cutoffs:
+        before = observed[:, : cutoff + 1]
+        is_known = (before.sum(axis=1) > 1) & before[:, -origins.horizon :].any(axis=1)
+        masks.append(observed[:, cutoff + 1 : cutoff + 1 + origins.horizon] & is_known[:, None])
+    return np.array(masks)
+
+
+def actual(panel: Panel, origins: Origins) -> Values:
+    """(origins, series, horizon): the values after each cutoff; NaN where none was observed."""
+    steps = origins.horizon
+    return np.array([panel.target[:, of + 1 : of + 1 + steps] for of in origins.cutoffs])
+
+
+def scale(target: Values, season: int) -> Values:
+    """(series,): the mean absolute seasonal difference, by which errors are divided (Hyndman and
+    Koehler 2006); of shorter or constant series the mean difference, then the mean size, then 1.
+    """
+    values = filled(target)
+    result = np.zeros(len(values))
+    for lag in (season, 1, 0):
+        apart = np.abs(values[:, lag:] - values[:, : values.shape[1] - lag] if lag else values)
+        count = (~np.isnan(apart)).sum(axis=1)
+        means = np.nansum(apart, axis=1) / np.maximum(1, count)
+        result = np.where(result > 0, result, means)
+    return np.where(result > 0, result, 1.0)
+
+
+def widths(panel: Panel, origins: Origins, forecasts: Values, cutoff: int) -> Values:
+    """(horizon,): the half widths of intervals at a cutoff, in `scale`, of the errors at origins
+    whose horizon ends there or before; else of the seasonal naive forecast within the history.
+    """
+    errors = []
+    mask, values = judged(panel, origins), actual(panel, origins)
+    for number, of in enumerate(origins.cutoffs):
+        if of + origins.horizon <= cutoff:
+            scales = scale(panel.target[:, : of + 1], panel.season)[:, None]
+            error = np.abs(values[number] - forecasts[number]) / scales
+            errors.append(np.where(mask[number], error, np.nan))
+    table = np.concatenate(errors) if errors else np.full((1, origins.horizon), np.nan)
+    if np.isnan(table).all():
+        known = panel.target[:, : cutoff + 1]
+        scales = scale(known, panel.season)[:, None]
+        naive = [
+            math.ceil((step + 1) / panel.season) * panel.season for step in range(origins.horizon)
+        ]
+        columns = [
+            (np.abs(known[:, lag:] - known[:, :-lag]) / scales).ravel()
+            if lag < known.shape[1]
+            else known[:0, 0]
+            for lag in naive
+        ]
+    else:
+        columns = [table[:, step] for step in range(origins.horizon)]
+    columns = [of[~np.isnan(of)] for of in columns]
+    return np.array([_quantile(columns, step) for step in range(origins.horizon)])
+
+
+def _quantile(columns: Sequence[Values], step: int) -> float:
+    """The conformal quantile of the errors of a step and of as many around it as it takes."""
+    for around in range(len(columns)):
+        near = np.concatenate(columns[max(0, step - around) : step + around + 1])
+        if len(near) >= FEWEST_ERRORS:
+            break
+    else:
+        near = np.concatenate(columns)
+    if not len(near):
+        return 1.0
+    rank = min(len(near), math.ceil(LEVEL * (len(near) + 1)))
+    return float(np.partition(near, rank - 1)[rank - 1])

@@ -1,0 +1,290 @@
+"""The series of a table on one grid of times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.automl import reading
+from ml.automl.forecasting.settings import Settings
+from ml.automl.tables import is_number, stop
+from ml.serving.scoring.forecasters import Values, filled
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The name of the only series of a table without identifiers.
+ONLY = "all"
+# The usual season by the start of a frequency's name, in steps.
+_SEASONS: Mapping[str, int] = {
+    **{"min": 60, "h": 24, "D": 7, "B": 5, "W": 52, "M": 12, "BM": 12, "Q": 4, "BQ": 4, "Y": 1}
+}
+# "If the number of data points compliant to given frequency grid is less than 90 % … the error
+# will be raised", else the others are left out (azure-ai-ml, ForecastingSettings).
+ON_GRID = 0.9
+# Cells of the grid at most: a frequency far finer than the data makes more.
+MOST_CELLS = 50_000_000
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Series on a common grid of times. All arrays have the series first."""
+
+    ids: Sequence[tuple[str, ...]]
+    grid: pd.DatetimeIndex  # (times,)
+    target: Values  # (series, times); NaN where no value was observed
+    known: Values  # (series, times, columns): those whose future is known
+    names: Sequence[str]  # of the known columns
+    season: int
+    notes: Sequence[str]  # what a reader of the leaderboard should know of the data
+
+    @property
+    def names_of_series(self) -> list[str]:
+        """The identifiers of each series in one text."""
+        return ["/".join(of) or ONLY for of in self.ids]
+
+    @property
+    def filled(self) -> Values:
+        """The target with the value before each gap in it; NaN before the first value."""
+        return filled(self.target)
+
+    @property
+    def last(self) -> NDArray[np.int64]:
+        """(series,): the place of the last observed value."""
+        observed = ~np.isnan(self.target)
+        return np.asarray(self.target.shape[1] - 1 - observed[:, ::-1].argmax(axis=1))
+
+    def until(self, cutoff: int) -> Panel:
+        """What is known at this place of the grid."""
+        return replace(self, target=self.target[:, : cutoff + 1], grid=self.grid[: cutoff + 1])
+
+
+def read(folder: Path, settings: Settings) -> Panel:
+    """The panel of an MLTable. Ends the program for rows that are no series."""
+    names = frozenset({settings.time, *settings.ids})
+    frame = reading.read_all([folder], settings.target, names, is_class=False)[0]
+    return of_frame(frame, settings)
+
+
+def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
+    """The panel of a table's rows, in any order. Ends the program for rows that are no series."""
+    import pandas as pd
+
+    for name in (settings.target, settings.time, *settings.ids):
+        if name not in frame:
+            expected = f"one of {', '.join(map(str, [*frame][:12]))}"
+            stop("no-such-column", f"`{name}` is not a column of training_data", expected)
+    if not is_number(frame[settings.target]):
+        stop("not-numbers", f"`{settings.target}` has texts", "numbers to forecast", "correct it")
+    notes: list[str] = []
+    times = _times(frame[settings.time], settings, notes)
+    target = frame[settings.target].to_numpy(np.float64, na_value=np.nan)
+    if np.isinf(target).any():
+        stop("not-numbers", f"`{settings.target}` is infinite in a row", "finite numbers")
+    series, ids = _series(frame, settings.ids)
+    kept = ~np.isnan(target)
+    if not kept.any():
+        found = f"no row of training_data has a `{settings.target}`"
+        stop("no-label", found, "values to learn from", f"fill in `{settings.target}`")
+    end = times[kept].max()
+    frequency = _frequency(times, series, settings)
+    begin, step = times.min(), pd.tseries.frequencies.to_offset(frequency)
+    begin = step.rollback(begin) if settings.aggregation else begin
+    if (end - begin) / max(_length(step), pd.Timedelta(1)) * len(ids) > MOST_CELLS:
+        found = f"{len(ids)} series from {begin} to {end} by `{frequency}`"
+        stop("too-many-times", found, f"at most {MOST_CELLS:,} values", "set a longer `frequency`")
+    grid = pd.date_range(begin, end, freq=step)
+    if len(grid) == 0 or begin != grid[0]:
+        grid = pd.date_range(step.rollforward(begin), end, freq=step)
+    at = np.asarray(grid.searchsorted(times, side="right") - 1)
+    on_grid = (at >= 0) & (at < len(grid)) & (times <= (grid[-1] + step if len(grid) else end))
+    if not settings.aggregation:
+        on_grid &= grid.to_numpy()[np.clip(at, 0, max(0, len(grid) - 1))] == times.to_numpy()
+        share = on_grid[kept].mean()
+        if share < ON_GRID:
+            found = f"{share:.0%} of the times are regular by `{frequency}`"
+            hint = "set `frequency` and `target_aggregate_function`, or time_series_id_column_names"
+            stop("irregular-times", found, f"{ON_GRID:.0%} or more", hint)
+        if share < 1:
+            notes.append(
+                f"{int((~on_grid[kept]).sum())} rows off the `{frequency}` grid are left out"
+            )
+    rows = np.flatnonzero(on_grid & kept)
+    cells = pd.DataFrame({"series": series[rows], "at": at[rows]})
+    repeated = cells.duplicated(keep=False)
+    if repeated.any() and not settings.aggregation:
+        first = rows[int(np.argmax(repeated))]
+        name = "/".join(ids[series[first]]) or "the table"
+        found = (
+            f"{name} has {times[first]} twice, of {int(repeated.sum())} rows with repeated times"
+        )
+        hint = "name the columns in time_series_id_column_names, or set target_aggregate_function"
+        stop("duplicate-times", found, "one row for each series and time", hint)
+    values = pd.DataFrame({"y": target[rows]})
+    names = [
+        str(name)
+        for name in frame
+        if name not in {settings.time, settings.target, *settings.ids} | settings.unknown
+    ]
+    numeric = [name for name in names if is_number(frame[name])]
+    notes += [f"column {name} is no number: left out" for name in names if name not in numeric]
+    for name in numeric:
+        values[name] = frame[name].to_numpy(np.float64, na_value=np.nan)[rows]
+    how: dict[str, Any] = {"y": settings.aggregation or "sum"} | dict.fromkeys(numeric, "mean")
+    table = values.groupby([cells["series"], cells["at"]]).agg(how)
+    filled_cells = (table.index.get_level_values(0), table.index.get_level_values(1))
+    panel = np.full((len(ids), len(grid)), np.nan)
+    panel[filled_cells] = table["y"].to_numpy()
+    known = np.full((*panel.shape, len(numeric)), np.nan)
+    known[filled_cells] = table[numeric].to_numpy() if numeric else 0.0
+    has = ~np.isnan(panel).all(axis=1)
+    if not has.all():
+        notes.append(f"{int((~has).sum())} series without a value are left out")
+    season = settings.season or _season(frequency, has, panel, settings.horizon)
+    panel, known = panel[has], known[has]
+    first = (~np.isnan(panel)).argmax(axis=1)
+    result = Panel(
+        [of for of, is_kept in zip(ids, has, strict=True) if is_kept],
+        grid,
+        panel,
+        known,
+        numeric,
+        season,
+        notes,
+    )
+    gaps = int(
+        sum(
+            np.isnan(row[a : b + 1]).sum()
+            for row, a, b in zip(panel, first, result.last, strict=True)
+        )
+    )
+    if gaps:
+        notes.append(f"{gaps} gaps within series take the value before them, and judge nothing")
+    return result
+
+
+def without_short(panel: Panel, cutoff: int) -> Panel:
+    """The panel without the series that have no value up to this place of the grid."""
+    kept = (~np.isnan(panel.target[:, : cutoff + 1])).any(axis=1)
+    if kept.all():
+        return panel
+    return replace(
+        panel,
+        ids=[of for of, is_kept in zip(panel.ids, kept, strict=True) if is_kept],
+        target=panel.target[kept],
+        known=panel.known[kept],
+        notes=[*panel.notes, f"{int((~kept).sum())} short series are dropped"],
+    )
+
+
+def _times(column: pd.Series[Any], settings: Settings, notes: list[str]) -> pd.DatetimeIndex:
+    """The times without a time zone. Ends the program for one that is none."""
+    import pandas as pd
+
+    codes, texts = column.astype("string").factorize(use_na_sentinel=True)
+    read = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True)
+    if read.isna().any():  # 1/31/2026
+        read = pd.to_datetime(texts, format="mixed", errors="coerce", utc=True)
+    if read.isna().any() or (codes < 0).any():
+        cell = repr(str(texts[int(np.argmax(read.isna()))])) if read.isna().any() else "missing"
+        stop(
+            "not-a-time",
+            f"`{settings.time}` is {cell} in a row",
+            "2026-01-31T00:00:00",
+            "correct it",
+        )
+    zoned = texts.str.contains(r"(?:Z|[+-]\d{2}:?\d{2})$", regex=True) & texts.str.contains(":")
+    utc = pd.DatetimeIndex(read).tz_localize(None)
+    if zoned.any():
+        local = pd.to_datetime(
+            texts.str.replace(r"(?:Z|[+-]\d{2}:?\d{2})$", "", regex=True),
+            format="mixed",
+            errors="coerce",
+        )
+        # Days, weeks and months begin at local midnight, whatever its distance from UTC.
+        is_daily = len({*pd.DatetimeIndex(local).time}) == 1
+        utc = pd.DatetimeIndex(local) if is_daily else utc
+        notes.append(
+            f"`{settings.time}` has time zones: taken as {'local dates' if is_daily else 'UTC'}"
+        )
+    return pd.DatetimeIndex(utc[codes])
+
+
+def _series(
+    frame: pd.DataFrame, names: Sequence[str]
+) -> tuple[NDArray[np.int64], list[tuple[str, ...]]]:
+    """The number of each row's series, and the identifiers by number."""
+    if not names:
+        return np.zeros(len(frame), np.int64), [()]
+    for name in names:
+        if frame[name].isna().any():
+            stop("no-series", f"`{name}` is missing in a row", "an identifier in every row")
+    keys = [tuple(of) for of in frame[[*names]].astype(str).itertuples(index=False)]
+    ids = sorted({*keys})
+    number = {key: at for at, key in enumerate(ids)}
+    return np.array([number[key] for key in keys], np.int64), ids
+
+
+def _frequency(times: pd.DatetimeIndex, series: NDArray[np.int64], settings: Settings) -> str:
+    """The frequency that the spec names, or that of most steps."""
+    import pandas as pd
+
+    if settings.frequency:
+        try:
+            return str(pd.tseries.frequencies.to_offset(settings.frequency).freqstr)
+        except ValueError:
+            found = f"`frequency: {settings.frequency}`"
+            stop("no-frequency", found, "an offset alias of pandas", "frequency: D")
+    order = np.lexsort((times.to_numpy(), series))
+    ordered, of = times[order], series[order]
+    steps = np.diff(ordered.to_numpy())[
+        (np.diff(of) == 0) & (np.diff(ordered.to_numpy()) > np.timedelta64(0))
+    ]
+    if not len(steps):
+        return "D"
+    common = pd.Timedelta(pd.Series(steps).mode()[0])
+    days = common / pd.Timedelta(days=1)
+    months = next(
+        (
+            n
+            for n, (low, high) in {1: (28, 31), 3: (90, 92), 12: (365, 366)}.items()
+            if low <= days <= high
+        ),
+        0,
+    )
+    if months and days != 28:
+        letter = {1: "M", 3: "Q", 12: "Y"}[months]
+        anchor = "" if months == 1 else f"-{times[0].strftime('%b').upper()}"
+        if (times.day == 1).mean() >= ON_GRID:
+            return f"{letter}S{anchor}"
+        if times.is_month_end.mean() >= ON_GRID:
+            return f"{letter}E{anchor}"
+    if days == 1 and (times.dayofweek < 5).all() and len(times.unique()) >= 10:
+        return "B"
+    if days == 7:
+        return f"W-{times[order[0]].strftime('%a').upper()}"
+    return str(pd.tseries.frequencies.to_offset(common).freqstr)
+
+
+def _length(step: pd.offsets.BaseOffset) -> pd.Timedelta:
+    import pandas as pd
+
+    start = pd.Timestamp(2023, 1, 1)
+    return (start + step * 10 - start) / 10
+
+
+def _season(frequency: str, has: NDArray[np.bool_], target: Values, horizon: int) -> int:
+    """The usual season of a frequency where the longest series has two besides the horizon."""
+    import pandas as pd
+
+    offset: Any = pd.tseries.frequencies.to_offset(frequency)
+    name = str(offset.name).partition("-")[0]
+    base = name.removesuffix("S").removesuffix("E") if name not in _SEASONS else name
+    season = _SEASONS.get(base, 1) // offset.n if _SEASONS.get(base, 1) % offset.n == 0 else 1
+    longest = int((~np.isnan(target[has])).sum(axis=1).max())
+    return season if season > 1 and longest >= 2 * season + horizon else 1

@@ -1,0 +1,76 @@
+"""`ForecastingSettings` of a job, as its trials take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Aggregations by Azure ML's names.
+AGGREGATIONS = frozenset({"sum", "max", "min", "mean"})
+_UNSET = ("auto", "none")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The fields of ForecastingSettings that are honoured; None where they are automatic."""
+
+    time: str
+    ids: Sequence[str]  # the columns that identify a series
+    target: str
+    horizon: int  # steps of the frequency
+    frequency: str | None  # an offset alias of pandas
+    aggregation: str | None  # of the values of one step, else each step has one value
+    season: int | None  # steps; 1 for no season
+    lags: Sequence[int] | None  # of the target, for trees
+    window: int | None  # steps of the rolling mean, for trees
+    country: str | None  # of holidays, ISO 3166
+    unknown: frozenset[str]  # columns whose future is not known
+    drops_short: bool  # whether series that are too short are left out
+    folds: int | None
+    step: int | None  # between the origins of two folds
+
+    @classmethod
+    def of(cls, job: Mapping[str, Any]) -> Settings:
+        """The settings of a job's document (AUTOML_JOB)."""
+        own: Mapping[str, Any] = job["forecasting"]
+
+        def number(name: str) -> int | None:
+            value = own.get(name)
+            return None if value is None or _word(value) in _UNSET else int(value)
+
+        aggregation = _word(own.get("target_aggregate_function"))
+        folds = job.get("n_cross_validations")
+        return cls(
+            time=str(own["time_column_name"]),
+            ids=_names(own.get("time_series_id_column_names")),
+            target=str(job["target"]),
+            horizon=number("forecast_horizon") or 1,
+            frequency=own.get("frequency") or None,
+            aggregation=str(aggregation) if aggregation in AGGREGATIONS else None,
+            # "If set to None, the time series is assumed non-seasonal".
+            season=1
+            if "seasonality" in own and own["seasonality"] is None
+            else number("seasonality"),
+            lags=_lags(own.get("target_lags")),
+            window=number("target_rolling_window_size"),
+            country=own.get("country_or_region_for_holidays") or None,
+            unknown=frozenset(_names(own.get("features_unknown_at_forecast_time"))),
+            drops_short=_word(own.get("short_series_handling_config")) == "drop",
+            folds=folds if isinstance(folds, int) else None,
+            step=number("cv_step_size"),
+        )
+
+
+def _lags(value: Any) -> list[int] | None:
+    if value is None or _word(value) in _UNSET:
+        return None
+    return sorted({int(of) for of in (value if isinstance(value, list) else [value])})
+
+
+def _word(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _names(value: object) -> list[str]:
+    return [str(of) for of in value] if isinstance(value, list) else [str(value)] if value else []

@@ -1,0 +1,193 @@
+"""Forecasters of one series each: naive ones here, the others by statsforecast."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection, get_context
+from typing import Any
+
+import numpy as np
+
+from ml.automl.forecasting.panel import Panel
+from ml.serving.scoring import forecasters
+from ml.serving.scoring.forecasters import Parameters, Values
+from ml.toolkit.training.boosting import threads
+
+# The kind of a member by the family's name.
+KINDS = {"exponential_smoothing": "ets", "theta": "theta"}
+# Values of a series that are fitted at most, the last ones: a fit takes longer than linear time,
+# and older values say little of the next.
+MOST_VALUES = 1_000
+# Fewest values that are fitted, and the longest season: statsforecast's ETS has none above 24.
+FEWEST_VALUES, LONGEST_SEASON = 4, 24
+# How far a forecast of the saved parameters may lie from the library's, by the size of both.
+TOLERANCE = 1e-6
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Forecasts (origins, series, horizon) of each origin, and the member of all values."""
+
+    forecasts: Values
+    member: dict[str, Any]
+    files: Any = None  # the model of trees, which is saved beside the member
+    notes: tuple[str, ...] = ()
+
+
+def naive(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int) -> Fits:
+    """The last value, or that of one season before."""
+    season = 1 if family == "naive" else panel.season
+    values = panel.filled
+    forecasts = [forecasters.seasonal_naive(values[:, : of + 1], season, horizon) for of in cutoffs]
+    return Fits(np.array(forecasts), {"kind": family, "season": season})
+
+
+def fit(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int, seconds: float) -> Fits:
+    """Fit each series at its first origin and again to all values; at later origins the states
+    alone are updated. A series that fails, or is not fitted after so many seconds, gets the
+    seasonal naive forecast.
+    """
+    kind, season = KINDS[family], panel.season if panel.season <= LONGEST_SEASON else 1
+    fallback = naive(panel, "seasonal_naive", cutoffs, horizon)
+    values, observed = panel.filled, ~np.isnan(panel.target)
+    first, last = observed.argmax(axis=1), panel.last
+    work = [
+        (
+            number,
+            [values[number, first[number] : of + 1] for of in cutoffs],
+            values[number, first[number] : last[number] + 1],
+        )
+        for number in range(len(values))
+    ]
+    _load(kind, season)  # once, before the processes are forked
+    series: list[Parameters | None] = [None] * len(values)
+    forecasts, whys = fallback.forecasts, dict[str, list[int]]()
+    answered = set()
+    for number, path, parameters, why in _in_processes(kind, season, work, horizon, seconds):
+        answered.add(number)
+        series[number] = parameters
+        if why:
+            whys.setdefault(why, []).append(number)
+        for origin, of in enumerate(path):
+            if of is not None:
+                forecasts[origin, number] = of
+    if late := sorted({*range(len(values))} - answered):
+        whys[f"not fitted within {seconds:.0f} s"] = late
+    names = panel.names_of_series
+    notes = [
+        f"{len(of)} of {len(names)} series have the seasonal naive forecast "
+        f"({', '.join(names[at] for at in of[:3])}{' …' if len(of) > 3 else ''}): {why}"
+        for why, of in whys.items()
+    ]
+    member = {"kind": kind, "season": fallback.member["season"], "series": series}
+    return Fits(forecasts, member, notes=tuple(notes))
+
+
+_Answer = tuple[int, list[Values | None], Parameters | None, str]
+
+
+def _in_processes(
+    kind: str, season: int, work: Sequence[Any], horizon: int, seconds: float
+) -> Iterator[_Answer]:
+    """The answers for these series, in any order, of processes that end at the deadline."""
+    until, context = time.monotonic() + seconds, get_context("fork")
+    count, readers, processes = min(threads(), len(work)), [], []
+    for part in range(count):
+        reader, writer = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_work, args=(writer, kind, season, work[part::count], horizon), daemon=True
+        )
+        process.start()
+        writer.close()
+        readers.append(reader)
+        processes.append(process)
+    try:
+        while readers and (left := until - time.monotonic()) > 0:
+            for reader in connection.wait(readers, min(left, _POLL_S)):
+                try:
+                    yield reader.recv()  # type: ignore[union-attr]
+                except EOFError:
+                    readers.remove(reader)  # type: ignore[arg-type]
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _work(writer: Any, kind: str, season: int, work: Sequence[Any], horizon: int) -> None:
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for number, histories, values in work:
+            writer.send((number, *_fit_one(kind, season, histories, values, horizon)))
+    writer.close()
+
+
+def _fit_one(
+    kind: str, season: int, histories: Sequence[Values], values: Values, horizon: int
+) -> tuple[list[Values | None], Parameters | None, str]:
+    """The forecasts of one series at each origin, its parameters, and why it has none."""
+    model, path = None, list[Values | None]()
+    try:
+        for history in histories:
+            of, history = None, history[-MOST_VALUES:]
+            if len(history) >= FEWEST_VALUES:
+                if model is None:
+                    model = _load(kind, season).fit(history)
+                    of = model.predict(horizon)["mean"]
+                else:
+                    of = model.forward(history, horizon)["mean"]
+                of = None if not np.isfinite(of).all() else np.asarray(of, np.float64)
+            path.append(of)
+        if len(values) < FEWEST_VALUES:
+            return path, None, f"fewer than {FEWEST_VALUES} values"
+        model = _load(kind, season).fit(values[-MOST_VALUES:])
+        own = _DESCRIBE[kind](model.model_)
+        original = np.asarray(model.predict(horizon)["mean"], np.float64)
+        served = forecasters.KINDS[kind](own, values[:0], horizon)
+        apart = np.abs(served - original).max() / max(1.0, float(np.abs(original).max()))
+        if not apart <= TOLERANCE:
+            return path, None, f"the saved parameters forecast otherwise, by {apart:.1g}"
+        return path, own, ""
+    except Exception as error:  # each model of the library raises its own
+        path += [None] * (len(histories) - len(path))
+        return path, None, f"{type(error).__name__}: {str(error).partition(chr(10))[0][:80]}"
+
+
+def _load(kind: str, season: int) -> Any:
+    """A model of statsforecast, whose import takes seconds."""
+    from statsforecast import models
+
+    model = {"ets": models.AutoETS, "theta": models.AutoTheta}[kind]
+    return model(season_length=season)
+
+
+def _ets(model: Any) -> Parameters:
+    """The parameters and the last states of statsforecast's exponential smoothing."""
+    _, trend, season, damped = model["components"]
+    alpha, beta, gamma, phi = (float(of) for of in model["par"][:4])
+    return {
+        **{"trend": trend, "season": season, "alpha": alpha},
+        **{"beta": 0.0 if trend == "N" else beta, "gamma": 0.0 if season == "N" else gamma},
+        "phi": 1.0 if damped == "N" else phi,
+        "states": [float(of) for of in model["states"][-1]],
+    }
+
+
+def _theta(model: Any) -> Parameters:
+    """Those of a Theta model, and the seasonal part of the next steps."""
+    is_seasonal = bool(model.get("decompose", False))
+    seasonal = model["seas_forecast"]["mean"] if is_seasonal else ()
+    return {
+        **{"alpha": float(model["par"]["alpha"]), "theta": float(model["par"]["theta"])},
+        **{"count": int(model["n"]), "dynamic": model["modeltype"] in ("DSTM", "DOTM")},
+        "states": [float(of) for of in model["states"][-1][:4]],
+        "seasonal": [float(of) for of in seasonal],
+        "multiplicative": is_seasonal and model["decomposition_type"] == "multiplicative",
+    }
+
+
+_DESCRIBE = {"ets": _ets, "theta": _theta}

@@ -1,0 +1,358 @@
+"""One trial of a forecasting search: forecast from each origin, judge, save what serves.
+
+    python -m ml.automl.forecasting.trial --training-data DIR --model DIR --predictions DIR
+
+What to fit is the value that the sweep sampled (AZUREML_SWEEP_model), how to judge it AUTOML_JOB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ml.automl import ensembles, folders, metrics, rungs
+from ml.automl.cache import FOLDER as CACHE
+from ml.automl.cache import Cache
+from ml.automl.ensembles import Answers
+from ml.automl.forecasting import boosted, statistical
+from ml.automl.forecasting import origins as rolling
+from ml.automl.forecasting import panel as panels
+from ml.automl.forecasting.families import ALWAYS
+from ml.automl.forecasting.origins import Origins
+from ml.automl.forecasting.panel import Panel
+from ml.automl.forecasting.settings import Settings
+from ml.automl.forecasting.statistical import Fits
+from ml.automl.tables import stop
+from ml.automl.trial import SAMPLED
+from ml.serving.scoring import forecasters
+from ml.serving.scoring.forecasters import FILE, Forecaster, Values
+from ml.toolkit.training.model_folder import FILE as SETTINGS
+from ml.toolkit.training.model_folder import seal
+from ml.toolkit.training.searched import FACT
+from ml.toolkit.training.tracking import tracking
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLE, _PATHS = "forecasts.parquet", "forecasts.npz"
+# Of the time of a search, what the fits of one trial take at most; and without a limit, seconds.
+MOST_OF_TIME, MOST_SECONDS = 0.2, 600.0
+# Years after the training data of which the model folder has the holidays.
+YEARS_OF_HOLIDAYS = 3
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What all trials of a search share."""
+
+    settings: Settings
+    metric: str
+    seed: int
+    panel: Panel
+    origins: Origins
+    holidays: Sequence[str]
+
+    @property
+    def labels(self) -> Values:
+        """The actual values of every origin, series and step, in one row."""
+        return rolling.actual(self.panel, self.origins).ravel()
+
+    def answers(self, forecasts: Values) -> Answers:
+        """The forecasts (origins, series, horizon) of the origins that judge, a fold each."""
+        mask, places = rolling.judged(self.panel, self.origins), np.arange(forecasts.size)
+        places = places.reshape(forecasts.shape)
+        rows = [places[number][mask[number]] for number in self.origins.judging]
+        return Answers(rows, [forecasts.ravel()[of] for of in rows], self.labels)
+
+    def score(self, answers: Answers) -> list[dict[str, float]]:
+        """Azure ML's metrics of each fold (how-to-understand-automated-ml, regression/forecasting):
+        errors are normalized by the range of the target in the training data.
+        """
+        spread = float(np.nanmax(self.panel.target) - np.nanmin(self.panel.target)) or 1.0
+        folds = zip(answers.rows, answers.values, strict=True)
+        defined = [
+            metrics.defined("regression", self.labels[of], values, 0, spread)
+            for of, values in folds
+        ]
+        return [{name: float(of()) for name, of in fold.items()} for fold in defined]
+
+    def value(self, answers: Answers) -> float:
+        """The mean of the search's metric over the folds, higher for better forecasts."""
+        values = [fold.get(self.metric, math.nan) for fold in self.score(answers)]
+        return float(np.mean(values)) * (-1 if self.metric.startswith("normalized_") else 1)
+
+
+def main() -> None:
+    """Fit, judge and save by the arguments and the environment."""
+    parser = argparse.ArgumentParser(description="Fit one forecaster of a search.")
+    for name in ("training-data", "model", "predictions"):
+        parser.add_argument(f"--{name}", type=Path)
+    options = parser.parse_args()
+    job = json.loads(os.environ["AUTOML_JOB"])
+    sampled: dict[str, Any] = json.loads(os.environ[SAMPLED])
+    name, members = str(sampled.pop("family")), sampled.pop("members", [])
+    cache = Cache(rungs.of_search(options.predictions) / CACHE)
+    files = [(str(of), of.stat().st_mtime_ns) for of in sorted(options.training_data.rglob("*"))]
+    source = json.dumps([job, files])
+    problem = cache.of(lambda: prepare(job, options.training_data), source)
+    budget = min(MOST_SECONDS, MOST_OF_TIME * float(job.get("seconds") or math.inf))
+    with tracking() as tracker:
+        tracker.parameters({"family": name, **sampled})
+        began = time.perf_counter()
+        if name == ensembles.VOTING:
+            documents, forecasts, notes = _vote(
+                problem, members, options.model, options.predictions
+            )
+        else:
+            # A search that samples the same settings again does not fit them again.
+            key = json.dumps([name, sampled], sort_keys=True)
+            fits = cache.of(lambda: fit(problem, name, sampled, budget), source, key)
+            documents, forecasts, notes = _saved(fits, options.model), fits.forecasts, fits.notes
+        seconds = time.perf_counter() - began
+        folds = problem.score(problem.answers(forecasts))
+        everywhere = [of for of in folds[0] if all(of in fold for fold in folds)]
+        means = {of: float(np.mean([fold[of] for fold in folds])) for of in everywhere}
+        if problem.metric not in means:
+            found = f"`{problem.metric}` is undefined: the target has one value in a fold"
+            hint = "primary_metric: normalized_root_mean_squared_error"
+            stop("no-metric", found, "several values in each fold", hint)
+        table = forecast_table(problem, forecasts)
+        write(problem, options.model, documents, forecasts, table)
+        options.predictions.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(options.predictions / _PATHS, forecasts=forecasts)
+        of_table = measured(problem, table)
+        tracker.metrics({**means, **of_table, "training_seconds": seconds})
+        facts = {
+            **{"seed": problem.seed, "seconds": seconds},
+            **{"hyperparameters": {"family": name, **sampled}},
+            FACT: _facts(problem, folds, notes),
+        }
+        digest = seal(options.model, facts)
+    for note in notes:
+        print(f"forecasting: {note}")
+    shown = ", ".join(f"{of} {value:.3g}" for of, value in of_table.items())
+    print(
+        f"model {options.model} {digest}: {name} {problem.metric} {means[problem.metric]:.5g}",
+        shown,
+        sep="; ",
+    )
+
+
+def prepare(job: Mapping[str, Any], training: Path) -> Problem:
+    """The series of a search and the origins that judge. Ends the program for what is none."""
+    settings = Settings.of(job)
+    panel = panels.read(training, settings)
+    origins = rolling.origins(panel, settings)
+    if settings.drops_short:
+        panel = panels.without_short(panel, origins.cutoffs[0])
+    if not rolling.judged(panel, origins)[origins.calibrating :].any(axis=(1, 2)).all():
+        found = "no series has values before and after the cutoff of a fold"
+        stop(
+            "few-times",
+            found,
+            "a series with values there",
+            "lower n_cross_validations or cv_step_size",
+        )
+    return Problem(
+        settings, str(job["metric"]), int(job["seed"]), panel, origins, _holidays(settings, panel)
+    )
+
+
+def _holidays(settings: Settings, panel: Panel) -> list[str]:
+    """The days of the country's holidays, from the first year of training on."""
+    if not settings.country:
+        return []
+    import holidays
+
+    years = range(panel.grid[0].year, panel.grid[-1].year + YEARS_OF_HOLIDAYS + 1)
+    return sorted(
+        day.isoformat() for day in holidays.country_holidays(settings.country, years=years)
+    )
+
+
+def fit(problem: Problem, family: str, sampled: Mapping[str, Any], seconds: float) -> Fits:
+    """The forecasts of a family at each origin, and the member that serves."""
+    cutoffs, horizon = problem.origins.cutoffs, problem.settings.horizon
+    if family in ALWAYS:
+        return statistical.naive(problem.panel, family, cutoffs, horizon)
+    if family in statistical.KINDS:
+        return statistical.fit(problem.panel, family, cutoffs, horizon, seconds)
+    of = (problem.settings, cutoffs, problem.holidays, problem.seed)
+    return boosted.fit(problem.panel, family, sampled, *of)
+
+
+def _saved(fits: Fits, folder: Path) -> list[dict[str, Any]]:
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"file": fits.files.save(folder)} if fits.files is not None else {}
+    return [{**fits.member, **files, "weight": 1.0}]
+
+
+def _vote(
+    problem: Problem, numbers: Sequence[int], folder: Path, predictions: Path
+) -> tuple[list[dict[str, Any]], Values, Sequence[str]]:
+    """The trials that forecast best together at the origins that judge, by weight."""
+    trials = [rungs.of_trial(folder, number) for number in numbers]
+    paths = []
+    for number in numbers:
+        with np.load(rungs.of_trial(predictions, number) / _PATHS, allow_pickle=False) as file:
+            paths.append(file["forecasts"])
+    weights = ensembles.choose([problem.answers(of) for of in paths], problem.value)
+    folder.mkdir(parents=True, exist_ok=True)
+    members, notes = list[dict[str, Any]](), list[str]()
+    for at, weight in weights.items():
+        document = json.loads((trials[at] / FILE).read_text(encoding="utf-8"))
+        settings = json.loads((trials[at] / SETTINGS).read_text(encoding="utf-8"))
+        notes += [of for of in settings[FACT]["notes"].values() if of not in notes]
+        for member in document["members"]:
+            renamed = {}
+            if "file" in member:
+                source = trials[at] / member["file"]
+                renamed = {"file": f"member-{numbers[at]}{source.suffix}"}
+                (folder / renamed["file"]).write_bytes(source.read_bytes())
+            members.append({**member, **renamed, "weight": weight})
+    forecasts = sum(paths[at] * weight for at, weight in weights.items())
+    return members, np.asarray(forecasts), notes
+
+
+def forecast_table(problem: Problem, forecasts: Values) -> pd.DataFrame:
+    """The table of `forecasts.parquet`, of the origins that judge."""
+    import pandas as pd
+
+    panel, origins, steps = problem.panel, problem.origins, problem.settings.horizon
+    mask, actual = rolling.judged(panel, origins), rolling.actual(panel, origins)
+    parts = []
+    for number in origins.judging:
+        cutoff = origins.cutoffs[number]
+        low, high = _interval(problem, forecasts, forecasts[number], cutoff)
+        # A series that is judged nowhere in this fold has no row.
+        rows = np.flatnonzero(mask[number].any(axis=1))
+        columns = {"y": actual[number], "yhat": forecasts[number], "lo_80": low, "hi_80": high}
+        part = {
+            "unique_id": np.repeat(np.array(panel.names_of_series, object)[rows], steps),
+            "ds": np.tile(panel.grid[cutoff + 1 : cutoff + 1 + steps], len(rows)),
+            "cutoff": panel.grid[cutoff],
+        }
+        parts.append(pd.DataFrame(part | {name: of[rows].ravel() for name, of in columns.items()}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _interval(
+    problem: Problem, forecasts: Values, values: Values, cutoff: int
+) -> tuple[Values, Values]:
+    panel = problem.panel.until(cutoff)
+    widths = rolling.widths(problem.panel, problem.origins, forecasts, cutoff)
+    scales, floors = _scales(panel)
+    return forecasters.interval(values, widths, scales[:, None], floors[:, None])
+
+
+def _scales(panel: Panel) -> tuple[Values, Values]:
+    """By what errors of each series are divided, and 0 for a series without negative values."""
+    with np.errstate(invalid="ignore"):
+        lowest = np.fmin.reduce(panel.target, axis=1)
+    return rolling.scale(panel.target, panel.season), np.where(lowest >= 0, 0.0, np.nan)
+
+
+def measured(problem: Problem, table: pd.DataFrame) -> dict[str, float]:
+    """The mean absolute scaled error over series and origins, and the coverage of the intervals."""
+    rows = table[table["y"].notna()]
+    scales = {
+        (name, problem.panel.grid[cutoff]): scale
+        for cutoff in problem.origins.cutoffs[problem.origins.calibrating :]
+        for name, scale in zip(
+            problem.panel.names_of_series, _scales(problem.panel.until(cutoff))[0], strict=True
+        )
+    }
+    of_rows = np.array([scales[key] for key in zip(rows["unique_id"], rows["cutoff"], strict=True)])
+    covered = (rows["lo_80"] <= rows["y"]) & (rows["y"] <= rows["hi_80"])
+    errors = (rows["y"] - rows["yhat"]).abs() / of_rows
+    mase = errors.groupby([rows["unique_id"], rows["cutoff"]]).mean().mean()
+    return {"mase": float(mase), "coverage_80": float(covered.mean())}
+
+
+def write(
+    problem: Problem,
+    folder: Path,
+    members: Sequence[Mapping[str, Any]],
+    forecasts: Values,
+    table: pd.DataFrame,
+) -> None:
+    """`forecaster.json` and `forecasts.parquet`; ends the trial where what was saved forecasts
+    otherwise than what was fitted.
+    """
+    panel, settings = problem.panel, problem.settings
+    length = 2 * panel.season + max(
+        [0, *(int(of["features"]["length"]) for of in members if "features" in of)]
+    )
+    history, last = panel.filled, panel.last
+    scales, floors = _scales(panel)
+    document = {
+        **{"task": "forecasting", "target": settings.target, "time": settings.time},
+        **{"ids": list(settings.ids), "known": list(panel.names), "horizon": settings.horizon},
+        **{
+            "frequency": str(panel.grid.freqstr),
+            "season": panel.season,
+            "level": forecasters.LEVEL,
+        },
+        "series": [list(of) for of in panel.ids],
+        "last": [panel.grid[of].isoformat() for of in last],
+        "history": [
+            _numbers(row[max(0, at + 1 - length) : at + 1], length)
+            for row, at in zip(history, last, strict=True)
+        ],
+        "scale": scales.tolist(),
+        "floor": _numbers(floors, 0),
+        "widths": rolling.widths(panel, problem.origins, forecasts, len(panel.grid) - 1).tolist(),
+        "holidays": list(problem.holidays),
+        "members": list(members),
+    }
+    folders.write_json(folder / FILE, document)
+    table.to_parquet(folder / TABLE, index=False)
+    _, values = Forecaster(folder).forecast(range(len(panel.ids)))
+    if not np.isfinite(values).all():
+        name = panel.names_of_series[int(np.argmin(np.isfinite(values).all(axis=(1, 2))))]
+        stop(
+            "not-finite", f"the forecast of {name} is not finite", "numbers", "block this algorithm"
+        )
+
+
+def _numbers(values: Values, length: int) -> list[float | None]:
+    """JSON numbers, None for NaN, with None before them up to a length."""
+    own = [None if math.isnan(of) else float(of) for of in values]
+    return [None] * (length - len(own)) + own
+
+
+def _facts(
+    problem: Problem, folds: Sequence[Mapping[str, float]], notes: Sequence[str]
+) -> dict[str, Any]:
+    """What the folder says about the search."""
+    panel, origins = problem.panel, problem.origins
+    judging = [panel.grid[origins.cutoffs[of]] for of in origins.judging]
+    short = len(panel.ids) - int(
+        rolling.judged(panel, origins)[origins.calibrating :].any(axis=(0, 2)).sum()
+    )
+    found = [*panel.notes, *([f"{short} series are too short to judge"] if short else [])]
+    return {
+        "metric": problem.metric,
+        "validation": f"{len(judging)} origins, {judging[0]} to {judging[-1]}, "
+        f"{origins.horizon} steps ahead of {len(panel.ids)} series",
+        "over": "folds",
+        "folds": list(folds),
+        "rows": {"fitted": int((~np.isnan(panel.target)).sum()), "test": 0},
+        "test": {},
+        "columns": [],
+        "guardrails": [{"check": "series", "found": of} for of in found],
+        "notes": {f"fallback {number}": of for number, of in enumerate(notes)},
+    }
+
+
+if __name__ == "__main__":
+    main()

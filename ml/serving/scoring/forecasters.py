@@ -1,0 +1,266 @@
+"""A model folder of forecasters: parameters as JSON, trees as text, and the forecasts they give.
+
+`forecaster.json` holds the series, their recent values and the members, whose forecasts are
+averaged by weight. The kinds of members:
+
+- `naive`, `seasonal_naive`: the last value, or that of one season before
+- `ets`: state-space exponential smoothing (Hyndman, Koehler, Ord and Snyder 2008, "Forecasting
+  with Exponential Smoothing", table 2.2)
+- `theta`: the standard, optimized and dynamic Theta models (Fiorucci et al. 2016, "Models for
+  optimising the theta method and their relationship to state space models")
+- `trees`: LightGBM or XGBoost on lags, rolling means, the calendar, holidays and columns whose
+  future is known, one step after another
+
+A series without parameters of its own, because the fit failed, gets the seasonal naive forecast.
+An interval is the forecast ± width · scale, where the widths are conformal (Stankevičiūtė, Alaa and
+van der Schaar 2021): quantiles of the scaled errors at earlier origins, a step of the horizon each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.serving.scoring.members import open_member
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "forecaster.json"
+LEVEL = 0.8
+Values = NDArray[np.float64]
+Parameters = Mapping[str, Any]
+_CALENDAR = ("month", "day", "dayofweek", "dayofyear", "hour", "minute")
+
+
+class Forecaster:
+    """The model of a folder with `forecaster.json`. Raises what JSON and the libraries raise for
+    files that are none of theirs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.document = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        self.series = [tuple(map(str, of)) for of in self.document["series"]]
+        self.horizon = int(self.document["horizon"])
+        self._trees = {
+            str(of["file"]): open_member(folder, str(of["file"]))
+            for of in self.document["members"]
+            if "file" in of
+        }
+
+    def forecast(
+        self,
+        chosen: Sequence[int],
+        observed: Sequence[Values] | None = None,
+        known: Values | None = None,
+    ) -> tuple[NDArray[np.datetime64], Values]:
+        """Forecast these series from their last time.
+
+        `observed` are values after the training data, one array for each chosen series, all of one
+        length; `known` (series, horizon, columns) are the future values of the document's `known`
+        columns. Returns the times (series, horizon) and value, low and high (series, horizon, 3).
+        """
+        import pandas as pd
+
+        document, numbers = self.document, [*chosen]
+        new = np.array(observed if observed is not None else [[]] * len(numbers), np.float64)
+        history = np.array([document["history"][of] for of in numbers], np.float64)
+        history = filled(np.column_stack([history, new]))
+        offset = pd.tseries.frequencies.to_offset(document["frequency"])
+        lasts = [pd.Timestamp(document["last"][of]) + offset * new.shape[1] for of in numbers]
+        times = np.array(
+            [pd.date_range(of, periods=self.horizon + 1, freq=offset)[1:] for of in lasts],
+            "datetime64[ns]",
+        )
+        values = np.zeros(times.shape)
+        for member in document["members"]:
+            if member["kind"] == "trees":
+                columns = exogenous(times, document["holidays"], known, member["features"])
+                of_trees = self._trees[member["file"]]
+                local = [member["series"][of] for of in numbers]
+                path = recursive(of_trees, member["features"], local, history, columns)
+            else:
+                path = np.array(
+                    [
+                        statistical(member, of, row, added, self.horizon)
+                        for of, row, added in zip(numbers, history, new, strict=True)
+                    ]
+                )
+            values += float(member["weight"]) * path
+        scale, floor = (
+            np.array([document[name][of] for of in numbers], np.float64)[:, None]
+            for name in ("scale", "floor")
+        )
+        low, high = interval(values, np.array(document["widths"]), scale, floor)
+        return times, np.stack([values, low, high], axis=2)
+
+
+def interval(values: Values, widths: Values, scale: Values, floor: Values) -> tuple[Values, Values]:
+    """The ends of the intervals; the low one is not below `floor`, NaN of a series without one."""
+    low = np.fmax(values - widths * scale, floor)
+    return np.minimum(low, values), values + widths * scale
+
+
+def filled(values: Values) -> Values:
+    """(series, times) with each missing value replaced by the one before it."""
+    at = np.where(np.isnan(values), 0, np.arange(values.shape[1]))
+    return np.take_along_axis(values, np.maximum.accumulate(at, axis=1), axis=1)
+
+
+def seasonal_naive(history: Values, season: int, horizon: int) -> Values:
+    """(series, horizon): the values (series, times) of one season before; the last value where the
+    history is shorter.
+    """
+    season = max(1, min(season, history.shape[1]))
+    values = history[:, history.shape[1] - season + np.arange(horizon) % season]
+    return np.where(np.isnan(values), history[:, -1:], values)
+
+
+def statistical(
+    member: Parameters, number: int, history: Values, new: Values, horizon: int
+) -> Values:
+    """The forecast (horizon,) of a member for one series, after its `new` values."""
+    kind, season = str(member["kind"]), int(member["season"])
+    own = None if kind in ("naive", "seasonal_naive") else member["series"][number]
+    if own is None:
+        return seasonal_naive(history[None], 1 if kind == "naive" else season, horizon)[0]
+    values = history[len(history) - len(new) :]
+    return KINDS[kind](own, values, horizon)
+
+
+def ets(own: Parameters, new: Values, horizon: int) -> Values:
+    """The forecast of exponential smoothing: `states` are the level, the trend where there is one,
+    and the seasonal states, the latest first.
+    """
+    trend, season = str(own["trend"]), str(own["season"])
+    alpha, beta, gamma, phi = (float(own[name]) for name in ("alpha", "beta", "gamma", "phi"))
+    states = np.array(own["states"], np.float64)
+    level, slope = states[0], states[1] if trend != "N" else 0.0
+    seasonal = states[1 + (trend != "N") :]
+    for y in new:
+        damped = phi * slope if trend != "M" else slope**phi
+        ahead = level * damped if trend == "M" else level + (damped if trend == "A" else 0.0)
+        oldest = seasonal[-1] if season != "N" else 0.0
+        adjusted = y / oldest if season == "M" else y - oldest
+        before, level = level, ahead + alpha * (adjusted - ahead)
+        if trend != "N":
+            change = level - before if trend == "A" else level / before
+            slope = damped + beta / alpha * (change - damped)
+        if season != "N":
+            part = y / ahead if season == "M" else y - ahead
+            seasonal = np.concatenate([[oldest + gamma * (part - oldest)], seasonal[:-1]])
+    # As R's forecast and statsforecast sum a damped trend: phi, 2 phi, 2 phi + phi², ….
+    steps = np.cumsum(phi ** np.maximum(1, np.arange(horizon)))
+    values = np.full(horizon, level)
+    if trend != "N":
+        values = level + steps * slope if trend == "A" else level * slope**steps
+    if season == "N":
+        return values
+    repeated = seasonal[::-1][np.arange(horizon) % len(seasonal)]
+    return values * repeated if season == "M" else values + repeated
+
+
+def theta(own: Parameters, new: Values, horizon: int) -> Values:
+    """The forecast of a Theta model: `states` are the level, the mean, and the line's two
+    coefficients, after `count` values; `seasonal` begins with that of the next step.
+    """
+    alpha, weight, count = float(own["alpha"]), float(own["theta"]), int(own["count"])
+    level, mean, intercept, slope = map(float, own["states"])
+    seasonal = np.array(own["seasonal"] or [0.0], np.float64)
+    is_ratio, values = bool(own["multiplicative"]), np.empty(horizon)
+    for step in range(len(new) + horizon):
+        part = seasonal[step % len(seasonal)]
+        curve = (1 - (1 - alpha) ** (count + 1)) / alpha
+        line = intercept * (1 - alpha) ** count + slope * curve
+        ahead = level + (1 - 1 / weight) * line
+        y = ahead
+        if step < len(new):
+            y = new[step] / part if is_ratio else new[step] - part
+        else:
+            values[step - len(new)] = ahead * part if is_ratio else ahead + part
+        level, before = alpha * y + (1 - alpha) * level, mean
+        mean = (count * mean + y) / (count + 1)
+        if own["dynamic"]:
+            slope = ((count - 1) * slope + 6 * (y - before) / (count + 1)) / (count + 2)
+            intercept = mean - slope * (count + 2) / 2
+        count += 1
+    return values
+
+
+KINDS = {"ets": ets, "theta": theta}
+
+
+def exogenous(
+    times: NDArray[np.datetime64], holidays: Sequence[str], known: Values | None, spec: Parameters
+) -> Values:
+    """(series, times, columns): the calendar, whether a time is a holiday or next to one, and the
+    `known` columns, of times (series, times).
+    """
+    import pandas as pd
+
+    index = pd.DatetimeIndex(times.ravel())
+    columns = [getattr(index, name).to_numpy(np.float64) for name in spec["calendar"]]
+    if holidays:
+        days = np.array(holidays, "datetime64[D]")
+        own = index.to_numpy().astype("datetime64[D]")
+        columns += [np.isin(own + of, days).astype(np.float64) for of in (-1, 0, 1)]
+    table = np.stack(columns, axis=1) if columns else np.empty((times.size, 0))
+    table = table.reshape(*times.shape, -1)
+    if spec["known"]:
+        values = np.full((*times.shape, len(spec["known"])), np.nan) if known is None else known
+        table = np.concatenate([table, values], axis=2)
+    return table
+
+
+def calendar(frequency: pd.offsets.BaseOffset, length: int) -> list[str]:
+    """The parts of a time that vary within a series of this frequency and length."""
+    import pandas as pd
+
+    index = pd.date_range("2023-01-01", periods=min(length, 2000), freq=frequency)
+    return [name for name in _CALENDAR if len(set(getattr(index, name))) > 1]
+
+
+def lagged(values: Values, spec: Parameters, local: Sequence[Parameters]) -> tuple[Values, Values]:
+    """The lag features of the step after each window, and what is added back to its target.
+
+    `values` are (series, times); the windows are the last `spec["length"]` times of each prefix
+    that is long enough. Returns (series, windows, columns) and (series, windows).
+    """
+    scale = np.array([of["scale"] for of in local])[:, None]
+    location = np.array([of["location"] for of in local])[:, None]
+    values = (values - location) / scale
+    windows = np.lib.stride_tricks.sliding_window_view(values, spec["length"], axis=1)
+    base = np.zeros(windows.shape[:2])
+    if spec["relative"]:
+        base = windows[..., -spec["base"] :].mean(axis=2)
+        base = np.where(np.isnan(base), windows[..., -1], base)
+    columns = [windows[..., -lag] - base for lag in spec["lags"]]
+    columns += [windows[..., -size:].mean(axis=2) - base for size in spec["windows"]]
+    return np.stack(columns, axis=2), base
+
+
+def recursive(
+    model: Any, spec: Parameters, local: Sequence[Parameters], history: Values, columns: Values
+) -> Values:
+    """(series, horizon): the forecasts of trees, each a value that the next one takes as a lag.
+
+    `history` is (series, times), `columns` (series, horizon, columns) those of `exogenous`.
+    """
+    length = int(spec["length"])
+    padding = np.full((len(history), max(0, length - history.shape[1])), np.nan)
+    values = np.column_stack([padding, history])[:, -length:]
+    code = np.array([of["code"] for of in local], np.float64)[:, None]
+    scale = np.array([of["scale"] for of in local])
+    location = np.array([of["location"] for of in local])
+    for step in range(columns.shape[1]):
+        lags, base = lagged(values[:, -length:], spec, local)
+        parts = [lags[:, 0], columns[:, step], *([code] if spec["code"] else [])]
+        table = np.concatenate(parts, axis=1).astype(np.float32)
+        answer = np.asarray(model.predict(table), np.float64) + base[:, 0]
+        values = np.column_stack([values, answer * scale + location])
+    return values[:, length:]
