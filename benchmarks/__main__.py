@@ -41,6 +41,10 @@ BENCHMARKS = {
         "benchmarks.filings_onnx",
         "one document of filings_nlp in ONNX Runtime over eager PyTorch; at most 0.5",
     ),
+    "forecasting": (
+        "benchmarks.forecasting",
+        "our MASE over the best peer's, AutoETS, AutoTheta or mlforecast; at most 1.05",
+    ),
     "gpu": (
         "benchmarks.gpu",
         "rows in 16 GB of a GPU by bfloat16 and recomputed activations over float32; at least 2.4",

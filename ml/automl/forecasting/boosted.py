@@ -23,6 +23,8 @@ from ml.serving.scoring.forecasters import (
 FITS = {"light_gbm": trees.fit_lightgbm, "xg_boost_regressor": trees.fit_xgboost}
 # Rows of training at most, the latest ones.
 MOST_ROWS = 200_000
+# Cells below which threads wait for each other longer than they work.
+FEW_CELLS, THREADS = 100_000, {"light_gbm": "num_threads", "xg_boost_regressor": "nthread"}
 # The number of a series is a feature of at most so many.
 MOST_CODES = 1_000
 
@@ -37,6 +39,21 @@ def fit(
     seed: int,
 ) -> Fits:
     """Fit at the first origin, and once to all values; later origins have newer lags alone."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1 if panel.target.size < FEW_CELLS else None, "openmp"):
+        return _fit_all(panel, family, sampled, settings, cutoffs, holidays, seed)
+
+
+def _fit_all(
+    panel: Panel,
+    family: str,
+    sampled: Mapping[str, Any],
+    settings: Settings,
+    cutoffs: Sequence[int],
+    holidays: Sequence[str],
+    seed: int,
+) -> Fits:
     spec = _features(panel, settings, bool(sampled["relative"]))
     values = panel.filled
     model, local = _fit(panel, family, sampled, spec, holidays, cutoffs[0], seed)
@@ -69,7 +86,7 @@ def _features(panel: Panel, settings: Settings, relative: bool) -> dict[str, Any
     return {
         **{"lags": sorted(lags), "windows": sorted(windows), "relative": relative, "base": base},
         "length": max([*lags, *windows, base]),
-        "calendar": calendar(panel.grid.freq, longest),
+        "calendar": calendar(panel.grid.freqstr, longest),
         "known": list(panel.names),
         "code": 1 < len(panel.ids) <= MOST_CODES,
     }
@@ -110,6 +127,8 @@ def _fit(
         table[rows].astype(np.float32), target[rows], None, "regression", 0, categorical
     )
     own = {name: of for name, of in sampled.items() if name != "relative"}
+    if panel.target.size < FEW_CELLS:
+        own |= {THREADS[family]: 1}
     return FITS[family](numbers, own, seed), local
 
 

@@ -94,7 +94,7 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
     end = times[kept].max()
     frequency = _frequency(times, series, settings)
     begin, step = times.min(), pd.tseries.frequencies.to_offset(frequency)
-    begin = step.rollback(begin) if settings.aggregation else begin
+    begin = pd.Timestamp(step.rollback(begin)) if settings.aggregation else begin
     if (end - begin) / max(_length(step), pd.Timedelta(1)) * len(ids) > MOST_CELLS:
         found = f"{len(ids)} series from {begin} to {end} by `{frequency}`"
         stop("too-many-times", found, f"at most {MOST_CELLS:,} values", "set a longer `frequency`")
@@ -142,7 +142,7 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
     panel[filled_cells] = table["y"].to_numpy()
     known = np.full((*panel.shape, len(numeric)), np.nan)
     known[filled_cells] = table[numeric].to_numpy() if numeric else 0.0
-    has = ~np.isnan(panel).all(axis=1)
+    has: NDArray[np.bool_] = np.any(~np.isnan(panel), axis=1)
     if not has.all():
         notes.append(f"{int((~has).sum())} series without a value are left out")
     season = settings.season or _season(frequency, has, panel, settings.horizon)
@@ -170,7 +170,7 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
 
 def without_short(panel: Panel, cutoff: int) -> Panel:
     """The panel without the series that have no value up to this place of the grid."""
-    kept = (~np.isnan(panel.target[:, : cutoff + 1])).any(axis=1)
+    kept: NDArray[np.bool_] = np.any(~np.isnan(panel.target[:, : cutoff + 1]), axis=1)
     if kept.all():
         return panel
     return replace(
@@ -186,8 +186,9 @@ def _times(column: pd.Series[Any], settings: Settings, notes: list[str]) -> pd.D
     """The times without a time zone. Ends the program for one that is none."""
     import pandas as pd
 
+    texts: Any
     codes, texts = column.astype("string").factorize(use_na_sentinel=True)
-    read = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True)
+    read: Any = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True)
     if read.isna().any():  # 1/31/2026
         read = pd.to_datetime(texts, format="mixed", errors="coerce", utc=True)
     if read.isna().any() or (codes < 0).any():
@@ -247,7 +248,7 @@ def _frequency(times: pd.DatetimeIndex, series: NDArray[np.int64], settings: Set
     ]
     if not len(steps):
         return "D"
-    common = pd.Timedelta(pd.Series(steps).mode()[0])
+    common: Any = pd.Timedelta(pd.Series(steps).mode()[0])
     days = common / pd.Timedelta(days=1)
     months = next(
         (

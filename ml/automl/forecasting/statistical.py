@@ -95,7 +95,8 @@ def _in_processes(
 ) -> Iterator[_Answer]:
     """The answers for these series, in any order, of processes that end at the deadline."""
     until, context = time.monotonic() + seconds, get_context("fork")
-    count, readers, processes = min(threads(), len(work)), [], []
+    readers: list[Any] = []
+    count, processes = min(threads(), len(work)), []
     for part in range(count):
         reader, writer = context.Pipe(duplex=False)
         process = context.Process(
@@ -107,11 +108,12 @@ def _in_processes(
         processes.append(process)
     try:
         while readers and (left := until - time.monotonic()) > 0:
-            for reader in connection.wait(readers, min(left, _POLL_S)):
+            waiting: Any = connection.wait(readers, min(left, _POLL_S))
+            for ready in waiting:
                 try:
-                    yield reader.recv()  # type: ignore[union-attr]
+                    yield ready.recv()
                 except EOFError:
-                    readers.remove(reader)  # type: ignore[arg-type]
+                    readers.remove(ready)
     finally:
         for process in processes:
             process.kill()

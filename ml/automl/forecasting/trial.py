@@ -68,8 +68,8 @@ class Problem:
 
     def answers(self, forecasts: Values) -> Answers:
         """The forecasts (origins, series, horizon) of the origins that judge, a fold each."""
-        mask, places = rolling.judged(self.panel, self.origins), np.arange(forecasts.size)
-        places = places.reshape(forecasts.shape)
+        mask = rolling.judged(self.panel, self.origins)
+        places = np.arange(forecasts.size).reshape(forecasts.shape)
         rows = [places[number][mask[number]] for number in self.origins.judging]
         return Answers(rows, [forecasts.ravel()[of] for of in rows], self.labels)
 

@@ -21,15 +21,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml.serving.scoring.members import open_member
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FILE = "forecaster.json"
 LEVEL = 0.8
@@ -68,7 +65,8 @@ class Forecaster:
         import pandas as pd
 
         document, numbers = self.document, [*chosen]
-        new = np.array(observed if observed is not None else [[]] * len(numbers), np.float64)
+        nothing = [np.empty(0)] * len(numbers)
+        new = np.array(nothing if observed is None else observed, np.float64)
         history = np.array([document["history"][of] for of in numbers], np.float64)
         history = filled(np.column_stack([history, new]))
         offset = pd.tseries.frequencies.to_offset(document["frequency"])
@@ -109,7 +107,7 @@ def interval(values: Values, widths: Values, scale: Values, floor: Values) -> tu
 def filled(values: Values) -> Values:
     """(series, times) with each missing value replaced by the one before it."""
     at = np.where(np.isnan(values), 0, np.arange(values.shape[1]))
-    return np.take_along_axis(values, np.maximum.accumulate(at, axis=1), axis=1)
+    return np.asarray(np.take_along_axis(values, np.maximum.accumulate(at, axis=1), axis=1))
 
 
 def seasonal_naive(history: Values, season: int, horizon: int) -> Values:
@@ -118,7 +116,7 @@ def seasonal_naive(history: Values, season: int, horizon: int) -> Values:
     """
     season = max(1, min(season, history.shape[1]))
     values = history[:, history.shape[1] - season + np.arange(horizon) % season]
-    return np.where(np.isnan(values), history[:, -1:], values)
+    return np.asarray(np.where(np.isnan(values), history[:, -1:], values))
 
 
 def statistical(
@@ -128,7 +126,8 @@ def statistical(
     kind, season = str(member["kind"]), int(member["season"])
     own = None if kind in ("naive", "seasonal_naive") else member["series"][number]
     if own is None:
-        return seasonal_naive(history[None], 1 if kind == "naive" else season, horizon)[0]
+        path = seasonal_naive(history[None], 1 if kind == "naive" else season, horizon)
+        return np.asarray(path[0])
     values = history[len(history) - len(new) :]
     return KINDS[kind](own, values, horizon)
 
@@ -217,7 +216,7 @@ def exogenous(
     return table
 
 
-def calendar(frequency: pd.offsets.BaseOffset, length: int) -> list[str]:
+def calendar(frequency: str | None, length: int) -> list[str]:
     """The parts of a time that vary within a series of this frequency and length."""
     import pandas as pd
 

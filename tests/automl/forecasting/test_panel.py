@@ -1,0 +1,101 @@
+"""Rows become series on one grid, or the program says why they are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.automl.forecasting.conftest import of_frame, sales
+
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def _repeated(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([frame, frame.iloc[:1]], ignore_index=True)
+
+
+def _off_grid(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(day=[f"{day}T0{row % 7}:00:00" for row, day in enumerate(frame["day"])])
+
+
+@pytest.mark.parametrize(
+    ("change", "fields", "code", "says"),
+    [
+        (_repeated, {}, "duplicate-times", "a has 2024-01-01"),
+        (lambda of: of.assign(day="soon"), {}, "not-a-time", "`day` is 'soon'"),
+        (lambda of: of.assign(sold=np.nan), {}, "no-label", "no row"),
+        (lambda of: of.assign(sold="many"), {}, "not-numbers", "`sold` has texts"),
+        (lambda of: of.assign(sold=np.inf), {}, "not-numbers", "infinite"),
+        (lambda of: of.drop(columns="shop"), {}, "no-such-column", "`shop`"),
+        (lambda of: of.assign(shop=[None, *of["shop"][1:]]), {}, "no-series", "`shop` is missing"),
+        (_off_grid, {"frequency": "D"}, "irregular-times", "regular by `D`"),
+        (lambda of: of, {"frequency": "ms"}, "too-many-times", "by `ms`"),
+    ],
+)
+def test_rows_that_are_no_series_are_refused(
+    change: Change, fields: dict[str, Any], code: str, says: str
+) -> None:
+    """With the code, and the column or the series."""
+    with pytest.raises(SystemExit) as stopped:
+        of_frame(change(sales()), **fields)
+    message = str(stopped.value)
+    assert message.startswith(f"error[{code}]") and says in message and "expected:" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "fields", "note"),
+    [
+        (lambda of: of.assign(sold=5.0), {}, ""),
+        (lambda of: of.assign(sold=-of["sold"]), {}, ""),
+        (lambda of: of.drop(index=[20, 21]), {}, "2 gaps"),
+        (lambda of: of.assign(sold=of["sold"].mask(of.index == 30)), {}, "1 gaps"),
+        (_repeated, {"frequency": "D", "target_aggregate_function": "sum"}, ""),
+        (_off_grid, {"frequency": "D", "target_aggregate_function": "mean"}, ""),
+        (lambda of: pd.concat([of, of.tail(2).assign(shop="z")]), {}, ""),
+        (lambda of: of.assign(day=of["day"] + "T00:00:00+02:00"), {}, "local dates"),
+        (lambda of: of.assign(day=pd.to_datetime(of["day"]).dt.strftime("%m/%d/%Y")), {}, ""),
+        (lambda of: of.assign(note="text"), {}, "column note is no number"),
+        (lambda of: of.sample(frac=1.0, random_state=0), {}, ""),
+    ],
+)
+def test_odd_series_are_read(change: Change, fields: dict[str, Any], note: str) -> None:
+    """Daily, whatever their order; what was done to them is noted."""
+    panel = of_frame(change(sales()), **fields)
+    assert (panel.grid.freqstr, len(panel.grid), panel.season) == ("D", 60, 7)
+    assert panel.names == ["price"] and panel.names_of_series[:2] == ["a", "b"]
+    assert any(note in of for of in panel.notes) if note else panel.notes == []
+
+
+def test_values_of_one_step_are_aggregated() -> None:
+    """By the function that the spec names; others of its columns by the mean."""
+    frame = sales(series=1, days=14)
+    panel = of_frame(frame, frequency="W-SUN", target_aggregate_function="sum")
+    weeks = frame["sold"].to_numpy().reshape(2, 7)
+    # A week is named by the Sunday that it begins with.
+    assert panel.target.shape == (1, 3) and np.nansum(panel.target) == pytest.approx(weeks.sum())
+
+
+@pytest.mark.parametrize(
+    ("frequency", "season"),
+    [("h", 24), ("D", 7), ("W-MON", 1), ("MS", 12), ("ME", 12), ("QS-JAN", 4), ("B", 5), ("YS", 1)],
+)
+def test_the_frequency_is_that_of_most_steps(frequency: str, season: int) -> None:
+    """Also where a time is missing."""
+    times = pd.date_range("2001-01-01", periods=70, freq=frequency)
+    frame = pd.DataFrame({"day": times.astype(str), "sold": np.arange(70.0)}).drop(index=[33])
+    panel = of_frame(frame, time_series_id_column_names=None)
+    assert panel.grid.freqstr.split("-")[0] == frequency.split("-")[0] and panel.season == season
+    assert panel.names_of_series == ["all"] and len(panel.grid) == 70
+
+
+def test_a_zone_of_hours_is_read_as_utc() -> None:
+    """The clock is put back on 27 October: two rows have one local time."""
+    times = pd.date_range("2024-10-26", periods=48, freq="h", tz="Europe/Berlin")
+    frame = pd.DataFrame({"day": [of.isoformat() for of in times], "sold": np.arange(48.0)})
+    panel = of_frame(frame, time_series_id_column_names=None)
+    assert len(panel.grid) == 48 and panel.grid[0] == pd.Timestamp("2024-10-25T22:00:00")
+    assert any("UTC" in of for of in panel.notes)
