@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import polars as pl
 
 from ml.features.definition import FeatureSet
-from ml.features.materialize import files, folder
+from ml.features.store import files, folder
 from ml.features.timeline import AVAILABLE, EVENT, FeatureError, placed
 
 # Event and availability in nanoseconds, and the values as JSON, by key.
@@ -82,7 +82,7 @@ def refresh(
 ) -> int:
     """Put the materialised rows that are available at a time (default: now); return how many.
 
-    Memory: the materialised rows. Raises FeatureError as `materialize.files` does.
+    Memory: the materialised rows. Raises FeatureError as `store.files` does.
     """
     paths = files(feature_set, store)
     if not paths:

@@ -13,8 +13,8 @@ import polars as pl
 from ml.features import source
 from ml.features.definition import FeatureSet
 from ml.features.join import point_in_time
-from ml.features.materialize import files, stored
 from ml.features.spill import point_in_time_of_files
+from ml.features.store import files, stored
 from ml.features.timeline import FeatureError, instants
 
 _USED = "__used__"

@@ -24,7 +24,7 @@ def forecasting(case: Case, gate: Gate) -> Finding:
         "shown to be worse than seasonal naive"
     )
     if evaluation.task != "forecasting":
-        return Finding("not asked", f"the task is {evaluation.task or 'ranking'}", required)
+        return Finding("not evaluated", f"the task is {evaluation.task or 'ranking'}", required)
     if not case.splits:
         return Finding("fail", "no split", "`non-inferiority.splits` in the project's gates.yml")
     found, failures, measured = [], [], True

@@ -58,7 +58,7 @@ def test_gates_that_pass_are_named_in_one_line(
     assert [line.split()[0] for line in begun[len(failed) :]] == ["pending", "pass", "not"]
     assert begun[-2].split(maxsplit=3) == ["pass", f"{len(passed)}", "gates", ", ".join(passed)]
     skipped = [one.gate for one in decision.results if one.verdict == "not evaluated"]
-    assert begun[-1].split(maxsplit=4) == ["not", "evaluated", "3", "gates", ", ".join(skipped)]
+    assert begun[-1].split(maxsplit=4) == ["not", "evaluated", "4", "gates", ", ".join(skipped)]
     assert "gain_at_1 on test is 0.4000 worse than the champion's" in " ".join(lines)
 
 

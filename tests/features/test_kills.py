@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from ml.features.definition import FeatureSet
-from ml.features.materialize import materialize, state, stored
+from ml.features.materialize import materialize
+from ml.features.store import state, stored
 from tests.conftest import ROOT
 from tests.features.test_materialize import content, payment, write
 

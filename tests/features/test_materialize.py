@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from ml.features import materialize as module
 from ml.features.definition import FeatureSet
-from ml.features.materialize import State, main, materialize, plan, state, stored
+from ml.features.materialize import main, materialize, plan
+from ml.features.store import State, state, stored
 from ml.features.timeline import FeatureError
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

@@ -9,7 +9,8 @@ import pytest
 
 from ml.features import source
 from ml.features.definition import FeatureSet
-from ml.features.materialize import materialize, stored
+from ml.features.materialize import materialize
+from ml.features.store import stored
 from ml.features.timeline import FeatureError
 from tests.features.test_materialize import START, TYPES, payment, write
 

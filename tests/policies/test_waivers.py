@@ -94,6 +94,22 @@ EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
         None,
         REQUEST,
     ),
+    "no better than seasonal naive": (
+        evaluated(
+            good(),
+            task="forecasting",
+            metrics={
+                **good().evaluation.metrics,
+                "test": {
+                    **good().evaluation.metrics["test"],
+                    "relative_mase": Estimate(0.99, 0.9, 1.1, UNITS),
+                    "coverage": Estimate(0.8, 0.75, 0.85, UNITS),
+                },
+            },
+        ),
+        None,
+        REQUEST,
+    ),
     "no slices": (evaluated(good(), slices={}), None, REQUEST),
     "one feature decides": (
         evaluated(good(), contributions=(Contribution("words", 1.0),)),

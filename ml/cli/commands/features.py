@@ -166,12 +166,12 @@ def get(
 @app.command()
 def show(name: Name, store: Store = None, as_json: AsJson = False) -> None:
     """Show a feature set: definition, partitions, age of the last event, nulls and means."""
-    from ml.features import materialize as engine
+    from ml.features import store as stored_features
 
     with _opened(name, store) as (feature_set, place):
-        state = engine.state(feature_set, place)
-        rows = engine.stored(feature_set, place)
-    last = engine.last_event(feature_set, rows)
+        state = stored_features.state(feature_set, place)
+        rows = stored_features.stored(feature_set, place)
+    last = stored_features.last_event(feature_set, rows)
     age = datetime.now(UTC) - last
     due = (feature_set.schedule or timedelta(0)) + feature_set.timeline.delay
     is_late = feature_set.schedule is not None and age > due

@@ -23,7 +23,8 @@ _CALLS = frozenset({"evaluate", "Evaluation"})
 # The settings of gates that have entries by metric; a test compares.
 SETTINGS = (
     *(("quality", name) for name in ("bounds", "at_least", "at_most")),
-    *(("gap", "at_most"), ("fairness", "at_most"), ("non-inferiority", "spreads")),
+    *(("gap", "at_most"), ("fairness", "at_most"), ("fairness", "ratio_at_least")),
+    ("non-inferiority", "spreads"),
 )
 # Where a project defines metrics of its own, in a table `METRICS`.
 METRICS = "metrics.py"

@@ -1,0 +1,97 @@
+"""The files of materialised features in a store: what counts, and its rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
+from ml.features.definition import FeatureSet
+from ml.features.timeline import FeatureError, instants
+
+
+@dataclass(frozen=True)
+class State:
+    """What is materialised: the content of state.json."""
+
+    digest: str = ""  # of the definition and the code
+    window: tuple[str, str] | None = None  # first and last date that a run was asked for
+    sources: Mapping[str, str] = field(default_factory=dict)  # sha256 by file
+    partitions: Mapping[str, str | None] = field(default_factory=dict)  # sha256; None: no row
+
+
+def folder(feature_set: FeatureSet, store: Path) -> Path:
+    """Return the folder of a feature set's version in a store."""
+    return store / feature_set.name / feature_set.version
+
+
+def state(feature_set: FeatureSet, store: Path) -> State:
+    """Return the state of the last complete run; an empty one if there was none.
+
+    Raises FeatureError when state.json cannot be read.
+    """
+    path = folder(feature_set, store) / "offline" / "state.json"
+    try:
+        document = json.loads(path.read_text())
+        window = document["window"]
+        return State(**{**document, "window": window and (window[0], window[1])})
+    except FileNotFoundError:
+        return State()
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        expected = "a state that a materialisation wrote; delete the folder to start again"
+        raise FeatureError("unreadable-state", f"{path}: {error}", expected) from error
+
+
+def files(feature_set: FeatureSet, store: Path) -> list[Path]:
+    """Return the Parquet files that count, by date.
+
+    Raises FeatureError when this definition is not materialised.
+    """
+    current = state(feature_set, store)
+    place = folder(feature_set, store) / "offline"
+    next_command = f"ml features materialize {feature_set.name}"
+    if not current.digest:
+        raise FeatureError("not-materialized", f"{place} has no rows", next_command)
+    if current.digest != feature_set.digest:
+        message = f"{place} was written from another definition or code"
+        raise FeatureError("not-materialized", message, next_command)
+    return [
+        place / partition(day, name) for day, name in sorted(current.partitions.items()) if name
+    ]
+
+
+def stored(feature_set: FeatureSet, store: Path) -> pl.DataFrame:
+    """Return the materialised rows: keys, event time, `arrival` and the features.
+
+    Raises FeatureError as `files` does, and for a file that is missing or truncated.
+    """
+    tables = [_table(path) for path in files(feature_set, store)]
+    if tables:
+        return pl.concat(tables)
+    message = f"{folder(feature_set, store)} has no rows"
+    raise FeatureError("not-materialized", message, "a source with rows")
+
+
+def last_event(feature_set: FeatureSet, rows: pl.DataFrame) -> datetime:
+    """Return the time of the last event of at least one row, in UTC."""
+    last = instants(rows, feature_set.timeline.event).dt.cast_time_unit("us").max()
+    assert isinstance(last, datetime)
+    return last
+
+
+def _table(path: Path) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(path, hive_partitioning=False)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        problem = " ".join(str(error).split())
+        expected = "the file that a materialisation wrote; delete the folder to start again"
+        raise FeatureError("unreadable-file", f"{path}: {problem}", expected) from error
+
+
+def partition(day: str, digest: str) -> str:
+    """Return the path of a partition's file below `offline`."""
+    return f"date={day}/{digest}.parquet"
