@@ -102,7 +102,9 @@ def _statsforecast(model: str) -> Callable[..., Values]:
         of = getattr(models, model)(season_length=season)
         fallback = models.SeasonalNaive(season_length=season)
         engine = StatsForecast([of], freq=frequency, fallback_model=fallback)
-        return _matrix(pd.DataFrame(engine.forecast(df=rows, h=horizon)), horizon)
+        forecasts = engine.forecast(df=rows, h=horizon)
+        assert isinstance(forecasts, pd.DataFrame)
+        return _matrix(forecasts, horizon)
 
     return run
 
