@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +27,12 @@ TYPES: dict[str, pl.DataType] = {
     "datetime": pl.Datetime("us", "UTC"),
     "boolean": pl.Boolean(),
 }
+
+
+# Names become folders of a store, and the class's module a file: no dot leads out of them.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", re.ASCII)
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}", re.ASCII)
+_CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*", re.ASCII)
 
 
 class Transformer(Protocol):
@@ -106,9 +113,8 @@ def read(path: Path) -> FeatureSet:
     folder = path.parent / _text(document, path, "specification", "path")
     file = folder / "FeatureSetSpec.yaml"
     spec = _load(file)
-    module, _, name = _text(
-        spec, file, "feature_transformation_code", "transformer_class"
-    ).rpartition(".")
+    class_field = ("feature_transformation_code", "transformer_class")
+    module, _, name = _named(_CLASS, spec, file, *class_field).rpartition(".")
     code = folder / _text(spec, file, "feature_transformation_code", "path")
     module_file = code / f"{module.replace('.', '/')}.py"
     if not module_file.is_file():
@@ -119,8 +125,8 @@ def read(path: Path) -> FeatureSet:
     source_files = [path, file, *sorted(code.rglob("*.py"))]
     return FeatureSet(
         file=path,
-        name=_text(document, path, "name"),
-        version=_text(document, path, "version"),
+        name=_named(_NAME, document, path, "name"),
+        version=_named(_VERSION, document, path, "version"),
         keys=_columns(spec, file, "index_columns"),
         timeline=Timeline(
             event=_text(spec, file, "source", "timestamp_column", "name"),
@@ -160,6 +166,14 @@ def _text(document: Mapping[str, Any], path: Path, *fields: str) -> str:
         name = ".".join(fields)
         raise FeatureError("wrong-definition", f"{path}: `{name}` is {value!r}", "a text")
     return str(value)
+
+
+def _named(form: re.Pattern[str], document: Mapping[str, Any], path: Path, *fields: str) -> str:
+    text = _text(document, path, *fields)
+    if not form.fullmatch(text):
+        message = f"{path}: `{'.'.join(fields)}` is {text!r}"
+        raise FeatureError("wrong-definition", message, form.pattern)
+    return text
 
 
 def _columns(document: Mapping[str, Any], path: Path, field: str) -> dict[str, pl.DataType]:

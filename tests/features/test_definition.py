@@ -44,6 +44,9 @@ def test_the_digest_changes_with_each_file(account_payments: FeatureSet, tmp_pat
     ("file", "before", "after", "message"),
     [
         ("set", "name: account_payments\n", "", "`name` is None"),
+        ("set", "name: account_payments", "name: ../../out", "`name` is '../../out'"),
+        ("set", 'version: "1"', 'version: ".."', "`version` is '..'"),
+        ("spec", "payments.Payments", "....etc.Payments", "is '....etc.Payments'"),
         ("set", SET, "[]", "has no fields"),
         ("set", SET, "a: [", "account_payments.yml: while parsing"),
         ("set", "./account_payments", "./nothing", "FeatureSetSpec.yaml does not exist"),
