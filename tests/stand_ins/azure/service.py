@@ -38,7 +38,7 @@ _REGISTRY_PREFIX = "/mferp/managementfrontend"
 CLOUD = "StandInCloud"
 # A workspace whose name begins so starts no jobs.
 IDLE = "idle"
-COMPUTES = ("cpu-cluster", "gpu-cluster", "gpu-spot")
+COMPUTES = ("cpu-cluster", "cpu-large", "gpu-cluster", "gpu-spot")
 # docs concept-endpoints… and SDK `RunHistoryConstants.TERMINAL_STATUSES`.
 ENDED = frozenset({"Completed", "Failed", "Canceled"})
 _COUNTED = re.compile("[1-9][0-9]*")
