@@ -197,7 +197,7 @@ def test_the_managed_network_comes_after_the_workspaces_roles(stack: str) -> Non
 def test_each_cluster_has_an_identity_of_its_own() -> None:
     clusters = _kinds(own()["prod"], "machinelearningservices:Compute").values()
     held = [one.inputs["identity"]["userAssignedIdentities"][0] for one in clusters]
-    assert len(set(held)) == len(held) == 4
+    assert len(set(held)) == len(held) == 5
 
 
 def test_a_private_registry_has_a_cluster_that_builds_images() -> None:
@@ -542,6 +542,7 @@ def test_jobs_and_endpoints_read_the_shared_registry_and_a_release_writes_it() -
         "watch-assets": "Reader",
         "endpoints-assets": "Reader",
         "cluster-cpu-cluster-assets": "Reader",
+        "cluster-cpu-large-assets": "Reader",
         "cluster-gpu-spot-assets": "Reader",
     }
 
