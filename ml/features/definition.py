@@ -192,16 +192,18 @@ def _length(value: object, path: Path) -> timedelta:
     """Return the length of Azure ML's `{days, hours, minutes}`; absent is zero."""
     try:
         return timedelta(**(value or {}))  # type: ignore[arg-type]
-    except TypeError:
+    except (TypeError, OverflowError):
         expected = "days, hours and minutes"
         raise FeatureError("wrong-definition", f"{path}: length {value!r}", expected) from None
 
 
 def _schedule(settings: Mapping[str, Any]) -> timedelta | None:
-    schedule = settings.get("schedule") or {}
+    schedule = settings.get("schedule")
+    if not isinstance(schedule, dict) or type(schedule.get("interval")) is not int:
+        return None  # `ml check` rejects a malformed one
     unit = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_678_400}
     seconds = unit.get(str(schedule.get("frequency")).lower())
-    return None if seconds is None else timedelta(seconds=seconds * int(schedule["interval"]))
+    return None if seconds is None else timedelta(seconds=seconds * schedule["interval"])
 
 
 def _digest(root: Path, files: list[Path]) -> str:

@@ -52,6 +52,7 @@ def test_the_digest_changes_with_each_file(account_payments: FeatureSet, tmp_pat
         ("set", "./account_payments", "./nothing", "FeatureSetSpec.yaml does not exist"),
         ("spec", "type: long", "type: number", "the type of `count_3h` is `number`"),
         ("spec", "    name: event\n", "", "`source.timestamp_column.name` is None"),
+        ("spec", "minutes: 5", "days: 99999999999", "length {'days': 99999999999}"),
         ("spec", "minutes: 5", "fortnights: 5", "length {'fortnights': 5}"),
         ("spec", "payments.Payments", "other.Payments", "other.py does not exist"),
         ("spec", SPEC[SPEC.index("index") : SPEC.index("source_l")], "", "`index_columns` is None"),

@@ -45,6 +45,13 @@ def test_a_right_feature_set_has_no_problems(feature_set: Path) -> None:
         ("set", "./account_payments", "../../../../../../tmp", "is '../../../../../../tmp'"),
         ("set", "arrival_column: written", "arrival_column: 3", "`tags.arrival_column` is 3"),
         ("set", "../source", "../nothing", "`tags.local_source` is '../nothing'"),
+        ("set", "name: account_payments", "name: ../out", "`name` is '../out'"),
+        ("set", 'version: "1"', 'version: ".."', "`version` is '..'"),
+        ("set", "interval: 1", "interval: 0", "interval` is 0"),
+        ("set", "arrival_column", "arival_column", "the tag `arival_column` is close to"),
+        ("spec", "payments/*.parquet", "../secret", "`source.path` is 'abfss"),
+        ("spec", "days: 2", "days: 99999999999", "`temporal_join_lookback` is"),
+        ("spec", "name: spent_30h", "name: arrival", "two columns are called `arrival`"),
         ("set", "../source", "/etc", "`tags.local_source` is '/etc'"),
         ("set", "account:1", "account:2", "no entity `azureml:account:2`"),
         (
@@ -102,3 +109,12 @@ def test_a_problem_names_its_line(
     assert all(problem.place and problem.place.line >= 1 for problem in problems)
     reported = survey([folder], release_files()).problems
     assert {*problems} <= {*reported}
+
+
+def test_a_set_in_a_file_of_the_other_ending_is_checked(feature_set: Path) -> None:
+    """`.yaml` as well as `.yml`."""
+    renamed = feature_set.rename(feature_set.with_suffix(".yaml"))
+    spec = renamed.parent / "account_payments/FeatureSetSpec.yaml"
+    spec.write_text(SPEC.replace("type: double", "type: decimal"))
+    problems = survey([renamed.parent], release_files()).problems
+    assert any("'decimal'" in problem.found for problem in problems)

@@ -99,7 +99,9 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         "ml/projects/*/jobs/*.yml": lambda path: [*project_metrics.sweep_problems(path)],
         "ml/projects/*/data/*.schema.yml": project_metrics.schema_problems,
         "ml/projects/*/endpoint/deployment.yml": serving.code_problems,
-        "ml/projects/*/features/*.yml": feature_set_problems,
+        **dict.fromkeys(
+            ("ml/projects/*/features/*.yml", "ml/projects/*/features/*.yaml"), feature_set_problems
+        ),
         "ml/projects/*/select.yml": problems_of(lambda path: weights.read(path.parent)),
         "ml/projects/*/watch.yml": problems_of(lambda path: limits.read(path.parent)),
         "policies/promotion/gates.yml": problems_of(lambda path: gate_settings.load(floor=path)),

@@ -15,7 +15,7 @@ from typing import Any
 
 from ml.core import documents, repository
 from ml.core.documents import Key
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, Refused, nearest
 from ml.specs import kinds
 from ml.specs.parts import Part
 
@@ -37,6 +37,14 @@ _SOURCES = ("parquet", "csv")
 _CLOUD = re.compile(r"(?:abfss?|wasbs?)://[^/\s@]+@[^/\s]+/\S+|azureml://\S+")
 _CLASS = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.(?P<name>[A-Za-z_]\w*)", re.A)
 _LENGTH = ("days", "hours", "minutes")
+_LONGEST = 100_000  # of each, far below what a duration can hold
+# What names a folder of the store: ml.features.definition reads the same.
+_NAMES = {
+    "name": re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", re.ASCII),
+    "version": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}", re.ASCII),
+}
+# A column of transformed rows, and the tags that a set may have here.
+_ARRIVAL, _TAGS = "arrival", ("arrival_column", "local_source")
 
 
 def feature_set_problems(path: Path) -> list[Problem]:
@@ -110,7 +118,18 @@ def _inside(part: Part, folder: Path, *keys: Key) -> Path | Problem:
 
 
 def _tags(feature_set: Part) -> Iterator[Problem]:
+    for name, form in _NAMES.items():
+        if not form.fullmatch(str(feature_set.get(name))):
+            yield _wrong(feature_set, (name,), f"letters, digits, - and _: {form.pattern}")
+    interval = feature_set.get("materialization_settings", "schedule", "interval")
+    if isinstance(interval, int) and interval < 1:
+        keys = ("materialization_settings", "schedule", "interval")
+        yield _wrong(feature_set, keys, "1 or more")
     tags = feature_set.mapping("tags")
+    for name in tags:
+        if name not in _TAGS and (close := nearest(str(name), _TAGS)):
+            found = f"the tag `{name}` is close to `{close[0]}`, and would be ignored"
+            yield _wrong(feature_set, ("tags", name), f"`{close[0]}`, or a name unlike it", found)
     if "arrival_column" in tags and not _is_text(tags["arrival_column"]):
         yield _wrong(feature_set, ("tags", "arrival_column"), "the name of a column")
     if "local_source" in tags:
@@ -127,7 +146,11 @@ def _source(spec: Part) -> Iterator[Problem]:
     source = spec.mapping("source")
     if "type" in source and source["type"] not in _SOURCES:
         yield _wrong(spec, ("source", "type"), " or ".join(_SOURCES))
-    if "path" in source and not (_is_text(source["path"]) and _CLOUD.fullmatch(source["path"])):
+    written = source.get("path")
+    is_cloud = (
+        isinstance(written, str) and _CLOUD.fullmatch(written) and "/../" not in f"{written}/"
+    )
+    if "path" in source and not is_cloud:
         expected = "a cloud path such as abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER"
         yield _wrong(spec, ("source", "path"), expected)
     if "timestamp_column" in source and not _is_text(_timestamp(spec)):
@@ -141,7 +164,7 @@ def _timestamp(spec: Part) -> Any:
 
 
 def _columns(spec: Part) -> Iterator[Problem]:
-    seen: set[str] = {_timestamp(spec)} if _is_text(_timestamp(spec)) else set()
+    seen: set[str] = {_ARRIVAL, *([_timestamp(spec)] if _is_text(_timestamp(spec)) else [])}
     for field in ("index_columns", "features"):
         columns = spec.get(field)
         if field not in spec.mapping():
@@ -155,7 +178,8 @@ def _columns(spec: Part) -> Iterator[Problem]:
                 yield _wrong(spec, (field, index), "a column with `name` and `type`")
             elif name in seen:
                 found = f"two columns are called `{name}`"
-                yield _wrong(spec, (field, index, "name"), "another name", found)
+                expected = f"another name than a key, the event time, `{_ARRIVAL}` or a feature"
+                yield _wrong(spec, (field, index, "name"), expected, found)
             elif column.get("type") not in _TYPES:
                 yield _wrong(spec, (field, index, "type"), f"one of {', '.join(_TYPES)}")
             seen |= {name} if isinstance(name, str) else set()
@@ -247,9 +271,10 @@ def _length(spec: Part, *keys: Key) -> Iterator[Problem]:
     if length is None:
         return
     if not isinstance(length, dict) or not all(
-        name in _LENGTH and type(number) is int and number >= 0 for name, number in length.items()
+        name in _LENGTH and type(number) is int and 0 <= number <= _LONGEST
+        for name, number in length.items()
     ):
-        yield _wrong(spec, keys, "whole numbers, 0 or more, of days, hours and minutes")
+        yield _wrong(spec, keys, f"whole numbers from 0 to {_LONGEST} of days, hours and minutes")
 
 
 def _is_text(value: object) -> bool:
