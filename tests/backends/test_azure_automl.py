@@ -92,9 +92,9 @@ def test_the_plan_of_a_search(table: Path) -> None:
 
 
 def test_this_machine_names_azure(table: Path) -> None:
-    """A forecast, also as a step: refused with the line and the option that runs it."""
+    """A forecast without a horizon, also as a step: the line, and the option that runs it."""
     forecasting = "task: forecasting\n{0}forecasting: {{time_column_name: size}}"
-    for text, indent, line in ((regression(table), "", 4), (PIPELINE, "    ", 10)):
+    for text, indent, line in ((regression(table), "", 5), (PIPELINE, "    ", 11)):
         text = text.replace("task: regression", forecasting.format(indent))
         (problem,) = LocalBackend().refusals(planned(table.parent, text))
         assert problem.code == "unsupported-automl" and "--on azure" in problem.hint

@@ -115,7 +115,9 @@ def test_an_operation_is_begun_again(code: str, monkeypatch: pytest.MonkeyPatch)
 
     def begin() -> Any:
         if not left:
-            return SimpleNamespace(result=lambda: "done")
+            return SimpleNamespace(
+                result=lambda: "done", wait=lambda seconds: None, done=lambda: True
+            )
         error = HttpResponseError("the operation failed")
         error.error = SimpleNamespace(code=left.pop(), message="the operation failed")
         raise error

@@ -100,7 +100,7 @@ def test_a_text_of_json_lines_has_any_end_of_line_but_one(tmp_path: Path, mark: 
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("é".encode("latin-1"), "utf-8"), (b"[1, 2]\n", "no object")]
+    ("content", "said"), [("é".encode("latin-1"), "utf-8"), (b"[1, 2]\n", "not a JSON object")]
 )
 def test_lines_that_are_no_rows(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "rows.jsonl").write_bytes(content)

@@ -62,7 +62,7 @@ def test_a_row_stays_in_its_fold(tmp_path: Path) -> None:
         ({"folds": 21}, "`folds` is 21"),
         ({"folds": True}, "`folds` is True"),
         ({"folds": "5"}, "`folds` is '5'"),
-        ({"folds": 5, "time": "since"}, "no `time` beside it"),
+        ({"folds": 5, "time": "since"}, "no `folds` with `time`"),
     ],
 )
 def test_folds_that_are_none(tmp_path: Path, changed: dict[str, object], message: str) -> None:

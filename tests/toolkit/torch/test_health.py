@@ -40,7 +40,7 @@ def test_a_slow_machine_and_a_full_disk_are_named(tmp_path: Path) -> None:
     done = ranks.start(with_a_slow_rank, 3, tmp_path / "logs", tmp_path)
     assert done.wait() == [1, 1, 1]
     for rank in range(3):
-        assert "error[unhealthy]: 4 checks" in done.text(rank)
+        assert "error[unhealthy]: 4 machine checks failed" in done.text(rank)
         assert "process 1: matrix product relative to the median 0.5" in done.text(rank)
     assert "Traceback" not in done.text()
 
