@@ -47,6 +47,8 @@ TIMED = 50
 # Trainings with other seeds, which show how much the metric moves with the seed alone.
 REFITS = (1, 2)
 NO_SOURCES: Mapping[str, Path] = MappingProxyType({})
+# Literal arguments in each function: `ml check` reads which ones a training has.
+SOURCES = "the folders of the feature sets' sources, in the order of the project's sets"
 # Code that does not decide what a training makes.
 _BESIDE = frozenset({"evaluate.py", "metrics.py", "endpoint", "tests"})
 
@@ -113,24 +115,21 @@ class Tabular:
             sources=sources,
         )
 
-    def parser(self, description: str) -> argparse.ArgumentParser:
-        """Return a parser of the arguments of `data`."""
-        parser = argparse.ArgumentParser(description=description)
-        parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
-        for name in self._sets:
-            about = f"the source of the feature set {name}, by default its local source"
-            parser.add_argument(f"--{name.replace('_', '-')}", type=Path, help=about)
-        return parser
-
     def data(self, options: dict[str, Any], *, others: bool = False) -> Dataset:
-        """Return the table that options of `parser` name, and remove these from the options."""
-        sources = {name: options.pop(name) for name in self._sets}
-        given = {name: folder for name, folder in sources.items() if folder is not None}
-        return self.read(options.pop("data"), given, others=others)
+        """Return the table that `--data` and `--sources` name, and remove both from the options.
 
-    @property
-    def _sets(self) -> Sequence[str]:
-        return self.features.names if self.features is not None else ()
+        Ends the program where there are not as many sources as feature sets.
+        """
+        names = self.features.names if self.features is not None else ()
+        sources = options.pop("sources")
+        if sources is not None and len(sources) != len(names):
+            raise SystemExit(
+                f"error[wrong-sources]: --sources has {len(sources)} folders\n"
+                f"  expected: one for each of {len(names)} feature sets: {', '.join(names)}\n"
+                "  hint: leave out --sources to read the local ones"
+            )
+        given = {} if sources is None else dict(zip(names, sources, strict=True))
+        return self.read(options.pop("data"), given, others=others)
 
     def fit(self, dataset: Dataset, settings: Mapping[str, Any], seed: int) -> tuple[Columns, Any]:
         """The columns as training fills them, and the model."""
@@ -189,7 +188,9 @@ class Tabular:
 
 def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
     """Read, check, split, fit, log, save: one training by the arguments of the command line."""
-    parser = project.parser("Train one model.")
+    parser = argparse.ArgumentParser(description="Train one model.")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument("--sources", type=Path, nargs="*", help=SOURCES)
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
     parser.add_argument("--checkpoints", type=Path, help="the folder that a restart goes on from")
     parser.add_argument("--seed", type=int, default=0)
@@ -235,7 +236,9 @@ def split(project: Tabular, arguments: Sequence[str] | None = None) -> None:
     """Write the rows of training and of validation as an MLTable each, for an AutoML job: it sees
     none of the test.
     """
-    parser = project.parser("Write the rows that an AutoML job may see.")
+    parser = argparse.ArgumentParser(description="Write the rows that an AutoML job may see.")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument("--sources", type=Path, nargs="*", help=SOURCES)
     for part in (TRAIN, VALIDATION):
         parser.add_argument(f"--{part}", type=Path, required=True, help="the MLTable to write")
     options = vars(parser.parse_args(arguments))
@@ -262,7 +265,9 @@ def evaluate(
     that was fitted without its fold. Ends the program where this code did not make the model: its
     folds would be another's.
     """
-    parser = project.parser("Measure a model.")
+    parser = argparse.ArgumentParser(description="Measure a model.")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument("--sources", type=Path, nargs="*", help=SOURCES)
     parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
     parser.add_argument("--evaluation", type=Path, required=True, help="the folder to write")
     options = parser.parse_args(arguments)

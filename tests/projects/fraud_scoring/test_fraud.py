@@ -105,7 +105,7 @@ def test_the_evaluation_states_the_training_set(
         words = ["--seed", str(seed), "--cards", "60", "--days", "200"]
         transactions.main(["--out", str(tmp_path / str(seed)), *words])
     data = ["--data", str(tmp_path / "0" / transactions.PROJECT), "--model", str(tmp_path / "out")]
-    sources = [["--card-payments", str(tmp_path / str(seed) / SOURCE)] for seed in (0, 1)]
+    sources = [["--sources", str(tmp_path / str(seed) / SOURCE)] for seed in (0, 1)]
     train(PROJECT, [*data, *sources[0], "--trees", "20"])
     (tags,) = mlflow.search_runs(search_all_experiments=True)["tags.training_set"]
     stated = []
@@ -221,7 +221,7 @@ def test_automl_is_given_no_row_of_the_test(small: Dataset, tmp_path: Path) -> N
     """The rows of training and of validation, and what requests have."""
     data = tmp_path / "data"
     transactions.main(["--out", str(data), "--cards", "150", "--days", "90"])
-    words = ["--data", str(data / transactions.PROJECT), "--card-payments", str(data / SOURCE)]
+    words = ["--data", str(data / transactions.PROJECT), "--sources", str(data / SOURCE)]
     for part in ("train", "validation"):
         words += [f"--{part}", str(tmp_path / part)]
     split(PROJECT, words)
