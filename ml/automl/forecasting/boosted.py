@@ -42,30 +42,18 @@ def fit(
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1 if panel.target.size < FEW_CELLS else None, "openmp"):
-        return _fit_all(panel, family, sampled, settings, cutoffs, holidays, seed)
-
-
-def _fit_all(
-    panel: Panel,
-    family: str,
-    sampled: Mapping[str, Any],
-    settings: Settings,
-    cutoffs: Sequence[int],
-    holidays: Sequence[str],
-    seed: int,
-) -> Fits:
-    spec = _features(panel, settings, bool(sampled["relative"]))
-    values = panel.filled
-    model, local = _fit(panel, family, sampled, spec, holidays, cutoffs[0], seed)
-    forecasts = []
-    for cutoff in cutoffs:
-        steps = slice(cutoff + 1, cutoff + 1 + settings.horizon)
-        times = np.tile(panel.grid.to_numpy()[steps], (len(values), 1))
-        columns = exogenous(times, holidays, panel.known[:, steps], spec)
-        history = values[:, : cutoff + 1]
-        forecasts.append(recursive(model, spec, local, history, columns))
-    last, local = _fit(panel, family, sampled, spec, holidays, len(panel.grid) - 1, seed)
-    return Fits(np.array(forecasts), {"kind": "trees", "features": spec, "series": local}, last)
+        spec = _features(panel, settings, bool(sampled["relative"]))
+        values = panel.filled
+        model, local = _fit(panel, family, sampled, spec, holidays, cutoffs[0], seed)
+        forecasts = []
+        for cutoff in cutoffs:
+            steps = slice(cutoff + 1, cutoff + 1 + settings.horizon)
+            times = np.tile(panel.grid.to_numpy()[steps], (len(values), 1))
+            columns = exogenous(times, holidays, panel.known[:, steps], spec)
+            history = values[:, : cutoff + 1]
+            forecasts.append(recursive(model, spec, local, history, columns))
+        last, local = _fit(panel, family, sampled, spec, holidays, len(panel.grid) - 1, seed)
+        return Fits(np.array(forecasts), {"kind": "trees", "features": spec, "series": local}, last)
 
 
 def _features(panel: Panel, settings: Settings, relative: bool) -> dict[str, Any]:

@@ -5,8 +5,6 @@ It is fitted on the same rows and columns, one-hot and scaled, and reported; no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +19,6 @@ MOST_ROWS = 50_000
 
 class Linear:
     """Logistic or ridge regression by scikit-learn, with its default regularisation."""
-
-    SETTINGS: Mapping[str, Any] = {}
-    contributions = "the linear model is reported only"
 
     def __init__(self, task: str, classes: int) -> None:
         """`task` is binary, multiclass or regression; `classes` is their number in multiclass."""
@@ -56,11 +51,3 @@ class Linear:
         probabilities = np.zeros((len(table), self._classes if self._task == "multiclass" else 2))
         probabilities[:, model.classes_.astype(int)] = model.predict_proba(table)
         return probabilities[:, 1] if self._task == "binary" else probabilities
-
-    def save(self, model: Any, folder: Path) -> None:
-        """It is not served."""
-        raise NotImplementedError
-
-    def load(self, folder: Path) -> Any:
-        """It is not served."""
-        raise NotImplementedError

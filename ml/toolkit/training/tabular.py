@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -380,7 +380,8 @@ def _inputs(dataset: Dataset, part: str, columns: Columns) -> Features:
 def _linear(project: Tabular, dataset: Dataset, seed: int) -> dict[str, float]:
     """The metrics of a linear model on the test; none where it cannot be fitted (one class)."""
     linear = Linear(dataset.about.task, len(dataset.classes))
-    other = replace(project, model=linear, encoding="one-hot")
+    # It is fitted and asked, never saved: it has no other functions of a Model.
+    other = replace(project, model=cast(Model, linear), encoding="one-hot")
     try:
         if dataset.about.folds:
             scores = _out_of_fold(other, dataset, {}, seed)
