@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import polars as pl
 
-from ml.features.timeline import AVAILABLE, EVENT, ROW, Timeline, instants, span
+from ml.features.timeline import AVAILABLE, EVENT, ROW, FeatureError, Timeline, instants, span
 
 _LABEL = "__label__"
 _TIME = "__time__"
@@ -34,7 +34,8 @@ def point_in_time_of_files(
     Memory: the labels and their features, twice, and `memory` bytes for DuckDB, which spills to
     the folder `temporary` (default: the system's). That folder needs space for the keys, the times
     and the features of all rows, and as much for sorting them.
-    DuckDB needs the times of all rows of one entity in memory.
+    DuckDB needs the times of all rows of one entity in memory. Raises FeatureError when it has too
+    little memory or space.
     """
     import duckdb  # a job that joins in memory does not need it
 
@@ -66,20 +67,25 @@ def point_in_time_of_files(
             "memory_limit": f"{memory}B",
             "temp_directory": f"{folder}/spilled",
         }
-        with duckdb.connect(f"{folder}/join.duckdb", config=settings) as connection:
-            connection.execute("SET enable_progress_bar = false")
-            # Rows and labels in the order and with the ties of the join in memory.
-            connection.execute(f"""
-                CREATE TABLE known AS SELECT {by}, {EVENT}, {AVAILABLE}, {ROW} FROM (
-                    SELECT {by}, {EVENT}, {AVAILABLE}, {ROW}, max({EVENT}) OVER (
-                        PARTITION BY {by} ORDER BY {AVAILABLE}, {ROW} ROWS UNBOUNDED PRECEDING
-                    ) AS latest FROM '{folder}/rows.parquet'
-                ) WHERE {EVENT} >= latest QUALIFY {AVAILABLE} IS DISTINCT FROM
-                    lead({AVAILABLE}) OVER (PARTITION BY {by} ORDER BY {AVAILABLE}, {ROW});
-                COPY (
-                    SELECT {_LABEL}, r.{ROW} FROM '{folder}/labels.parquet' l
-                    ASOF JOIN known r ON {same} AND l.{_TIME} >= r.{AVAILABLE} {recent}
-                ) TO '{folder}/chosen.parquet' (FORMAT parquet)""")
+        quoted = folder.replace("'", "''")
+        try:
+            with duckdb.connect(f"{folder}/join.duckdb", config=settings) as connection:
+                connection.execute("SET enable_progress_bar = false")
+                # Rows and labels in the order and with the ties of the join in memory.
+                connection.execute(f"""
+                    CREATE TABLE known AS SELECT {by}, {EVENT}, {AVAILABLE}, {ROW} FROM (
+                        SELECT {by}, {EVENT}, {AVAILABLE}, {ROW}, max({EVENT}) OVER (
+                            PARTITION BY {by} ORDER BY {AVAILABLE}, {ROW} ROWS UNBOUNDED PRECEDING
+                        ) AS latest FROM '{quoted}/rows.parquet'
+                    ) WHERE {EVENT} >= latest QUALIFY {AVAILABLE} IS DISTINCT FROM
+                        lead({AVAILABLE}) OVER (PARTITION BY {by} ORDER BY {AVAILABLE}, {ROW});
+                    COPY (
+                        SELECT {_LABEL}, r.{ROW} FROM '{quoted}/labels.parquet' l
+                        ASOF JOIN known r ON {same} AND l.{_TIME} >= r.{AVAILABLE} {recent}
+                    ) TO '{quoted}/chosen.parquet' (FORMAT parquet)""")
+        except duckdb.Error as error:
+            expected = f"more than {memory} bytes of memory, and space in the temporary folder"
+            raise FeatureError("join-failed", f"DuckDB: {error}", expected) from error
         chosen = pl.scan_parquet(f"{folder}/chosen.parquet")
         values = (
             pl.scan_parquet(f"{folder}/rows.parquet")
