@@ -22,6 +22,7 @@ from ml.release import audit
 from ml.release.audit import WITHDRAWN, History
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
+from ml.release.promotion.gate_check import load_gates
 from ml.release.promotion.propose import attach
 
 # Characters of a serving's digest that tell two of one version apart.
@@ -59,11 +60,12 @@ def roll_back(
     beginning of its serving's digest, or NONE); `ml release apply` rolls it out.
 
     Versions that were refused or rolled back are passed over: where the declared one is, the live
-    one is declared. Nothing changes where a rollback led to what is declared, unless a version is
-    named or that one failed since. Where nothing was ever applied, and nothing good is before, the
-    version is withdrawn: nothing is declared. That takes a backend that knows what was applied,
-    because the environment `is_here`, as `local` is. Raises Refused when nothing is declared, when
-    what was applied has nothing good before it, and when the named version is none of those.
+    one is declared. Versions that gates.yml states to be invalid come last. Nothing changes where a
+    rollback led to what is declared, unless a version is named or that one failed since. Where
+    nothing was ever applied, and nothing good is before, the version is withdrawn: nothing is
+    declared. That takes a backend that knows what was applied, because the environment `is_here`,
+    as `local` is. Raises Refused when nothing is declared, when what was applied has nothing good
+    before it, and when the named version is none of those.
     """
     desired_state.check_environment(environment)
     target = projects.find(project)
@@ -76,7 +78,9 @@ def roll_back(
         log = audit.history(backend.audit_log, name)
         branch = desired_state.on_branch(target.name, environment)
         is_back = log.went_back_to(now, target.name, environment) or _is_return(branch, now)
+        invalid = {each.digest for each in load_gates(target)["superiority"].invalid_versions}
         before = _before(backend.registry, now, log, branch)
+        before = sorted(before, key=lambda version: version.digest in invalid)  # stable: last
         can_withdraw = is_here and not log.applied and backend.endpoints.live(name) is None
         further = (*map(_name, before), *([NONE] if can_withdraw else []))
         if to in (None, now.version) and is_back and log.refusal(now) is None:
