@@ -1,6 +1,6 @@
 # What is needed to work on the framework itself; a thin fork does not have it.
 TYPED += benchmarks docs infra policies
-TESTED += images $(VENV)/actionlint.stamp $(VENV)/checkov.stamp $(VENV)/docs.stamp $(VENV)/update.stamp
+TESTED += automl images $(VENV)/actionlint.stamp $(VENV)/checkov.stamp $(VENV)/docs.stamp $(VENV)/update.stamp
 
 # Azure Storage for the tests, which runs on Node.js: the machine's, or one from a wheel.
 $(VENV)/azurite.stamp: tests/stand_ins/azurite/package-lock.json $(VENV)/dev.stamp

@@ -156,7 +156,7 @@ def test_the_number_of_processes_may_change(
     (folder / "final.pt").unlink()
     settings = replace(SETTINGS, epochs=2)
     done = ranks.run(train, after, tmp_path / "logs", folder, trained / "data", settings)
-    assert f"step-00000016 is of {before} processes, now there are {after}" in done.text(0)
+    assert f"{before} processes wrote step-00000016, this job has {after}" in done.text(0)
     assert stored.read_manifest(folder / "step-00000032").processes == after
     losses = [
         float.fromhex(line.split()[1]) for line in done.text(0).splitlines() if line[0] in "123"
