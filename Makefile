@@ -32,8 +32,10 @@ MAIN_LOCK := $(or $(wildcard requirements/main.lock),$(LOCKS)/main.lock)
 START := import runpy, sys; sys.path += sys.argv[1].split(":"); del sys.argv[:2]; \
 	runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 MODULE := -c '$(START)' "$(if $(FRAMEWORK),$(CURDIR)/$(FRAMEWORK):)$(CURDIR)"
-# The framework with Python alone, so that a pull request of documents installs nothing else.
-BARE := $(PYTHON) -S -P $(MODULE)
+# The framework with a YAML parser alone, so that a pull request of documents installs nothing else,
+# and no other package runs beside a token.
+PARSER := $(VENV)/parser
+BARE := $(PYTHON) -S -P -c '$(START)' "$(if $(FRAMEWORK),$(CURDIR)/$(FRAMEWORK):)$(CURDIR):$(CURDIR)/$(PARSER)"
 INSTALLED := $(BIN)/python -P $(MODULE)
 
 .PHONY: help
@@ -56,6 +58,14 @@ $(VENV)/framework.stamp: requirements/framework.lock | $(BIN)/uv
 
 $(VENV)/framework/requirements/%: $(VENV)/framework.stamp
 	@touch $@
+
+$(VENV)/parser.stamp: $(LOCKS)/yaml.lock | $(BIN)/uv
+	@rm -rf $(PARSER)
+	@$(INSTALL) --no-deps --require-hashes --target $(PARSER) -r $<
+	@touch $@
+affected links smoke affected-tests plan deploy stacks needed infra-drift-issue release-drift-issue \
+	releases release release-summary release-issue release-revert merged-projects trained train-summary \
+	promotion-summary promotion-request train-request pull-request comment: $(VENV)/parser.stamp
 
 $(VENV)/main.stamp: $(MAIN_LOCK) pyproject.toml | $(BIN)/uv
 	@echo "Installing the locked packages into $(VENV) (once; about a minute)"
@@ -355,7 +365,7 @@ $(RESULTS):
 
 # A worker that is done takes from another what that has not begun.
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
-TESTED := $(VENV)/infra.stamp
+TESTED := $(VENV)/infra.stamp $(VENV)/parser.stamp
 
 ifdef FRAMEWORK
 # Empty: make brings it up to date before anything else, since most targets use the framework.

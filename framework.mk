@@ -82,6 +82,7 @@ lock: | $(BIN)/uv
 	@$(UV) pip compile requirements/peers.txt --override requirements/peers-without.txt $(LOCK) -o requirements/peers.lock >/dev/null
 	@$(UV) pip compile requirements/update.txt $(LOCK) -o requirements/update.lock >/dev/null
 	@$(UV) pip compile requirements/uv.txt $(LOCK) -o requirements/uv.lock >/dev/null
+	@$(UV) pip compile requirements/yaml.txt -c requirements/dev.lock $(LOCK) -o requirements/yaml.lock >/dev/null
 LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11
 
 .PHONY: pictures

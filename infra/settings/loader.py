@@ -166,8 +166,7 @@ def _settings(stack: str, document: Document) -> Settings:
 
 
 def _reference(settings: Settings, document: Document, folder: Path) -> Iterator[Problem]:
-    """The stack that makes the registry is there, and says the same of it. The order of deployment
-    is read as words, without YAML: they say what the file says.
+    """The stack that makes the registry is there, and says the same of it.
 
     A registry serves workspaces of any subscription of its tenant, in its regions
     (how-to-manage-registries, "Choose a name").
@@ -175,12 +174,6 @@ def _reference(settings: Settings, document: Document, folder: Path) -> Iterator
     registry, key = settings.asset_registry, "platform:asset_registry"
     place = document.place("config", key)
     stacks = dict(files.read(folder))
-    words = stacks[settings.environment]
-    if (words.makes_registry, words.uses) != (settings.makes_registry, registry.stack):
-        message = f"`{key}` in YAML that hides the order of stacks"
-        hint = "write `mode:` and `stack:` below it, one a line, without anchors"
-        yield Problem("unsupported-yaml", message, "a mapping of plain scalars", hint, place)
-        return
     if not registry.stack or registry.resource_group:
         return
     try:

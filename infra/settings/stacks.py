@@ -1,8 +1,4 @@
-"""What stack files say of each other, for workflows too, which ask before a package is installed.
-
-A stack refers to the one that makes the registry which it uses. `infra.settings.loader` refuses a
-file of which YAML says something else.
-"""
+"""What stack files say of each other: a stack refers to the one that makes the registry it uses."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.core import entries, repository
+from ml.core import documents, repository
 from ml.core.errors import Place, Problem, Refused
 
 FOLDER = "infra"
@@ -28,13 +24,14 @@ class Stack:
 
 
 def parse(name: str, text: str) -> Stack:
-    """The stack of a file's text."""
-    parts = entries.split(text, *_REGISTRY)
-    if parts is None or not parts[1]:
+    """The stack of a file's text; one that cannot be read says nothing of others."""
+    try:
+        document = documents.parse(text, f"{FOLDER}/Pulumi.{name}.yaml")
+    except Refused:
         return Stack(name, makes_registry=False)
-    mode, stack = (entries.value(text, *_REGISTRY, key) for key in ("mode", "stack"))
-    place = Place(f"{FOLDER}/Pulumi.{name}.yaml", parts[0].count("\n") + 1)
-    return Stack(name, mode == "create", stack if mode == "use" else "", place)
+    mode, stack = (document.get(*_REGISTRY, key) for key in ("mode", "stack"))
+    place = document.place(*_REGISTRY)
+    return Stack(name, mode == "create", str(stack or "") if mode == "use" else "", place)
 
 
 def names(folder: Path) -> tuple[str, ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from ml.core import entries
+import yaml
 
 MARK = "pyproject.toml"
 LOCK = "requirements/main.lock"
@@ -62,13 +61,14 @@ def lock() -> Path:
 def environments(root: Path) -> tuple[str, ...]:
     """The environments of a repository in the order of a release, by its floor of the gates.
 
-    They are read without a package, since workflows ask before one is installed; () without an
-    order.
+    () without an order, or where the file is no YAML: its own checks report that.
     """
     file = root / GATES
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    names = entries.value(text, "gates", "order", "environments")
-    return tuple(dict.fromkeys(re.findall(r"[A-Za-z][\w-]*", names)))
+    try:
+        floor = yaml.safe_load(file.read_bytes()) if file.is_file() else {}
+        return tuple(map(str, dict.fromkeys(floor["gates"]["order"]["environments"])))
+    except (yaml.YAMLError, KeyError, TypeError):
+        return ()
 
 
 def folder_of(path: Path) -> Path:

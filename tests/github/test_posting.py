@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ml.core import markdown
 from ml.core.errors import Refused
@@ -752,13 +753,15 @@ def test_a_comment_has_a_bound(state: State) -> None:
     assert state.bodies(PULL)[0].split("\n")[3].startswith("### ⚠️")
 
 
-def ask(state: State, *words: str, **variables: str) -> tuple[int, str]:
-    """The program as the workflow starts it, without packages."""
+def ask(state: State, folder: Path, *words: str, **variables: str) -> tuple[int, str]:
+    """The program as the workflow starts it, with no package but a YAML parser, in `folder`."""
+    (folder / "yaml").symlink_to(Path(yaml.__file__).parent)
     done = subprocess.run(
         [sys.executable, "-S", "-m", "ml.repository.github.pull_requests.posting", *words],
         cwd=ROOT,
         env={
             "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(folder),
             "GITHUB_API_URL": state.api,
             "GITHUB_REPOSITORY": state.repository,
             **variables,
@@ -769,8 +772,8 @@ def ask(state: State, *words: str, **variables: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_program_without_packages(state: State) -> None:
-    code, text = ask(state, "--run", str(RUN), GH_TOKEN="writer")
+def test_the_program_without_packages(state: State, tmp_path: Path) -> None:
+    code, text = ask(state, tmp_path, "--run", str(RUN), GH_TOKEN="writer")
     assert (code, text) == (0, f"pull request {PULL}: the comment is created\n")
 
 
@@ -787,10 +790,10 @@ def test_the_program_without_packages(state: State) -> None:
     ],
 )
 def test_a_wrong_call(
-    run: str, variables: dict[str, str], code: int, error: str, state: State
+    run: str, variables: dict[str, str], code: int, error: str, state: State, tmp_path: Path
 ) -> None:
     """No traceback, no token in the output, nothing posted."""
-    result, text = ask(state, "--run", run, **variables)
+    result, text = ask(state, tmp_path, "--run", run, **variables)
     assert result == code and error in text and "Traceback" not in text
     assert "stolen" not in text and state.changes == []
 

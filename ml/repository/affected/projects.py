@@ -1,9 +1,8 @@
 """What a change touches: projects, stacks, policies, environments, rooms of the framework, tests.
 
-`python -m ml.repository.affected.projects` needs no package besides Python's own: a workflow asks
-it before it installs anything, and YAML is read as words. Imports are followed, and so are the
-paths and the assets (`azureml:NAME:1`) that specs name. A file of which nothing is known is the
-framework's.
+`python -m ml.repository.affected.projects` needs no package besides PyYAML: a workflow asks it
+before it installs anything else. Imports are followed, and so are the paths and the assets
+(`azureml:NAME:1`) that specs name. A file of which nothing is known is the framework's.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ from functools import cached_property
 from pathlib import Path
 from unicodedata import normalize
 
-from ml.core import git, repository
+import yaml
+
+from ml.core import documents, git, repository
 from ml.core.errors import Problem, Refused, as_program
 from ml.repository.github.api import GitHub, write_outputs
 
@@ -58,15 +59,11 @@ EXTRAS = {
     "torch": "torch",
     "torchvision": "images",
 }
-_PACKAGE = re.compile(r"^[ \t]*(?:-[ \t]+)?([a-z]+)\b", re.M)
+_PACKAGE = re.compile(r"[a-z]+\b")
 # A folder of a project, a stack and an environment become words of commands and of a matrix.
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 _WORD = re.compile(r"""[^\s'",\[\]{}()]+""")
-_COMMENT = re.compile(r"(^|[ \t])#.*", re.M)
-# What stands before a value on its line.
-_KEY = re.compile(r"[ \t]*(?:- +)*(?:[\w$-]+: +)?")
 _ASSET = re.compile(r"azureml:([^:@/]+)")
-_ASSET_NAME = re.compile(r"^name:\s*[\"']?([\w.-]+)", re.M)
 # Git's name of the tree without files.
 _EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _MODULE = re.compile(rf"(?:{'|'.join(SOURCES)})(?:\.\w+)+")
@@ -347,7 +344,7 @@ class _Change:
         of its modules are used, and `dirty` which of them the change reaches.
         """
         names: set[str] = set()
-        words = self._words(file) if file.endswith((".yml", ".yaml", "/MLTable")) else []
+        words = self._words(file) if _is_yaml(file) or file.endswith("/MLTable") else []
         for word in words:
             if match := _ASSET.match(word):
                 names |= self.assets.get(match[1], set())
@@ -360,20 +357,17 @@ class _Change:
                 path = posixpath.normpath(posixpath.join(posixpath.dirname(file), word))
                 if not path.startswith("../") and not _is_at(project, path):
                     names.add(path)
-        if "code:" in words:  # where the paths of programs begin: a folder above
+        if "code" in words:  # where the paths of programs begin: a folder above
             above = ("", *(file[: at.end()] for at in re.finditer("/", file)))
-            uncommented = _WORD.findall(_COMMENT.sub("", self._text(file)))
-            programs = [word.removeprefix("./") for word in uncommented if word.endswith(".py")]
+            programs = [word.removeprefix("./") for word in words if word.endswith(".py")]
             paths = {f"{folder}{program}" for folder in above for program in programs}
             names |= paths & (self.tree | self.files)
         return names
 
     def _words(self, file: str) -> list[str]:
-        """Its words, and the values of its lines: a path may have blanks and commas."""
-        text = self._text(file)
-        lines = _COMMENT.sub("", text).splitlines()
-        values = [_KEY.sub("", line, count=1).strip(" \t'\"") for line in lines]
-        return _WORD.findall(text) + [value for value in values if value]
+        """The keys and values of a spec, and their words: a path may have blanks and commas."""
+        values = _scalars(self._text(file))
+        return [*values, *(word for value in values for word in _WORD.findall(value))]
 
     @cached_property
     def assets(self) -> dict[str, set[str]]:
@@ -382,23 +376,29 @@ class _Change:
         A changed spec also counts under the name that it had before.
         """
         named: dict[str, set[str]] = {}
-        specs = [file for file in self.tree | self.files if file.endswith((".yml", ".yaml"))]
-        for file in specs:
+        for file in filter(_is_yaml, self.tree | self.files):
             if file.startswith(repository.ASSETS) and "/." not in file:
                 texts = [self._text(file), self._former(file) if file in self.files else ""]
-                for name in _ASSET_NAME.findall("\n".join(texts)):
+                for name in filter(None, map(_asset_name, texts)):
                     named.setdefault(name, set()).add(file)
         return named
 
     def _extras(self, projects: Iterable[str]) -> set[str]:
         """The targets of make for what the environments of these projects' specs install."""
         specs = [file for name in projects for file in self._under(f"{PROJECTS}/{name}/")]
-        words = {word for file in specs if file.endswith(".yml") for word in self._words(file)}
+        words = {word for file in specs if _is_yaml(file) for word in self._words(file)}
         assets = {match[1] for word in words if (match := _ASSET.match(word))}
         named = {file for name in assets for file in self.assets.get(name, ())}
         folders = {posixpath.dirname(file) for file in named if file.startswith(ENVIRONMENTS)}
-        texts = [self._text(file) for folder in folders for file in self._under(f"{folder}/")]
-        packages = {name for text in texts for name in _PACKAGE.findall(text)}
+        files = [file for folder in folders for file in self._under(f"{folder}/")]
+        lines = [
+            line.strip()
+            for file in files
+            for line in (
+                _scalars(self._text(file)) if _is_yaml(file) else self._text(file).splitlines()
+            )
+        ]
+        packages = {match[0] for line in lines if (match := _PACKAGE.match(line))}
         return {extra for package, extra in EXTRAS.items() if package in packages}
 
     # Stacks, policies, rooms.
@@ -486,6 +486,27 @@ def is_document(file: str) -> bool:
     if file.startswith(PICTURES):
         return True
     return _matches(posixpath.basename(file), DOCUMENTS) and not _matches(file, NO_DOCUMENTS)
+
+
+def _is_yaml(file: str) -> bool:
+    return file.endswith((".yml", ".yaml"))
+
+
+def _scalars(text: str) -> list[str]:
+    """Every key and value of a YAML file in its order; the lines of a file that is no YAML."""
+    try:
+        events = [*yaml.parse(text, documents.LOADER)]
+    except yaml.YAMLError:
+        return text.splitlines()
+    return [event.value for event in events if isinstance(event, yaml.ScalarEvent)]
+
+
+def _asset_name(text: str) -> str:
+    """The `name` of an asset's spec; "" without one."""
+    try:
+        return str(documents.parse(text, "").get("name") or "")
+    except Refused:
+        return ""
 
 
 def _matches(file: str, patterns: Iterable[str]) -> bool:
@@ -591,7 +612,7 @@ def as_text(result: Affected) -> str:
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
-    """`python -m ml.repository.affected.projects`, which needs no installed package."""
+    """`python -m ml.repository.affected.projects`, which needs no package besides PyYAML."""
     parser = argparse.ArgumentParser(prog="affected", description=(__doc__ or "").split("\n")[0])
     compared = parser.add_mutually_exclusive_group(required=True)
     compared.add_argument("--base", help="A revision, such as origin/main.")

@@ -1,6 +1,6 @@
 """The stacks to deploy, in order.
 
-`python -m ml.repository.affected.stacks` needs no installed package.
+`python -m ml.repository.affected.stacks` needs no installed package besides PyYAML.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 has the markers of a merge that nobody finished, nor a name that `layout` does not allow, and no
 program has characters that nobody sees.
 
-`python -m ml.repository.forks.links` needs no package: a pull request of documents installs
-nothing.
+`python -m ml.repository.forks.links` needs no package besides PyYAML: a pull request of
+documents installs nothing else.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `python -m ml.repository.github.drift_issue` keeps them.
 
 It is opened when something differs from what is declared or was evaluated, updated while it does,
-and closed when nothing differs any more. It needs no installed package.
+and closed when nothing differs any more. It needs no installed package besides PyYAML.
 """
 
 from __future__ import annotations

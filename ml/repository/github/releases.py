@@ -1,6 +1,6 @@
 """The environments to release, who approved one, and the way back from a version that failed there.
 
-`python -m ml.repository.github.releases` needs no installed package: a declaration is read as text.
+`python -m ml.repository.github.releases` needs no installed package besides PyYAML.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ml.core import entries, git, repository
+import yaml
+
+from ml.core import documents, git, repository
 from ml.core.errors import Exit, Problem, Refused, as_program
 from ml.reports.pull_requests import release
 from ml.repository.affected import stacks
@@ -30,42 +32,86 @@ _RESULTS = re.compile(r"(release)\.json")
 
 
 def declaration(content: str, environment: str) -> str:
-    """The lines of an environment; all of the text where there are none, or others may count."""
-    parts = _parts(content, environment)
-    return (parts and parts[1]) or content
-
-
-def _parts(content: str, environment: str) -> tuple[str, str, str] | None:
-    """What comes before an entry, the entry, indented by two spaces, and what comes after; None too
-    where any refers to another.
-    """
-    parts = entries.split(content, ENTRIES, environment)
-    if parts is None or entries.REFERENCE.search(content):
-        return None
-    return parts if not parts[1] or parts[1][2:3].strip() else None
+    """The entry of an environment as JSON; all of the text where it cannot be read."""
+    try:
+        return json.dumps(_entries(content).get(environment), sort_keys=True, default=str)
+    except ValueError:
+        return content
 
 
 def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
     """What main has `now`, with the entry of an environment as in `wanted`, all other bytes as now.
 
     Raises Refused where main's entry is not the one that was `seen`, unless it is the wanted one,
-    and where entries cannot be told apart.
+    and where entries do not begin on lines of their own.
     """
-    parts = [_parts(text, environment) for text in (seen, wanted, now)]
-    if None in parts:
-        expected = f"each entry on separate lines below `environments:` in {FILE}, without anchors"
-        found = f"the entry of {environment} is ambiguous"
-        hint = "write it so, and run it again for that commit"
-        raise Refused(Problem("ambiguous-entry", found, expected, hint))
-    (_, before, _), (_, entry, _), (head, there, tail) = (part or ("", "", "") for part in parts)
-    if there == entry:
-        return now
-    if there != before:
-        found = f"{MAIN} now declares another release for {environment}"
-        expected = "what this run began with"
-        hint = "the run of a newer commit evaluates the gates again"
-        raise Refused(Problem(DECLARED_MEANWHILE, found, expected, hint))
-    return f"{head}{entry}{tail}"
+    try:
+        before, entry, there = (_entries(text).get(environment) for text in (seen, wanted, now))
+        if there == entry:
+            return now
+        if there != before:
+            found = f"{MAIN} now declares another release for {environment}"
+            expected = "what this run began with"
+            hint = "the run of a newer commit evaluates the gates again"
+            raise Refused(Problem(DECLARED_MEANWHILE, found, expected, hint))
+        (head, _, tail), (_, lines, _) = _parts(now, environment), _parts(wanted, environment)
+        edited = f"{head}{lines}{tail}"
+        expected_entries = {**_entries(now), environment: entry}
+        if entry is None:
+            del expected_entries[environment]
+        if _entries(edited) == expected_entries:
+            return edited
+    except ValueError:
+        pass
+    expected = f"each entry on separate lines below `environments:` in {FILE}"
+    found = f"the entry of {environment} is ambiguous"
+    hint = "write it so, and run it again for that commit"
+    raise Refused(Problem("ambiguous-entry", found, expected, hint))
+
+
+def _entries(content: str) -> dict[str, Any]:
+    """Raises ValueError where the text is not unambiguous YAML."""
+    try:
+        entries = documents.parse(content, FILE).get(ENTRIES)
+    except Refused as refused:
+        raise ValueError(str(refused)) from None
+    return entries if isinstance(entries, dict) else {}
+
+
+def _parts(content: str, environment: str) -> tuple[str, str, str]:
+    """The lines before an entry, those of the entry, "" without one, and those after.
+
+    Blank lines and comments below an entry are not part of it. Raises ValueError where entries do
+    not begin on lines of their own.
+    """
+    root = documents.parse(content, FILE).root
+    lines = [f"{line}\n" for line in content.removesuffix("\n").split("\n")]
+    sections = _lines_of(root, lines, len(lines))
+    if ENTRIES not in sections:
+        raise ValueError(f"no `{ENTRIES}`")
+    first, end, entries = sections[ENTRIES]
+    names = _lines_of(entries, lines, end) if entries.value else {}
+    last = max((stop for _, stop, _ in names.values()), default=first + 1)
+    start, stop, _ = names.get(environment, (last, last, None))
+    return "".join(lines[:start]), "".join(lines[start:stop]), "".join(lines[stop:])
+
+
+def _lines_of(
+    mapping: yaml.Node, lines: Sequence[str], end: int
+) -> dict[str, tuple[int, int, yaml.Node]]:
+    """Each key of a mapping → its first line, the line after its last one, and its value."""
+    if not isinstance(mapping, yaml.MappingNode) or mapping.flow_style:
+        raise ValueError("no mapping in block style")
+    starts = [key.start_mark.line for key, _ in mapping.value]
+    found = {}
+    for (key, value), stop in zip(mapping.value, [*starts[1:], end], strict=True):
+        start = key.start_mark.line
+        if lines[start][: key.start_mark.column].strip():
+            raise ValueError("a key that does not begin its line")
+        while stop > start + 1 and lines[stop - 1].lstrip()[:1] in ("", "#"):
+            stop -= 1
+        found[str(key.value)] = (start, stop, value)
+    return found
 
 
 def environments(root: Path, since: str = "") -> list[str]:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from ml.core.errors import Refused
 from ml.repository.affected.projects import (
@@ -594,15 +595,16 @@ def test_a_link_is_not_followed(repository: Path, tmp_path: Path) -> None:
 
 
 def test_the_program_without_packages(repository: Path, tmp_path: Path) -> None:
-    """A workflow asks before it installs anything: Python's own library is enough."""
+    """A workflow asks before it installs anything but a YAML parser."""
     write(repository, edit("ml/projects/one/train.py"))
+    (tmp_path / "yaml").symlink_to(Path(yaml.__file__).parent)
     outputs = tmp_path / "outputs"
 
     def ask(*words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-S", "-m", "ml.repository.affected.projects", *words],
             cwd=repository,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "GITHUB_OUTPUT": str(outputs)},
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}", "GITHUB_OUTPUT": str(outputs)},
             capture_output=True,
             text=True,
         )

@@ -159,12 +159,13 @@ def environment(folder: Path) -> None:
     packages = next(venv.glob("lib/python3*/site-packages"))
     (own / packages.relative_to(venv)).parent.mkdir(parents=True)
     (own / packages.relative_to(venv)).symlink_to(packages)
-    (own / "update").symlink_to(venv / "update")
+    for folder in ("update", "parser"):
+        (own / folder).symlink_to(venv / folder)
     shutil.copy(venv / "pyvenv.cfg", own / "pyvenv.cfg")
     (own / "framework.stamp").touch()
     for lock in own.glob("framework/requirements/*"):
         lock.touch()
-    for stamp in ("update", "main", "dev", "infra", "torch", "automl"):
+    for stamp in ("update", "main", "dev", "infra", "torch", "automl", "parser"):
         (own / f"{stamp}.stamp").touch()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from ml.core.errors import Refused
 from ml.repository.github.releases import with_entry
@@ -56,6 +57,10 @@ BELOW = COMMENTS.replace("dev: {}", "dev:\n    version: 2")
             'environments:\n  prod: {why: "it is so"} # it\'s\n  dev: 1\n',
             'environments:\n  prod: {why: "it is so"} # it\'s\n  dev: 2\n',
         ),
+        "an anchor that nothing refers to": (
+            *(ONE, TWO, ONE.replace("  dev: ", "  dev: &dev ")),
+            TWO,
+        ),
         "comments, blank lines and more lines stay": (
             *(COMMENTS, BELOW, COMMENTS.replace("a: 1", "a: 2")),
             BELOW.replace("a: 1", "a: 2"),
@@ -72,12 +77,11 @@ def test_one_entry_changes(seen: str, wanted: str, now: str, expected: str) -> N
     [
         (declared(dev="3", prod="1"), "declaration-changed"),
         (declared(prod="1"), "declaration-changed"),
-        (ONE.replace("  dev: ", "  dev: &dev "), "ambiguous-entry"),
         (f"{ONE}  more: *dev\n", "ambiguous-entry"),
         (f"{ONE}  dev: {{}}\n", "ambiguous-entry"),
         (ONE.replace("  ", "    "), "ambiguous-entry"),
         (ONE.replace("  ", "\t"), "ambiguous-entry"),
-        ("environments: {dev: {version: 1}}\n", "ambiguous-entry"),
+        (yaml.safe_dump(yaml.safe_load(ONE), default_flow_style=True), "ambiguous-entry"),
         (f"{ONE}environments:\n  dev: {{}}\n", "ambiguous-entry"),
         ("", "ambiguous-entry"),
         (f'{ONE}    reason: "better\n  prod:\n    version: 9\n    # "\n', "ambiguous-entry"),

@@ -1,9 +1,9 @@
 """Posts the comment about a run of check.yml or train.yml.
 
-It runs the code of the default branch with a token that writes, and needs no installed package. The
-checks ran a pull request's code: which pull request it is, which files it changes, which jobs ran
-and whether they passed is what GitHub says. What should have run for these files is asked of the
-default branch's code again. Which commit was trained is what main's code wrote down before. Of what
+It runs the code of the default branch with a token that writes, and needs no package besides
+PyYAML. The checks ran a pull request's code: which pull request it is, which files it changes,
+which jobs ran and whether they passed is what GitHub says. What should have run for these files is
+asked of the default branch's code again. Which commit was trained is what main's code wrote down before. Of what
 the checks wrote, files of known names and sizes are read as JSON; nothing is unpacked, and no path,
 number or Markdown of it is used.
 """
@@ -460,7 +460,7 @@ def _publish(github: GitHub, number: int, own: Mapping[int, str], body: str) -> 
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
-    """`python -m ml.repository.github.pull_requests.posting`, which needs no installed package."""
+    """`python -m ml.repository.github.pull_requests.posting`, whose one package is PyYAML."""
     parser = argparse.ArgumentParser(prog="posting", description=(__doc__ or "").split(";")[0])
     parser.add_argument("--run", required=True, help="The id of the run.")
     parser.add_argument("--author", default=AUTHOR, help="Whose comment is updated.")

@@ -1,8 +1,8 @@
 """What a merge trains again, and the pull requests that promote the result.
 
-It needs no installed package. The command `projects` lists what to train, `summary` shows what was
-trained and what the gates decided, `trained` brings what another job of the workflow run trained,
-and `open` keeps a pull request for each version that passed.
+It needs no installed package besides PyYAML. The command `projects` lists what to train, `summary`
+shows what was trained and what the gates decided, `trained` brings what another job of the workflow
+run trained, and `open` keeps a pull request for each version that passed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ml.core import entries, files, repository
+from ml.core import documents, files, repository
 from ml.core.errors import Exit, Problem, Refused, as_program
 from ml.reports.json_values import Value
 from ml.reports.pull_requests import promotion
@@ -98,7 +98,7 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
 
 def _serving(content: str, environment: str) -> str:
     """The digest of the serving code that release.yml declares; "" where it declares none."""
-    return entries.value(content, ENTRIES, environment, "serving")
+    return str(documents.parse(content, FILE).get(ENTRIES, environment, "serving") or "")
 
 
 def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:

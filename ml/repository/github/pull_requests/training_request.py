@@ -5,8 +5,8 @@ GitHub says now. The commit is the pull request's last one now: somebody may pus
 and the comment. A branch of the repository takes seven digits or more of it, a fork all 40: a
 stranger can make another commit that begins with the same digits.
 
-It needs no installed package. The command `ask` reads the event of the workflow and outputs `pull`
-and `commit`; `fetch` puts the files of a commit into a folder, as data.
+It needs no package besides PyYAML. The command `ask` reads the event of the workflow and outputs
+`pull` and `commit`; `fetch` puts the files of a commit into a folder, as data.
 """
 
 from __future__ import annotations
