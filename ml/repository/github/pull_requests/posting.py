@@ -3,9 +3,9 @@
 It runs the code of the default branch with a token that writes, and needs no package besides
 PyYAML. The checks ran a pull request's code: which pull request it is, which files it changes,
 which jobs ran and whether they passed is what GitHub says. What should have run for these files is
-asked of the default branch's code again. Which commit was trained is what main's code wrote down before. Of what
-the checks wrote, files of known names and sizes are read as JSON; nothing is unpacked, and no path,
-number or Markdown of it is used.
+asked of the default branch's code again. Which commit was trained is what main's code wrote down
+before. Of what the checks wrote, files of known names and sizes are read as JSON; nothing is
+unpacked, and no path, number or Markdown of it is used.
 """
 
 from __future__ import annotations
