@@ -64,6 +64,7 @@ _BY_VERSION: Mapping[str, Mapping[str, str]] = {
             f"{_ENDPOINT}/privateDnsZoneGroups/{{privateDnsZoneGroupName}}"
         ),
         "network:PrivateEndpoint": _ENDPOINT,
+        "network:RouteTable": f"{_NET}/routeTables/{{routeTableName}}",
         "network:VirtualNetwork": f"{_NET}/virtualNetworks/{{virtualNetworkName}}",
     },
     "2024-06-01": {

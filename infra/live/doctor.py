@@ -8,32 +8,17 @@ those of declared resources: names, VM sizes, deleted resources, the budget.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
-from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any
 
 from infra.live.addresses import Addresses, Unplaced, version
 from infra.live.arm import Arm, Denied
+from infra.live.check import Check, granted
+from infra.live.given import given
 from infra.preview.capture import Resource
 from infra.settings.azure import SIZES, retirement
 from infra.settings.model import Settings
 from ml.core.azure import APPROVER
-
-
-@dataclass(frozen=True)
-class Check:
-    """The verdict on one thing."""
-
-    name: str
-    verdict: Literal["ok", "warning", "error"]
-    message: str
-    hint: str = ""
-
-    def __str__(self) -> str:
-        hint = f" ({self.hint})" if self.hint else ""
-        return f"{self.verdict:<7}  {self.name}: {self.message}{hint}"
-
 
 _HINTS = {
     "AuthorizationFailed": "request the role Reader on the subscription",
@@ -48,6 +33,7 @@ def examine(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Itera
     for label, checks in (
         ("subscription", state(settings, arm)),
         ("asset registry", reference(settings, arm)),
+        ("given resources", given(settings, provided, arm)),
         ("resource providers", providers(provided, arm)),
         ("features", features(provided, arm)),
         ("free names", free_names(provided, arm)),
@@ -207,7 +193,7 @@ def permissions(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
     """What the user may do on the subscription, by the rules of role definitions."""
     declared = {resource.kind for resource in resources}
     needed = [action for kind, action in ACTIONS.items() if kind in declared]
-    yield from _granted("permissions", needed, arm, arm.subscription)
+    yield from granted("permissions", needed, arm, arm.subscription)
 
 
 def registry_permissions(settings: Settings, arm: Arm) -> Iterator[Check]:
@@ -217,32 +203,7 @@ def registry_permissions(settings: Settings, arm: Arm) -> Iterator[Check]:
         needed = [ACTIONS["authorization:RoleAssignment"]]
         if settings.private:
             needed.append(CONNECTION)
-        yield from _granted("permissions on the registry", needed, arm, there)
-
-
-def _granted(
-    name: str, needed: Sequence[tuple[str, str]], arm: Arm, subscription: str
-) -> Iterator[Check]:
-    path = f"/subscriptions/{subscription}/providers/Microsoft.Authorization/permissions"
-    granted = list(arm.all(path, version("authorization:RoleAssignment")))
-    missing = [
-        (action, role)
-        for action, role in needed
-        if not any(_allows(permission, action) for permission in granted)
-    ]
-    for action, role in missing:
-        hint = f"Owner, or {role}: `infra bootstrap` assigns it to the deployer"
-        yield Check(f"permission {action}", "error", f"not granted in {subscription}", hint)
-    if not missing:
-        yield Check(name, "ok", f"{len(needed)} actions that the deployment needs")
-
-
-def _allows(permission: Mapping[str, Any], action: str) -> bool:
-    def named(key: str) -> bool:
-        patterns = [str(pattern).lower() for pattern in permission.get(key) or ()]
-        return any(fnmatchcase(action.lower(), pattern) for pattern in patterns)
-
-    return named("actions") and not named("notActions")
+        yield from granted("permissions on the registry", needed, arm, there)
 
 
 def quota(settings: Settings, arm: Arm) -> Iterator[Check]:

@@ -168,14 +168,14 @@ def roles_before_workspace(
     assets: Assets | None,
 ) -> list[Grant]:
     """The roles that must exist before the workspace."""
-    own, images, operator = identity.workspace, registry.registry.id, "Managed Identity Operator"
+    own, images, operator = identity.workspace, registry.id, "Managed Identity Operator"
     account, lake = storage.workspace.id, storage.lake.id
     grants = [
         Grant("workspace-storage", own, "Contributor", account),
         Grant("workspace-storage-blobs", own, WRITE_BLOBS, account),
         Grant("workspace-storage-files", own, WRITE_FILES, account),
-        Grant("workspace-vault", own, "Contributor", vault.vault.id),
-        Grant("workspace-vault-secrets", own, "Key Vault Administrator", vault.vault.id),
+        Grant("workspace-vault", own, "Contributor", vault.id),
+        Grant("workspace-vault-secrets", own, "Key Vault Administrator", vault.id),
         Grant("workspace-images", own, "Contributor", images),
         Grant("workspace-insights", own, "Contributor", monitoring.insights.id),
         Grant("workspace-lake", own, READ_BLOBS, lake),
@@ -206,7 +206,7 @@ def roles_before_workspace(
             for name, scope in (
                 ("storage", account),
                 ("lake", lake),
-                ("vault", vault.vault.id),
+                ("vault", vault.id),
                 ("images", images),
                 *([("share", storage.share.id)] if storage.share else []),
                 *((f"assets-{part}", id) for part, id in (assets.parts if assets else {}).items()),

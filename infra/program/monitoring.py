@@ -28,20 +28,7 @@ class Monitoring(pulumi.ComponentResource):
         super().__init__("platform:monitoring:Monitoring", name)
         self._site, settings = site, site.settings.monitoring
         opts = pulumi.ResourceOptions(parent=self)
-        self.logs = operationalinsights.Workspace(
-            "logs",
-            workspace_name=site.names.local("log"),
-            **site.place,
-            sku=operationalinsights.WorkspaceSkuArgs(name="PerGB2018"),
-            retention_in_days=settings.retention_days,
-            workspace_capping=operationalinsights.WorkspaceCappingArgs(
-                daily_quota_gb=settings.daily_gb
-            ),
-            features=operationalinsights.WorkspaceFeaturesArgs(
-                disable_local_auth=True, enable_log_access_using_only_resource_permissions=True
-            ),
-            opts=opts,
-        )
+        self.logs: pulumi.Input[str] = settings.workspace or self._logs()
         self.insights = applicationinsights.Component(
             "insights",
             resource_name_=site.names.local("appi"),
@@ -49,7 +36,7 @@ class Monitoring(pulumi.ComponentResource):
             kind="web",
             application_type="web",
             ingestion_mode="LogAnalytics",
-            workspace_resource_id=self.logs.id,
+            workspace_resource_id=self.logs,
             # Azure ML's inference server only has a key for it (`app_insights_enabled`) and sends
             # nothing; logs of endpoints arrive through their diagnostic settings.
             disable_local_auth=True,
@@ -70,8 +57,28 @@ class Monitoring(pulumi.ComponentResource):
             ],
             opts=opts,
         )
-        self.diagnose("logs", self.logs.id)
-        self.register_outputs({"logs": self.logs.id})
+        if not settings.workspace:
+            self.diagnose("logs", self.logs)
+        self.register_outputs({"logs": self.logs})
+
+    def _logs(self) -> pulumi.Output[str]:
+        """The id of a Log Analytics workspace of our own."""
+        site, settings = self._site, self._site.settings.monitoring
+        logs = operationalinsights.Workspace(
+            "logs",
+            workspace_name=site.names.local("log"),
+            **site.place,
+            sku=operationalinsights.WorkspaceSkuArgs(name="PerGB2018"),
+            retention_in_days=settings.retention_days,
+            workspace_capping=operationalinsights.WorkspaceCappingArgs(
+                daily_quota_gb=settings.daily_gb
+            ),
+            features=operationalinsights.WorkspaceFeaturesArgs(
+                disable_local_auth=True, enable_log_access_using_only_resource_permissions=True
+            ),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        return pulumi.Output.from_input(logs.id)
 
     def diagnose(
         self, name: str, resource: pulumi.Input[str], metrics: Sequence[str] = ALL_METRICS
@@ -89,7 +96,7 @@ class Monitoring(pulumi.ComponentResource):
             f"diagnostics-{name}",
             name="to-log-analytics",
             resource_uri=resource,
-            workspace_id=self.logs.id,
+            workspace_id=self.logs,
             logs=[every],
             metrics=selected,
             opts=pulumi.ResourceOptions(parent=self),

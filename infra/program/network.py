@@ -96,27 +96,52 @@ SERVICES = ("Microsoft.Storage", "Microsoft.KeyVault")
 
 
 class Network(pulumi.ComponentResource):
-    """A virtual network of four subnets, each with a security group closed to the internet.
+    """A virtual network of four subnets, each with a security group closed to the internet, or the
+    given one, which is not changed.
 
-    `dns_records` are the DNS resources of the private endpoints created so far.
+    `own` is None where the network is given. `dns_records` are the DNS resources of the private
+    endpoints created so far.
     """
 
     def __init__(self, name: str, site: Site) -> None:
         super().__init__("platform:network:Network", name)
-        self._site, settings = site, site.settings.network
-        self.service_endpoints = settings.service_endpoints
+        self._site, self._settings = site, site.settings.network
+        self.service_endpoints = self._settings.service_endpoints
+        self.security_groups: dict[Part, network.NetworkSecurityGroup] = {}
+        self.own = None if self._settings.virtual_network else self._virtual()
+        self.id: pulumi.Input[str] = self.own.id if self.own else self._settings.virtual_network
+        self._zones: dict[str, privatedns.PrivateZone] = {}
+        self._endpoints: list[network.PrivateEndpoint] = []
+        self.dns_records: list[pulumi.Resource] = []
+        self.register_outputs({"id": self.id})
+
+    def _virtual(self) -> network.VirtualNetwork:
+        site, settings = self._site, self._settings
         space = ipaddress.ip_network(settings.address_space)
-        groups = {part: self._security_group(part) for part in PARTS}
+        groups = self.security_groups = {part: self._security_group(part) for part in PARTS}
         # A machine without a public address cannot reach the internet by itself, and a node that
         # does not reach Azure never starts (how-to-secure-training-vnet, "no public IP").
         nat = site.settings.needs_nat
         gateway = network.SubResourceArgs(id=self._gateway().id) if nat else None
-        # Subnets are inline: an update of the network without them would delete them.
-        self.virtual = network.VirtualNetwork(
+        route = self._route() if settings.hub_firewall else None
+        # Subnets and peerings are inline: an update of the network without them would delete them.
+        return network.VirtualNetwork(
             "virtual-network",
             virtual_network_name=site.names.local("vnet"),
             **site.place,
             address_space=network.AddressSpaceArgs(address_prefixes=[str(space)]),
+            virtual_network_peerings=[
+                network.VirtualNetworkPeeringArgs(
+                    name="hub",
+                    remote_virtual_network=network.SubResourceArgs(id=settings.peer),
+                    allow_virtual_network_access=True,
+                    allow_forwarded_traffic=True,
+                    allow_gateway_transit=False,
+                    use_remote_gateways=False,
+                )
+            ]
+            if settings.peer
+            else None,
             subnets=[
                 network.SubnetArgs(
                     name=part,
@@ -127,6 +152,7 @@ class Network(pulumi.ComponentResource):
                     private_endpoint_network_policies=_policies(part),
                     private_link_service_network_policies=_policies(part),
                     nat_gateway=gateway if part != "endpoints" else None,
+                    route_table=route if part != "endpoints" else None,
                     network_security_group=network.NetworkSecurityGroupArgs(id=groups[part].id),
                     service_endpoints=[
                         network.ServiceEndpointPropertiesFormatArgs(service=service)
@@ -137,15 +163,13 @@ class Network(pulumi.ComponentResource):
             ],
             opts=pulumi.ResourceOptions(parent=self),
         )
-        self.security_groups = groups
-        self._zones: dict[str, privatedns.PrivateZone] = {}
-        self._endpoints: list[network.PrivateEndpoint] = []
-        self.dns_records: list[pulumi.Resource] = []
-        self.register_outputs({"id": self.virtual.id})
 
     def subnet(self, part: Part) -> pulumi.Output[str]:
-        """The id of a subnet."""
-        return pulumi.Output.concat(self.virtual.id, f"/subnets/{part}")
+        """The id of a subnet; settings refuse what a given network has no subnet for."""
+        given = self._settings.subnet if part == "endpoints" else self._settings.compute_subnet
+        if self.own is None:
+            return pulumi.Output.from_input(given)
+        return pulumi.Output.concat(self.own.id, f"/subnets/{part}")
 
     def private_endpoint(
         self,
@@ -178,6 +202,8 @@ class Network(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=[*self._endpoints[-1:], *after]),
         )
         self._endpoints.append(endpoint)
+        if self._settings.private_dns_zones == "none":
+            return endpoint
         records = network.PrivateDnsZoneGroup(
             f"{full_name}-names",
             private_dns_zone_group_name="default",
@@ -185,7 +211,7 @@ class Network(pulumi.ComponentResource):
             resource_group_name=site.group,
             private_dns_zone_configs=[
                 network.PrivateDnsZoneConfigArgs(
-                    name=zone.replace(".", "-"), private_dns_zone_id=self._zone(zone).id
+                    name=zone.replace(".", "-"), private_dns_zone_id=self._zone(zone)
                 )
                 for zone in DNS_ZONES[part]
             ],
@@ -194,7 +220,11 @@ class Network(pulumi.ComponentResource):
         self.dns_records.append(records)
         return endpoint
 
-    def _zone(self, zone: str) -> privatedns.PrivateZone:
+    def _zone(self, zone: str) -> pulumi.Output[str]:
+        """The id of a DNS zone: a central one, which its owner links, or one of ours."""
+        if central := self._settings.private_dns_zones:
+            id = f"{central}/providers/Microsoft.Network/privateDnsZones/{zone}"
+            return pulumi.Output.from_input(id)
         if zone not in self._zones:
             resource = self._zones[zone] = privatedns.PrivateZone(
                 zone,
@@ -212,11 +242,11 @@ class Network(pulumi.ComponentResource):
                 location="global",
                 tags=self._site.tags,
                 registration_enabled=False,
-                virtual_network=privatedns.SubResourceArgs(id=self.virtual.id),
+                virtual_network=privatedns.SubResourceArgs(id=self.id),
                 opts=pulumi.ResourceOptions(parent=resource),
             )
             self.dns_records.append(link)
-        return self._zones[zone]
+        return pulumi.Output.from_input(self._zones[zone].id)
 
     def _security_group(self, part: Part) -> network.NetworkSecurityGroup:
         return network.NetworkSecurityGroup(
@@ -226,6 +256,25 @@ class Network(pulumi.ComponentResource):
             security_rules=[*rules(part, self._site.settings.location)],
             opts=pulumi.ResourceOptions(parent=self),
         )
+
+    def _route(self) -> network.RouteTableArgs:
+        """All traffic out of the network goes to the hub's firewall."""
+        table = network.RouteTable(
+            "routes",
+            route_table_name=self._site.names.local("rt"),
+            **self._site.place,
+            disable_bgp_route_propagation=True,
+            routes=[
+                network.RouteArgs(
+                    name="to-the-hub",
+                    address_prefix="0.0.0.0/0",
+                    next_hop_type="VirtualAppliance",
+                    next_hop_ip_address=self._settings.hub_firewall,
+                )
+            ],
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        return network.RouteTableArgs(id=table.id)
 
     def _gateway(self) -> network.NatGateway:
         """A NAT gateway: outbound only, by one address that others can allow."""

@@ -16,9 +16,10 @@ from ml.core.errors import Problem, Refused
 
 
 class Registry(pulumi.ComponentResource):
-    """A Premium container registry without an administrator's password.
+    """A Premium container registry without an administrator's password, or the given one.
 
-    `network` is None with public addresses.
+    `network` is None with public addresses. `own` is None, and nothing is declared, where a
+    registry is given: its owner's network and DNS lead to it.
 
     Retention is on and soft delete off: Azure refuses both together. Quarantine is off: it would
     block every image until a scanner releases it.
@@ -27,7 +28,15 @@ class Registry(pulumi.ComponentResource):
     def __init__(self, name: str, site: Site, network: Network | None) -> None:
         super().__init__("platform:registry:Registry", name)
         settings = site.settings.images
-        self.registry = containerregistry.Registry(
+        self.own: containerregistry.Registry | None = None
+        self.id: pulumi.Input[str] = settings.registry
+        self.server: pulumi.Input[str] = (
+            f"{settings.registry.rpartition('/')[2].lower()}.azurecr.io"
+        )
+        if settings.registry:
+            self.register_outputs({"id": self.id})
+            return
+        self.own = containerregistry.Registry(
             "images",
             registry_name=site.names.worldwide("cr"),
             **site.place,
@@ -48,9 +57,10 @@ class Registry(pulumi.ComponentResource):
             ),
             opts=pulumi.ResourceOptions(parent=self, protect=site.protect),
         )
+        self.id, self.server = self.own.id, self.own.login_server
         if network:
-            network.private_endpoint("images", self.registry.id, "registry")
-        self.register_outputs({"id": self.registry.id})
+            network.private_endpoint("images", self.id, "registry")
+        self.register_outputs({"id": self.id})
 
 
 class Assets(pulumi.ComponentResource):

@@ -62,14 +62,19 @@ class Site:
 
 
 def site(settings: Settings) -> Site:
-    """The site of an environment; declares its resource group."""
+    """The site of an environment; declares its resource group unless it is given one."""
     tags = {
+        **settings.tags,
         "environment": settings.environment,
         "costCenter": settings.cost_center,
         "owner": settings.owner,
         "repository": settings.repository,
         "managedBy": "pulumi",
     }
+    if settings.resource_group:
+        given = pulumi.Output.from_input(settings.resource_group)
+        place = f"/subscriptions/{settings.subscription}/resourceGroups/"
+        return Site(settings, given, pulumi.Output.concat(place, given), tags)
     group = resources.ResourceGroup(
         "group",
         resource_group_name=settings.names.group,

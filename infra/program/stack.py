@@ -83,8 +83,8 @@ def provision(
     locked = {
         "workspace-storage": storage.workspace.id,
         "lake": storage.lake.id,
-        "vault": vault.vault.id,
-        "images": registry.registry.id,
+        **({"vault": vault.id} if vault.own else {}),
+        **({"images": registry.id} if registry.own else {}),
         **({"share": storage.share.id} if storage.share else {}),
     }
     Guardrails("guardrails", here, monitoring.alerts.id, locked)
@@ -92,8 +92,8 @@ def provision(
         "resourceGroup": here.group,
         "workspace": workspace.workspace.name,
         "lake": storage.lake.name,
-        "vault": vault.vault.name,
-        "registryServer": registry.registry.login_server,
+        "vault": vault.name,
+        "registryServer": registry.server,
         "trainClientId": identity.train.client_id,
         "releaseClientId": identity.release.client_id,
         "watchClientId": identity.watch.client_id,
@@ -125,14 +125,13 @@ def _key(
     ("KeyVaultAuthenticationFailure", Azure/bicep#16601). Private endpoints of other resources,
     which are created one after another anyway, fill the time.
     """
-    if vault.key is None or identity.encryption is None:
+    if identity.encryption is None:
         return None
     role = "Key Vault Crypto Service Encryption User"
-    grant = Grant("encryption-vault", identity.encryption, role, vault.vault.id)
+    grant = Grant("encryption-vault", identity.encryption, role, vault.id)
     granted = Grants("encryption-rights", here, [grant]).assignments
-    uri = vault.vault.properties.vault_uri
     awaited = [*granted, *(network.dns_records if network else ())]
-    return EncryptionKey(uri, vault.key.name, identity.encryption, awaited)
+    return EncryptionKey(vault.uri, vault.key_name, identity.encryption, awaited)
 
 
 def _observe(
@@ -143,18 +142,21 @@ def _observe(
     registry: Registry,
     workspace: Workspace,
 ) -> None:
-    """Diagnostics of all resources that have any, and alerts of the workspace and the vault."""
-    monitoring.diagnose("vault", vault.vault.id)
-    monitoring.diagnose("images", registry.registry.id)
+    """Diagnostics of our own resources that have any, and alerts of the workspace and the vault."""
+    if vault.own:
+        monitoring.diagnose("vault", vault.id)
+    if registry.own:
+        monitoring.diagnose("images", registry.id)
     monitoring.diagnose("workspace", workspace.workspace.id)
     for name, service in storage.services.items():
         monitoring.diagnose(name, service.id, STORAGE_METRICS)
-    if network:
-        monitoring.diagnose("virtual-network", network.virtual.id)
+    if network and network.own:
+        monitoring.diagnose("virtual-network", network.own.id)
         for part, group in network.security_groups.items():
             monitoring.diagnose(f"security-{part}", group.id, metrics=())
     monitoring.alert("failed-runs", workspace.workspace.id, "Failed Runs", 5)
     monitoring.alert("unusable-nodes", workspace.workspace.id, "Unusable Nodes", 0)
-    monitoring.alert(
-        "vault-saturation", vault.vault.id, "SaturationShoebox", 75, aggregation="Average"
-    )
+    if vault.own:
+        monitoring.alert(
+            "vault-saturation", vault.id, "SaturationShoebox", 75, aggregation="Average"
+        )

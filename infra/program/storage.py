@@ -27,10 +27,19 @@ class Vault(pulumi.ComponentResource):
 
     def __init__(self, name: str, site: Site, network: Network | None) -> None:
         super().__init__("platform:vault:Vault", name)
+        self.own: keyvault.Vault | None = None
+        self.key: keyvault.Key | None = None
+        self.id: pulumi.Input[str] = site.settings.vault.id
+        self.name: pulumi.Input[str] = site.settings.vault.id.rpartition("/")[2]
+        self.key_name: pulumi.Input[str] = site.settings.vault.key
+        self.uri: pulumi.Input[str] = f"https://{self.name}.vault.azure.net/"
+        if site.settings.vault.id:
+            self.register_outputs({"id": self.id})
+            return
         subnet = None
         if network and network.service_endpoints:
             subnet = network.subnet("compute")
-        self.vault = keyvault.Vault(
+        self.own = keyvault.Vault(
             "vault",
             vault_name=f"{site.names.worldwide('kv')}{site.settings.vault.generation}"
             if site.settings.vault.generation > 1
@@ -56,11 +65,15 @@ class Vault(pulumi.ComponentResource):
             ),
             opts=pulumi.ResourceOptions(parent=self, protect=site.protect),
         )
-        self.key = self._key(site) if site.settings.storage.customer_managed_key else None
+        self.id, self.name = self.own.id, self.own.name
+        self.uri = self.own.properties.vault_uri
+        if site.settings.storage.customer_managed_key:
+            self.key = self._key(site)
+            self.key_name = self.key.name
         if network:
             written = [self.key] if self.key else []
-            network.private_endpoint("vault", self.vault.id, "vault", after=written)
-        self.register_outputs({"id": self.vault.id})
+            network.private_endpoint("vault", self.id, "vault", after=written)
+        self.register_outputs({"id": self.id})
 
     def _key(self, site: Site) -> keyvault.Key:
         ninety_days = keyvault.LifetimeActionArgs(
@@ -70,7 +83,7 @@ class Vault(pulumi.ComponentResource):
         return keyvault.Key(
             "storage-key",
             key_name="storage",
-            vault_name=self.vault.name,
+            vault_name=self.name,
             resource_group_name=site.group,
             tags=site.tags,
             properties=keyvault.KeyPropertiesArgs(

@@ -177,6 +177,7 @@ class Names:
     platform: str
     environment: str
     suffix: str
+    given_group: str = ""
 
     def local(self, kind: str, name: str = "") -> str:
         """A name that is unique in its resource group: `kind-platform-environment[-name]`."""
@@ -199,5 +200,5 @@ class Names:
 
     @property
     def group(self) -> str:
-        """The resource group."""
-        return self.local("rg")
+        """The resource group: the given one, else one of our own."""
+        return self.given_group or self.local("rg")

@@ -18,7 +18,9 @@ from ml.core.errors import Problem
 
 CLUSTERS, WORKSTATIONS = "platform:clusters", "platform:workstations"
 ENDPOINTS, NETWORK, STORAGE = "platform:endpoints", "platform:network", "platform:storage"
-ADDRESS_SPACE = (NETWORK, "address_space")
+ADDRESS_SPACE, TAGS = (NETWORK, "address_space"), "platform:tags"
+# Of the template; `tags` adds to them.
+OWN_TAGS = ("environment", "costCenter", "owner", "repository", "managedBy")
 # The longest name of an online endpoint (how-to-manage-quotas).
 MAX_ENDPOINT_NAME = 32
 # Datastores of every workspace: how-to-datastore.
@@ -354,7 +356,45 @@ def _network_options(settings: Settings) -> Findings:
         yield Fault("needs-managed-network", message, "`isolation: managed`", hint, keys)
 
 
+def _given(settings: Settings) -> Findings:
+    """Resources that another team makes: what one needs, and what has no effect beside it."""
+    network, vault = settings.network, settings.vault
+    inside = f"{network.virtual_network}/subnets/"
+    nodes = network.isolation == "own" or bool(settings.machines("data-science-vm"))
+    given = bool(network.virtual_network)
+    for field, is_used, user in (
+        ("subnet", given, "private endpoints in `virtual_network`"),
+        ("compute_subnet", given and nodes, "nodes in `virtual_network`"),
+    ):
+        id = getattr(network, field)
+        if is_used and not id.lower().startswith(inside.lower()):
+            message = f"`{field}` is {id or 'not set'}"
+            hint = f"name a subnet of the network: {user} need it"
+            keys: Keys = (NETWORK, field) if id else (NETWORK,)
+            yield Fault("missing-subnet", message, f"{inside}…", hint, keys)
+        elif id and not is_used:
+            message, hint = f"`{field}` is not used", f"delete it: it is for {user}"
+            yield Fault("no-effect", message, f"no {field}", hint, (NETWORK, field))
+    routed = settings.private and bool(network.peer) and not given
+    for field, has_effect, reason in (
+        ("virtual_network", settings.private, "`exposure: private`"),
+        ("private_dns_zones", settings.private, "`exposure: private`"),
+        ("peer", settings.private, "`exposure: private`"),
+        ("hub_firewall", routed, "a network of ours with a `peer`"),
+    ):
+        if getattr(network, field) and not has_effect:
+            message, hint = f"`{field}` is not used", f"delete it: it needs {reason}"
+            yield Fault("no-effect", message, reason, hint, (NETWORK, field))
+    if vault.key != Vault().key and not (vault.id and settings.storage.customer_managed_key):
+        hint = "delete it, or set `id` and `storage.customer_managed_key`"
+        yield Fault("no-effect", "`key` is not used", "no key", hint, ("platform:vault", "key"))
+    for tag in settings.tags:
+        if tag.lower() in map(str.lower, OWN_TAGS):
+            hint = "delete it: the template sets it"
+            yield Fault("duplicate-name", f"the tag `{tag}`", "another tag", hint, (TAGS, tag))
+
+
 CHECKS: tuple[Callable[[Settings], Findings], ...] = (
     *(_environment, _region, _sizes, _nodes, _names, _asset_registry, _registry_alone),
-    *(_storage, _workstations, _address_space, _network_options),
+    *(_storage, _workstations, _address_space, _network_options, _given),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -81,6 +82,23 @@ CONTAINER = Form(
 REVIEWER = Form(
     r"[A-Za-z0-9][A-Za-z0-9-]*(/[A-Za-z0-9_-]+)?", "a user, or organisation/team, of GitHub"
 )
+GROUP = Form(r"[\w().-]{1,89}[\w()-]", "the name of a resource group")
+ADDRESS = Form(r"\d{1,3}(\.\d{1,3}){3}", "an address such as 10.0.0.4")
+_IN_GROUP = rf"/subscriptions/{GUID.pattern}/resourceGroups/{GROUP.pattern}"
+
+
+def _id(kind: str, words: str) -> Form:
+    """The form of a resource id; `kind` is namespace/type, `*` in it a name."""
+    types = kind.replace(".", r"\.").replace("*", r"[\w.-]{1,80}")
+    return Form(rf"{_IN_GROUP}/providers/{types}/[\w.-]{{1,80}}", f"the resource id of {words}")
+
+
+NETWORK_ID = _id("Microsoft.Network/virtualNetworks", "a virtual network")
+SUBNET_ID = _id("Microsoft.Network/virtualNetworks/*/subnets", "a subnet")
+LOGS_ID = _id("Microsoft.OperationalInsights/workspaces", "a Log Analytics workspace")
+REGISTRY_ID = _id("Microsoft.ContainerRegistry/registries", "a container registry")
+VAULT_ID = _id("Microsoft.KeyVault/vaults", "a key vault")
+ZONES = Form(rf"none|{_IN_GROUP}", "the id of a resource group, or none")
 # `checks` knows which sizes exist.
 VM_SIZE = Form(r"\w+", "a VM size such as Standard_E4ds_v4")
 
@@ -105,6 +123,26 @@ class Network:
     """SKU of the firewall that rules with host names need."""
     allowed_hosts: tuple[Annotated[str, HOST], ...] = ()
     """Hosts that compute may reach; the first one adds a firewall and its cost."""
+    virtual_network: Annotated[str, NETWORK_ID] = ""
+    """A virtual network to use in place of one of ours, by id. This stack does not change it: its
+    owner makes the subnets, their security groups and routes, and the peering.
+    """
+    subnet: Annotated[str, SUBNET_ID] = ""
+    """With `virtual_network`: the subnet of the private endpoints."""
+    compute_subnet: Annotated[str, SUBNET_ID] = ""
+    """With `virtual_network` and `isolation: own`: the subnet of the nodes."""
+    private_dns_zones: Annotated[str, ZONES] = ""
+    """Where the private DNS zones are: the id of a resource group, or `none` where Azure Policy
+    registers the records. By default they are made here.
+    """
+    peer: Annotated[str, NETWORK_ID] = ""
+    """The hub: a network of ours is peered with it (its owner peers it with ours), a given one is
+    expected to be (`infra doctor`).
+    """
+    hub_firewall: Annotated[str, ADDRESS] = ""
+    """With `peer`: the hub's firewall; all traffic out of a network of ours is routed to it, in
+    place of a NAT gateway.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +198,10 @@ class Vault:
     """From 2 on a part of its name: a deleted vault holds its name for `soft_delete_days`, and
     nobody may purge it before. Another number is another vault.
     """
+    id: Annotated[str, VAULT_ID] = ""
+    """A vault to use in place of one of ours; this stack grants roles on it and changes nothing."""
+    key: Annotated[str, Form(r"[0-9A-Za-z-]{1,127}", "the name of a key")] = "storage"
+    """With `id` and `storage.customer_managed_key`: the name of its key that encrypts storage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +224,9 @@ class Images:
     """Size of the node that builds images where the registry is private."""
     builds: Annotated[int, Field(ge=0, le=10000)] = 10
     """Images built in a typical month, for its cost."""
+    registry: Annotated[str, REGISTRY_ID] = ""
+    """A registry to use in place of one of ours; this stack grants roles on it and changes nothing.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +239,8 @@ class Monitoring:
     """Days for which logs are kept."""
     daily_gb: Annotated[int, Field(ge=1, le=1000)] = 5
     """Daily cap on logs, in GB."""
+    workspace: Annotated[str, LOGS_ID] = ""
+    """A Log Analytics workspace to use in place of one of ours; its own settings hold there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,9 +262,7 @@ class AssetRegistry:
     """Its name, the same in every stack."""
     stack: Annotated[str, Form(r"[a-z0-9]{1,7}", "the name of a stack: shared")] = ""
     """With `mode: use`: the stack that creates it, which is deployed before."""
-    resource_group: Annotated[
-        str, Form(r"[\w().-]{1,89}[\w()-]", "the name of a resource group")
-    ] = ""
+    resource_group: Annotated[str, GROUP] = ""
     """With `mode: use`, of a registry that no stack here creates: its resource group."""
     subscription: Annotated[str, GUID] = ""
     """With `mode: use`: its subscription, where that is another one than the environment's."""
@@ -401,6 +446,16 @@ class StackFile:
     """Teams (organisation/team) and users of GitHub who approve releases and deployments;
     `infra bootstrap` asks for them.
     """
+    resource_group: Annotated[str, GROUP] = ""
+    """A resource group to use in place of one of ours; cannot be changed once it is in use."""
+    tags: Annotated[
+        Mapping[
+            Annotated[str, Form(r"[^<>%&\\?/]{1,128}", "1 to 128 characters without <>%&\\?/")],
+            Annotated[str, Field(max_length=256)],
+        ],
+        Field(max_length=40),
+    ] = field(default_factory=dict)
+    """Tags of every resource, beside those of the template. Azure keeps 50."""
     exposure: Literal["private", "starter"] = "private"
     """`private`: reachable only through private endpoints; `starter`: public addresses, also
     without keys; cannot be changed for an existing workspace.
@@ -442,7 +497,7 @@ class Settings(StackFile):
         """The names of its resources."""
         identity = f"{self.subscription}/{self.name}/{self.environment}"
         suffix = hashlib.sha256(identity.lower().encode()).hexdigest()[:5]
-        return Names(self.name, self.environment, suffix)
+        return Names(self.name, self.environment, suffix, self.resource_group)
 
     @property
     def github(self) -> str:
@@ -489,7 +544,8 @@ class Settings(StackFile):
     def needs_nat(self) -> bool:
         """Whether machines run in our own network and need a NAT gateway to get out."""
         own = self.network.isolation == "own" or bool(self.machines("data-science-vm"))
-        return self.private and own
+        ours = not (self.network.virtual_network or self.network.hub_firewall)
+        return self.private and own and ours
 
     @property
     def builder(self) -> Cluster | None:

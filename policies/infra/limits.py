@@ -23,7 +23,11 @@ MOST_NODES, MOST_IDLE_MINUTES = 1000, 1440
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one environment; `advice` names the rules that only advise there."""
+    """The limits of one environment; `advice` names the rules that only advise there.
+
+    `given` are the ids of resources that its stack may use although no stack makes them, and of
+    groups of them; `dns_by_policy`: Azure Policy registers the names of private endpoints.
+    """
 
     __pydantic_config__ = CLOSED
 
@@ -33,6 +37,13 @@ class Limits:
     regions: tuple[str, ...]
     tags: tuple[str, ...]
     advice: tuple[str, ...]
+    given: tuple[Annotated[str, Field(pattern="^/subscriptions/[^/]+/resourceGroups/[^/]+")], ...]
+    dns_by_policy: bool
+
+    def knows(self, id: str) -> bool:
+        """Whether a resource id is a listed one, or of something in it; Azure ignores case."""
+        here = f"{id}/".lower()
+        return any(here.startswith(f"{listed}/".lower()) for listed in self.given)
 
 
 def load(rules: Collection[str], file: Path = FILE) -> Mapping[str, Limits]:
@@ -81,6 +92,8 @@ def strictest(limits: Mapping[str, Limits]) -> Limits:
         regions=common(each.regions for each in every),
         tags=tuple(dict.fromkeys(tag for each in every for tag in each.tags)),
         advice=common(each.advice for each in every),
+        given=common(each.given for each in every),
+        dns_by_policy=all(each.dns_by_policy for each in every),
     )
 
 

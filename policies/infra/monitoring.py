@@ -22,7 +22,8 @@ def _diagnostics(items: Sequence[Item], limits: Limits) -> StackFindings:
 
     def sends(of: Item) -> bool:
         is_enabled = any(log.at("enabled") is True for log in of.each("logs"))
-        return is_enabled and bool(of.sources("workspaceId"))
+        goes_to = of.sources("workspaceId") or limits.knows(str(of.at("workspaceId")))
+        return is_enabled and bool(goes_to)
 
     logged = sources_of(items, Kind.DIAGNOSTICS, "resourceUri", sends)
     for item in items:

@@ -205,7 +205,7 @@ def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
         own = [each for each in endpoints.get(urn, []) if part in _groups(each)]
         if not own:
             yield item, f"{what} `{part}` has no private endpoint"
-        elif not any(endpoint.urn in in_dns for endpoint in own):
+        elif not limits.dns_by_policy and not any(endpoint.urn in in_dns for endpoint in own):
             yield item, f"the private endpoint of {what} `{part}` is in no DNS zone"
 
 
@@ -235,6 +235,9 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
     for item in items:
         if item.kind == Kind.DNS_GROUP:
             used = item.uses.get("privateDnsZoneConfigs", ())
+            central = [str(zone.at("privateDnsZoneId")) for zone in _zones(item)]
+            if not used and central and all(map(limits.knows, central)):
+                continue  # its owner links it to the network: `infra doctor`
             if not used or any(urn not in zones for urn in used):
                 yield item, "names a DNS zone that does not exist"
             elif any(urn not in linked for urn in used):
@@ -248,11 +251,26 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
 )
 def _workspace_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
     zones = {item.resource_name for item in items if item.kind == Kind.DNS_ZONE}
+    central = [str(zone.at("privateDnsZoneId")) for item in items for zone in _zones(item)]
+    zones |= {id.rpartition("/")[2] for id in central if limits.knows(id)}
     for item in items:
-        if item.kind == Kind.WORKSPACE:
+        if item.kind == Kind.WORKSPACE and not limits.dns_by_policy:
             yield from (
                 (item, f"no DNS zone `{zone}`") for zone in WORKSPACE_ZONES if zone not in zones
             )
+
+
+def _zones(item: Item) -> list[Item]:
+    return item.each("privateDnsZoneConfigs") if item.kind == Kind.DNS_GROUP else []
+
+
+@RULES.resource("route-private", "Routes lead to a private address.", "own", Kind.ROUTE_TABLE)
+def _routes(item: Item, limits: Limits) -> Iterator[str]:
+    """`Internet` and a gateway pass by the hub's firewall."""
+    for route in item.each("routes"):
+        hop, address = route.at("nextHopType"), str(route.at("nextHopIpAddress", ""))
+        if hop != "VirtualAppliance" or not is_internal(address):
+            yield f"route `{route.at('name')}` leads to {address or hop}, not to a private address"
 
 
 RULES.resource(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from ml.core import documents
 from policies.infra.limits import Limits
-from policies.infra.rule import Item, Kind, Rules
+from policies.infra.rule import Item, Kind, Rules, StackFindings
 
 KINDS = frozenset(Kind)
 # Groups of resources; the rules check their members.
@@ -23,7 +24,7 @@ REGIONAL = (
     *(Kind.CONTAINER_REGISTRY, Kind.PRIVATE_ENDPOINT, Kind.MACHINE, Kind.RESOURCE_GROUP),
     Kind.IDENTITY,
     *(Kind.LOGS, Kind.APPLICATION_INSIGHTS, Kind.NETWORK, Kind.SECURITY_GROUP, Kind.NETWORK_CARD),
-    *(Kind.NAT_GATEWAY, Kind.PUBLIC_ADDRESS, Kind.MACHINE_EXTENSION),
+    *(Kind.NAT_GATEWAY, Kind.PUBLIC_ADDRESS, Kind.MACHINE_EXTENSION, Kind.ROUTE_TABLE),
 )
 TAGGED = (*REGIONAL, Kind.DNS_ZONE, Kind.DNS_LINK, Kind.KEY, Kind.ACTION_GROUP, Kind.ALERT)
 
@@ -41,6 +42,33 @@ def _kind(item: Item, limits: Limits) -> Iterator[str]:
 def _own_provider(item: Item, limits: Limits) -> Iterator[str]:
     if item.provider and not item.provider.startswith(_DEFAULT):
         yield f"uses the provider `{item.provider}`, possibly with another subscription"
+
+
+# What leads a stack's data or traffic elsewhere, by kind; `workspace-parts` knows those of a
+# workspace.
+_REFERENCES: Mapping[str, str] = {
+    Kind.PRIVATE_ENDPOINT: "subnet",
+    Kind.DIAGNOSTICS: "workspaceId",
+    Kind.APPLICATION_INSIGHTS: "workspaceResourceId",
+    Kind.NETWORK: "virtualNetworkPeerings",
+    Kind.ROLE_ASSIGNMENT: "scope",
+}
+_SHARED = "/providers/microsoft.machinelearningservices/registries/"
+
+
+@RULES.stack("known-resources", "Resources of others are listed in limits.yml.", "own")
+def _known(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """A resource of the stack is known by what an input was made from; any other by its id. The
+    shared registry is a setting of its own.
+    """
+    for item in items:
+        reference = _REFERENCES.get(item.kind, "")
+        if not reference or item.sources(reference):
+            continue
+        for _, id in documents.strings(item.at(reference)):
+            foreign = id.lower().startswith("/subscriptions/") and _SHARED not in id.lower()
+            if foreign and not limits.knows(id):
+                yield item, f"`{reference}` is {id}, which is not `given` in limits.yml"
 
 
 @RULES.resource("known-changes", "Changes made by hand are undone.", "own")

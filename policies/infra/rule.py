@@ -45,6 +45,7 @@ class Kind(StrEnum):
     DNS_GROUP = "network:PrivateDnsZoneGroup"
     PRIVATE_ENDPOINT = "network:PrivateEndpoint"
     PUBLIC_ADDRESS = "network:PublicIPAddress"
+    ROUTE_TABLE = "network:RouteTable"
     NETWORK = "network:VirtualNetwork"
     LOGS = "operationalinsights:Workspace"
     DNS_ZONE = "privatedns:PrivateZone"

@@ -44,8 +44,10 @@ def _parts(items: Sequence[Item], limits: Limits) -> StackFindings:
     kinds = {item.urn: item.kind for item in items}
     for item in items:
         for part, kind in PARTS.items() if item.kind == Kind.WORKSPACE else ():
-            if kind not in {kinds.get(urn) for urn in item.sources(part)}:
-                yield item, f"`{part}` is not declared in this stack, so no rule checks it"
+            ours = kind in {kinds.get(urn) for urn in item.sources(part)}
+            if not ours and not limits.knows(str(item.at(part))):
+                hint = "nor listed as `given` in limits.yml, so no rule checks it"
+                yield item, f"`{part}` is not declared in this stack, {hint}"
 
 
 @RULES.stack(

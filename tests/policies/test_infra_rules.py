@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -145,10 +146,81 @@ def test_an_environment_without_limits_has_the_strictest() -> None:
 
 
 def test_the_strictest_limits_are_the_tightest_of_each() -> None:
-    loose = Limits(8, 30, ("a", "b"), ("west", "north"), ("owner",), ("x", "y"))
-    tight = Limits(4, 60, ("b",), ("north", "west"), ("team",), ("y",))
+    loose = Limits(8, 30, ("a", "b"), ("west", "north"), ("owner",), ("x", "y"), ("/h", "/i"), True)
+    tight = Limits(4, 60, ("b",), ("north", "west"), ("team",), ("y",), ("/i",), False)
     found = limits.strictest({"default": loose, "dev": tight})
-    assert found == Limits(4, 30, ("b",), ("west", "north"), ("owner", "team"), ("y",))
+    tags = ("owner", "team")
+    assert found == Limits(4, 30, ("b",), ("west", "north"), tags, ("y",), ("/i",), False)
+
+
+HUB = "/subscriptions/22222222-2222-4222-8222-222222222222/resourceGroups/rg-hub"
+
+
+@pytest.mark.parametrize(
+    ("given", "id", "expected"),
+    [
+        (HUB, HUB, True),
+        (HUB, f"{HUB.upper()}/providers/Microsoft.KeyVault/vaults/kv", True),
+        (HUB, f"{HUB}-2/providers/Microsoft.KeyVault/vaults/kv", False),
+        (f"{HUB}/providers/Microsoft.KeyVault/vaults/kv", HUB, False),
+    ],
+)
+def test_a_given_resource_is_known_by_its_id(given: str, id: str, expected: bool) -> None:
+    assert replace(LIMITS["default"], given=(given,)).knows(id) is expected
+
+
+def test_given_resources_pass_the_rules_of_our_own() -> None:
+    """Central zones, logs, a vault and a registry; names that Azure Policy registers."""
+    zone = f"{HUB}/providers/Microsoft.Network/privateDnsZones/privatelink"
+    zones = [
+        {"privateDnsZoneId": f"{zone}.{name}"} for name in ("api.azureml.ms", "notebooks.azure.net")
+    ]
+    connection = [{"groupIds": ["amlworkspace"]}]
+    own = {
+        "keyVault": f"{HUB}/v",
+        "containerRegistry": f"{HUB}/r",
+        "publicNetworkAccess": "Disabled",
+    }
+    parts = {
+        "storageAccount": [_urn("storage:StorageAccount", "s")],
+        "applicationInsights": [_urn("applicationinsights:Component", "i")],
+    }
+    workspace = _item("machinelearningservices:Workspace", own, parts, name="w")
+    led = {"privateLinkServiceConnections": [workspace.urn]}
+    endpoint = _item(
+        "network:PrivateEndpoint", {"privateLinkServiceConnections": connection}, led, name="e"
+    )
+    group = _item(
+        "network:PrivateDnsZoneGroup",
+        {"privateDnsZoneConfigs": zones},
+        {"privateEndpointName": [endpoint.urn]},
+        name="n",
+    )
+    sent = {"logs": [{"enabled": True}], "workspaceId": f"{HUB}/l"}
+    logs = _item("monitor:DiagnosticSetting", sent, {"resourceUri": [workspace.urn]}, name="d")
+    storage, insights = (
+        _item(kind, {}, name=name)
+        for kind, name in (("storage:StorageAccount", "s"), ("applicationinsights:Component", "i"))
+    )
+    rules = {
+        "private-endpoints",
+        "private-names",
+        "workspace-names",
+        "workspace-parts",
+        "diagnostics",
+        "known-resources",
+    }
+
+    def rejected(*items: Item, **limits: Any) -> set[str]:
+        context = replace(STRICT, limits={"default": replace(LIMITS["default"], **limits)})
+        found = violations(context, None, [*items, storage, insights])
+        return {one.rule for one in found if one.item in items} & rules
+
+    everything = (workspace, endpoint, group, logs)
+    assert rejected(*everything) == rules - {"private-endpoints"}
+    assert rejected(*everything, given=(HUB,)) == set()
+    assert "private-endpoints" in rejected(workspace, endpoint, logs, given=(HUB,))
+    assert rejected(workspace, endpoint, logs, given=(HUB,), dns_by_policy=True) == set()
 
 
 def test_the_stacks_of_the_template_have_their_own_limits() -> None:
@@ -156,7 +228,10 @@ def test_the_stacks_of_the_template_have_their_own_limits() -> None:
     assert LIMITS.keys() == {"default", "dev", "prod", "shared", "staging"}
 
 
-ALL = "{max_nodes: 1, idle_minutes: 1, gpu_sizes: [], regions: [], tags: [], advice: [storage-tls]}"
+ALL = (
+    "{max_nodes: 1, idle_minutes: 1, gpu_sizes: [], regions: [], tags: [], advice: [storage-tls], "
+    "given: [], dns_by_policy: false}"
+)
 
 
 @pytest.mark.parametrize(

@@ -288,6 +288,83 @@ def test_our_own_subnet_replaces_the_managed_network(tmp_path: Path) -> None:
         assert led <= set(one.dependencies), "a node without an address needs the private ones"
 
 
+HUB = "/subscriptions/22222222-2222-4222-8222-222222222222/resourceGroups/rg-hub"
+SPOKE = f"{HUB}/providers/Microsoft.Network/virtualNetworks/vnet-spoke"
+
+
+def test_a_landing_zone_is_used_and_not_changed(tmp_path: Path) -> None:
+    """Network, zones, logs, registry, vault and group: none is declared; roles alone are added."""
+    given = {
+        "logs": f"{HUB}/providers/Microsoft.OperationalInsights/workspaces/log-central",
+        "images": f"{HUB}/providers/Microsoft.ContainerRegistry/registries/CrCentral",
+        "vault": f"{HUB}/providers/Microsoft.KeyVault/vaults/kv-central",
+    }
+    network = {"virtual_network": SPOKE, "subnet": f"{SPOKE}/subnets/ml", "private_dns_zones": HUB}
+    found = changed(
+        tmp_path,
+        network=network,
+        monitoring={"workspace": given["logs"]},
+        images={"registry": given["images"]},
+        vault={"id": given["vault"], "key": "of-storage"},
+        resource_group="rg-landing",
+        tags={"DataClassification": "internal"},
+    )
+    _sound(found)
+    ours = {one.kind for one in found.provided}
+    kinds = {
+        *("network:VirtualNetwork", "network:NetworkSecurityGroup", "privatedns:PrivateZone"),
+        *("privatedns:VirtualNetworkLink", "operationalinsights:Workspace", "keyvault:Vault"),
+        *("containerregistry:Registry", "keyvault:Key", "resources:ResourceGroup"),
+    }
+    assert not kinds & ours
+    attached = [
+        one for one in found.provided for value in one.inputs.values() if value in given.values()
+    ]
+    assert {one.kind for one in attached} == {
+        *(
+            "authorization:RoleAssignment",
+            "monitor:DiagnosticSetting",
+            "applicationinsights:Component",
+        ),
+        "machinelearningservices:Workspace",
+    }
+    endpoints = _kinds(found, "network:PrivateEndpoint").values()
+    assert {one.inputs["subnet"]["id"] for one in endpoints} == {f"{SPOKE}/subnets/ml"}
+    groups = _kinds(found, "network:PrivateDnsZoneGroup").values()
+    zones = [zone for one in groups for zone in one.inputs["privateDnsZoneConfigs"]]
+    assert all(zone["privateDnsZoneId"].startswith(f"{HUB}/providers/") for zone in zones)
+    lake = _kinds(found, "storage:StorageAccount")["lake"].inputs
+    key = lake["encryption"]["keyVaultProperties"]
+    assert key["keyName"] == "of-storage"
+    assert key["keyVaultUri"] == "https://kv-central.vault.azure.net/"
+    assert (
+        lake["tags"]["DataClassification"] == "internal" and lake["tags"]["managedBy"] == "pulumi"
+    )
+    assert lake["resourceGroupName"] == "rg-landing"
+    assert found.outputs["registryServer"] == "crcentral.azurecr.io"
+
+
+def test_a_hub_has_the_peering_and_the_way_out(tmp_path: Path) -> None:
+    hub = f"{HUB}/providers/Microsoft.Network/virtualNetworks/vnet-hub"
+    network = {
+        "isolation": "own",
+        "peer": hub,
+        "hub_firewall": "10.0.0.4",
+        "private_dns_zones": "none",
+    }
+    found = changed(tmp_path, network=network)
+    _sound(found)
+    virtual = _kinds(found, "network:VirtualNetwork")["virtual-network"].inputs
+    (peering,) = virtual["virtualNetworkPeerings"]
+    assert peering["remoteVirtualNetwork"]["id"] == hub
+    routed = {one["name"] for one in virtual["subnets"] if one.get("routeTable")}
+    assert routed == {"compute", "workstations", "builds"}
+    (route,) = _kinds(found, "network:RouteTable")["routes"].inputs["routes"]
+    assert (route["addressPrefix"], route["nextHopIpAddress"]) == ("0.0.0.0/0", "10.0.0.4")
+    assert not _kinds(found, "network:NatGateway") and not _kinds(found, "privatedns:PrivateZone")
+    assert not _kinds(found, "network:PrivateDnsZoneGroup"), "Azure Policy registers the names"
+
+
 def test_each_allowed_host_has_a_rule_of_its_own(tmp_path: Path) -> None:
     hosts = ["a-b.org", "a.b.org", "*.b.org", "any.b.org"]
     found = changed(tmp_path, network={"allowed_hosts": hosts})

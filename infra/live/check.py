@@ -1,0 +1,51 @@
+"""A verdict of `infra doctor`, and the one on permissions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from infra.live.addresses import version
+from infra.live.arm import Arm
+
+
+@dataclass(frozen=True)
+class Check:
+    """The verdict on one thing."""
+
+    name: str
+    verdict: Literal["ok", "warning", "error"]
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.verdict:<7}  {self.name}: {self.message}{hint}"
+
+
+def granted(
+    name: str, needed: Sequence[tuple[str, str]], arm: Arm, subscription: str
+) -> Iterator[Check]:
+    """Whether the user may do these actions in a subscription; each with a role that allows it."""
+    path = f"/subscriptions/{subscription}/providers/Microsoft.Authorization/permissions"
+    permissions = list(arm.all(path, version("authorization:RoleAssignment")))
+    missing = [
+        (action, role)
+        for action, role in needed
+        if not any(_allows(permission, action) for permission in permissions)
+    ]
+    for action, role in missing:
+        hint = f"Owner, or {role}: `infra bootstrap` assigns it to the deployer"
+        yield Check(f"permission {action}", "error", f"not granted in {subscription}", hint)
+    if not missing:
+        yield Check(name, "ok", f"{len(needed)} actions that the deployment needs")
+
+
+def _allows(permission: Mapping[str, Any], action: str) -> bool:
+    def named(key: str) -> bool:
+        patterns = [str(pattern).lower() for pattern in permission.get(key) or ()]
+        return any(fnmatchcase(action.lower(), pattern) for pattern in patterns)
+
+    return named("actions") and not named("notActions")

@@ -1,0 +1,162 @@
+"""Resources that a stack is given: each exists, fits and may be used; none is changed."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from infra.live.addresses import version
+from infra.live.arm import Arm
+from infra.live.check import Check, granted
+from infra.preview.capture import Resource
+from infra.settings.model import Settings
+
+# Azure reserves five addresses of each subnet: virtual-networks-faq.
+_RESERVED = 5
+JOIN = ("Microsoft.Network/virtualNetworks/subnets/join/action", "Network Contributor")
+ASSIGN = (
+    "Microsoft.Authorization/roleAssignments/write",
+    "Role Based Access Control Administrator",
+)
+RECORD = (
+    "Microsoft.Network/privateDnsZones/join/action",
+    "Private DNS Zone Contributor",
+)
+
+
+_BOTH_SIDES = "ask the network team to peer both sides"
+
+
+def given(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """A check of each, and of the permissions in the subscriptions that they are in."""
+    network = settings.network
+    if settings.resource_group:
+        id = f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
+        yield from _exists("resource group", id, "resources:ResourceGroup", arm)
+    for what, id, kind in (
+        ("log workspace", settings.monitoring.workspace, "operationalinsights:Workspace"),
+        ("container registry", settings.images.registry, "containerregistry:Registry"),
+        ("vault", settings.vault.id, "keyvault:Vault"),
+    ):
+        if id:
+            yield from _exists(what, id, kind, arm)
+    if settings.vault.id and settings.storage.customer_managed_key:
+        id, name = f"{settings.vault.id}/keys/{settings.vault.key}", settings.vault.key
+        yield from _exists(f"key {name}", id, "keyvault:Key", arm)
+    if network.virtual_network:
+        yield from _network(settings, declared, arm)
+    if network.private_dns_zones not in ("", "none"):
+        yield from _zones(settings, declared, arm)
+    for action, ids in (
+        (JOIN, (network.subnet, network.compute_subnet)),
+        (RECORD, (network.private_dns_zones.removeprefix("none"),)),
+        (ASSIGN, (settings.images.registry, settings.vault.id)),
+    ):
+        for subscription in sorted({id.split("/")[2].lower() for id in ids if id}):
+            yield from granted(f"permission in {subscription}", [action], arm, subscription)
+
+
+def _exists(what: str, id: str, kind: str, arm: Arm) -> Iterator[Check]:
+    if arm.get(id, version(kind)) is None:
+        message = f"{id} does not exist"
+        yield Check(what, "error", message, "correct the id, or ask its owner for it")
+    else:
+        yield Check(what, "ok", f"{id.rpartition('/')[2]} exists")
+
+
+def _network(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    network = settings.network
+    answer = arm.get(network.virtual_network, version("network:VirtualNetwork"))
+    if answer is None:
+        message = f"{network.virtual_network} does not exist"
+        yield Check("network", "error", message, "correct the id, or ask its owner for it")
+        return
+    properties = answer.get("properties") or {}
+    region = str(answer.get("location") or "").replace(" ", "").lower()
+    if region != settings.location:
+        message = f"the network is in {region}; private endpoints need one in {settings.location}"
+        yield Check("network", "error", message, "a network of the region of the environment")
+    if network.peer:
+        yield _peering(network.peer, properties.get("virtualNetworkPeerings") or ())
+    subnets = {str(subnet.get("id")).lower(): subnet for subnet in properties.get("subnets") or ()}
+    endpoints = sum(resource.kind == "network:PrivateEndpoint" for resource in declared)
+    nodes = sum(cluster.max_nodes for cluster in settings.computes)
+    nodes += len(settings.machines("compute-instance"))
+    for setting, id, needed in (
+        ("subnet", network.subnet, endpoints),
+        ("compute_subnet", network.compute_subnet, nodes),
+    ):
+        if id:
+            name, subnet = f"platform:network.{setting}", subnets.get(id.lower())
+            yield from _subnet(name, subnet, needed, settings)
+
+
+def _peering(hub: str, peerings: Sequence[Mapping[str, Any]]) -> Check:
+    name, hint = "peering with the hub", "ask the network team to peer both sides"
+    for peering in peerings:
+        properties = peering.get("properties") or {}
+        remote = str((properties.get("remoteVirtualNetwork") or {}).get("id"))
+        if remote.lower() == hub.lower():
+            state = properties.get("peeringState")
+            if state == "Connected":
+                return Check(name, "ok", "connected")
+            return Check(name, "error", f"its state is {state}", hint)
+    return Check(name, "error", "the network has none", hint)
+
+
+def _subnet(
+    name: str, subnet: Mapping[str, Any] | None, needed: int, settings: Settings
+) -> Iterator[Check]:
+    """It is large enough, delegated to nothing, and lets in what is put into it."""
+    if subnet is None:
+        yield Check(name, "error", "the network has no such subnet", "ask its owner for it")
+        return
+    properties = subnet.get("properties") or {}
+    prefixes = properties.get("addressPrefixes") or [properties.get("addressPrefix")]
+    ranges = [ipaddress.ip_network(prefix) for prefix in prefixes if prefix]
+    free = sum(range_.num_addresses - _RESERVED for range_ in ranges)
+    free -= len(properties.get("ipConfigurations") or ())
+    faults = []
+    if free < needed:
+        faults.append(f"{free} free addresses, {needed} are needed")
+    if delegations := properties.get("delegations"):
+        to = (delegations[0].get("properties") or {}).get("serviceName")
+        faults.append(f"it is delegated to {to}")
+    if not properties.get("networkSecurityGroup"):
+        faults.append("it has no security group")
+    services = {str(service.get("service")) for service in properties.get("serviceEndpoints") or ()}
+    if settings.network.service_endpoints and name.endswith("compute_subnet"):
+        missing = {"Microsoft.Storage", "Microsoft.KeyVault"} - services
+        faults += [f"it has no service endpoint {service}" for service in sorted(missing)]
+    for fault in faults:
+        yield Check(name, "error", fault, "ask the network team to change it")
+    if not faults:
+        yield Check(name, "ok", f"{free} free addresses, {needed} are needed")
+
+
+def _zones(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """Each zone that a private endpoint names exists, and the network resolves it."""
+    named = {
+        str(zone.get("privateDnsZoneId"))
+        for resource in declared
+        if resource.kind == "network:PrivateDnsZoneGroup"
+        for zone in resource.inputs.get("privateDnsZoneConfigs") or ()
+    }
+    for id in sorted(named):
+        name = f"zone {id.rpartition('/')[2]}"
+        if arm.get(id, version("privatedns:PrivateZone")) is None:
+            yield Check(name, "error", "does not exist", "ask its owner for it")
+            continue
+        links = arm.all(f"{id}/virtualNetworkLinks", version("privatedns:VirtualNetworkLink"))
+        linked = {
+            str(((link.get("properties") or {}).get("virtualNetwork") or {}).get("id")).lower()
+            for link in links
+        }
+        here = {settings.network.virtual_network.lower(), settings.network.peer.lower()} - {""}
+        if linked & here:
+            yield Check(name, "ok", "exists, and is linked to the network or its hub")
+        else:
+            message = "is linked neither to the network nor to `peer`"
+            hint = "ask its owner to link it, unless a DNS resolver of the hub answers"
+            yield Check(name, "warning", message, hint)
