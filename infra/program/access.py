@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pulumi
@@ -84,8 +84,8 @@ class Identity(pulumi.ComponentResource):
 class Grant:
     """A role of `ROLES` or `CUSTOM_ROLES` on a scope.
 
-    It is for an identity or for the person with an object id. The `condition`, where there is one,
-    limits it (role-based-access-control/conditions-overview).
+    It is for an identity, or for the person or group with an object id. The `condition`, where
+    there is one, limits it (role-based-access-control/conditions-overview).
     """
 
     name: str
@@ -93,10 +93,13 @@ class Grant:
     role: str
     scope: pulumi.Input[str]
     condition: str | None = None
+    to_group: bool = False
 
     @property
-    def kind(self) -> Literal["User", "ServicePrincipal"]:
+    def kind(self) -> Literal["Group", "User", "ServicePrincipal"]:
         """The type of the principal; stated, because Entra may not find a new identity yet."""
+        if self.to_group:
+            return "Group"
         return "User" if isinstance(self.assignee, str) else "ServicePrincipal"
 
 
@@ -264,17 +267,31 @@ def roles_after_workspace(
     # so that removing one of several instances leaves the assignments as they are.
     instances = settings.machines("compute-instance")
     for person in dict.fromkeys(instance.person.lower() for instance in instances):
-        # An instance's files are a share, mounted as the person (how-to-disable-local-auth-storage,
-        # "Scenarios for role assignments").
-        yield Grant(f"person-{person}-workspace", person, "AzureML Data Scientist", scope)
-        blobs, account = BLOB_WRITER.name, storage.workspace.id
-        yield Grant(f"person-{person}-blobs", person, blobs, account, _BY_CLIENTS)
-        yield Grant(f"person-{person}-files", person, WRITE_FILES, account)
-        # There a datastore without credentials is read as the person
-        # (how-to-identity-based-service-authentication, "Accessing storage services").
-        yield Grant(f"person-{person}-lake", person, READ_BLOBS, storage.lake.id)
+        yield from _data_scientist(f"person-{person}", person, storage, scope)
+    groups = settings.groups
+    if groups.data_scientists:
+        members = _data_scientist("data-scientists", groups.data_scientists, storage, scope)
+        yield from (replace(grant, to_group=True) for grant in members)
+    for role in ("Reader", "Monitoring Reader") if groups.operators else ():
+        name = f"operators-{role.rpartition(' ')[0].lower() or 'workspace'}"
+        yield Grant(name, groups.operators, role, scope, to_group=True)
     for machine in settings.machines("data-science-vm"):
         if vms:
             vm = vms.machines[machine.name].id
             role = "Virtual Machine User Login"
             yield Grant(f"person-{machine.name}-sign-in", machine.person, role, vm)
+
+
+def _data_scientist(
+    name: str, principal: str, storage: Storage, workspace: pulumi.Input[str]
+) -> Iterator[Grant]:
+    """The roles of a person, or of a group's members, who submit jobs."""
+    yield Grant(f"{name}-workspace", principal, "AzureML Data Scientist", workspace)
+    # An instance's files are a share, mounted as the person (how-to-disable-local-auth-storage,
+    # "Scenarios for role assignments").
+    blobs, account = BLOB_WRITER.name, storage.workspace.id
+    yield Grant(f"{name}-blobs", principal, blobs, account, _BY_CLIENTS)
+    yield Grant(f"{name}-files", principal, WRITE_FILES, account)
+    # There a datastore without credentials is read as the person
+    # (how-to-identity-based-service-authentication, "Accessing storage services").
+    yield Grant(f"{name}-lake", principal, READ_BLOBS, storage.lake.id)

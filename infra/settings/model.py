@@ -391,6 +391,18 @@ class Workstation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Groups:
+    """Groups of Entra ID, by object id."""
+
+    __pydantic_config__ = CONFIG
+
+    data_scientists: Annotated[str, GUID] = ""
+    """Its members submit jobs, and read and write what jobs do, as users of an instance do."""
+    operators: Annotated[str, GUID] = ""
+    """Its members read the workspace, its metrics and its logs."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """An online endpoint; it may exist before its first model."""
 
@@ -478,6 +490,8 @@ class StackFile:
     """What jobs of pull requests may take of them."""
     workstations: Annotated[tuple[Workstation, ...], Field(max_length=100)] = ()
     """Machines for people."""
+    groups: Groups = field(default_factory=Groups)
+    """Groups of people."""
     endpoints: Annotated[tuple[Endpoint, ...], Field(max_length=100)] = ()
     """Online endpoints."""
     guardrails: Guardrails

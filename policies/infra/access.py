@@ -108,6 +108,18 @@ def _not_on_group(items: Sequence[Item], limits: Limits) -> StackFindings:
             yield item, "is granted on the resource group, not on one resource"
 
 
+@RULES.stack("known-principals", "Roles are of identities of the stack, or listed people.", "own")
+def _principals(items: Sequence[Item], limits: Limits) -> StackFindings:
+    identities = {item.urn for item in items if item.kind == Kind.IDENTITY}
+    listed = {principal.lower() for principal in limits.principals}
+    for item in items:
+        principal = str(item.at("principalId", ""))
+        if item.kind != Kind.ROLE_ASSIGNMENT or item.sources("principalId") & identities:
+            continue
+        if principal.lower() not in listed:
+            yield item, f"is of {principal}, which is not in `principals` of limits.yml"
+
+
 @RULES.stack("role-once", "A principal has a role on a scope once.", "own")
 def _once(items: Sequence[Item], limits: Limits) -> StackFindings:
     """Azure refuses the second assignment (RoleAssignmentExists), whatever its name or condition.

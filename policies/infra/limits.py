@@ -26,7 +26,8 @@ class Limits:
     """The limits of one environment; `advice` names the rules that only advise there.
 
     `given` are the ids of resources that its stack may use although no stack makes them, and of
-    groups of them; `dns_by_policy`: Azure Policy registers the names of private endpoints.
+    groups of them; `dns_by_policy`: Azure Policy registers the names of private endpoints;
+    `principals` are the object ids of the people and groups that may have roles.
     """
 
     __pydantic_config__ = CLOSED
@@ -39,6 +40,7 @@ class Limits:
     advice: tuple[str, ...]
     given: tuple[Annotated[str, Field(pattern="^/subscriptions/[^/]+/resourceGroups/[^/]+")], ...]
     dns_by_policy: bool
+    principals: tuple[str, ...]
 
     def knows(self, id: str) -> bool:
         """Whether a resource id is a listed one, or of something in it; Azure ignores case."""
@@ -94,6 +96,7 @@ def strictest(limits: Mapping[str, Limits]) -> Limits:
         advice=common(each.advice for each in every),
         given=common(each.given for each in every),
         dns_by_policy=all(each.dns_by_policy for each in every),
+        principals=common(each.principals for each in every),
     )
 
 

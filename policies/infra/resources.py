@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ml.core import documents
@@ -53,21 +54,24 @@ _REFERENCES: Mapping[str, str] = {
     Kind.NETWORK: "virtualNetworkPeerings",
     Kind.ROLE_ASSIGNMENT: "scope",
 }
-_SHARED = "/providers/microsoft.machinelearningservices/registries/"
+_SHARED = re.compile("/providers/microsoft.machinelearningservices/registries/([^/]+)", re.I)
 
 
 @RULES.stack("known-resources", "Resources of others are listed in limits.yml.", "own")
 def _known(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A resource of the stack is known by what an input was made from; any other by its id. The
-    shared registry is a setting of its own.
+    shared registry is a setting of its own, and Azure makes the group of its accounts.
     """
+    scopes = [str(item.at("scope", "")) for item in items if item.kind == Kind.ROLE_ASSIGNMENT]
+    registries = {match[1].lower() for scope in scopes if (match := _SHARED.search(scope))}
+    groups = tuple(f"/resourcegroups/azureml-rg-{name}_" for name in registries)
     for item in items:
         reference = _REFERENCES.get(item.kind, "")
         if not reference or item.sources(reference):
             continue
         for _, id in documents.strings(item.at(reference)):
-            foreign = id.lower().startswith("/subscriptions/") and _SHARED not in id.lower()
-            if foreign and not limits.knows(id):
+            is_shared = _SHARED.search(id) or any(group in id.lower() for group in groups)
+            if id.lower().startswith("/subscriptions/") and not (is_shared or limits.knows(id)):
                 yield item, f"`{reference}` is {id}, which is not `given` in limits.yml"
 
 

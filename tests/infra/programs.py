@@ -20,7 +20,7 @@ from infra.preview.runner import Runner, runner
 from ml.core.imports import ROOT
 
 _OF_AZURE = (
-    "/subscriptions/6f8d2c1e-0000-4000-8000-000000000000/resourceGroups/azureml-rg-shared_1/"
+    "/subscriptions/6f8d2c1e-0000-4000-8000-000000000000/resourceGroups/azureml-rg-mlplat-shared_1/"
     "providers"
 )
 # What Azure makes for a registry, by the part of its endpoints.

@@ -48,12 +48,12 @@ def _items(found: Capture) -> list[Item]:
     ]
 
 
-def _said(items: list[Item]) -> list[str]:
+def _said(items: list[Item], context: Context = CONTEXT) -> list[str]:
     # A policy of single resources is not told what an input was made from.
     single = [replace(item, uses={}) for item in items]
     whole = [replace(item, props=_outputs(item)) for item in items]
-    found = [one for item in single for one in violations(CONTEXT, item)]
-    found += violations(CONTEXT, None, whole)
+    found = [one for item in single for one in violations(context, item)]
+    found += violations(context, None, whole)
     return [f"{one.rule}: {one.message}" for one in found if not one.exemption]
 
 
@@ -129,7 +129,9 @@ def test_the_pack_catches_what_is_weakened(capsys: pytest.CaptureFixture[str]) -
 def test_an_option_of_the_settings_is_not_refused_for_what_it_is(
     isolation: str, tmp_path: Path
 ) -> None:
-    """By the strictest limits, without a waiver: either network, a share, SAS, every machine."""
+    """By the strictest limits, without a waiver: either network, a share, SAS, every machine. The
+    person is a listed one.
+    """
     person = "6f8d2c1e-0000-4000-8000-000000000002"
     key = "ssh-ed25519 AAAA bob"
     found = changed(
@@ -147,4 +149,5 @@ def test_an_option_of_the_settings_is_not_refused_for_what_it_is(
             {"name": "bob", "person": person, "kind": "data-science-vm", "ssh_key": key},
         ],
     )
-    assert _said(_items(found)) == []
+    listed = replace(CONTEXT.limits["default"], principals=(person,))
+    assert _said(_items(found), replace(CONTEXT, limits={"default": listed})) == []

@@ -146,11 +146,13 @@ def test_an_environment_without_limits_has_the_strictest() -> None:
 
 
 def test_the_strictest_limits_are_the_tightest_of_each() -> None:
-    loose = Limits(8, 30, ("a", "b"), ("west", "north"), ("owner",), ("x", "y"), ("/h", "/i"), True)
-    tight = Limits(4, 60, ("b",), ("north", "west"), ("team",), ("y",), ("/i",), False)
+    loose = Limits(
+        8, 30, ("a", "b"), ("west", "north"), ("owner",), ("x", "y"), ("/h", "/i"), True, ("p",)
+    )
+    tight = Limits(4, 60, ("b",), ("north", "west"), ("team",), ("y",), ("/i",), False, ())
     found = limits.strictest({"default": loose, "dev": tight})
     tags = ("owner", "team")
-    assert found == Limits(4, 30, ("b",), ("west", "north"), tags, ("y",), ("/i",), False)
+    assert found == Limits(4, 30, ("b",), ("west", "north"), tags, ("y",), ("/i",), False, ())
 
 
 HUB = "/subscriptions/22222222-2222-4222-8222-222222222222/resourceGroups/rg-hub"
@@ -230,7 +232,7 @@ def test_the_stacks_of_the_template_have_their_own_limits() -> None:
 
 ALL = (
     "{max_nodes: 1, idle_minutes: 1, gpu_sizes: [], regions: [], tags: [], advice: [storage-tls], "
-    "given: [], dns_by_policy: false}"
+    "given: [], dns_by_policy: false, principals: []}"
 )
 
 

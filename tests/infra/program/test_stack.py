@@ -746,6 +746,25 @@ def test_the_user_of_a_compute_instance_has_its_roles(tmp_path: Path) -> None:
     }
 
 
+def test_groups_of_people_have_roles(tmp_path: Path) -> None:
+    """Data scientists those of an instance's user, operators only read; each as a group."""
+    ids = [f"6f8d2c1e-0000-4000-8000-00000000000{number}" for number in (2, 3)]
+    person = {"name": "ada", "person": "6f8d2c1e-0000-4000-8000-000000000004"}
+    found = changed(
+        tmp_path,
+        groups={"data_scientists": ids[0], "operators": ids[1]},
+        workstations=[person],
+    )
+    _sound(found)
+    granted: dict[str, list[tuple[Any, ...]]] = {}
+    for one in _kinds(found, "authorization:RoleAssignment").values():
+        inputs = one.inputs
+        right = (inputs["roleDefinitionId"], inputs["scope"], inputs.get("condition"))
+        granted.setdefault(f"{inputs['principalType']} {inputs['principalId']}", []).append(right)
+    assert sorted(granted[f"Group {ids[0]}"]) == sorted(granted[f"User {person['person']}"])
+    assert len(granted[f"Group {ids[1]}"]) == 2
+
+
 def test_a_change_of_settings_keeps_an_endpoints_traffic(tmp_path: Path) -> None:
     """An update without the traffic would remove it."""
     before, after = (
