@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import polars as pl
 
-from ml.features.definition import FeatureSet
+from ml.features.definition import ARRIVAL, FeatureSet
 from ml.features.timeline import FeatureError, instants
 
 
@@ -69,16 +69,59 @@ def stored(feature_set: FeatureSet, store: Path) -> pl.DataFrame:
 
     Raises FeatureError as `files` does, and for a file that is missing or truncated.
     """
-    tables = [_table(path) for path in files(feature_set, store)]
+    return _together(feature_set, store, [_table(path) for path in files(feature_set, store)])
+
+
+def _together(feature_set: FeatureSet, store: Path, tables: list[pl.DataFrame]) -> pl.DataFrame:
     if tables:
         return pl.concat(tables)
     message = f"{folder(feature_set, store)} has no rows"
     raise FeatureError("not-materialized", message, "a source with rows")
 
 
-def last_event(feature_set: FeatureSet, rows: pl.DataFrame) -> datetime:
-    """Return the time of the last event of at least one row, in UTC."""
-    last = instants(rows, feature_set.timeline.event).dt.cast_time_unit("us").max()
+def recent(feature_set: FeatureSet, store: Path, least: int) -> pl.DataFrame:
+    """Return the materialised rows of the last days that have at least `least` rows together.
+
+    Raises FeatureError as `stored` does.
+    """
+    paths, tables = files(feature_set, store), list[pl.DataFrame]()
+    while paths and sum(map(len, tables)) < least:
+        tables.insert(0, _table(paths.pop()))
+    return _together(feature_set, store, tables)
+
+
+@dataclass(frozen=True)
+class Age:
+    """How old the newest event or arrival of materialised rows is."""
+
+    what: str  # "event" or "arrival"
+    last: datetime  # in UTC
+    age: timedelta
+    limit: timedelta | None  # from this age on it is too old; None without a declared one
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is too old."""
+        return self.limit is not None and self.age >= self.limit
+
+
+def ages(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> tuple[Age, Age]:
+    """Return the ages of the newest event and arrival of at least one row, at a time.
+
+    An event is too old when the lookback excludes it from the join. An arrival is too old when the
+    schedule should have brought a later one: its interval and the source's delay have passed.
+    """
+    due = feature_set.schedule and feature_set.schedule + feature_set.timeline.delay
+    event = _newest(rows, feature_set.timeline.event)
+    arrival = _newest(rows, ARRIVAL)
+    return (
+        Age("event", event, at - event, feature_set.lookback),
+        Age("arrival", arrival, at - arrival, due),
+    )
+
+
+def _newest(rows: pl.DataFrame, column: str) -> datetime:
+    last = instants(rows, column).dt.cast_time_unit("us").max()
     assert isinstance(last, datetime)
     return last
 

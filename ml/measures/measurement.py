@@ -146,6 +146,7 @@ def evaluate(
     baseline_from: str = "",
     leakage: Sequence[Check] = (),
     inputs: Columns | None = None,
+    joined: Mapping[str, Columns] = MappingProxyType({}),
     own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
     linear: Mapping[str, float] = MappingProxyType({}),
 ) -> Evaluation:
@@ -162,8 +163,9 @@ def evaluate(
     finds a leak is told on stderr, and refused by a gate. `baseline` are the metrics of a model
     that a first one has to beat, by default one answer to every row, and `baseline_from` says how
     it was made; one that is worse than that default is told on stderr and by the gate. `inputs` are
-    the columns of the requests, for reference.json. `own_metrics` are the project's own. `linear`
-    are the metrics of a linear model on the first test split, to be reported.
+    the columns of the requests, for reference.json, and `joined` the values of each feature set.
+    `own_metrics` are the project's own. `linear` are the metrics of a linear model on the first
+    test split, to be reported.
     Raises EvaluationRefused for what cannot be relied on, ValueError where lengths do not fit.
     """
     kind, metrics = KINDS[task], metrics_of_task(task, own_metrics)
@@ -233,7 +235,12 @@ def evaluate(
     if inputs is not None:
         answered = {PREDICTION: (kind.seen, [kind.prediction(row) for row in predictions])}
         losses = {PREDICTION: [kind.loss(row) for row in predictions]}
-        write_reference(folder, digest, inputs, answered, losses)
+        sets = evaluation.training_set.sets if evaluation.training_set else {}
+        of_sets = {
+            name: (str(each.version), str(each.definition), joined.get(name, {}))
+            for name, each in sets.items()
+        }
+        write_reference(folder, digest, inputs, answered, losses, of_sets)
     return evaluation
 
 

@@ -4,7 +4,7 @@ A summary to compare production with: of numbers the order statistics, of catego
 texts their lengths and how many of their words are known. Columns are named by where they stand in
 a request or an answer: `question`, `answers/0/score`; a table's by their names, and what a model
 says of a row by `prediction`. Predictions must be of rows that the model was not trained on: it is
-too sure of the others.
+too sure of the others. Features are named by their feature set: values as a join returned them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from types import MappingProxyType
 from typing import Any, Literal
 
 SCHEMA_VERSION = 1
@@ -30,6 +31,7 @@ SEEN_IN = 2
 _WORD = re.compile(r"[^\W\d_]+")
 MEASURES = ("characters", "words", "unknown words")
 Columns = Mapping[str, tuple[Kind, Sequence[object]]]
+NO_FEATURES: Mapping[str, tuple[str, str, Columns]] = MappingProxyType({})
 
 
 def write_reference(
@@ -38,11 +40,13 @@ def write_reference(
     inputs: Columns,
     predictions: Columns,
     losses: Mapping[str, Sequence[float]],
+    features: Mapping[str, tuple[str, str, Columns]] = NO_FEATURES,
 ) -> None:
     """Write the summary of the model with that digest, so that monitoring does not need the data.
 
     `losses`: for each prediction column, the loss of every answer whose truth is known: 0 or 1 for
-    a category, the absolute error for a number. Raises ValueError for a column without any value.
+    a category, the absolute error for a number. `features`: version, definition (a sha256) and
+    joined values of each feature set. Raises ValueError for a column without any value.
     """
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -52,6 +56,14 @@ def write_reference(
         "quality": {
             name: {"mean": fmean(of), "deviation": stdev(of), "rows": len(of)}
             for name, of in losses.items()
+        },
+        "features": {
+            name: {
+                "version": version,
+                "definition": definition,
+                "columns": {feature: summary(*column) for feature, column in columns.items()},
+            }
+            for name, (version, definition, columns) in features.items()
         },
     }
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"

@@ -64,7 +64,11 @@ def test_the_file_says_whose_it_is(tmp_path: Path) -> None:
         *(tmp_path, "sha256:d", {"q": ("text", ["a b", "a c"] * 5)}),
         {"answers/0/id": ("categorical", ["x", "y"])},
         {"answers/0/id": [0.0, 1.0, 0.0, 1.0]},
+        {"cards": ("2", "ab", {"spent": ("numeric", [1.0, None])})},
     )
     reference = json.loads((tmp_path / REFERENCE).read_text())
     assert reference["digest"] == "sha256:d" and reference["quality"]["answers/0/id"]["mean"] == 0.5
     assert reference["inputs"]["q"]["kind"] == "text"
+    cards = reference["features"]["cards"]
+    assert (cards["version"], cards["definition"]) == ("2", "ab")
+    assert cards["columns"]["spent"]["sample"] == [1.0]

@@ -12,7 +12,6 @@ import typer
 
 from ml.cli.options import AsJson
 from ml.cli.render.output import show_step, write_json, write_table
-from ml.core import repository
 from ml.core.errors import Problem, Refused
 from ml.core.terminal import printable
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from ml.features.definition import FeatureSet
 
 app = typer.Typer(no_args_is_help=True)
-
-FOLDERS = "ml/projects/*/features/*.yml"
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A feature set, or the path of its file.")
@@ -48,15 +45,11 @@ def _opened(name: str, store: Path | None) -> Iterator[tuple[FeatureSet, Path]]:
 
 
 def _file(name: str) -> Path:
-    from ml.core import documents
+    from ml.release.evidence.feature_sets import FOLDERS, definitions
 
     if name.endswith((".yml", ".yaml")):
         return Path(name)
-    names = {}
-    for path in sorted(repository.root().glob(FOLDERS)):
-        document = documents.read(path).data
-        if isinstance(document, dict) and "specification" in document:
-            names[str(document.get("name"))] = path
+    names = definitions()
     if name not in names:
         expected = ", ".join(names) or f"one in {FOLDERS}"
         raise Refused.of("no-feature-set", f"there is no feature set `{name}`", expected)
@@ -171,10 +164,7 @@ def show(name: Name, store: Store = None, as_json: AsJson = False) -> None:
     with _opened(name, store) as (feature_set, place):
         state = stored_features.state(feature_set, place)
         rows = stored_features.stored(feature_set, place)
-    last = stored_features.last_event(feature_set, rows)
-    age = datetime.now(UTC) - last
-    due = (feature_set.schedule or timedelta(0)) + feature_set.timeline.delay
-    is_late = feature_set.schedule is not None and age > due
+    event, arrival = stored_features.ages(feature_set, rows, datetime.now(UTC))
     features = []
     for feature, kind in feature_set.features.items():
         column = rows.get_column(feature)
@@ -192,9 +182,10 @@ def show(name: Name, store: Store = None, as_json: AsJson = False) -> None:
                 "window": state.window,
                 "partitions": state.partitions,
                 "rows": len(rows),
-                "last_event": last,
-                "age_seconds": age.total_seconds(),
-                "late": is_late,
+                "last_event": event.last,
+                "last_arrival": arrival.last,
+                "age_seconds": event.age.total_seconds(),
+                "late": arrival.is_late,
                 "features": features,
             }
         )
@@ -203,8 +194,9 @@ def show(name: Name, store: Store = None, as_json: AsJson = False) -> None:
     count = sum(1 for digest in state.partitions.values() if digest)
     typer.echo(f"{feature_set.name} {feature_set.version}, by {', '.join(feature_set.keys)}")
     typer.echo(f"{count} partitions with {len(rows):,} rows, {window}")
-    late = f", late: due every {_rounded(due)}" if is_late else ""
-    typer.echo(f"last event {last:%Y-%m-%d %H:%M} UTC, {_rounded(age)} old{late}")
+    for one in (event, arrival):
+        late = f", late: at most {one.limit}" if one.is_late else ""
+        typer.echo(f"last {one.what} {one.last:%Y-%m-%d %H:%M} UTC, {_rounded(one.age)} old{late}")
     table = [
         [
             *(str(row["feature"]), str(row["type"]), f"{row['nulls']:.1%}"),

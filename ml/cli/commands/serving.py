@@ -249,6 +249,10 @@ def watch(
     since: Annotated[
         str | None, typer.Option(help="Only requests since: 7d, 12h, 2026-11-20.")
     ] = None,
+    features: Annotated[
+        Path | None,
+        typer.Option(help="The feature store; default, of local: features in the local home."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(dir_okay=False, help="The report's page; else in the local home."),
@@ -256,7 +260,7 @@ def watch(
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Compare requests and predictions with those of the evaluation; exit 3 on a breach."""
+    """Compare requests, predictions and features with the evaluation's; exit 3 on a breach."""
     from ml.backends.choice import open_backend
     from ml.core.terminal import printable
     from ml.release.declaration.desired_state import place_of
@@ -270,6 +274,7 @@ def watch(
         inputs=inputs,
         labels=labels,
         since=moment("--since", since) if since else None,
+        store=features,
     )
     place = write_watch_page(report, out, endpoint_links(backend, model, env))
     if as_json:

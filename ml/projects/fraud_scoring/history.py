@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from ml.serving.scoring.columns import Row, Value
+from ml.serving.scoring.columns import Row
 
 FEATURE_SET = Path(__file__).parent / "features" / "card_payments.yml"
 _WINDOWS = {"count_1h": 3600, "sum_1h": 3600, "count_24h": 86_400, "sum_24h": 86_400}
 
 
-def history(second: float, features: Mapping[str, Value]) -> Row:
+def history(second: float, features: Mapping[str, Any]) -> Row:
     """Return the columns with `feature_set: card_payments` of the schema.
 
     `second` is the time of the transaction since 1970. The windows of the features end with the
@@ -22,7 +23,7 @@ def history(second: float, features: Mapping[str, Value]) -> Row:
     or none within the lookback), counts and sums are 0 and the others are missing.
     """
     last, usual = features.get("last_paid"), features.get("usual_amount")
-    since = None if last is None else max(int(second) - int(last), 0)
+    since = None if last is None else max(int(second) - int(last.timestamp()), 0)
     is_open = {name: since is not None and since < length for name, length in _WINDOWS.items()}
     counted = {name: features[name] if of else 0 for name, of in is_open.items()}
     return {

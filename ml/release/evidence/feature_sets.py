@@ -8,8 +8,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ml.core import git, home, repository, trees
+from ml.core import documents, git, home, repository, trees
 from policies.promotion.evidence import Lineage
+
+FOLDERS = "ml/projects/*/features/*.yml"
+
+
+def definitions() -> Mapping[str, Path]:
+    """Map the name of each feature set of the repository to its file."""
+    names = {}
+    for path in sorted(repository.root().glob(FOLDERS)):
+        document = documents.read(path).data
+        if isinstance(document, dict) and "specification" in document:
+            names[str(document.get("name"))] = path
+    return names
 
 
 def declared(project: str, lineage: Lineage) -> Mapping[str, tuple[str, str]]:

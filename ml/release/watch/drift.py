@@ -34,7 +34,7 @@ Side = Literal["two-sided", "greater"]
 class Shift:
     """One comparison: a test with its p-value (see `correct`) and a size in the unit of `limit`.
 
-    `test` is "KS distance", "PSI", "missing" or "loss".
+    `test` is "KS distance", "PSI", "missing", "loss" or "hours" (the age of a feature set).
     """
 
     column: str
@@ -53,7 +53,7 @@ class Shift:
     @property
     def is_unchanged(self) -> bool:
         """Whether nothing differs, or fewer values are missing than were: the page folds those."""
-        return not self.is_breach and self.test != "loss" and self.size <= 0
+        return not self.is_breach and self.test not in ("loss", "hours") and self.size <= 0
 
 
 def compare(

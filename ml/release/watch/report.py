@@ -11,13 +11,15 @@ from typing import Any, Literal
 from ml.backends.base import Backend
 from ml.backends.endpoints import Endpoints
 from ml.backends.model_registry import Version
+from ml.core import home
 from ml.core.errors import Refused
 from ml.release.declaration import projects
 from ml.release.declaration.desired_state import LOCAL
 from ml.release.evidence.evidence import load_reference
-from ml.release.watch import drift, requests
+from ml.release.watch import drift, features, requests
 from ml.release.watch import limits as watch_limits
 from ml.release.watch.drift import Shift
+from ml.release.watch.features import FeatureReport
 from ml.release.watch.limits import Limits
 from ml.release.watch.requests import Seen, loss
 from policies.promotion.decision import listed
@@ -59,22 +61,36 @@ def watch(
     inputs: Path | None = None,
     labels: Path | None = None,
     since: float | None = None,
+    store: Path | None = None,
 ) -> Report:
     """Report on the serving version, or on `version`, from collected requests or from a file.
 
-    Raises Refused when nothing serves, when no requests are collected for the version, and when its
-    reference is missing or belongs to another model.
+    `store` is the feature store; default, of `local` alone: that of this machine.
+
+    Raises Refused when nothing serves, when no requests are collected for the version and it has no
+    feature sets to report on, and when its reference is missing or belongs to another model.
     """
     registered = _version(backend, model, environment, version, inputs is not None)
     if (shared := backend.registry.shared) is not None:
         shared.bring(registered)
     reference = load_reference(registered)
+    limits = watch_limits.read(projects.find(registered.project).folder)
+    if store is None and environment == LOCAL:
+        store = home.home() / "features"
+    of_features = features.compare(reference, store, limits)
     if inputs:
         seen = requests.of_file(inputs)
     else:
-        seen = _collected(backend.endpoints, model, environment, registered, since)
+        try:
+            seen = _collected(backend.endpoints, model, environment, registered, since)
+        except Refused as refused:
+            problem = refused.problems[0]
+            if problem.code != "collection-disabled" or not of_features.ages + of_features.drift:
+                raise
+            seen = Seen(())
+            of_features.notes.append(problem.found)
     report = look(
-        *(reference, seen, watch_limits.read(projects.find(registered.project).folder)),
+        *(reference, seen, limits, of_features),
         model=model,
         version=registered.version,
         environment=environment,
@@ -89,6 +105,7 @@ def look(
     reference: Mapping[str, Any],
     seen: Seen,
     limits: Limits,
+    of_features: FeatureReport | None = None,
     *,
     model: str,
     version: str,
@@ -96,6 +113,7 @@ def look(
     labelled: Mapping[str, str] | None = None,
 ) -> Report:
     """Compare every column of the reference with the requests seen; pure."""
+    of_features = of_features or FeatureReport()
     notes = [
         f"{what}: {count:,}"
         for count, what in (
@@ -105,6 +123,7 @@ def look(
         )
         if count
     ]
+    notes += of_features.notes
     findings: list[Shift] = []
     if len(seen.rows) >= limits.min_rows:
         findings += _columns("inputs", reference, seen, limits)
@@ -114,20 +133,22 @@ def look(
             notes.append("there are no answers: predictions are not compared")
     if labelled is not None:
         findings += _quality(reference, seen, labelled, limits, notes)
+    judged = bool(findings)
     findings = sorted(
-        drift.correct(findings), key=lambda finding: (not finding.is_breach, finding.p)
+        [*drift.correct([*findings, *of_features.drift]), *of_features.ages],
+        key=lambda finding: (not finding.is_breach, finding.p),
     )
     breaches = [finding for finding in findings if finding.is_breach]
     outcome: Outcome = "breach" if breaches else "no-breach"
-    if not findings:
-        outcome = "too-few"
-        summary = f"too few rows to say anything: {len(seen.rows)} of at least {limits.min_rows}"
-    elif breaches:
+    if breaches:
         sizes = [f"{each.column}: {each.test} {each.size:.2f}" for each in breaches]
         summary = f"breach: {listed(sizes, '; ', most=3)}"
+    elif not judged:
+        outcome = "too-few"
+        summary = f"too few rows to say anything: {len(seen.rows)} of at least {limits.min_rows}"
     else:
         summary = f"no breach in {len(findings)} comparisons"
-    summary = f"{summary} ({len(seen.rows):,} rows)" if findings else summary
+    summary = f"{summary} ({len(seen.rows):,} rows)" if judged else summary
     return Report(
         outcome="breach" if seen.failing else outcome,
         sentence=f"{seen.failing}; {summary}" if seen.failing else summary,

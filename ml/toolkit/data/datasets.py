@@ -64,7 +64,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from ml.measures import tasks
+from ml.measures import reference, tasks
 from ml.measures.leakage import not_later, plain
 from ml.measures.measurement import NO_METRICS, VALIDATION, Rows, metric_values
 from ml.measures.metrics import OwnMetric
@@ -260,6 +260,7 @@ class Dataset:
     parts: Mapping[str, Part] = field(repr=False)
     own_metrics: Mapping[str, OwnMetric] = field(default_factory=dict, repr=False)
     training_set: TrainingSet | None = None
+    joined: Mapping[str, reference.Columns] = field(default_factory=dict, repr=False)
 
     @property
     def train(self) -> Part:
@@ -379,16 +380,16 @@ def read_dataset(
     table, findings = read_table(path, in_file, others=others)
     if findings:
         raise SystemExit(str(DataRefused(findings)))
-    rows, training_set = table.rows, None
+    rows, training_set, values_of = table.rows, None, dict[str, reference.Columns]()
     if features is not None:
-        joined, training_set = join(table, about.time, features, sources)
+        joined, training_set, values_of = join(table, about.time, features, sources)
         names = [column.name for column in in_file.columns]
         rows = [
             _cells(columns.columns, dict(zip(names, row, strict=True)), values)
             for row, values in zip(table.rows, joined, strict=True)
         ]
     dataset = _dataset(about, columns.columns, rows)
-    return replace(dataset, own_metrics=own_metrics, training_set=training_set)
+    return replace(dataset, own_metrics=own_metrics, training_set=training_set, joined=values_of)
 
 
 def _in_file(schema: TableSchema, about: Target, features: FeatureJoin | None) -> TableSchema:

@@ -6,10 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ml.measures.reference import Columns
 from ml.measures.schema import TrainingSet, UsedFeatureSet
 from ml.serving.scoring.columns import Row, Value
 from ml.toolkit.data.tables import Table
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,10 @@ def seconds(time: str) -> float:
 
 def join(
     table: Table, time: str, features: FeatureJoin, sources: Mapping[str, Path]
-) -> tuple[list[Row], TrainingSet]:
-    """Return the columns of each row, in their order, and what was joined.
+) -> tuple[list[Row], TrainingSet, dict[str, Columns]]:
+    """Return the columns of each row, in their order, what was joined, and the values of each set.
+
+    `ml watch` compares the values later: numbers and categories, neither times nor bytes.
 
     `sources` has the folder of a set's source by name; without one, the local source counts. Ends
     the program where a definition or a source is wrong.
@@ -68,10 +75,11 @@ def join(
                 "  hint: compare the keys and the times of both"
             )
     values = joined.table.select(name for each in sets for name in each.features)
-    return [
+    rows = [
         features.columns(at, row)
         for at, row in zip(times, values.iter_rows(named=True), strict=True)
-    ], TrainingSet(
+    ]
+    used_sets = TrainingSet(
         digest=joined.digest,
         evaluated=joined.digest,
         first_label=joined.first_label,
@@ -81,3 +89,18 @@ def join(
             for each in joined.sets
         },
     )
+    return (
+        rows,
+        used_sets,
+        {each.name: _compared(joined.table.select(*each.features)) for each in sets},
+    )
+
+
+def _compared(values: pl.DataFrame) -> Columns:
+    """Return the numeric and categorical columns that have a value."""
+    return {
+        column.name: ("numeric" if column.dtype.is_numeric() else "categorical", column.to_list())
+        for column in values
+        if str(column.dtype) in ("String", "Boolean") or column.dtype.is_numeric()
+        if column.null_count() < len(column)
+    }

@@ -347,6 +347,7 @@ def evaluate(
                 classes=dataset.classes,
                 leakage=[*dataset.leakage(), *leakage],
                 inputs=dataset.inputs(),
+                joined=dataset.joined,
                 baseline=baseline,
                 baseline_from=baseline_from,
                 own_metrics=project.metrics,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import mlflow
@@ -178,7 +179,7 @@ def test_the_threshold_is_a_probability() -> None:
 def test_a_window_that_is_over_counts_nothing() -> None:
     """An hour after the last payment, a day after it, and of a card without a known one."""
     known = {"count_1h": 2, "sum_1h": 5.0, "count_24h": 3, "sum_24h": 9.0}
-    known |= {"usual_amount": 2.005001, "last_paid": 1000}
+    known |= {"usual_amount": 2.005001, "last_paid": datetime.fromtimestamp(1000, UTC)}
     columns = {
         second: [*history(1000.0 + second, known).values()] for second in (0, 3599, 3600, 86_400)
     }

@@ -13,7 +13,9 @@ from ml.backends.local.serving import endpoint
 from ml.backends.local.serving.router.records import FOLDER
 from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.core.errors import Refused
-from ml.measures.reference import REFERENCE, Columns, write_reference
+from ml.features.definition import read as definition_of
+from ml.features.materialize import materialize
+from ml.measures.reference import NO_FEATURES, REFERENCE, Columns, write_reference
 from ml.release.evidence.evidence import REFERENCE_FIELD, keep_reference, load_reference
 from ml.release.evidence.verification import checks
 from ml.release.watch import report as reports
@@ -21,6 +23,8 @@ from ml.release.watch import requests
 from ml.release.watch.limits import Limits
 from ml.release.watch.report import look
 from ml.reports.pages import watch_page
+from tests.features.conftest import write_set
+from tests.features.test_materialize import payment, write
 from tests.local import BACKEND
 from tests.release.conftest import World
 from tests.release.test_commands import ml
@@ -31,13 +35,14 @@ NAMED = {"model": "m", "version": "1", "environment": "local"}
 OTHERS = [f"wo wohnt Herr Meier aus Haus {number} seit gestern" for number in range(300)]
 
 
-def with_reference(version: Version, digest: str = "") -> Version:
+def with_reference(version: Version, digest: str = "", features: Any = NO_FEATURES) -> Version:
     """Keep a reference with the version, as a proposal does."""
     evaluation = version.evidence_folder / "evaluation"
     write_reference(
         *(evaluation, digest or version.digest, {"question": ("text", QUESTIONS)}),
         {"answers/0/score": ("numeric", [n / 300 for n in range(300)])},
         {"answers/0/score": [0.1, 0.2] * 100},
+        features,
     )
     stated = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text())
     stated[REFERENCE_FIELD] = keep_reference(evaluation, version.evidence_folder)
@@ -104,6 +109,34 @@ def test_a_model_is_watched(
     assert code == 2 and "no-live-deployment" in err
     code, _, err = ml(capsys, "watch", "tiny", "--version", "9")
     assert code == 2 and "no-such-version" in err
+
+
+@pytest.mark.slow
+def test_feature_sets_are_watched_without_requests(
+    promoted_world: World, own_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the store in the local home, or of another one; none of another environment."""
+    feature_set = definition_of(
+        write_set(promoted_world.project.root / "ml/projects/tiny/features")
+    )
+    sets = {feature_set.name: ("1", feature_set.digest, {"count_3h": ("numeric", [1.0] * 100)})}
+    with_reference(BACKEND.registry.find("tiny", "1"), features=sets)
+    assert ml(capsys, "watch", "tiny")[0] == 2
+    source = write(own_home / "source", "1.parquet", [payment(1)])
+    materialize(feature_set, source, own_home / "features")
+    code, out, err = ml(capsys, "watch", "tiny")
+    assert code == 3 and "account_payments: arrival: the newest arrival is of 2026-03-01" in out
+    assert "note: what version 1 is asked on `tiny` is not written down" in err
+    code, _, err = ml(capsys, "watch", "tiny", "--features", str(own_home / "other"))
+    assert code == 2 and "collection-disabled" in err
+    found = reports.watch(BACKEND, "tiny", version="1", inputs=_questions(own_home))
+    assert found.outcome == "breach" and [one.test for one in found.findings].count("hours") == 2
+
+
+def _questions(folder: Path) -> Path:
+    file = folder / "questions.jsonl"
+    file.write_text("".join(json.dumps({"question": text}) + "\n" for text in QUESTIONS))
+    return file
 
 
 @pytest.mark.slow

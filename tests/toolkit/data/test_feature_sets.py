@@ -91,6 +91,8 @@ def test_each_row_has_what_was_known_at_its_time(tmp_path: Path, features: Featu
     used = joined.sets["account_payments"]
     assert (used.version, used.first, used.last) == ("1", START, START + timedelta(hours=8))
     assert joined.last_label == START + timedelta(hours=9, minutes=15)
+    values = dataset.joined["account_payments"]
+    assert values["spent_30h"] == ("numeric", expected) and {*values} == {"count_3h", "spent_30h"}
 
 
 def test_the_digest_is_of_labels_and_features(tmp_path: Path, features: FeatureJoin) -> None:

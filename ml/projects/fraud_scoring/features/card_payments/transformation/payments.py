@@ -16,7 +16,7 @@ WINDOWS = (
     Window("count_24h", "count", DAY),
     Window("sum_24h", "sum", DAY, "amount"),
     Window("usual_amount", "mean", LONGEST, "amount"),
-    Window("last_paid", "last", HOUR, "second"),
+    Window("last_paid", "last", HOUR, "paid_at"),
 )
 
 
@@ -24,8 +24,6 @@ class CardPayments:
     """The transformer that FeatureSetSpec.yaml names."""
 
     def transform(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the windows of each card; `last_paid` is in seconds since 1970."""
-        rows = rows.with_columns(
-            pl.col("paid_at").dt.epoch("s").alias("second"), pl.col("amount").cast(pl.Float64)
-        )
+        """Return the windows of each card, and the time of its latest payment."""
+        rows = rows.with_columns(pl.col("amount").cast(pl.Float64))
         return windows(rows, WINDOWS, keys=["card"], timeline=Timeline("paid_at", "arrival"))
