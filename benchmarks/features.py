@@ -114,7 +114,7 @@ def _spill(labels: pl.DataFrame, rows: pl.DataFrame) -> None:
 
 def _write(feature_set: FeatureSet, path: Path, event: int, values: str) -> None:
     """Put 1,000 entities again and again, each a millisecond later than before."""
-    writer = SqliteStore(feature_set, path, writable=True)
+    writer = SqliteStore(feature_set, path)
     while True:
         event += 10**6
         writer.put([(f"[{number}]", event, event, values) for number in range(1000)])
@@ -122,12 +122,12 @@ def _write(feature_set: FeatureSet, path: Path, event: int, values: str) -> None
 
 def _look_up(lookups: int) -> None:
     """Print the p99 of looking 20 features up while another process writes."""
-    features = {f"f{number}": pl.Float64() for number in range(20)}
+    features = {f"f{number}": "double" for number in range(20)}
     feature_set = FeatureSet(
         file=Path("bench.yml"),
         name="bench",
         version="1",
-        keys={"entity": pl.Int64()},
+        keys={"entity": "long"},
         timeline=Timeline("event"),
         features=features,
         lookback=None,
@@ -145,7 +145,7 @@ def _look_up(lookups: int) -> None:
     first = datetime.fromtimestamp(now // 10**9, UTC)
     with TemporaryDirectory() as folder:
         path = Path(folder, "online.sqlite")
-        SqliteStore(feature_set, path, writable=True).put(
+        SqliteStore(feature_set, path).put(
             [(f"[{number}]", now, now, values) for number in range(_ENTITIES)]
         )
 

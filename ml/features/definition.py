@@ -1,4 +1,4 @@
-"""The definition of a feature set, read from Azure ML's own YAML files."""
+"""The definition of a feature set, read from Azure ML's own YAML files, without polars."""
 
 from __future__ import annotations
 
@@ -9,49 +9,44 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import yaml
 
 from ml.features.timeline import FeatureError, Timeline
 
+if TYPE_CHECKING:
+    import polars as pl
+
 ARRIVAL = "arrival"  # column of a transformed table: since when its row could be read
-TYPES: dict[str, pl.DataType] = {
-    "string": pl.String(),
-    "integer": pl.Int32(),
-    "long": pl.Int64(),
-    "float": pl.Float32(),
-    "double": pl.Float64(),
-    "binary": pl.Binary(),
-    "datetime": pl.Datetime("us", "UTC"),
-    "boolean": pl.Boolean(),
+TYPES = {  # Azure ML's name of a type → the column's type, as polars prints it
+    "string": "String",
+    "integer": "Int32",
+    "long": "Int64",
+    "float": "Float32",
+    "double": "Float64",
+    "binary": "Binary",
+    "datetime": "Datetime(time_unit='us', time_zone='UTC')",
+    "boolean": "Boolean",
 }
-
-
+_UNITS = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_678_400}
 # Names become folders of a store, and the class's module a file: no dot leads out of them.
+_TEXT = re.compile(r"(?s).+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", re.ASCII)
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}", re.ASCII)
 _CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*", re.ASCII)
 
 
-class Transformer(Protocol):
-    """The class that `transformer_class` names."""
-
-    def transform(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return keys, event time, `arrival` and one column per feature for rows of the source."""
-
-
 @dataclass(frozen=True)
 class FeatureSet:
-    """A feature set and its FeatureSetSpec.yaml."""
+    """A feature set and its FeatureSetSpec.yaml; a type is a key of TYPES."""
 
     file: Path  # of the feature set
     name: str
     version: str
-    keys: Mapping[str, pl.DataType]
+    keys: Mapping[str, str]  # type by name
     timeline: Timeline  # of the source
-    features: Mapping[str, pl.DataType]
+    features: Mapping[str, str]  # type by name
     lookback: timedelta | None  # temporal_join_lookback: older values are not joined
     source_lookback: timedelta  # how far back of an event the transformation reads
     source: str  # cloud path
@@ -72,31 +67,32 @@ class FeatureSet:
         Raises FeatureError when the transformation fails or a column is missing or has another
         type than the definition states.
         """
+        spec = importlib.util.spec_from_file_location(f"transformation_{self.name}", self.code)
+        assert spec is not None and spec.loader is not None  # a .py file
+        module = importlib.util.module_from_spec(spec)
+        wanted = {**self.keys, self.timeline.event: "", ARRIVAL: "", **self.features}
         try:
-            table = self._load().transform(rows)
+            spec.loader.exec_module(module)
+            table: pl.DataFrame = getattr(module, self.transformer)().transform(rows)
+            check_types(table, wanted)
         except FeatureError as error:
             raise in_file(error, self.code) from error
         except Exception as error:
             message = f"{self.code}: {self.transformer}: {type(error).__name__}: {error}"
             raise FeatureError("transformation-failed", message, "a table") from error
-        wanted = {**self.keys, self.timeline.event: None, ARRIVAL: None, **self.features}
-        for column, kind in wanted.items():
-            if column not in table.columns:
-                message = f"{self.code}: the transformed table has no column `{column}`"
-                raise FeatureError("missing-column", message, ", ".join(wanted))
-            actual = table.schema[column]
-            if kind is not None and actual != kind:
-                message = f"{self.code}: `{column}` is {actual}"
-                raise FeatureError("wrong-type", message, f"{kind}, as the specification states")
         return table.select(*wanted)
 
-    def _load(self) -> Transformer:
-        spec = importlib.util.spec_from_file_location(f"transformation_{self.name}", self.code)
-        assert spec is not None and spec.loader is not None  # a .py file
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        transformer: Transformer = getattr(module, self.transformer)()
-        return transformer
+
+def check_types(table: pl.DataFrame, wanted: Mapping[str, str]) -> None:
+    """Raise FeatureError for a column that is missing or not of its type ("": of any)."""
+    for column, kind in wanted.items():
+        if column not in table.columns:
+            raise FeatureError(
+                "missing-column", f"there is no column `{column}`", ", ".join(wanted)
+            )
+        actual = str(table.schema[column])
+        if kind and actual != TYPES.get(kind, kind):
+            raise FeatureError("wrong-type", f"`{column}` is {actual}", TYPES.get(kind, kind))
 
 
 def in_file(error: FeatureError, file: Path) -> FeatureError:
@@ -113,20 +109,24 @@ def read(path: Path) -> FeatureSet:
     folder = path.parent / _text(document, path, "specification", "path")
     file = folder / "FeatureSetSpec.yaml"
     spec = _load(file)
-    class_field = ("feature_transformation_code", "transformer_class")
-    module, _, name = _named(_CLASS, spec, file, *class_field).rpartition(".")
-    code = folder / _text(spec, file, "feature_transformation_code", "path")
-    module_file = code / f"{module.replace('.', '/')}.py"
+    code = "feature_transformation_code"
+    module, _, name = _text(spec, file, code, "transformer_class", form=_CLASS).rpartition(".")
+    transformation = folder / _text(spec, file, code, "path")
+    module_file = transformation / f"{module.replace('.', '/')}.py"
     if not module_file.is_file():
         raise FeatureError("missing-file", f"{module_file} does not exist", "MODULE.CLASS in it")
-    lookback = spec.get("temporal_join_lookback")
-    tags = document.get("tags") or {}
-    local = tags.get("local_source")
-    source_files = [path, file, *sorted(code.rglob("*.py"))]
+    tags, lookback = document.get("tags") or {}, spec.get("temporal_join_lookback")
+    schedule = (document.get("materialization_settings") or {}).get("schedule")
+    schedule = schedule if isinstance(schedule, dict) else {}
+    unit = _UNITS.get(str(schedule.get("frequency")).lower(), 0)
+    digest = hashlib.sha256()
+    for each in [path, file, *sorted(transformation.rglob("*.py"))]:
+        content, shown = each.read_bytes(), each.resolve().relative_to(path.parent.resolve())
+        digest.update(f"{shown.as_posix()}\0{len(content)}\0".encode() + content)
     return FeatureSet(
         file=path,
-        name=_named(_NAME, document, path, "name"),
-        version=_named(_VERSION, document, path, "version"),
+        name=_text(document, path, "name", form=_NAME),
+        version=_text(document, path, "version", form=_VERSION),
         keys=_columns(spec, file, "index_columns"),
         timeline=Timeline(
             event=_text(spec, file, "source", "timestamp_column", "name"),
@@ -137,11 +137,11 @@ def read(path: Path) -> FeatureSet:
         lookback=None if lookback is None else _length(lookback, file),
         source_lookback=_length(spec.get("source_lookback"), file),
         source=_text(spec, file, "source", "path"),
-        local_source=None if local is None else path.parent / str(local),
-        schedule=_schedule(document.get("materialization_settings") or {}),
+        local_source=path.parent / str(tags["local_source"]) if "local_source" in tags else None,
+        schedule=_length({"seconds": unit * schedule.get("interval", 0)}, file) or None,
         code=module_file,
         transformer=name,
-        digest=_digest(path.parent, source_files),
+        digest=digest.hexdigest(),
     )
 
 
@@ -158,25 +158,19 @@ def _load(path: Path) -> Mapping[str, Any]:
     return document
 
 
-def _text(document: Mapping[str, Any], path: Path, *fields: str) -> str:
+def _text(
+    document: Mapping[str, Any], path: Path, *fields: str, form: re.Pattern[str] = _TEXT
+) -> str:
     value: Any = document
     for field in fields:
         value = value.get(field) if isinstance(value, dict) else None
-    if not isinstance(value, str | int) or value == "":
-        name = ".".join(fields)
-        raise FeatureError("wrong-definition", f"{path}: `{name}` is {value!r}", "a text")
+    if not isinstance(value, str | int) or not form.fullmatch(str(value)):
+        message = f"{path}: `{'.'.join(fields)}` is {value!r}"
+        raise FeatureError("wrong-definition", message, f"text: {form.pattern}")
     return str(value)
 
 
-def _named(form: re.Pattern[str], document: Mapping[str, Any], path: Path, *fields: str) -> str:
-    text = _text(document, path, *fields)
-    if not form.fullmatch(text):
-        message = f"{path}: `{'.'.join(fields)}` is {text!r}"
-        raise FeatureError("wrong-definition", message, form.pattern)
-    return text
-
-
-def _columns(document: Mapping[str, Any], path: Path, field: str) -> dict[str, pl.DataType]:
+def _columns(document: Mapping[str, Any], path: Path, field: str) -> dict[str, str]:
     columns = document.get(field)
     if not isinstance(columns, list) or not columns:
         raise FeatureError("wrong-definition", f"{path}: `{field}` is {columns!r}", "a list")
@@ -185,7 +179,7 @@ def _columns(document: Mapping[str, Any], path: Path, field: str) -> dict[str, p
         if kind not in TYPES:
             message = f"{path}: the type of `{name}` is `{kind}`"
             raise FeatureError("wrong-definition", message, ", ".join(TYPES))
-    return {name: TYPES[kind] for name, kind in types.items()}
+    return types
 
 
 def _length(value: object, path: Path) -> timedelta:
@@ -195,21 +189,3 @@ def _length(value: object, path: Path) -> timedelta:
     except (TypeError, OverflowError):
         expected = "days, hours and minutes"
         raise FeatureError("wrong-definition", f"{path}: length {value!r}", expected) from None
-
-
-def _schedule(settings: Mapping[str, Any]) -> timedelta | None:
-    schedule = settings.get("schedule")
-    if not isinstance(schedule, dict) or type(schedule.get("interval")) is not int:
-        return None  # `ml check` rejects a malformed one
-    unit = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_678_400}
-    seconds = unit.get(str(schedule.get("frequency")).lower())
-    return None if seconds is None else timedelta(seconds=seconds * schedule["interval"])
-
-
-def _digest(root: Path, files: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        content = file.read_bytes()
-        name = file.resolve().relative_to(root.resolve()).as_posix()
-        digest.update(f"{name}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()

@@ -7,16 +7,8 @@ from datetime import timedelta
 
 import polars as pl
 
-from ml.features.timeline import (
-    AVAILABLE,
-    EVENT,
-    ROW,
-    FeatureError,
-    Timeline,
-    instants,
-    placed,
-    span,
-)
+from ml.features.availability import AVAILABLE, EVENT, ROW, instants, placed, span
+from ml.features.timeline import FeatureError, Timeline
 
 _LABEL = "__label__"
 _TIME = "__time__"

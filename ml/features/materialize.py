@@ -13,12 +13,11 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from io import BytesIO
 from pathlib import Path
@@ -26,12 +25,11 @@ from pathlib import Path
 import polars as pl
 
 from ml.features import source
+from ml.features.availability import AVAILABLE, EVENT, instants, placed
 from ml.features.definition import ARRIVAL, FeatureSet, read
-from ml.features.online import refresh_local
-from ml.features.store import State, folder, partition, state
-from ml.features.timeline import AVAILABLE, EVENT, FeatureError, instants, placed
-
-_TEMPORARY = ".tmp"
+from ml.features.online import SqliteStore, local_path, open_store, write_file
+from ml.features.store import State, folder, partition, refresh, state
+from ml.features.timeline import FeatureError
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,7 @@ class Plan:
     sources: Mapping[str, str]  # sha256 by file
     window: tuple[str, str]
     rows: pl.DataFrame = field(repr=False)  # of the source
+    entities: int = 0  # in the online store; set by `materialize`
 
 
 def plan(
@@ -138,7 +137,9 @@ def materialize(
     end: date | None = None,
     notify: Callable[[str, int], None] = lambda day, rows: None,
 ) -> Plan:
-    """Write the partitions that `plan` names; `notify` gets the date and rows of each.
+    """Write the partitions that `plan` names, then the latest values per entity.
+
+    `notify` gets the date and rows of each partition.
 
     The result is bit-identical to a materialisation from scratch of the same source and window,
     provided that a transformed row depends only on rows of its keys within `source_lookback`.
@@ -162,8 +163,10 @@ def materialize(
         current = State(
             feature_set.digest, planned.window, planned.sources, dict(sorted(partitions.items()))
         )
-        _replace(place / "state.json", json.dumps(asdict(current), indent=1).encode())
-    return planned
+        written = json.dumps(asdict(current), indent=1).encode()
+        write_file(place / "state.json", written)
+        online = SqliteStore(feature_set, local_path(feature_set, store))
+        return replace(planned, entities=refresh(feature_set, store, online))
 
 
 def _transformed(feature_set: FeatureSet, planned: Plan) -> dict[str, pl.DataFrame]:
@@ -197,23 +200,8 @@ def _write_partition(place: Path, day: str, table: pl.DataFrame) -> str:
     path = place / partition(day, digest)
     path.parent.mkdir(exist_ok=True)
     if not path.exists():
-        _replace(path, buffer.getvalue())
+        write_file(path, buffer.getvalue())
     return digest
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that it has either its old or its new content, also after a power cut."""
-    temporary = path.with_name(path.name + _TEMPORARY)
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove_unreferenced(place: Path, current: State) -> None:
@@ -244,6 +232,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--set", type=Path, required=True, help="The feature set's file.")
     parser.add_argument("--source", type=Path, help="A file or folder; default: local_source.")
     parser.add_argument("--store", type=Path, required=True, help="The store's folder.")
+    parser.add_argument("--online", help="A Redis URL to put the latest values in, too.")
     parser.add_argument("--start", type=date.fromisoformat, help="First date, YYYY-MM-DD.")
     parser.add_argument("--end", type=date.fromisoformat, help="Last date, YYYY-MM-DD.")
     options = parser.parse_args(arguments)
@@ -260,13 +249,13 @@ def main(arguments: list[str] | None = None) -> int:
             options.end,
             lambda day, rows: print(f"{day}: {rows:,} rows", flush=True),
         )
-
-        entities = refresh_local(feature_set, options.store)
+        if options.online:
+            refresh(feature_set, options.store, open_store(feature_set, options.online))
     except FeatureError as error:
         print(f"error[{error.code}]: {error.message}", file=sys.stderr)
         print(f"  expected: {error.expected}", file=sys.stderr)
         return 2
-    written = f"{len(planned.partitions)} partitions and {entities:,} entities written"
+    written = f"{len(planned.partitions)} partitions and {planned.entities:,} entities written"
     print(f"{feature_set.name} {feature_set.version}: {written}")
     return 0
 

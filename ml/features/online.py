@@ -1,4 +1,4 @@
-"""The latest values per entity, for an endpoint: in SQLite or Redis.
+"""The latest values per entity, for an endpoint: in SQLite or Redis. Lookups need no polars.
 
 An entity's value is the one that the join would use: of the latest event among the rows available
 so far, and of its corrections the one that became available last.
@@ -7,21 +7,22 @@ so far, and of its corrections the one that became available last.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import polars as pl
-
 from ml.features.definition import FeatureSet
-from ml.features.store import files, folder
-from ml.features.timeline import AVAILABLE, EVENT, FeatureError, placed
+from ml.features.timeline import FeatureError
 
 # Event and availability in nanoseconds, and the values as JSON, by key.
 Encoded = tuple[str, int, int, str]
+# Of a connection and of an answer of Redis; each is tried twice.
+REDIS_TIMEOUT_S = 0.25
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -42,55 +43,31 @@ class OnlineStore(Protocol):
         """Store rows that are not older than those stored, all or none for each entity."""
 
     def get(self, key: str) -> tuple[int, str] | None:
-        """Return the event and the values of an entity; None where it is unknown."""
+        """Return the event and the values of an entity; None where it is unknown.
+
+        Raises FeatureError when the store cannot be reached.
+        """
 
 
-def latest(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> list[Encoded]:
-    """Return the row of each entity that counts at a time, from transformed rows."""
-    keys = list(feature_set.keys)
-    known = placed(rows, feature_set.transformed, keys)
-    known = (
-        known.filter(pl.col(AVAILABLE) <= pl.lit(at).dt.cast_time_unit("ns"))
-        .sort(EVENT, AVAILABLE, maintain_order=True)
-        .unique(keys, keep="last", maintain_order=True)
-    )
-    times = known.select(pl.col(EVENT, AVAILABLE).to_physical()).rows()
-    values = known.select(_written(feature_set)).rows()
-    return [
-        (_key(key), event, available, json.dumps(row))
-        for key, (event, available), row in zip(
-            known.select(keys).rows(), times, values, strict=True
-        )
-    ]
+def open_store(feature_set: FeatureSet, address: str) -> OnlineStore:
+    """Return the store at a URL of Redis (redis://, rediss://), or in the folder of a local store.
 
-
-def _written(feature_set: FeatureSet) -> Iterator[pl.Expr]:
-    """Yield the features as JSON has them: times as microseconds, bytes as hexadecimal text."""
-    for name, kind in feature_set.features.items():
-        column = pl.col(name)
-        if kind == pl.Binary:
-            column = column.bin.encode("hex")
-        yield column.to_physical() if kind.is_temporal() else column
-
-
-def _key(values: Sequence[object]) -> str:
-    return json.dumps(values, default=str, ensure_ascii=False)
-
-
-def refresh(
-    feature_set: FeatureSet, store: Path, online: OnlineStore, at: datetime | None = None
-) -> int:
-    """Put the materialised rows that are available at a time (default: now); return how many.
-
-    Memory: the materialised rows. Raises FeatureError as `store.files` does.
+    It connects with the first lookup. Raises ValueError for a URL that is malformed.
     """
-    paths = files(feature_set, store)
-    if not paths:
-        return 0
-    rows = pl.concat(pl.read_parquet(path, hive_partitioning=False) for path in paths)
-    encoded = latest(feature_set, rows, at or datetime.now(UTC))
-    online.put(encoded)
-    return len(encoded)
+    if not address.startswith(("redis://", "rediss://")):
+        return SqliteStore(feature_set, local_path(feature_set, Path(address)))
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    times = {"socket_timeout": REDIS_TIMEOUT_S, "socket_connect_timeout": REDIS_TIMEOUT_S}
+    client = redis.Redis.from_url(address, retry=Retry(NoBackoff(), 1), **times)
+    return RedisStore(feature_set, client)
+
+
+def key_of(values: Sequence[object]) -> str:
+    """Return the key of an entity from the values of its key columns."""
+    return json.dumps(values, default=str, ensure_ascii=False)
 
 
 def look_up(
@@ -111,7 +88,7 @@ def look_up(
         expected = ", ".join(feature_set.keys)
         raise FeatureError("missing-column", f"there is no key `{missing[0]}`", expected)
     nothing = dict.fromkeys(feature_set.features)
-    row = online.get(_key([keys[name] for name in feature_set.keys]))
+    row = online.get(key_of([keys[name] for name in feature_set.keys]))
     if row is None:
         return Answer("unknown", nothing, None, None)
     event = _EPOCH + timedelta(microseconds=row[0] // 1000)
@@ -122,62 +99,75 @@ def look_up(
     return Answer("found", {name: _read(kind, v) for (name, kind), v in values}, event, age)
 
 
-def _read(kind: pl.DataType, value: Any) -> object:
+def _read(kind: str, value: Any) -> object:
     if value is None:
         return None
-    if kind == pl.Binary:
+    if kind == "binary":
         return bytes.fromhex(value)
-    return _EPOCH + timedelta(microseconds=value) if kind.is_temporal() else value
+    return _EPOCH + timedelta(microseconds=value) if kind == "datetime" else value
 
 
 class SqliteStore:
-    """Latest values in a file, one row per entity; readers do not wait for a writer (WAL)."""
+    """Latest values in a file, one row per entity.
 
-    def __init__(self, feature_set: FeatureSet, path: Path, *, writable: bool = False) -> None:
-        """Open the file; `writable` creates it, and empties one of another definition.
+    `put` replaces the file, so a reader waits for nobody and needs no right to write. One writer at
+    a time.
+    """
 
-        Raises FeatureError when the file does not exist or is of another definition.
-        """
-        if writable:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        elif not path.exists():
-            message, command = (
-                f"{path} does not exist",
-                f"ml features materialize {feature_set.name}",
-            )
-            raise FeatureError("not-materialized", message, command)
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        (digest,) = self._connection.execute("PRAGMA user_version").fetchone()
-        wanted = int(feature_set.digest[:7], 16)
-        if digest == wanted:
-            return
-        if not writable:
-            message = f"{path} was written from another definition or code"
-            expected = f"ml features materialize {feature_set.name}"
-            raise FeatureError("not-materialized", message, expected)
-        self._connection.executescript(
-            "PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; DROP TABLE IF EXISTS latest;"
-            "CREATE TABLE latest (key TEXT PRIMARY KEY, event INTEGER, available INTEGER,"
-            f" features TEXT) WITHOUT ROWID; PRAGMA user_version = {wanted}; COMMIT"
-        )
+    def __init__(self, feature_set: FeatureSet, path: Path) -> None:
+        """Keep the values in the file; the first `put` creates it."""
+        self._path, self._name = path, feature_set.name
+        self._definition = int(feature_set.digest[:7], 16)
+        self._opened: tuple[int, int] | None = None
 
     def put(self, rows: Sequence[Encoded]) -> None:
-        """Store the rows in one transaction."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        with self._connection:
-            self._connection.executemany(
+        """Store the rows; those of another definition are dropped."""
+        with closing(sqlite3.connect(":memory:")) as connection:
+            if self._path.exists():
+                connection.deserialize(self._path.read_bytes())
+            if connection.execute("PRAGMA user_version").fetchone() != (self._definition,):
+                connection.executescript(
+                    "DROP TABLE IF EXISTS latest; CREATE TABLE latest (key TEXT PRIMARY KEY,"
+                    " event INTEGER, available INTEGER, features TEXT) WITHOUT ROWID;"
+                    f" PRAGMA user_version = {self._definition}"
+                )
+            connection.executemany(
                 "INSERT INTO latest VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
                 " event = excluded.event, available = excluded.available,"
                 " features = excluded.features"
                 " WHERE (excluded.event, excluded.available) >= (event, available)",
                 rows,
             )
+            connection.commit()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(self._path, connection.serialize())
 
     def get(self, key: str) -> tuple[int, str] | None:
-        """Return the event and the values of an entity."""
+        """Return the event and the values of an entity.
+
+        Raises FeatureError when the file does not exist or is of another definition.
+        """
+        try:
+            file = self._path.stat()
+        except FileNotFoundError:
+            raise self._unusable("does not exist") from None
+        if (file.st_ino, file.st_mtime_ns) != self._opened:
+            uri = f"{self._path.absolute().as_uri()}?mode=ro&immutable=1"
+            self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+            try:
+                version = self._connection.execute("PRAGMA user_version").fetchone()
+            except sqlite3.DatabaseError as error:
+                raise self._unusable(f"cannot be read: {error}") from error
+            if version != (self._definition,):
+                raise self._unusable("was written from another definition or code")
+            self._opened = (file.st_ino, file.st_mtime_ns)
         query = "SELECT event, features FROM latest WHERE key = ?"
         row: tuple[int, str] | None = self._connection.execute(query, (key,)).fetchone()
         return row
+
+    def _unusable(self, why: str) -> FeatureError:
+        command = f"ml features materialize {self._name}"
+        return FeatureError("not-materialized", f"{self._path} {why}", command)
 
 
 class RedisStore:
@@ -207,20 +197,47 @@ class RedisStore:
             for key, event, available, values in rows:
                 times = [f"{time + 2**63:020}" for time in (event, available)]
                 put(keys=[self._prefix + key], args=[*times, values], client=pipeline)
-            pipeline.execute()
+            with _reached():
+                pipeline.execute()
 
     def get(self, key: str) -> tuple[int, str] | None:
         """Return the event and the values of an entity."""
-        event, values = self._client.hmget(self._prefix + key, "event", "features")
+        with _reached():
+            event, values = self._client.hmget(self._prefix + key, "event", "features")
         return None if event is None else (int(event) - 2**63, values.decode())
 
 
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Turn an error of the client into a FeatureError."""
+    import redis
+
+    try:
+        yield
+    except redis.RedisError as error:
+        message = f"Redis: {type(error).__name__}: {error}"
+        expected = "a server that answers; check its URL, network and credentials"
+        raise FeatureError("feature-store-unreachable", message, expected) from error
+
+
 def local_path(feature_set: FeatureSet, store: Path) -> Path:
-    """Return the SQLite file of a feature set's version in a store."""
-    return folder(feature_set, store) / "online.sqlite"
+    """Return the SQLite file of a feature set's version in a store.
+
+    All of them are below `online`, the only folder of a store that a model server reads.
+    """
+    return store / "online" / feature_set.name / f"{feature_set.version}.sqlite"
 
 
-def refresh_local(feature_set: FeatureSet, store: Path) -> int:
-    """Put the materialised rows that are available now in SQLite; return how many."""
-    online = SqliteStore(feature_set, local_path(feature_set, store), writable=True)
-    return refresh(feature_set, store, online)
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file so that it has either its old or its new content, also after a power cut."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
-from ml.features.definition import FeatureSet, in_file
-from ml.features.timeline import FeatureError, placed
+from ml.features.availability import placed
+from ml.features.definition import FeatureSet, check_types, in_file
+from ml.features.timeline import FeatureError
 
 
 def files(source: Path) -> dict[str, Path]:
@@ -54,18 +55,9 @@ def read(feature_set: FeatureSet, paths: Iterable[Path]) -> list[pl.DataFrame]:
             raise FeatureError("unreadable-file", message, "a complete file") from error
         try:
             placed(table, feature_set.timeline, list(feature_set.keys))
-            _same_columns(table, tables[0] if tables else table, feature_set)
+            first = (tables[0] if tables else table).schema
+            check_types(table, {**{k: str(v) for k, v in first.items()}, **feature_set.keys})
         except FeatureError as error:
             raise in_file(error, path) from error
         tables.append(table.select(tables[0].columns) if tables else table)
     return tables
-
-
-def _same_columns(table: pl.DataFrame, first: pl.DataFrame, feature_set: FeatureSet) -> None:
-    wanted = {**first.schema, **feature_set.keys}
-    for column, kind in wanted.items():
-        if column not in table.columns:
-            raise FeatureError("missing-column", f"there is no column `{column}`", "that column")
-        if table.schema[column] != kind:
-            message = f"`{column}` is {table.schema[column]}"
-            raise FeatureError("wrong-type", message, str(kind))

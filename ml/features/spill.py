@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 
 import polars as pl
 
-from ml.features.timeline import AVAILABLE, EVENT, ROW, FeatureError, Timeline, instants, span
+from ml.features.availability import AVAILABLE, EVENT, ROW, instants, span
+from ml.features.timeline import FeatureError, Timeline
 
 _LABEL = "__label__"
 _TIME = "__time__"

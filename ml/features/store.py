@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
 
+from ml.features.availability import AVAILABLE, EVENT, instants, placed
 from ml.features.definition import ARRIVAL, FeatureSet
-from ml.features.timeline import FeatureError, instants
+from ml.features.online import Encoded, OnlineStore, key_of
+from ml.features.timeline import FeatureError
 
 
 @dataclass(frozen=True)
@@ -138,3 +140,47 @@ def _table(path: Path) -> pl.DataFrame:
 def partition(day: str, digest: str) -> str:
     """Return the path of a partition's file below `offline`."""
     return f"date={day}/{digest}.parquet"
+
+
+def latest(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> list[Encoded]:
+    """Return the row of each entity that counts at a time, from transformed rows."""
+    keys = list(feature_set.keys)
+    known = placed(rows, feature_set.transformed, keys)
+    known = (
+        known.filter(pl.col(AVAILABLE) <= pl.lit(at).dt.cast_time_unit("ns"))
+        .sort(EVENT, AVAILABLE, maintain_order=True)
+        .unique(keys, keep="last", maintain_order=True)
+    )
+    times = known.select(pl.col(EVENT, AVAILABLE).to_physical()).rows()
+    values = known.select(_written(feature_set)).rows()
+    return [
+        (key_of(key), event, available, json.dumps(row))
+        for key, (event, available), row in zip(
+            known.select(keys).rows(), times, values, strict=True
+        )
+    ]
+
+
+def _written(feature_set: FeatureSet) -> Iterator[pl.Expr]:
+    """Yield the features as JSON has them: times as microseconds, bytes as hexadecimal text."""
+    for name, kind in feature_set.features.items():
+        column = pl.col(name)
+        if kind == "binary":
+            column = column.bin.encode("hex")
+        yield column.to_physical() if kind == "datetime" else column
+
+
+def refresh(
+    feature_set: FeatureSet, store: Path, online: OnlineStore, at: datetime | None = None
+) -> int:
+    """Put the materialised rows that are available at a time (default: now); return how many.
+
+    Memory: the materialised rows. Raises FeatureError as `store.files` does.
+    """
+    paths = files(feature_set, store)
+    if not paths:
+        return 0
+    rows = pl.concat(pl.read_parquet(path, hive_partitioning=False) for path in paths)
+    encoded = latest(feature_set, rows, at or datetime.now(UTC))
+    online.put(encoded)
+    return len(encoded)

@@ -1,19 +1,9 @@
-"""When a row of a source happened and since when it could have been read."""
+"""Where a source says when its rows happened and arrived; lookups import this without polars."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-
-import polars as pl
-
-# Names of this package's own columns; no source may have one.
-EVENT = "__event__"
-AVAILABLE = "__available__"
-ROW = "__row__"
-# 64 bits of nanoseconds reach from 1677 to 2262; the rest is for delays and windows.
-_YEARS = (1700, 2200)
 
 
 class FeatureError(Exception):
@@ -38,60 +28,3 @@ class Timeline:
     event: str  # column of the event time
     arrival: str | None = None  # column of the time at which the row was written
     delay: timedelta = timedelta(0)  # not negative
-
-
-def instants(table: pl.DataFrame, column: str) -> pl.Series:
-    """Return a column of times as nanoseconds in UTC.
-
-    Raises FeatureError when the column is missing, has no time zone, an empty cell, or a time that
-    nanoseconds cannot state. A local time without a zone is ambiguous twice a year; a zone decides,
-    so daylight saving needs no rule.
-    """
-    if column not in table.columns:
-        names = ", ".join(table.columns)
-        raise FeatureError("missing-column", f"there is no column `{column}`", f"one of {names}")
-    series = table.get_column(column)
-    kind = series.dtype
-    if not isinstance(kind, pl.Datetime):
-        raise FeatureError("wrong-type", f"`{column}` is {kind}", "a datetime with a time zone")
-    if kind.time_zone is None:
-        raise FeatureError("no-time-zone", f"`{column}` has no time zone", "a zone, such as UTC")
-    row = _first(series.is_null())
-    if row is not None:
-        raise FeatureError("empty-time", f"row {row}: `{column}` is empty", "a time in each row")
-    row = _first(~series.dt.year().is_between(*_YEARS))
-    if row is not None:
-        expected = f"a year from {_YEARS[0]} to {_YEARS[1]}"
-        raise FeatureError("time-out-of-range", f"row {row}: `{column}` is {series[row]}", expected)
-    return series.dt.convert_time_zone("UTC").dt.cast_time_unit("ns")
-
-
-def _first(matches: pl.Series) -> int | None:
-    return matches.arg_max() if matches.any() else None
-
-
-def span(length: timedelta) -> pl.Expr:
-    """Return a duration in nanoseconds: polars rounds times from which it takes microseconds."""
-    return pl.lit(length, dtype=pl.Duration("us")).dt.cast_time_unit("ns")
-
-
-def placed(rows: pl.DataFrame, timeline: Timeline, keys: Sequence[str]) -> pl.DataFrame:
-    """Add `EVENT` and `AVAILABLE` (as `instants` states them) and `ROW`, the position.
-
-    Raises FeatureError for what `instants` rejects, an empty key, and a negative delay.
-    """
-    if timeline.delay < timedelta(0):
-        raise FeatureError("negative-delay", f"the delay is {timeline.delay}", "zero or more")
-    for key in keys:
-        if key not in rows.columns:
-            raise FeatureError("missing-column", f"there is no column `{key}`", "each key")
-        row = _first(rows.get_column(key).is_null())
-        if row is not None:
-            raise FeatureError("empty-key", f"row {row}: `{key}` is empty", "a key in each row")
-    times = [instants(rows, timeline.event).alias(EVENT)]
-    if timeline.arrival is not None:
-        times.append(instants(rows, timeline.arrival).alias(AVAILABLE))
-    rows = rows.with_columns(times)
-    complete = pl.col(EVENT) + span(timeline.delay)
-    available = complete if timeline.arrival is None else pl.max_horizontal(AVAILABLE, complete)
-    return rows.with_columns(available.alias(AVAILABLE)).with_row_index(ROW)

@@ -11,11 +11,12 @@ from pathlib import Path
 import polars as pl
 
 from ml.features import source
+from ml.features.availability import instants
 from ml.features.definition import FeatureSet
 from ml.features.join import point_in_time
 from ml.features.spill import point_in_time_of_files
 from ml.features.store import files, stored
-from ml.features.timeline import FeatureError, instants
+from ml.features.timeline import FeatureError
 
 _USED = "__used__"
 _TIME = "__label_time__"

@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml.features.timeline import AVAILABLE, EVENT, ROW, FeatureError, Timeline, placed
+from ml.features.availability import AVAILABLE, EVENT, ROW, placed
+from ml.features.timeline import FeatureError, Timeline
 
 SHORTEST, LONGEST = timedelta(hours=1), timedelta(days=90)
 # Rows of windows that are in memory at a time: some 40 bytes each.

@@ -53,7 +53,7 @@ def test_a_set_is_planned_materialised_looked_up_and_shown(
     printed = capsys.readouterr()
     assert printed.err == "b: unknown\n" and "count_3h   None" in printed.out
     assert ml("show", *call) == Exit.DONE
-    assert "count_3h   Int64    0.0%  1.5" in capsys.readouterr().out
+    assert "count_3h   long    0.0%  1.5" in capsys.readouterr().out
     assert ml("show", *call, "--json") == Exit.DONE
     shown = json.loads(capsys.readouterr().out)
     assert shown["rows"] == 2 and shown["late"] is False

@@ -19,8 +19,8 @@ def test_a_definition_is_read(account_payments: FeatureSet) -> None:
     assert (read_set.name, read_set.version) == ("account_payments", "1")
     assert read_set.timeline == Timeline("event", "written", timedelta(minutes=5))
     assert read_set.transformed == Timeline("event", "arrival", timedelta(minutes=5))
-    assert read_set.keys == {"account": pl.String()}
-    assert read_set.features == {"count_3h": pl.Int64(), "spent_30h": pl.Float64()}
+    assert read_set.keys == {"account": "string"}
+    assert read_set.features == {"count_3h": "long", "spent_30h": "double"}
     assert (read_set.lookback, read_set.source_lookback) == (
         timedelta(days=2),
         timedelta(hours=30),

@@ -137,7 +137,7 @@ def test_a_killed_run_changes_nothing(
     before = content(account_payments, tmp_path / "store")
     write(source, "2.parquet", [payment(10), payment(21, late=9)])
     materialize(account_payments, source, tmp_path / "scratch")
-    replace = module._replace
+    replace = module.write_file
     for allowed in range(3):
         left = [allowed]
 
@@ -148,12 +148,12 @@ def test_a_killed_run_changes_nothing(
             left[0] -= 1
             replace(path, content)
 
-        monkeypatch.setattr(module, "_replace", write_some)
+        monkeypatch.setattr(module, "write_file", write_some)
         with pytest.raises(KeyboardInterrupt):
             materialize(account_payments, source, tmp_path / "store")
         assert content(account_payments, tmp_path / "store") == before
         assert stored(account_payments, tmp_path / "store").height == 3
-    monkeypatch.setattr(module, "_replace", replace)
+    monkeypatch.setattr(module, "write_file", replace)
     materialize(account_payments, source, tmp_path / "store")
     assert content(account_payments, tmp_path / "store") == content(
         account_payments, tmp_path / "scratch"
@@ -175,3 +175,6 @@ def test_a_job_materialises(
     )
     assert main([*call, str(tmp_path / "nothing")]) == 2
     assert "error[missing-file]" in capsys.readouterr().err
+    dead = ["--online", "redis://127.0.0.1:1"]
+    assert main([*call, str(source), *dead]) == 2
+    assert "error[feature-store-unreachable]" in capsys.readouterr().err

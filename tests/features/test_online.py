@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,18 +23,20 @@ from redis.retry import Retry
 
 from ml.features.definition import FeatureSet
 from ml.features.join import point_in_time
-from ml.features.materialize import materialize
+from ml.features.materialize import main, materialize
 from ml.features.online import (
+    REDIS_TIMEOUT_S,
     OnlineStore,
     RedisStore,
     SqliteStore,
-    latest,
     look_up,
-    refresh,
+    open_store,
 )
+from ml.features.store import latest, refresh
 from ml.features.timeline import FeatureError
 from tests.features.test_materialize import HOUR, START, ZONE, payment, write
 
+RETRY = Retry(ConstantBackoff(0.05), retries=200)  # until the server listens
 Open = Callable[[FeatureSet], OnlineStore]
 
 
@@ -57,10 +60,9 @@ def redis_port() -> Iterator[int]:
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Open a store for a feature set."""
     if request.param == "sqlite":
-        return lambda one: SqliteStore(one, tmp_path / "online.sqlite", writable=True)
+        return lambda one: SqliteStore(one, tmp_path / "online.sqlite")
     port = request.getfixturevalue("redis_port")
-    retry = Retry(ConstantBackoff(0.05), retries=200)
-    client = redis.Redis(port=port, retry=retry, retry_on_error=[redis.ConnectionError])
+    client = redis.Redis(port=port, retry=RETRY, retry_on_error=[redis.ConnectionError])
     client.flushall()
     return lambda one: RedisStore(one, client)
 
@@ -115,7 +117,10 @@ def test_another_definition_starts_empty(account_payments: FeatureSet, opened: O
     """Its values may mean something else."""
     opened(account_payments).put([encoded(0, 0, 1)])
     other = replace(account_payments, digest="0" * 64)
-    assert look_up(other, opened(other), {"account": "a"}, START).status == "unknown"
+    store = opened(other)
+    store.put([encoded(0, 0, 1, '["b"]')])
+    statuses = [look_up(other, store, {"account": key}, START).status for key in "ab"]
+    assert statuses == ["unknown", "found"]
 
 
 def test_every_type_comes_back(account_payments: FeatureSet, opened: Open) -> None:
@@ -132,7 +137,8 @@ def test_every_type_comes_back(account_payments: FeatureSet, opened: Open) -> No
             **{n: [v] for n, v in values.items()},
         }
     ).with_columns(pl.col("none").cast(pl.Int64))
-    features = {name: rows.schema[name] for name in values}
+    kinds = ("string", "long", "double", "binary", "datetime", "boolean", "long")
+    features = dict(zip(values, kinds, strict=True))
     wide = replace(account_payments, features=features)
     store = opened(wide)
     store.put(latest(wide, rows, START + HOUR))
@@ -142,18 +148,62 @@ def test_every_type_comes_back(account_payments: FeatureSet, opened: Open) -> No
 def test_a_reader_needs_a_materialised_set(account_payments: FeatureSet, tmp_path: Path) -> None:
     """Of its own definition."""
     path = tmp_path / "online.sqlite"
+    store, other = (
+        SqliteStore(each, path)
+        for each in (account_payments, replace(account_payments, digest="0" * 64))
+    )
     with pytest.raises(FeatureError, match="does not exist"):
-        SqliteStore(account_payments, path)
-    SqliteStore(account_payments, path, writable=True)
+        store.get('["a"]')
+    store.put([])
+    assert store.get('["a"]') is None
     with pytest.raises(FeatureError, match="another definition"):
-        SqliteStore(replace(account_payments, digest="0" * 64), path)
+        other.get('["a"]')
+    path.write_bytes(b"SQLite" * 99)
+    with pytest.raises(FeatureError, match="cannot be read"):
+        store.get('["a"]')
+
+
+def test_an_address_names_the_store(account_payments: FeatureSet, tmp_path: Path) -> None:
+    """The folder of a store, or a URL of Redis."""
+    folder = open_store(account_payments, str(tmp_path))
+    folder.put([encoded(0, 0, 1)])
+    assert [path.name for path in (tmp_path / "online/account_payments").iterdir()] == ["1.sqlite"]
+    assert count(account_payments, open_store(account_payments, str(tmp_path)), 1) == 1
+
+
+def test_a_job_fills_redis(account_payments: FeatureSet, redis_port: int, tmp_path: Path) -> None:
+    """By a URL, which an endpoint opens too."""
+    url = f"redis://127.0.0.1:{redis_port}"
+    client = redis.Redis(port=redis_port, retry=RETRY, retry_on_error=[redis.ConnectionError])
+    client.flushall()
+    source = write(tmp_path / "source", "1.parquet", [payment(1), payment(2)])
+    words = ["--set", account_payments.file, "--source", source, "--store", tmp_path]
+    assert main([*map(str, words), "--online", url]) == 0
+    assert count(account_payments, open_store(account_payments, url), 3) == 2
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_an_unreachable_redis_is_an_error_in_time(
+    is_silent: bool, account_payments: FeatureSet
+) -> None:
+    """A server that accepts and never answers, and a port that nobody listens on."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if is_silent:
+            server.listen()
+        store = open_store(account_payments, f"redis://127.0.0.1:{server.getsockname()[1]}")
+        start = time.monotonic()
+        with pytest.raises(FeatureError) as failed:
+            store.get('["a"]')
+    assert failed.value.code == "feature-store-unreachable"
+    assert time.monotonic() - start < 4 * REDIS_TIMEOUT_S + 1
 
 
 def test_a_materialisation_is_put(account_payments: FeatureSet, tmp_path: Path) -> None:
     """Rows that are not available yet are put later; a reader sees a commit at once."""
     source = write(tmp_path / "source", "1.parquet", [payment(1), payment(2, late=5)])
     materialize(account_payments, source, tmp_path)
-    writer = SqliteStore(account_payments, tmp_path / "online.sqlite", writable=True)
+    writer = SqliteStore(account_payments, tmp_path / "online.sqlite")
     reader = SqliteStore(account_payments, tmp_path / "online.sqlite")
     assert refresh(account_payments, tmp_path, writer, START + 3 * HOUR) == 1
     assert count(account_payments, reader, 3) == 1
@@ -178,7 +228,7 @@ def test_a_replay_equals_the_join(
     )
     table = account_payments.transform(payments)
     with TemporaryDirectory() as folder:
-        store = SqliteStore(account_payments, Path(folder, "online.sqlite"), writable=True)
+        store = SqliteStore(account_payments, Path(folder, "online.sqlite"))
         for hours in sorted(times):
             at = START + hours * HOUR
             store.put(latest(account_payments, table, at))

@@ -105,7 +105,6 @@ def materialize(
 ) -> None:
     """Write the partitions that new or late rows change, and the latest values per entity."""
     from ml.features import materialize as engine
-    from ml.features.online import refresh_local
 
     first, last = _date("--start", start), _date("--end", end)
     with _opened(name, store) as (feature_set, place):
@@ -114,11 +113,10 @@ def materialize(
             *(feature_set, rows, place, first, last),
             notify=lambda day, count: show_step(f"{day}: {count:,} rows"),
         )
-        entities = refresh_local(feature_set, place)
     if as_json:
-        write_json({"partitions": planned.partitions, "entities": entities})
+        write_json({"partitions": planned.partitions, "entities": planned.entities})
         return
-    written = f"{len(planned.partitions)} partitions and {entities:,} entities written"
+    written = f"{len(planned.partitions)} partitions and {planned.entities:,} entities written"
     typer.echo(f"{feature_set.name} {feature_set.version}: {written}")
 
 
@@ -139,7 +137,7 @@ def get(
         keys: dict[str, object] = {}
         for (column, kind), text in zip(feature_set.keys.items(), key, strict=True):
             try:
-                keys[column] = int(text) if kind.is_integer() else text
+                keys[column] = int(text) if kind in ("integer", "long") else text
             except ValueError:
                 found = f"key `{column}` is {text}"
                 raise Refused.of("wrong-keys", found, "a whole number") from None
@@ -168,16 +166,16 @@ def show(name: Name, store: Store = None, as_json: AsJson = False) -> None:
     features = []
     for feature, kind in feature_set.features.items():
         column = rows.get_column(feature)
-        mean = column.mean() if kind.is_numeric() else None
+        mean = column.mean() if column.dtype.is_numeric() else None
         nulls = column.null_count() / len(rows)
-        features.append({"feature": feature, "type": str(kind), "nulls": nulls, "mean": mean})
+        features.append({"feature": feature, "type": kind, "nulls": nulls, "mean": mean})
     if as_json:
         write_json(
             {
                 "name": feature_set.name,
                 "version": feature_set.version,
                 "file": feature_set.file,
-                "keys": {key: str(kind) for key, kind in feature_set.keys.items()},
+                "keys": feature_set.keys,
                 "digest": feature_set.digest,
                 "window": state.window,
                 "partitions": state.partitions,

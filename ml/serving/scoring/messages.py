@@ -126,11 +126,20 @@ def refusal(error: BadRequest) -> AMLResponse:
 
     A managed endpoint passes it on as 424 with `ms-azureml-model-error-statuscode: 400`.
     """
+    details = {"field": error.field, "found": error.found, "expected": error.expected}
+    return _error(400, {"message": str(error), **details})
+
+
+def unavailable(code: str, found: str, expected: str) -> AMLResponse:
+    """The result of `run` where a service that it needs does not answer: status 503."""
+    return _error(503, {"code": code, "message": f"{found}; expected: {expected}"})
+
+
+def _error(status: int, details: Mapping[str, str]) -> AMLResponse:
     # Installed wherever the inference server runs a score.py.
     from azureml_inference_server_http.api.aml_response import AMLResponse
 
-    details = {"field": error.field, "found": error.found, "expected": error.expected}
-    return AMLResponse({"error": {"message": str(error), **details}}, 400, json_str=True)
+    return AMLResponse({"error": details}, status, json_str=True)
 
 
 # What may be NaN, infinite or too large for a double, and texts, in which all of that is allowed.

@@ -11,6 +11,8 @@ from ml.serving.scoring.manifest import NAME, verify
 # Azure ML sets the first for every deployment, a release the second: the declared digest.
 MODEL_DIR = "AZUREML_MODEL_DIR"
 MODEL_DIGEST = "MODEL_DIGEST"
+# A deployment.yml sets it: a URL of Redis. On this machine it is the folder of the local store.
+FEATURE_STORE = "SCORE_FEATURE_STORE"
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,20 @@ import numpy as np
 import polars as pl
 import pytest
 
+from ml.backends.deployments import Launch
+from ml.backends.local.serving import processes, server
 from ml.features.definition import read
 from ml.features.materialize import materialize
-from ml.features.online import refresh_local
-from ml.features.timeline import FeatureError
 from ml.features.training_set import training_set
 from ml.projects.fraud_scoring import model
 from ml.projects.fraud_scoring.columns import derive
 from ml.projects.fraud_scoring.endpoint import score
 from ml.projects.fraud_scoring.history import FEATURE_SET, history
 from ml.projects.fraud_scoring.train import PROJECT, SCHEMA
+from ml.release.serving import read as read_serving
 from ml.serving.scoring.columns import Columns
+from ml.serving.scoring.manifest import folder_digest
+from ml.serving.scoring.model import FEATURE_STORE
 from ml.toolkit.training.model_folder import seal
 
 DATA = SCHEMA.parent / "card_payments"
@@ -56,7 +59,6 @@ def _store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     definition = read(FEATURE_SET)
     assert definition.local_source is not None
     materialize(definition, definition.local_source, store)
-    refresh_local(definition, store)
     return store
 
 
@@ -76,7 +78,7 @@ def _served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Path) -> Pat
     seal(folder, {})
     monkeypatch.setenv("AZUREML_MODEL_DIR", str(folder))
     monkeypatch.delenv("MODEL_DIGEST", raising=False)
-    monkeypatch.setenv("FEATURE_STORE", str(store))
+    monkeypatch.setenv(FEATURE_STORE, str(store))
     return folder
 
 
@@ -136,11 +138,57 @@ def test_a_row_without_a_card_or_a_time_is_refused(
 def test_without_a_store_nothing_is_looked_up(
     served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The columns of the history are required; a store without the feature set is an error."""
-    monkeypatch.setenv("FEATURE_STORE", str(tmp_path / "none"))
-    with pytest.raises(FeatureError, match="does not exist"):
-        score.init()
-    monkeypatch.delenv("FEATURE_STORE")
+    """The columns of the history are required; a store without the feature set is status 503, and
+    a request that has the columns is answered.
+    """
+    monkeypatch.setenv(FEATURE_STORE, str(tmp_path / "none"))
+    score.init()
+    failed = score.run(request(["c0001", "2025-06-01T12:00:00Z"]))
+    assert getattr(failed, "status_code", 200) == 503
+    assert json.loads(getattr(failed, "data", ""))["error"]["code"] == "not-materialized"
+    complete = REQUESTS.read_text(encoding="utf-8").partition("\n")[0]
+    assert isinstance(score.run(complete), dict)
+    monkeypatch.delenv(FEATURE_STORE)
     score.init()
     refused = score.run(request(["c0001", "2025-06-01T12:00:00Z"]))
     assert getattr(refused, "status_code", 200) == 400
+
+
+@pytest.mark.slow
+def test_the_sandboxed_server_looks_the_history_up(
+    served: Path, own_home: Path, tmp_path: Path
+) -> None:
+    """In the store of this machine, which it reads and cannot write; without one, status 503.
+
+    What is materialised while it serves is found without a restart.
+    """
+    deployment = read_serving(SCHEMA.parents[1] / "endpoint").snapshot()
+    launch = Launch(
+        endpoint=deployment.endpoint,
+        model=deployment.endpoint,
+        version="1",
+        digest=folder_digest(served),
+        code=deployment.code,
+        scoring_script=deployment.scoring_script,
+        model_folder=served,
+        environment_variables=deployment.environment_variables,
+        server=deployment.server,
+    )
+    slot, definition = tmp_path / "slot", read(FEATURE_SET)
+    assert definition.local_source is not None
+    moment = pl.read_parquet(DATA / "payments.parquet")["arrival"].max()
+    body = json.loads(request(["c0001", moment.isoformat()], ["nobody", moment.isoformat()]))  # type: ignore[union-attr]
+    try:
+        running = server.start(slot, launch)
+        missing = server.score(running.port, body)
+        assert missing.status == 503 and isinstance(missing.body, dict)
+        assert missing.body["error"]["code"] == "not-materialized"
+        materialize(definition, definition.local_source, own_home / "features")
+        answer = server.score(running.port, body)
+    finally:
+        processes.stop(slot)
+    assert answer.status == 200 and isinstance(answer.body, dict)
+    assert answer.body["history"] == ["found", "unknown"]
+    score.init()
+    here = score.run(json.dumps(body))
+    assert isinstance(here, dict) and here["predictions"] == answer.body["predictions"]

@@ -34,6 +34,8 @@ def main() -> None:
     isolation: Any = ModuleType("isolation")
     loader.exec_module(isolation)
     folders = [*map(Path, paths), Path(script), Path(slot, "azureml-models"), model.readlink()]
+    if store := os.environ.get("SCORE_FEATURE_STORE"):
+        folders.append(Path(store, "online"))
     folder = Path.cwd()
     print(isolation.enter(folders, Path(os.environ["TMPDIR"])), file=sys.stderr)
     os.chdir(folder)

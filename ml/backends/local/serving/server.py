@@ -21,8 +21,8 @@ from ml.backends.endpoints import WARM_UP
 from ml.backends.local.serving import processes
 from ml.backends.local.serving.processes import HOST
 from ml.backends.traffic import DEPLOYMENT_HEADER
-from ml.core import imports
-from ml.serving.scoring.model import MODEL_DIGEST, MODEL_DIR
+from ml.core import home, imports
+from ml.serving.scoring.model import FEATURE_STORE, MODEL_DIGEST, MODEL_DIR
 
 START_S = 60.0  # importing LightGBM and scikit-learn on a busy machine with two cores takes ten
 POLL_S = 0.05
@@ -115,13 +115,19 @@ def _empty(folder: Path) -> Path:
 def _environment(launch: Launch, mounted: Path, scratch: Path) -> dict[str, str]:
     """The variables that a managed endpoint sets, and those that this machine needs.
 
-    `scratch` is the home folder, and all that the server may write to.
+    `scratch` is the home folder, and all that the server may write to. A feature store is that of
+    this machine, whatever the deployment says.
     """
+    variables = dict(launch.environment_variables)
+    if FEATURE_STORE in variables:
+        store = home.home() / "features"
+        (store / "online").mkdir(parents=True, exist_ok=True)  # the server cannot see it appear
+        variables[FEATURE_STORE] = str(store)
     return {
         "PYTHONPATH": str(launch.code),
         # gunicorn would share one socket in the user's home among all servers.
         "GUNICORN_CMD_ARGS": "--no-control-socket",
-        **launch.environment_variables,
+        **variables,
         "AML_APP_ROOT": str(launch.code),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}",
         "HOME": str(scratch),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from ml.features.definition import read
-from ml.features.online import SqliteStore, local_path, look_up
+from ml.features.online import look_up, open_store
 from ml.projects.fraud_scoring.history import FEATURE_SET, history
 from ml.serving.scoring.messages import BadRequest
 from ml.serving.scoring.table import MOST_ROWS
@@ -17,18 +16,19 @@ KEYS = ("card", "made_at")
 
 
 class Cards:
-    """The latest features of each card, in the SQLite file of a store."""
+    """The latest features of each card, in an online store."""
 
-    def __init__(self, store: Path) -> None:
-        """Raise FeatureError where the store has no file of this definition."""
+    def __init__(self, store: str) -> None:
+        """Look up in the store at that address, as `open_store`."""
         self._set = read(FEATURE_SET)
-        self._online = SqliteStore(self._set, local_path(self._set, store))
+        self._online = open_store(self._set, store)
 
     def complete(self, table: dict[str, Any]) -> tuple[str, list[str]]:
         """Return the body with the history in place of `KEYS`, and for each row `found`, `unknown`
         or `stale`: of the last two the history is that of a card without payments.
 
-        Raises BadRequest for a row without a card or a time with a zone.
+        Raises BadRequest for a row without a card or a time with a zone, and FeatureError where the
+        store cannot be reached or has no values of this definition.
         """
         names, rows = table["columns"], table["data"]
         if not isinstance(rows, list) or len(rows) > MOST_ROWS:

@@ -1,22 +1,23 @@
 """The endpoint: a table in, one probability and one decision a row out.
 
 A request has the columns of the model, or `card` and `made_at` in place of those of the card's
-history: with the environment variable FEATURE_STORE, the folder of a feature store, the endpoint
-looks these up.
+history, which the endpoint looks up in the feature store of the variable SCORE_FEATURE_STORE: a URL
+of Redis, or a folder.
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ml.features.timeline import FeatureError
 from ml.projects.fraud_scoring.columns import derive
 from ml.projects.fraud_scoring.costs import threshold
 from ml.projects.fraud_scoring.model import load, predict
-from ml.serving.scoring.messages import BadRequest, refusal
+from ml.serving.scoring.messages import BadRequest, refusal, unavailable
+from ml.serving.scoring.model import FEATURE_STORE
 from ml.serving.scoring.table import Table
 
 if TYPE_CHECKING:
@@ -27,20 +28,20 @@ cards: Cards | None = None
 
 
 def init() -> None:
-    """Verify the model's files, then load it, and open the online store."""
+    """Verify the model's files, then load it; the feature store is reached by the first lookup."""
     global table, cards
     table = Table.open(derive, load, predict)
     cards = None
-    if store := os.environ.get("FEATURE_STORE"):
-        from ml.projects.fraud_scoring.endpoint.cards import Cards  # imports polars
+    if store := os.environ.get(FEATURE_STORE):
+        from ml.projects.fraud_scoring.endpoint.cards import Cards
 
-        cards = Cards(Path(store))
+        cards = Cards(store)
 
 
 def run(body: str) -> object:
     """The predictions, and for each `review` or `accept`; status 400 with a sentence for a request
-    that is not such a table, or has an amount of 0 or less. Where histories were looked up, also
-    `found`, `unknown` or `stale` for each.
+    that is not such a table, or has an amount of 0 or less; status 503 where the feature store
+    cannot answer. Where histories were looked up, also `found`, `unknown` or `stale` for each.
     """
     looked_up: dict[str, object] = {}
     try:
@@ -48,6 +49,8 @@ def run(body: str) -> object:
             body, looked_up["history"] = cards.complete(keyed)
     except BadRequest as wrong:
         return refusal(wrong)
+    except FeatureError as failed:
+        return unavailable(failed.code, failed.message, failed.expected)
     answer = table.answer(body)
     if not isinstance(answer, dict):
         return answer
