@@ -69,6 +69,7 @@ def test_a_right_feature_set_has_no_problems(feature_set: Path) -> None:
         ("spec", "abfss://c@s.dfs.core.windows.net", "data", "`source.path` is 'data"),
         ("spec", "abfss://c@s.dfs.core.windows.net", "abfss://s.net", "`source.path` is 'abfss"),
         ("spec", "    name: event\n", "    names: event\n", "`source.timestamp_column` is"),
+        ("spec", "    name: event\n", "    name: event\n    zone: UTC\n", "unknown field `zone`"),
         ("spec", "minutes: 5", "minutes: -5", "`source.source_delay` is"),
         ("spec", "hours: 30", "hours: many", "`source_lookback` is"),
         ("spec", "  days: 2", "  weeks: 2", "`temporal_join_lookback` is"),
@@ -118,3 +119,38 @@ def test_a_set_in_a_file_of_the_other_ending_is_checked(feature_set: Path) -> No
     spec.write_text(SPEC.replace("type: double", "type: decimal"))
     problems = survey([renamed.parent], release_files()).problems
     assert any("'decimal'" in problem.found for problem in problems)
+
+
+METHOD = "    def transform(self, rows):\n        return rows\n"
+
+
+@pytest.mark.parametrize(
+    ("bases", "is_right"),
+    [
+        (f"class Base:\n{METHOD}", True),
+        (f"class Top:\n{METHOD}class Base(Top):\n    pass\n", True),
+        ("from shared import Base\n", True),
+        ("class Base:\n    pass\n", False),
+        ("class Base(Payments):\n    pass\n", False),
+    ],
+)
+def test_transform_may_be_inherited(feature_set: Path, bases: str, is_right: bool) -> None:
+    """From a class of the module; one of another module is not read, and may have it."""
+    code = feature_set.parent / "account_payments/transformation/payments.py"
+    code.write_text(f"{bases}class Payments(Base):\n    pass\n")
+    found = [problem.found for problem in feature_set_problems(feature_set)]
+    assert found == [] if is_right else "no class `Payments` with a method" in found[0]
+
+
+def test_a_specification_is_checked_alone(feature_set: Path) -> None:
+    """With the set that names it; one that no set names is an error."""
+    spec = feature_set.parent / "account_payments/FeatureSetSpec.yaml"
+    report = survey([spec], release_files())
+    assert (report.specs, report.problems) == (1, ())
+    spec.write_text(SPEC.replace("type: double", "type: decimal"))
+    problems = survey([spec], release_files()).problems
+    assert ["'decimal'" in problem.found for problem in problems] == [True]
+    assert len(survey([feature_set.parent], release_files()).problems) == 1
+    feature_set.unlink()
+    (problem,) = survey([spec], release_files()).problems
+    assert problem.found == "no feature set names this folder"

@@ -72,7 +72,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
     from ml.release.selection import weights
     from ml.release.watch import limits
     from ml.repository.scaffold import project_metrics
-    from ml.specs.check.feature_sets import feature_set_problems
+    from ml.specs.check.feature_sets import feature_set_problems, specification_problems
     from policies.promotion import floor, gate_settings
 
     def problems_of(read: Callable[[Path], object]) -> Callable[[Path], Sequence[Problem]]:
@@ -102,6 +102,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         **dict.fromkeys(
             ("ml/projects/*/features/*.yml", "ml/projects/*/features/*.yaml"), feature_set_problems
         ),
+        "ml/projects/*/features/*/FeatureSetSpec.yaml": specification_problems,
         "ml/projects/*/select.yml": problems_of(lambda path: weights.read(path.parent)),
         "ml/projects/*/watch.yml": problems_of(lambda path: limits.read(path.parent)),
         "policies/promotion/gates.yml": problems_of(lambda path: gate_settings.load(floor=path)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,21 @@ def feature_set_problems(path: Path) -> list[Problem]:
     ]
 
 
+def specification_problems(path: Path) -> list[Problem]:
+    """The problems of a FeatureSetSpec.yaml and of each feature set in the folder above it."""
+    problems, is_named = [], False
+    for file in sorted(path.parent.parent.glob("*.y*ml")):
+        with suppress(Refused, OSError):  # another check reports it
+            folder = Part(documents.read(file), file).get("specification", "path")
+            if isinstance(folder, str) and path.parent.samefile(file.parent / folder):
+                problems += feature_set_problems(file)
+                is_named = True
+    if is_named:
+        return problems
+    spec = Part(documents.read(path), path)
+    return [_wrong(spec, (), "`specification.path` of one", "no feature set names this folder")]
+
+
 def _wrong(part: Part, keys: Sequence[Key], expected: str, found: str = "") -> Problem:
     name = ".".join(map(str, keys))
     found = found or f"`{name}` is {part.get(*keys)!r}"
@@ -155,6 +171,8 @@ def _source(spec: Part) -> Iterator[Problem]:
         yield _wrong(spec, ("source", "path"), expected)
     if "timestamp_column" in source and not _is_text(_timestamp(spec)):
         yield _wrong(spec, ("source", "timestamp_column"), "`name`, the column of the event time")
+    elif "timestamp_column" in source:
+        yield from _fields(spec, {"name": True, "format": False}, "source", "timestamp_column")
     if "source_delay" in source:
         yield from _length(spec, "source", "source_delay")
 
@@ -254,16 +272,27 @@ def _transformation(spec: Part) -> Iterator[Problem]:
         found = f"{repository.shown(file)} cannot be read: {type(error).__name__}"
         yield _wrong(spec, (code, "transformer_class"), "a Python module", found)
         return
-    methods = {
-        method.name
-        for item in body
-        if isinstance(item, ast.ClassDef) and item.name == match["name"]
-        for method in item.body
-        if isinstance(method, ast.FunctionDef)
-    }
-    if "transform" not in methods:
+    if not _transforms(body, match["name"]):
         found = f"{repository.shown(file)} has no class `{match['name']}` with a method `transform`"
         yield _wrong(spec, (code, "transformer_class"), "def transform(self, rows)", found)
+
+
+def _transforms(body: Sequence[ast.stmt], name: str, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether the class has a method `transform`, or may inherit one from another module."""
+    classes = [item for item in body if isinstance(item, ast.ClassDef) and item.name == name]
+    if not classes or name in seen:
+        return bool({name} & {*_imported(body)})
+    methods = {item.name for item in classes[-1].body if isinstance(item, ast.FunctionDef)}
+    return "transform" in methods or any(
+        not isinstance(base, ast.Name) or _transforms(body, base.id, seen | {name})
+        for base in classes[-1].bases
+    )
+
+
+def _imported(body: Sequence[ast.stmt]) -> Iterator[str]:
+    for item in body:
+        if isinstance(item, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in item.names)
 
 
 def _length(spec: Part, *keys: Key) -> Iterator[Problem]:
