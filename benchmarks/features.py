@@ -18,9 +18,8 @@ import numpy as np
 import polars as pl
 
 from ml.features.definition import FeatureSet
-from ml.features.join import point_in_time
+from ml.features.join import point_in_time, point_in_time_of_files
 from ml.features.online import SqliteStore, look_up
-from ml.features.spill import point_in_time_of_files
 from ml.features.timeline import Timeline
 
 _DAY = 86_400 * 10**6  # microseconds
@@ -90,9 +89,9 @@ def _by_duckdb(labels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         return joined
 
 
-def _spill(labels: pl.DataFrame, rows: pl.DataFrame) -> None:
-    """Join within a quarter of the table's size (at least 64 MiB) and print the seconds."""
-    memory = max(int(rows.estimated_size()) // 4, 64 * 2**20)  # DuckDB needs some
+def _join_in_parts(labels: pl.DataFrame, rows: pl.DataFrame) -> None:
+    """Join within a quarter of the table's size and print the seconds."""
+    memory = int(rows.estimated_size()) // 4
     with TemporaryDirectory() as folder:
         path = Path(folder, "rows.parquet")
         rows.write_parquet(path)
@@ -109,7 +108,7 @@ def _spill(labels: pl.DataFrame, rows: pl.DataFrame) -> None:
         )
         seconds = time.perf_counter() - start
     assert joined.equals(_point_in_time(labels, rows))
-    print(f"spilling: {rows.estimated_size() / memory:.1f} × the memory limit in {seconds:.1f} s")
+    print(f"in parts: {rows.estimated_size() / memory:.1f} × the memory limit in {seconds:.1f} s")
 
 
 def _write(feature_set: FeatureSet, path: Path, event: int, values: str) -> None:
@@ -189,6 +188,6 @@ def main(quick: bool) -> float:
     for name, values in seconds.items():
         print(f"{name:14} {statistics.median(values):.3f} s")
     print(f"labels with another value by event time: {other / labels:.2%}")
-    _spill(label_table, row_table)
+    _join_in_parts(label_table, row_table)
     _look_up(20_000)
     return statistics.median(seconds["point in time"]) / statistics.median(seconds["by event time"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import polars as pl
 
@@ -72,3 +74,13 @@ def placed(rows: pl.DataFrame, timeline: Timeline, keys: Sequence[str]) -> pl.Da
     complete = pl.col(EVENT) + span(timeline.delay)
     available = complete if timeline.arrival is None else pl.max_horizontal(AVAILABLE, complete)
     return rows.with_columns(available.alias(AVAILABLE)).with_row_index(ROW)
+
+
+@contextmanager
+def readable(path: Path, expected: str) -> Iterator[None]:
+    """Turn an error of reading a file into a FeatureError."""
+    try:
+        yield
+    except (pl.exceptions.PolarsError, OSError) as error:
+        problem = " ".join(str(error).split())
+        raise FeatureError("unreadable-file", f"{path}: {problem}", expected) from error

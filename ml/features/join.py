@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import polars as pl
 
-from ml.features.availability import AVAILABLE, EVENT, ROW, instants, placed, span
+from ml.features.availability import AVAILABLE, EVENT, ROW, instants, placed, readable, span
 from ml.features.timeline import FeatureError, Timeline
 
 _LABEL = "__label__"
 _TIME = "__time__"
+_NUMBER = "__number__"
+# Bytes in memory per byte of a compressed file, sorted copies included: a high estimate.
+_EXPANSION = 8
 
 
 def point_in_time(
@@ -77,6 +81,49 @@ def point_in_time(
     positions = joined.select(position).to_series()
     values = rows.select(*features).select(pl.all().gather(positions))
     return labels.hstack(values)
+
+
+def point_in_time_of_files(
+    labels: pl.DataFrame,
+    files: Sequence[Path],
+    *,
+    keys: Sequence[str],
+    time: str,
+    timeline: Timeline,
+    features: Sequence[str],
+    lookback: timedelta | None = None,
+    memory: int = 4 * 2**30,
+) -> pl.DataFrame:
+    """Return what `point_in_time` returns for the rows of materialised files, in their order.
+
+    Where the rows need more than `memory` bytes, the entities are split by a hash of their keys,
+    and the parts are joined one after another. Every part reads all files.
+
+    Memory: the labels with their features, and `memory` bytes, or the rows of one entity if these
+    are more.
+    """
+    parts = 1 + _EXPANSION * sum(path.stat().st_size for path in files) // memory
+    part = pl.struct(keys).hash() % parts
+    needed = [*keys, *features, timeline.event, timeline.arrival or timeline.event]
+    rows = pl.scan_parquet([*files], hive_partitioning=False).select(*dict.fromkeys(needed))
+    numbered = labels.with_row_index(_NUMBER)
+    joined = []
+    for number in range(parts):
+        with readable(files[0].parent, "files that a materialisation wrote"):
+            table = rows.filter(part == number).collect(engine="streaming")
+        mine = numbered.filter(part == number)
+        joined.append(
+            point_in_time(
+                mine,
+                table,
+                keys=keys,
+                time=time,
+                timeline=timeline,
+                features=features,
+                lookback=lookback,
+            )
+        )
+    return pl.concat(joined).sort(_NUMBER).drop(_NUMBER)
 
 
 def _same_type(labels: pl.DataFrame, rows: pl.DataFrame, key: str) -> None:

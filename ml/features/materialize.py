@@ -165,6 +165,8 @@ def materialize(
         )
         written = json.dumps(asdict(current), indent=1).encode()
         write_file(place / "state.json", written)
+        if not any(partitions.values()):
+            return planned
         online = SqliteStore(feature_set, local_path(feature_set, store))
         return replace(planned, entities=refresh(feature_set, store, online))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from ml.features.availability import AVAILABLE, EVENT, instants, placed
+from ml.features.availability import AVAILABLE, EVENT, instants, placed, readable
 from ml.features.definition import ARRIVAL, FeatureSet
 from ml.features.online import Encoded, OnlineStore, key_of
 from ml.features.timeline import FeatureError
@@ -49,9 +49,9 @@ def state(feature_set: FeatureSet, store: Path) -> State:
 
 
 def files(feature_set: FeatureSet, store: Path) -> list[Path]:
-    """Return the Parquet files that count, by date.
+    """Return the Parquet files that count, by date; at least one.
 
-    Raises FeatureError when this definition is not materialised.
+    Raises FeatureError when this definition is not materialised, or has no rows.
     """
     current = state(feature_set, store)
     place = folder(feature_set, store) / "offline"
@@ -61,9 +61,10 @@ def files(feature_set: FeatureSet, store: Path) -> list[Path]:
     if current.digest != feature_set.digest:
         message = f"{place} was written from another definition or code"
         raise FeatureError("not-materialized", message, next_command)
-    return [
-        place / partition(day, name) for day, name in sorted(current.partitions.items()) if name
-    ]
+    days = sorted(current.partitions.items())
+    if paths := [place / partition(day, name) for day, name in days if name]:
+        return paths
+    raise FeatureError("not-materialized", f"{place} has no rows", "a source with rows")
 
 
 def stored(feature_set: FeatureSet, store: Path) -> pl.DataFrame:
@@ -71,14 +72,7 @@ def stored(feature_set: FeatureSet, store: Path) -> pl.DataFrame:
 
     Raises FeatureError as `files` does, and for a file that is missing or truncated.
     """
-    return _together(feature_set, store, [_table(path) for path in files(feature_set, store)])
-
-
-def _together(feature_set: FeatureSet, store: Path, tables: list[pl.DataFrame]) -> pl.DataFrame:
-    if tables:
-        return pl.concat(tables)
-    message = f"{folder(feature_set, store)} has no rows"
-    raise FeatureError("not-materialized", message, "a source with rows")
+    return pl.concat(_table(path) for path in files(feature_set, store))
 
 
 def recent(feature_set: FeatureSet, store: Path, least: int) -> pl.DataFrame:
@@ -89,7 +83,7 @@ def recent(feature_set: FeatureSet, store: Path, least: int) -> pl.DataFrame:
     paths, tables = files(feature_set, store), list[pl.DataFrame]()
     while paths and sum(map(len, tables)) < least:
         tables.insert(0, _table(paths.pop()))
-    return _together(feature_set, store, tables)
+    return pl.concat(tables)
 
 
 @dataclass(frozen=True)
@@ -129,12 +123,9 @@ def _newest(rows: pl.DataFrame, column: str) -> datetime:
 
 
 def _table(path: Path) -> pl.DataFrame:
-    try:
+    expected = "the file that a materialisation wrote; delete the folder to start again"
+    with readable(path, expected):
         return pl.read_parquet(path, hive_partitioning=False)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        problem = " ".join(str(error).split())
-        expected = "the file that a materialisation wrote; delete the folder to start again"
-        raise FeatureError("unreadable-file", f"{path}: {problem}", expected) from error
 
 
 def partition(day: str, digest: str) -> str:
@@ -144,21 +135,26 @@ def partition(day: str, digest: str) -> str:
 
 def latest(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> list[Encoded]:
     """Return the row of each entity that counts at a time, from transformed rows."""
+    return _encoded(feature_set, _known(feature_set, rows, at))
+
+
+def _known(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> pl.DataFrame:
     keys = list(feature_set.keys)
-    known = placed(rows, feature_set.transformed, keys)
-    known = (
-        known.filter(pl.col(AVAILABLE) <= pl.lit(at).dt.cast_time_unit("ns"))
+    return (
+        placed(rows, feature_set.transformed, keys)
+        .filter(pl.col(AVAILABLE) <= pl.lit(at).dt.cast_time_unit("ns"))
         .sort(EVENT, AVAILABLE, maintain_order=True)
         .unique(keys, keep="last", maintain_order=True)
     )
-    times = known.select(pl.col(EVENT, AVAILABLE).to_physical()).rows()
-    values = known.select(_written(feature_set)).rows()
-    return [
-        (key_of(key), event, available, json.dumps(row))
-        for key, (event, available), row in zip(
-            known.select(keys).rows(), times, values, strict=True
-        )
-    ]
+
+
+def _encoded(feature_set: FeatureSet, known: pl.DataFrame) -> list[Encoded]:
+    parts = (
+        known.select(list(feature_set.keys)).rows(),
+        known.select(pl.col(EVENT, AVAILABLE).to_physical()).rows(),
+        known.select(_written(feature_set)).rows(),
+    )
+    return [(key_of(key), *times, json.dumps(row)) for key, times, row in zip(*parts, strict=True)]
 
 
 def _written(feature_set: FeatureSet) -> Iterator[pl.Expr]:
@@ -175,12 +171,14 @@ def refresh(
 ) -> int:
     """Put the materialised rows that are available at a time (default: now); return how many.
 
-    Memory: the materialised rows. Raises FeatureError as `store.files` does.
+    Memory: a row of each entity and the rows of a day. Raises FeatureError as `stored` does.
     """
-    paths = files(feature_set, store)
-    if not paths:
-        return 0
-    rows = pl.concat(pl.read_parquet(path, hive_partitioning=False) for path in paths)
-    encoded = latest(feature_set, rows, at or datetime.now(UTC))
-    online.put(encoded)
-    return len(encoded)
+    keys, moment = list(feature_set.keys), at or datetime.now(UTC)
+    newest: pl.DataFrame | None = None
+    for path in reversed(files(feature_set, store)):  # by event: an earlier day has no newer one
+        rows = _known(feature_set, _table(path), moment)
+        earlier = rows if newest is None else rows.join(newest, on=keys, how="anti")
+        newest = earlier if newest is None else pl.concat([newest, earlier])
+    assert newest is not None
+    online.put(_encoded(feature_set, newest))
+    return len(newest)

@@ -7,22 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from ml.features import source
 from ml.features.availability import instants
 from ml.features.definition import FeatureSet
-from ml.features.join import point_in_time
-from ml.features.spill import point_in_time_of_files
-from ml.features.store import files, stored
+from ml.features.join import point_in_time, point_in_time_of_files
+from ml.features.store import files
 from ml.features.timeline import FeatureError
 
 _USED = "__used__"
 _TIME = "__label_time__"
-# Bytes in memory per byte of a compressed file, sorted copies included: a high estimate.
-_EXPANSION = 8
-_LEAST = 2**28  # bytes that DuckDB gets
 
 
 @dataclass(frozen=True)
@@ -61,9 +58,8 @@ def training_set(
     With a `store`, the features are the materialised ones. Without one, they are computed from
     `sources` (a file or folder by the name of the set; default: the set's local source).
 
-    Memory: the labels with all features, and the rows of one set at a time. A materialised set
-    whose rows would need more than `memory` bytes is joined by DuckDB within half of
-    them, at least 256 MiB.
+    Memory: the labels with all features, and the rows of one set at a time; of a materialised set
+    `memory` bytes, as `point_in_time_of_files`.
 
     Raises FeatureError for what the join rejects, a set that is not materialised from this
     definition, a source that is missing, and a feature that two sets have.
@@ -95,37 +91,24 @@ def _join(
     memory: int,
 ) -> pl.DataFrame:
     """Add the features and the events of their values, `_USED`."""
-    keys, event = list(feature_set.keys), feature_set.timeline.event
-    paths = [] if store is None else files(feature_set, store)
-    if _EXPANSION * sum(path.stat().st_size for path in paths) > memory:
-        joined = point_in_time_of_files(
-            labels.select(*keys, pl.col(time).alias(_TIME)),
-            paths,
-            keys=keys,
-            time=_TIME,
-            features=[*feature_set.features, event],
-            memory=max(memory // 2, _LEAST),
-            timeline=feature_set.transformed,
-            lookback=feature_set.lookback,
-        )
-        return labels.hstack(joined.select(*feature_set.features, pl.col(event).alias(_USED)))
+    event = feature_set.timeline.event
+    words: dict[str, Any] = {
+        "keys": [*feature_set.keys],
+        "time": _TIME,
+        "timeline": feature_set.transformed,
+        "features": [*feature_set.features, event],
+        "lookback": feature_set.lookback,
+    }
+    asked = labels.select(*feature_set.keys, pl.col(time).alias(_TIME))
     if store is not None:
-        rows = stored(feature_set, store)
+        joined = point_in_time_of_files(asked, files(feature_set, store), memory=memory, **words)
     elif path is not None:
         tables = source.read(feature_set, source.files(path).values())
-        rows = feature_set.transform(pl.concat(tables))
+        joined = point_in_time(asked, feature_set.transform(pl.concat(tables)), **words)
     else:
         message = f"{feature_set.file}: there is no source on this machine"
         raise FeatureError("missing-source", message, "a tag `local_source`")
-    return point_in_time(
-        labels,
-        rows.with_columns(pl.col(event).alias(_USED)),
-        keys=keys,
-        time=time,
-        features=[*feature_set.features, _USED],
-        timeline=feature_set.transformed,
-        lookback=feature_set.lookback,
-    )
+    return labels.hstack(joined.select(*feature_set.features, pl.col(event).alias(_USED)))
 
 
 def _range(times: pl.Series) -> tuple[datetime | None, datetime | None]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.features.join import point_in_time
+from ml.features.join import point_in_time, point_in_time_of_files
 from ml.features.timeline import FeatureError, Timeline
 from tests.conftest import ROOT
 
@@ -150,3 +152,35 @@ def test_the_page_says_what_its_example_prints(capsys: pytest.CaptureFixture[str
 def test_empty_tables() -> None:
     assert joined(labelled([]), table([("a", START, START, 1)])) == []
     assert joined(labelled([("a", START)]), table([])) == [None]
+
+
+EVENTS = st.lists(st.tuples(st.sampled_from("aabc"), TIMES, TIMES, st.integers(0, 9)), max_size=12)
+ASKED = st.lists(st.tuples(st.sampled_from("abcd"), TIMES), min_size=1, max_size=8)
+
+
+@settings(deadline=None)
+@given(rows=EVENTS, labels=ASKED, cut=st.integers(0, 12), memory=st.sampled_from([1500, 2**30]))
+def test_files_in_parts_have_the_result_of_one_table(
+    rows: list[tuple[str, datetime, datetime, int]],
+    labels: list[tuple[str, datetime]],
+    cut: int,
+    memory: int,
+) -> None:
+    """Ties, corrections and late rows, cut into two files anywhere."""
+    words = {"timeline": ARRIVING, "features": ["value", "event"], "lookback": 3 * HOUR}
+    words |= {"keys": ["account"], "time": "time"}
+    with TemporaryDirectory() as folder:
+        paths = [Path(folder, "1.parquet"), Path(folder, "2.parquet")]
+        table(rows)[:cut].write_parquet(paths[0])
+        table(rows)[cut:].write_parquet(paths[1])
+        of_files = point_in_time_of_files(labelled(labels), paths, memory=memory, **words)  # type: ignore[arg-type]
+    assert of_files.equals(point_in_time(labelled(labels), table(rows), **words))  # type: ignore[arg-type]
+
+
+def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
+    """With the folder of the files."""
+    (tmp_path / "1.parquet").write_bytes(b"PAR1")
+    words = {"keys": ["account"], "time": "time", "timeline": ARRIVING, "features": ["value"]}
+    with pytest.raises(FeatureError, match=r"PAR1|bytes|parquet") as failed:
+        point_in_time_of_files(labelled([]), [tmp_path / "1.parquet"], **words)  # type: ignore[arg-type]
+    assert failed.value.code == "unreadable-file"

@@ -40,12 +40,12 @@ def test_the_features_are_those_known_at_the_time(
     assert (stored.first_label, stored.last_label) == (START + 2 * HOUR, START + 99 * HOUR)
 
 
-def test_a_large_set_is_joined_by_duckdb(account_payments: FeatureSet, tmp_path: Path) -> None:
+def test_a_large_set_is_joined_in_parts(account_payments: FeatureSet, tmp_path: Path) -> None:
     """With the same table, digest and lineage."""
     source = write(tmp_path / "source", "1.parquet", [payment(1), payment(2), payment(30)])
     materialize(account_payments, source, tmp_path)
     words = {"time": "time", "store": tmp_path}
-    spilled = training_set(LABELS, [account_payments], **words, memory=10)  # type: ignore[arg-type]
+    spilled = training_set(LABELS, [account_payments], **words, memory=1000)  # type: ignore[arg-type]
     in_memory = training_set(LABELS, [account_payments], **words)  # type: ignore[arg-type]
     assert (spilled.digest, spilled.sets) == (in_memory.digest, in_memory.sets)
 
