@@ -54,6 +54,16 @@ def span(length: timedelta) -> pl.Expr:
     return pl.lit(length, dtype=pl.Duration("us")).dt.cast_time_unit("ns")
 
 
+def moments(timeline: Timeline) -> tuple[pl.Expr, pl.Expr]:
+    """Return `EVENT` and `AVAILABLE` of rows that `placed` has checked."""
+    event, arrival = (
+        pl.col(name).dt.convert_time_zone("UTC").dt.cast_time_unit("ns")
+        for name in (timeline.event, timeline.arrival or timeline.event)
+    )
+    available = pl.max_horizontal(event + span(timeline.delay), arrival)
+    return event.alias(EVENT), available.alias(AVAILABLE)
+
+
 def placed(rows: pl.DataFrame, timeline: Timeline, keys: Sequence[str]) -> pl.DataFrame:
     """Add `EVENT` and `AVAILABLE` (as `instants` states them) and `ROW`, the position.
 
@@ -67,13 +77,9 @@ def placed(rows: pl.DataFrame, timeline: Timeline, keys: Sequence[str]) -> pl.Da
         row = _first(rows.get_column(key).is_null())
         if row is not None:
             raise FeatureError("empty-key", f"row {row}: `{key}` is empty", "a key in each row")
-    times = [instants(rows, timeline.event).alias(EVENT)]
-    if timeline.arrival is not None:
-        times.append(instants(rows, timeline.arrival).alias(AVAILABLE))
-    rows = rows.with_columns(times)
-    complete = pl.col(EVENT) + span(timeline.delay)
-    available = complete if timeline.arrival is None else pl.max_horizontal(AVAILABLE, complete)
-    return rows.with_columns(available.alias(AVAILABLE)).with_row_index(ROW)
+    for name in (timeline.event, timeline.arrival or timeline.event):
+        instants(rows, name)
+    return rows.with_columns(moments(timeline)).with_row_index(ROW)
 
 
 @contextmanager

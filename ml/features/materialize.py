@@ -15,7 +15,7 @@ import hashlib
 import json
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -25,11 +25,13 @@ from pathlib import Path
 import polars as pl
 
 from ml.features import source
-from ml.features.availability import AVAILABLE, EVENT, instants, placed
-from ml.features.definition import ARRIVAL, FeatureSet, read
+from ml.features.availability import AVAILABLE, EVENT, ROW, moments, placed
+from ml.features.definition import FeatureSet, read
 from ml.features.online import SqliteStore, local_path, open_store, write_file
 from ml.features.store import State, folder, partition, refresh, state
 from ml.features.timeline import FeatureError
+
+_NEW, _FIRST = "__new__", "__first__"
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Plan:
     state: State  # of the last run
     sources: Mapping[str, str]  # sha256 by file
     window: tuple[str, str]
-    rows: pl.DataFrame = field(repr=False)  # of the source
+    counts: Mapping[str, int]  # rows of the source by date
+    rows: pl.LazyFrame = field(repr=False)  # of the source, with EVENT and AVAILABLE
     entities: int = 0  # in the online store; set by `materialize`
 
 
@@ -58,70 +61,72 @@ def plan(
     new, when rows of a new source file change it, or, with all others, when the definition or a
     known source file has changed.
 
-    Memory: the source's rows. Raises FeatureError for a source that cannot be read.
+    Memory: the largest new source file, or the keys and times of the rows that arrived since the
+    first one of the new files did. Raises FeatureError for a source that cannot be read.
     """
     last = state(feature_set, store)
+    is_current = last.digest == feature_set.digest
     paths = source.files(source_path)
     sources = source.digests(paths)
-    tables = source.read(feature_set, paths.values())
-    rows = pl.concat(tables)
-    known = placed(rows, feature_set.timeline, list(feature_set.keys))
-    dates = sorted(known.select(_date(EVENT).unique().cast(pl.String)).to_series())
-    if not dates:
+    changed = [name for name, digest in last.sources.items() if sources.get(name) != digest]
+    new = [name for name in paths if name not in last.sources]
+    frames = source.scan(feature_set, paths, {*paths} - {*new, *changed} if is_current else ())
+    rows = pl.concat(
+        frame.with_columns(pl.lit(name in new).alias(_NEW)) for name, frame in frames.items()
+    ).with_columns(moments(feature_set.timeline))
+    counted = rows.group_by(_date(EVENT)).len().sort(EVENT).collect(engine="streaming")
+    counts = {str(day): count for day, count in counted.rows()}
+    if not counts:
         raise FeatureError("no-rows", f"{source_path} has no rows", "at least one row")
-    asked = (str(start or dates[0]), str(end or dates[-1]))
+    asked = (str(start or min(counts)), str(end or max(counts)))
     if asked[0] > asked[1]:
         raise FeatureError("wrong-window", f"{asked[0]} is after {asked[1]}", "start, then end")
     window = last.window or asked
     window = (min(window[0], asked[0]), max(window[1], asked[1]))
-    changed = [name for name, digest in last.sources.items() if sources.get(name) != digest]
-    wanted = [day for day in (*dates, *last.partitions) if window[0] <= day <= window[1]]
+    wanted = [day for day in (*counts, *last.partitions) if window[0] <= day <= window[1]]
     reasons: dict[str, str] = {}
-    if last.digest != feature_set.digest:
+    if not is_current:
         reasons = dict.fromkeys(wanted, "definition changed" if last.digest else "new")
     elif changed:
         reasons = dict.fromkeys(wanted, f"source file {changed[0]} changed")
     else:
-        new = [name for name in paths if name not in last.sources]
-        is_new = [
-            pl.repeat(name in new, len(table), eager=True)
-            for name, table in zip(paths, tables, strict=True)
-        ]
-        affected = _affected(feature_set, known, pl.concat(is_new)) if new else set()
+        affected = _affected(feature_set, rows) if new else set()
         for day in wanted:
             if day not in last.partitions:
                 reasons[day] = "new"
             elif day in affected:
                 reasons[day] = f"rows of {new[0]}" + (f" and {len(new) - 1} more" * (len(new) > 1))
-    return Plan(dict(sorted(reasons.items())), last, sources, window, rows)
+    return Plan(dict(sorted(reasons.items())), last, sources, window, counts, rows)
 
 
 def _date(column: str) -> pl.Expr:
     return pl.col(column).dt.date()
 
 
-def _affected(feature_set: FeatureSet, known: pl.DataFrame, is_new: pl.Series) -> set[str]:
+def _affected(feature_set: FeatureSet, rows: pl.LazyFrame) -> set[str]:
     """Return the dates whose transformed rows the new files change.
 
     A transformed row has a moment (an availability) and the latest event known then. New rows add
     moments, give later moments another latest event, and count in the windows that contain them.
     """
     keys = list(feature_set.keys)
-    fresh = known.filter(is_new)
-    known = known.with_columns(is_new.alias("__new__")).join(
-        fresh.select(keys).unique(), on=keys, how="semi"
-    )
+    columns = [*keys, AVAILABLE, EVENT]
+    fresh = rows.filter(pl.col(_NEW)).select(columns).collect(engine="streaming")
+    if fresh.is_empty():
+        return set()
+    known = rows.select(*columns, _NEW).join(fresh.lazy().select(keys).unique(), keys, how="semi")
+    is_before = pl.col(AVAILABLE) < fresh.get_column(AVAILABLE).min()
+    # Of what was known before the first new row, the latest event counts: a row for each entity.
+    before_it = known.filter(is_before).group_by(keys).agg(pl.col(AVAILABLE, EVENT).max())
+    tail = pl.concat([before_it.with_columns(pl.lit(False).alias(_NEW)), known.filter(~is_before)])
+    recent = tail.collect(engine="streaming")
     before, after = (
         table.sort(AVAILABLE, maintain_order=True)
         .select(*keys, AVAILABLE, pl.col(EVENT).cum_max().over(keys))
         .unique([*keys, AVAILABLE], keep="last", maintain_order=True)
-        for table in (known.filter(~pl.col("__new__")), known)
+        for table in (recent.filter(~pl.col(_NEW)), recent)
     )
-    columns = [*keys, AVAILABLE, EVENT]
-    moved = [
-        before.join(after, on=columns, how="anti"),
-        after.join(before, on=columns, how="anti"),
-    ]
+    moved = [before.join(after, columns, how="anti"), after.join(before, columns, how="anti")]
     dates = {str(day) for table in moved for day in table.select(_date(EVENT).unique()).to_series()}
     days = feature_set.source_lookback // timedelta(days=1) + 2
     for day in fresh.select(_date(EVENT).unique()).to_series():
@@ -136,6 +141,7 @@ def materialize(
     start: date | None = None,
     end: date | None = None,
     notify: Callable[[str, int], None] = lambda day, rows: None,
+    rows: int = 4_000_000,
 ) -> Plan:
     """Write the partitions that `plan` names, then the latest values per entity.
 
@@ -146,7 +152,8 @@ def materialize(
     A second run at the same time raises FeatureError (`store-locked`). Raises it too for what the
     source, the transformation or the store's files have wrong.
 
-    Memory: the source's rows and the transformed rows.
+    Memory: as `plan`; then, for some dates at a time, their source and transformed rows with those
+    of the lookback: at most `rows` of the dates, or one date.
     """
     place = folder(feature_set, store) / "offline"
     place.mkdir(parents=True, exist_ok=True)
@@ -154,9 +161,9 @@ def materialize(
         _remove_unreferenced(place, state(feature_set, store))
         planned = plan(feature_set, source_path, store, start, end)
         partitions = dict(planned.state.partitions)
-        if planned.partitions:
-            tables = _transformed(feature_set, planned)
-            for day in planned.partitions:
+        for days in _chunks(planned, rows):
+            tables = _transformed(feature_set, planned, days)
+            for day in days:
                 table = tables.get(day)
                 partitions[day] = None if table is None else _write_partition(place, day, table)
                 notify(day, 0 if table is None else len(table))
@@ -171,28 +178,49 @@ def materialize(
         return replace(planned, entities=refresh(feature_set, store, online))
 
 
-def _transformed(feature_set: FeatureSet, planned: Plan) -> dict[str, pl.DataFrame]:
-    """Return the transformed rows of the planned dates, by date, in a fixed order."""
+def _chunks(planned: Plan, rows: int) -> Iterator[list[str]]:
+    """Yield one or more planned dates, with at most so many rows of the source between them."""
+    chunk: list[str] = []
+    for day in planned.partitions:
+        span = sum(count for date, count in planned.counts.items() if chunk[:1] <= [date] <= [day])
+        if chunk and span > rows:
+            yield chunk
+            chunk = []
+        chunk.append(day)
+    if chunk:
+        yield chunk
+
+
+def _transformed(
+    feature_set: FeatureSet, planned: Plan, days: Sequence[str]
+) -> dict[str, pl.DataFrame]:
+    """Return the transformed rows of the dates, by date, in a fixed order."""
     keys = list(feature_set.keys)
-    first = datetime.combine(date.fromisoformat(min(planned.partitions)), time(), UTC)
-    start = pl.lit(first).cast(pl.Datetime("ns", "UTC"))
-    lookback = pl.lit(feature_set.source_lookback, dtype=pl.Duration("ns"))
+    start, end = (
+        pl.lit(datetime.combine(date.fromisoformat(day) + timedelta(days=number), time(), UTC))
+        for number, day in enumerate((days[0], days[-1]))
+    )
+    lookback = pl.lit(feature_set.source_lookback, dtype=pl.Duration("us"))
     # A row that is older than the lookback counts where its arrival adds a moment.
     needed = (pl.col(EVENT) >= start - lookback) | (pl.col(AVAILABLE) >= start)
-    known = placed(planned.rows, feature_set.timeline, keys).select(needed.alias("needed"))
-    table = feature_set.transform(planned.rows.filter(known.get_column("needed")))
-    event, arrival = (
-        instants(table, name).alias(column)
-        for name, column in ((feature_set.timeline.event, EVENT), (ARRIVAL, AVAILABLE))
-    )
+    needed &= pl.col(EVENT) < end
+    rows = planned.rows
+    if max(planned.counts) > days[-1]:
+        # The first known event after these dates ends the moments of an entity that belong to them.
+        first = pl.col(AVAILABLE).min().alias(_FIRST)
+        later = rows.filter(pl.col(EVENT) >= end).group_by(keys).agg(first)
+        rows = rows.join(later, on=keys, how="left", maintain_order="left")
+        needed |= (pl.col(EVENT) >= end) & (pl.col(AVAILABLE) == pl.col(_FIRST))
+    rows = rows.filter(needed).drop(_NEW, EVENT, AVAILABLE, _FIRST, strict=False)
+    table = feature_set.transform(rows.collect(engine="streaming"))
     table = (
-        table.with_columns(event, arrival)
+        placed(table, feature_set.transformed, keys)
         .with_columns(_date(EVENT).cast(pl.String).alias("__date__"))
         .sort(EVENT, AVAILABLE, *keys, maintain_order=True)
-        .drop(EVENT, AVAILABLE)
+        .drop(EVENT, AVAILABLE, ROW)
     )
     parts = table.partition_by("__date__", as_dict=True, include_key=False)
-    return {str(day): part for (day,), part in parts.items() if day in planned.partitions}
+    return {str(day): part for (day,), part in parts.items()}
 
 
 def _write_partition(place: Path, day: str, table: pl.DataFrame) -> str:

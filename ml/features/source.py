@@ -1,14 +1,14 @@
-"""Read the rows of a source: Parquet or CSV files, checked file by file."""
+"""Scan the rows of a source: Parquet or CSV files, checked file by file."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import polars as pl
 
-from ml.features.availability import placed
+from ml.features.availability import placed, readable
 from ml.features.definition import FeatureSet, check_types, in_file
 from ml.features.timeline import FeatureError
 
@@ -35,29 +35,31 @@ def digests(paths: dict[str, Path]) -> dict[str, str]:
     return result
 
 
-def read(feature_set: FeatureSet, paths: Iterable[Path]) -> list[pl.DataFrame]:
-    """Return the rows of each file; every file has the columns of the first.
+def scan(
+    feature_set: FeatureSet, paths: Mapping[str, Path], checked: Container[str] = ()
+) -> dict[str, pl.LazyFrame]:
+    """Return the rows of each file, by its name; every file has the columns of the first.
 
-    Memory: the whole files. Raises FeatureError with file, row and column for a file that is
+    Of the files in `checked`, which were read before, only the schema is read.
+
+    Memory: the largest file. Raises FeatureError with file, row and column for a file that is
     empty, truncated or of another schema, and for what `placed` rejects.
     """
-    tables: list[pl.DataFrame] = []
-    for path in paths:
-        try:
-            table = (
-                pl.read_csv(path, try_parse_dates=True, infer_schema_length=None)
+    frames: dict[str, pl.LazyFrame] = {}
+    first: dict[str, str] = {}
+    for name, path in paths.items():
+        with readable(path, "a complete file"):
+            frame = (
+                pl.scan_csv(path, try_parse_dates=True, infer_schema_length=None)
                 if path.suffix == ".csv"
-                else pl.read_parquet(path, hive_partitioning=False)
+                else pl.scan_parquet(path, hive_partitioning=False)
             )
-        except (pl.exceptions.PolarsError, OSError) as error:
-            problem = " ".join(str(error).split())
-            message = f"{path}: {problem}"
-            raise FeatureError("unreadable-file", message, "a complete file") from error
+            table = (frame.head(0) if name in checked else frame).collect()
         try:
             placed(table, feature_set.timeline, list(feature_set.keys))
-            first = (tables[0] if tables else table).schema
-            check_types(table, {**{k: str(v) for k, v in first.items()}, **feature_set.keys})
+            first = first or {column: str(kind) for column, kind in table.schema.items()}
+            check_types(table, {**first, **feature_set.keys})
         except FeatureError as error:
             raise in_file(error, path) from error
-        tables.append(table.select(tables[0].columns) if tables else table)
-    return tables
+        frames[name] = frame.select(*first)
+    return frames

@@ -103,8 +103,8 @@ def _join(
     if store is not None:
         joined = point_in_time_of_files(asked, files(feature_set, store), memory=memory, **words)
     elif path is not None:
-        tables = source.read(feature_set, source.files(path).values())
-        joined = point_in_time(asked, feature_set.transform(pl.concat(tables)), **words)
+        rows = pl.concat(source.scan(feature_set, source.files(path)).values()).collect()
+        joined = point_in_time(asked, feature_set.transform(rows), **words)
     else:
         message = f"{feature_set.file}: there is no source on this machine"
         raise FeatureError("missing-source", message, "a tag `local_source`")

@@ -13,11 +13,12 @@ import pytest
 
 from ml.features.definition import FeatureSet
 from ml.features.materialize import materialize
+from ml.features.online import SqliteStore, local_path
 from ml.features.store import state, stored
 from tests.conftest import ROOT
 from tests.features.test_materialize import content, payment, write
 
-ROUNDS, KILLS = 4, 200
+FEW, MANY = 2, 200  # kills
 DAYS = 12
 
 
@@ -28,13 +29,17 @@ DAYS = 12
 def test_kills_lose_and_duplicate_nothing(
     account_payments: FeatureSet, tmp_path: Path, torture: bool
 ) -> None:
-    """After each kill the store has a complete state; in the end, the bytes of one run."""
+    """After each kill the store has a complete state; in the end, the bytes of one run.
+
+    Kills come before, between and after the partitions, and while the online store is replaced.
+    """
     chance = random.Random(7)
     source, store = tmp_path / "source", tmp_path / "store"
     command = [sys.executable, "-m", "ml.features.materialize"]
     command += ["--set", str(account_payments.file), "--source", str(source), "--store", str(store)]
-    changed = killed = 0
-    for number in range(KILLS if torture else ROUNDS):
+    number = changed = killed = 0
+    while killed < (MANY if torture else FEW):
+        number += 1
         rows = [
             payment(chance.uniform(0, 24 * DAYS), late=chance.choice([0, 0, 30]), account=account)
             for account in "abc"
@@ -51,8 +56,9 @@ def test_kills_lose_and_duplicate_nothing(
         run.communicate()
         assert run.returncode in (0, -signal.SIGKILL)  # else it did not get to be killed
         after = state(account_payments, store)
-        changed += after != before
-        killed += run.returncode != 0
+        if run.returncode:
+            killed += 1
+            changed += after != before
         if after.digest:
             expected = sum(1 for name in after.partitions.values() if name)
             assert stored(account_payments, store).height >= expected
@@ -62,6 +68,9 @@ def test_kills_lose_and_duplicate_nothing(
     materialize(account_payments, source, store)
     names = {path.stem for path in store.rglob("date=*/*")}
     assert names == {*content(account_payments, store).values()}
-    assert killed
+    online = SqliteStore(account_payments, local_path(account_payments, store))
+    scratch = SqliteStore(account_payments, local_path(account_payments, tmp_path / "scratch"))
+    assert all(online.get(f'["{key}"]') == scratch.get(f'["{key}"]') is not None for key in "abc")
     if torture:  # some kills come before the state is replaced, some after
-        assert 0 < changed < KILLS
+        assert 0 < changed < killed
+    print(f"{number} materialisations, {killed} SIGKILLs, {changed} after the state was replaced")

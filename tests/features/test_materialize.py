@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml.features import materialize as module
-from ml.features.definition import FeatureSet
+from ml.features.definition import FeatureSet, read
 from ml.features.materialize import main, materialize, plan
 from ml.features.store import State, state, stored
 from ml.features.timeline import FeatureError
+from tests.features.conftest import CODE, write_set
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -47,18 +48,23 @@ def content(feature_set: FeatureSet, store: Path) -> dict[str, str]:
 
 
 @settings(max_examples=40, deadline=None)
-@given(batches=st.lists(st.tuples(ROWS, st.booleans(), st.integers(0, 99)), min_size=1, max_size=5))
+@given(
+    batches=st.lists(st.tuples(ROWS, st.booleans(), st.integers(0, 99)), min_size=1, max_size=5),
+    most=st.sampled_from([1, 5, 1000]),
+)
 def test_several_runs_write_the_bytes_of_one(
-    batches: list[tuple[list[Row], bool, int]], account_payments: FeatureSet
+    batches: list[tuple[list[Row], bool, int]], most: int, account_payments: FeatureSet
 ) -> None:
-    """Files with late, duplicate and unordered rows, in any order of their names."""
+    """Files with late, duplicate and unordered rows, in any order of their names, some dates at a
+    time.
+    """
     with TemporaryDirectory() as folder:
         source, store = Path(folder, "source"), Path(folder, "store")
         for number, (rows, is_run, name) in enumerate(batches):
             write(source, f"{name}-{number}.parquet", rows)
             if is_run:
-                materialize(account_payments, source, store)
-        materialize(account_payments, source, store)
+                materialize(account_payments, source, store, rows=most)
+        materialize(account_payments, source, store, rows=most)
         materialize(account_payments, source, Path(folder, "scratch"))
         assert content(account_payments, store) == content(
             account_payments, Path(folder, "scratch")
@@ -106,6 +112,21 @@ def test_a_changed_source_file_rewrites_everything(
     reason = "source file 1.parquet changed"
     assert written == {"2026-03-01": reason, "2026-03-02": reason}
     assert [*content(account_payments, tmp_path)] == ["2026-03-01"]
+
+
+def test_a_transformation_gets_some_dates_at_a_time(tmp_path: Path) -> None:
+    """With those of the lookback, and one later row of an entity: 8 a day, at most 24 asked for."""
+    code = CODE.replace(
+        "        return windows", "        assert len(rows) < 50\n        return windows"
+    )
+    path = write_set(tmp_path / "features")
+    (path.parent / "account_payments/transformation/payments.py").write_text(code)
+    feature_set, store = read(path), tmp_path / "store"
+    source = write(tmp_path / "source", "1.parquet", [payment(3 * n) for n in range(160)])
+    with pytest.raises(FeatureError, match="AssertionError"):
+        materialize(feature_set, source, store)
+    assert len(materialize(feature_set, source, store, rows=24).partitions) == 20
+    assert stored(feature_set, store).height == 160
 
 
 def test_a_plan_writes_nothing(account_payments: FeatureSet, tmp_path: Path) -> None:
