@@ -46,7 +46,7 @@ class Resources(Protocol):
         """
 
 
-AssetStatus = Literal["missing", "unchanged", "changed"]
+AssetStatus = Literal["missing", "unchanged", "changed", "no-feature-store"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class AssetState:
     """An asset that a spec defines, and how the backend's version of it compares.
 
     `digest` is sha256 of the spec and of all that it names. A version is immutable: one that is
-    `changed` needs a new number in its spec.
+    `changed` needs a new number in its spec. Entities and feature sets are not compared where no
+    feature store is named.
     """
 
     spec: AssetSpec
@@ -66,7 +67,7 @@ class AssetState:
 
 
 class AssetStore(Protocol):
-    """Where jobs find data, environments and components by name and version."""
+    """Where jobs find assets by name and version."""
 
     def compare(self, root: Path) -> Sequence[AssetState]:
         """The state of every asset that a spec below `root` defines, by kind and name."""

@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "assets": (
         "ml.cli.commands.assets:app",
-        "Register the data, environments and components of jobs on Azure.",
+        "Register the assets of jobs, and feature sets, on Azure.",
     ),
     "audit": ("ml.cli.commands.gates:audit", "Verify that no line of the audit log was changed."),
     "check": ("ml.cli.commands.check:check", "Check specs: a file, a folder or the repository."),

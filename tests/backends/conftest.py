@@ -157,6 +157,13 @@ def deployments(own_home: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
+def idle(azure: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """A workspace that starts no job."""
+    azure.enter(monkeypatch, "idle")
+    return azure
+
+
+@pytest.fixture
 def workspace(azure: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     """A workspace of this test's own, with the environment that the job names."""
     azure.enter(monkeypatch)

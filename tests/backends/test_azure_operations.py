@@ -44,13 +44,6 @@ SPECS = sorted(
 
 
 @pytest.fixture
-def idle(azure: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """A workspace that starts no job."""
-    azure.enter(monkeypatch, "idle")
-    return azure
-
-
-@pytest.fixture
 def furnished(idle: StandIn) -> StandIn:
     """With every asset of the repository."""
     store = AzureBackend().assets

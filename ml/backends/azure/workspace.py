@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
@@ -31,6 +32,8 @@ VARIABLES = {
 }
 # The variable that names the registry which environments share.
 REGISTRY = "AZUREML_REGISTRY_NAME"
+# The variable that names the feature store, in the workspace's resource group.
+FEATURE_STORE = "AZUREML_FEATURE_STORE_NAME"
 # Where every workspace keeps its files.
 DATASTORE = "workspaceblobstore"
 # What releases note lies in a container of its own in the same account, a folder for each
@@ -49,6 +52,10 @@ PAGE = 1000
 # What an answer's Retry-After is cut to, in seconds: azure-core would sleep for as long as it says,
 # and who follows a run or waits for an operation has bounds of their own.
 LONGEST_S = 60.0
+# The ARM id of an offline store, as azure-ai-ml's `STORE_REGEX_PATTERN` has it.
+_CONTAINER = re.compile(
+    r"/storageAccounts/(?P<account>[^/]+)/blobServices/default/containers/(?P<name>[^/]+)$", re.I
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class Workspace:
     group: str
     name: str
     registry: str = ""
+    feature_store: str = ""
 
     @property
     def id(self) -> str:
@@ -101,15 +109,43 @@ class Workspace:
         """azure-ai-ml's operations on models: those of the shared registry where one is named."""
         if not self.registry:
             return self.client.models
+        return self._client(registry_name=self.registry).models
+
+    @cached_property
+    def features(self) -> Any:
+        """azure-ai-ml's client of the feature store."""
+        names = (self.subscription, self.group, self.feature_store)
+        return self._client(*names)
+
+    @cached_property
+    def offline_store(self) -> str:
+        """The URL of the container that is the feature store's offline store.
+
+        Raises Refused when the workspace of that name is no feature store or has no such container.
+        """
+        from azure.ai.ml._azure_environments import _get_storage_endpoint_from_metadata
+
+        with as_refusals(), self.quiet():
+            store = self.features.feature_stores.get(self.feature_store)
+        target = store.offline_store.target if store and store.offline_store else ""
+        container = _CONTAINER.search(target)
+        if container is None:
+            found = f"{FEATURE_STORE}: {self.feature_store} is no feature store with an offline one"
+            hint = "set `platform:feature_store` in the stack file, then make deploy ENV=STACK"
+            raise Refused.of("no-offline-store", found, "a feature store of the stack", hint)
+        host = f"{container['account']}.dfs.{_get_storage_endpoint_from_metadata()}"
+        return f"abfss://{container['name']}@{host}"
+
+    def _client(self, *names: str, **registry: str) -> Any:
         from azure.ai.ml import MLClient
 
         with as_refusals():
             return MLClient(
-                self._credential,
-                registry_name=self.registry,
+                *(self._credential, *names),
+                **registry,
                 enable_telemetry=False,
                 transport=_transport(),
-            ).models
+            )
 
     @cached_property
     def blobs(self) -> Any:
@@ -430,7 +466,8 @@ def configured(environment: Mapping[str, str] | None = None) -> Workspace:
             exit_code=Exit.WRONG_CALL,
         )
     subscription, group, name = (values[each] for each in VARIABLES)
-    return Workspace(subscription, group, name, values.get(REGISTRY, ""))
+    shared = (values.get(variable, "") for variable in (REGISTRY, FEATURE_STORE))
+    return Workspace(subscription, group, name, *shared)
 
 
 def _workflow_token() -> str:

@@ -1,4 +1,4 @@
-"""`ml assets plan | apply`: the data, environments and components that jobs name, on a backend."""
+"""`ml assets plan | apply`: the assets that jobs name, and feature sets, on a backend."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ def apply(folder: Folder = None, on: Where = "azure", as_json: AsJson = False) -
     if changed:
         raise Refused(*(_changed(state) for state in changed))
     missing = [state for state in states if state.status == "missing"]
+    for state in states:
+        if state.status == "no-feature-store":
+            typer.echo(f"skipped {state}: AZUREML_FEATURE_STORE_NAME is not set", err=True)
     for state in missing:
         store.create(state)
         typer.echo(f"registered {state} ({state.spec.document.shown})", err=True)

@@ -16,7 +16,9 @@ from ml.core.names import check, is_name
 from ml.specs.kinds import kind_of
 from ml.specs.parts import Part
 
-KINDS = frozenset({"data", "environment", "model", "component"})
+KINDS = frozenset(
+    {"data", "environment", "model", "component", "feature_store_entity", "feature_set"}
+)
 
 _SHORT = re.compile(r"azureml:(?P<name>[^:@/]+)(?::(?P<version>[^:@/]+)|@(?P<label>[^:@/]+))?$")
 # The file that describes an asset which a run registered, in a folder kind/name/version.

@@ -18,9 +18,10 @@ from ml.core import documents, repository
 from ml.core.documents import Key
 from ml.core.errors import Problem, Refused, nearest
 from ml.specs import kinds
+from ml.specs.assets import assets
 from ml.specs.parts import Part
 
-_SPEC = "FeatureSetSpec.yaml"
+SPEC = "FeatureSetSpec.yaml"
 _SOURCE = "the schema FeatureSetSpec.json of Azure ML's managed feature store"
 # Field → whether it is required.
 _FIELDS = {
@@ -60,7 +61,7 @@ def feature_set_problems(path: Path) -> list[Problem]:
     folder = _inside(feature_set, path.parent, "specification", "path")
     if isinstance(folder, Problem):
         return [folder]
-    file = folder / _SPEC
+    file = folder / SPEC
     if not file.is_file():
         place = feature_set.place("specification", "path")
         shown = repository.shown(file)
@@ -232,22 +233,17 @@ def _entities(feature_set: Part, spec: Part) -> Iterator[Problem]:
 
 def _entity(written: str, root: Path) -> dict[str, str] | None:
     """The columns of the entity that `azureml:NAME:VERSION` names; None without one."""
-    for path in sorted(root.glob("ml/projects/*/features/*.y*ml")):
-        try:
-            document = documents.read(path).data
-        except Refused:
-            continue
-        kind = kinds.kind_of(document)
-        if kind is not None and kind.family == "feature_store_entity":
-            name = f"azureml:{document.get('name')}:{document.get('version')}"
-            columns = document.get("index_columns")
-            if name == written and isinstance(columns, list):
-                return {
-                    str(column.get("name")): str(column.get("type"))
-                    for column in columns
-                    if isinstance(column, dict)
-                }
-    return None
+    reference = assets.parse(written)
+    is_exact = reference is not None and reference.version != ""
+    entity = assets.find(written, "feature_store_entity", root) if is_exact else None
+    columns = entity.get("index_columns") if entity else None
+    if not isinstance(columns, list):
+        return None
+    return {
+        str(column.get("name")): str(column.get("type"))
+        for column in columns
+        if isinstance(column, dict)
+    }
 
 
 def _transformation(spec: Part) -> Iterator[Problem]:

@@ -24,6 +24,8 @@ MODELS = {
     "codes": models.CodeVersion,
     "models": models.ModelVersion,
     "components": models.ComponentVersion,
+    "featurestoreEntities": models.FeaturestoreEntityVersion,
+    "featuresets": models.FeaturesetVersion,
     "onlineEndpoints": models.OnlineEndpoint,
     "deployments": models.OnlineDeployment,
     "schedules": models.Schedule,

@@ -38,11 +38,16 @@ _REGISTRY_PREFIX = "/mferp/managementfrontend"
 CLOUD = "StandInCloud"
 # A workspace whose name begins so starts no jobs.
 IDLE = "idle"
+# A workspace whose name begins so is a feature store.
+FEATURES = "fs"
 COMPUTES = ("cpu-cluster", "cpu-large", "gpu-cluster", "gpu-spot")
 # docs concept-endpoints… and SDK `RunHistoryConstants.TERMINAL_STATUSES`.
 ENDED = frozenset({"Completed", "Failed", "Canceled"})
 _COUNTED = re.compile("[1-9][0-9]*")
-_ASSETS = ("data", "environments", "codes", "models", "components")
+_ASSETS = (
+    *("data", "environments", "codes", "models", "components"),
+    *("featurestoreEntities", "featuresets"),
+)
 
 Handler = Callable[["Workspace", Request, "re.Match[str]"], Answer]
 _ROUTES: list[tuple[str, re.Pattern[str], Handler]] = []
@@ -188,8 +193,20 @@ class Workspace:
             "storageAccount": f"{account}/storageAccounts/standin",
             "provisioningState": "Succeeded",
         }
+        kind = "FeatureStore" if self.id.rpartition("/")[2].startswith(FEATURES) else "Default"
+        if kind == "FeatureStore":
+            properties["featureStoreSettings"] = {"offlineStoreConnectionName": "offline"}
         resource = self.resource(self.id, properties)
-        return Answer(200, {**resource, "location": "westeurope", "kind": "Default"})
+        return Answer(200, {**resource, "location": "westeurope", "kind": kind})
+
+    @route("GET", "{ws}/connections/offline")
+    def _offline_store(self, request: Request, match: re.Match[str]) -> Answer:
+        """SDK `FeatureStoreOperations.get`: the ARM id of the container."""
+        group = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
+        account = f"{group}/providers/Microsoft.Storage/storageAccounts/standin"
+        target = f"{account}/blobServices/default/containers/offline-store"
+        properties = {"category": "ADLSGen2", "authType": "ManagedIdentity", "target": target}
+        return Answer(200, self.resource(self.path(match), properties))
 
     @route("GET", "{ws}/computes/(?P<name>[^/]+)")
     def _compute(self, request: Request, match: re.Match[str]) -> Answer:
@@ -292,7 +309,10 @@ class Workspace:
         if match["kind"] == "models":
             properties.setdefault("flavors", {})
         before = self.resources.get(self.path(match).lower())
-        for key in ("dataUri", "modelUri", "codeUri", "image", "condaFile"):
+        for key in (
+            *("dataUri", "modelUri", "codeUri", "image", "condaFile"),
+            *("indexColumns", "specification"),
+        ):
             # docs concept-data: "once you create a data asset version, it's immutable".
             if before and before["properties"].get(key) != properties.get(key):
                 raise Refusal(

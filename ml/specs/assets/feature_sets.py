@@ -1,0 +1,51 @@
+"""A feature set as Azure ML registers it: materialised Parquet files, without a transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ml.core import documents
+from ml.core.errors import Refused
+from ml.specs.assets.assets import AssetSpec
+from ml.specs.check.feature_sets import SPEC, feature_set_problems
+
+# Of what `ml.features.materialize` writes below STORE/NAME/VERSION.
+_FILES = "offline/*/*.parquet"
+
+
+def files(feature_set: AssetSpec) -> Iterator[Path]:
+    """Yield FeatureSetSpec.yaml and the transformation's modules: what decides the values.
+
+    Raises Refused for a feature set that `ml check` rejects.
+    """
+    if problems := feature_set_problems(feature_set.file):
+        raise Refused(*problems)
+    spec = _specification(feature_set)
+    yield spec
+    code = spec.parent / documents.read(spec).data["feature_transformation_code"]["path"]
+    yield from sorted(code.rglob("*.py"))
+
+
+def registered(feature_set: AssetSpec, store: str) -> dict[str, Any]:
+    """Return the FeatureSetSpec whose source is what a materialisation wrote to `store`, a URL.
+
+    Materialised rows have the event time, the keys and the features. Azure ML has no field for
+    their `arrival`: its joins know `source_delay` only.
+    """
+    spec = documents.read(_specification(feature_set)).data
+    source = {
+        "type": "parquet",
+        "path": f"{store}/{feature_set.name}/{feature_set.version}/{_FILES}",
+        # Materialised times are typed, so a source's format does not count.
+        "timestamp_column": {"name": spec["source"]["timestamp_column"]["name"]},
+    }
+    if "source_delay" in spec["source"]:
+        source["source_delay"] = spec["source"]["source_delay"]
+    kept = ("$schema", "features", "index_columns", "temporal_join_lookback")
+    return {"source": source, **{name: spec[name] for name in kept if name in spec}}
+
+
+def _specification(feature_set: AssetSpec) -> Path:
+    return feature_set.folder / str(feature_set.get("specification", "path")) / SPEC
