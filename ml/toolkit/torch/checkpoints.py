@@ -2,8 +2,9 @@
 
 A checkpoint is a folder `step-00000120` with torch.distributed.checkpoint's files (tensors; each
 process writes its share), `state.json` (all else), `rank-N.json` (the random state of a process)
-and `manifest.json`: the sha256 of every file. It is written under another name and renamed. On a
-mounted container a rename is not one act, so the manifest decides what is whole.
+and `manifest.json`: the sha256 of every file. It is written elsewhere and renamed. On a mounted
+container a rename is not one act, so the manifest decides what is whole. If two trainings write one
+folder, every change by the older one fails (`generations`).
 
 A snapshot is copied while the next forward and backward passes run, and is joined before the
 optimiser's next step, which a hook of the optimiser sees to. Buffers (as BatchNorm's), which a
@@ -25,7 +26,6 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
-from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -38,11 +38,11 @@ from torch.nn.parallel import DistributedDataParallel
 from ml.toolkit.torch import snapshot, stored
 from ml.toolkit.torch.distributed import TrainingError, World
 from ml.toolkit.torch.evictions import SCHEDULED_EVENTS, Evicted, Evictions
+from ml.toolkit.torch.generations import Generation, Superseded
 from ml.toolkit.torch.loading import Batches
 
 PREFIX = "step-"
-_UNFINISHED, _ASIDE = ".unfinished", ".set-aside"
-_REPLACED = f".replaced{_UNFINISHED}"
+_ASIDE = ".set-aside"
 _FULL = 1 << 20  # so few free bytes are a full disk: blocks of less are left behind a failed write
 
 
@@ -99,9 +99,8 @@ class Checkpoints:
         self._held: int | None = None
 
     def __enter__(self) -> Self:
-        if self._world.first:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._sweep()
+        claimed = Generation.claim(self.folder).number if self._world.first else 0
+        self._generation = Generation(self.folder, self._world.gather(claimed)[0])
         self._demand_shared()
         self._evictions.__enter__()
         self._hooks = [
@@ -222,13 +221,7 @@ class Checkpoints:
 
     def _demand_shared(self) -> None:
         """Raises CheckpointError where a process does not see what the first one writes."""
-        mark = self.folder / self._world.gather(f".shared-{uuid4().hex}")[0]
-        if self._world.first:
-            mark.touch()
-        self._world.barrier()
-        seen = self._world.gather(mark.exists())
-        if self._world.first:
-            mark.unlink()
+        seen = self._world.gather(self._generation.newest >= self._generation.number)
         if not all(seen):
             others = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
             raise CheckpointError(
@@ -244,7 +237,7 @@ class Checkpoints:
         texts = {stored.rank_file(self._world.rank): json.dumps(snapshot.random_state())}
         if self._world.first:
             texts[stored.STATE] = json.dumps(facts)
-        unfinished = self.folder / (self._place(step).name + _UNFINISHED)
+        unfinished = self._generation.path / self._place(step).name
         self._stager.volatile = volatile
         response = dcp.async_save(
             tensors,
@@ -294,9 +287,11 @@ class Checkpoints:
             try:
                 manifest = stored.Manifest(step, metric, self._world.size, self._weights(), files)
                 stored.write_manifest(unfinished, manifest)
-                self._publish(unfinished, self._place(step))
+                stored.sync_folder(unfinished)
+                self._generation.publish(unfinished, unfinished.name)
+                stored.sync_folder(self.folder)
                 self._forget()
-            except OSError as error:
+            except (OSError, Superseded) as error:
                 done = error
         self._together(done)
 
@@ -305,13 +300,15 @@ class Checkpoints:
         is removed.
         """
         parts: list[Any] = [None] * self._world.size
-        mine = _sentence(done, self.folder) if isinstance(done, BaseException) else done
+        mine = self._sentence(done) if isinstance(done, BaseException) else done
         dist.all_gather_object(parts, mine, group=self._writing)
         for rank, part in enumerate(parts):
             if isinstance(part, tuple):
                 if self._world.first:
-                    self._sweep()
+                    self._generation.clear()
                 code, sentence = part
+                if code == Superseded.__name__:
+                    raise self._superseded(sentence)
                 raise CheckpointError(
                     code,
                     f"{self.folder}: the checkpoint was not written by process {rank}: {sentence}",
@@ -319,23 +316,21 @@ class Checkpoints:
                 )
         return parts
 
-    def _sweep(self) -> None:
-        """Remove what was never finished; what was to be replaced, and was not, is there again."""
-        for stale in self.folder.glob(f"{PREFIX}*{_UNFINISHED}"):
-            final = stale.with_name(stale.name.removesuffix(_REPLACED))
-            if stale.name.endswith(_REPLACED) and not final.exists():
-                stale.rename(final)
-            else:
-                shutil.rmtree(stale, ignore_errors=True)
+    def _sentence(self, problem: BaseException) -> tuple[str, str]:
+        """See `_sentence`; a newer generation is the cause of whatever failed."""
+        try:
+            self._generation.demand()
+        except Superseded as superseded:
+            return Superseded.__name__, str(superseded)
+        return _sentence(problem, self.folder)
 
-    def _publish(self, unfinished: Path, final: Path) -> None:
-        stored.sync_folder(unfinished)
-        replaced = final.with_name(f"{final.name}{_REPLACED}")
-        if final.exists():  # of the same step: saved again with its metric, or of another format
-            final.rename(replaced)
-        unfinished.rename(final)
-        stored.sync_folder(self.folder)
-        shutil.rmtree(replaced, ignore_errors=True)
+    def _superseded(self, sentence: str) -> CheckpointError:
+        return CheckpointError(
+            "checkpoint-generation",
+            f"{self.folder}: {sentence}",
+            "the newer one goes on from the last checkpoint; torchrun restarts this process, "
+            "otherwise end it",
+        )
 
     def _forget(self) -> None:
         """Remove what the policy does not keep, of those that can be read."""
@@ -352,10 +347,7 @@ class Checkpoints:
         )
         held = [step for step in sorted(metrics) if self._held is not None and step < self._held]
         for step in {*metrics} - {*sorted(metrics)[-last:], *ranked[:count], *held[-last:]}:
-            # Under a name that counts for nothing: a kill in the middle leaves no half of one.
-            gone = self._place(step).with_suffix(_UNFINISHED)
-            self._place(step).rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)  # `_sweep` removes what is left of it
+            self._generation.remove(self._place(step).name)
 
     def _tensors(self) -> tuple[dict[str, Any], dict[str, torch.Tensor], set[str]]:
         """What is kept: facts as JSON, this process's tensors, and which to copy at once."""
@@ -460,10 +452,16 @@ class Checkpoints:
 
     def _set_aside(self, folder: Path, why: str) -> None:
         self._say(f"skipped {folder.name}: {why}")
+        superseded = ""
         if self._world.first:
             names = (f"{folder.name}{_ASIDE}-{number}" for number in itertools.count(1))
-            folder.rename(next(of for of in map(folder.with_name, names) if not of.exists()))
-        self._world.barrier()
+            aside = next(of for of in map(folder.with_name, names) if not of.exists())
+            try:
+                self._generation.publish(self._generation.withdraw(folder.name), aside.name)
+            except Superseded as error:
+                superseded = str(error)
+        if superseded := self._world.gather(superseded)[0]:
+            raise self._superseded(superseded)
 
     def _place(self, step: int) -> Path:
         return self.folder / f"{PREFIX}{step:08}"

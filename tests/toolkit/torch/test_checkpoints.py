@@ -25,6 +25,7 @@ from ml.toolkit.torch import checkpoints, snapshot, stored
 from ml.toolkit.torch.checkpoints import CheckpointError, Checkpoints
 from ml.toolkit.torch.distributed import distributed
 from ml.toolkit.torch.evictions import Evictions
+from ml.toolkit.torch.generations import Generation
 from tests.shared import once
 from tests.toolkit.torch import ranks
 from tests.toolkit.torch.training import Settings, differing, network, train, write_data
@@ -123,14 +124,14 @@ def test_a_metadata_that_would_run_code_is_not_opened(
 
 def test_a_checkpoint_of_another_model_is_refused(trained: Path, copied: Path) -> None:
     """The folder is another training's: nothing is skipped, nothing begun, nothing changed."""
-    before = sorted(copied.rglob("*"))
+    before = sorted(copied.glob("step-*/*"))
     with pytest.raises(CheckpointError, match=r"error\[checkpoint-mismatch\]") as refused:
         train(copied, trained / "data", replace(SETTINGS, width=32))
     assert "model/0.bias is [64] there and [32] here" in " ".join(
         str(refused.value).replace("'torch.float32'", "").replace(", ]", "]").split()
     ) or "model/0.bias" in str(refused.value)
     assert "use a new folder" in str(refused.value)
-    assert sorted(copied.rglob("*")) == before
+    assert sorted(copied.glob("step-*/*")) == before
 
 
 def test_what_a_kill_left_is_swept_and_everything_damaged_begins_anew(
@@ -138,10 +139,11 @@ def test_what_a_kill_left_is_swept_and_everything_damaged_begins_anew(
 ) -> None:
     for folder in copied.glob("step-*"):
         cut(folder / ".metadata")
-    (copied / "step-00000099.unfinished").mkdir()
+    left = Generation.claim(copied).path / "step-00000099"
+    left.mkdir()
     train(copied, trained / "data", SETTINGS)
     assert capfd.readouterr().err.count("skipped") == 2
-    assert not (copied / "step-00000099.unfinished").exists()
+    assert not left.exists()
     assert differing(copied, trained / "whole") == []
 
 
@@ -229,7 +231,7 @@ def test_the_policy_keeps_the_last_and_the_best(tmp_path: Path) -> None:
         ):
             for step, metric in enumerate(metrics, start=1):
                 kept.save(step, metric)
-        assert {int(path.name[5:]) for path in folder.iterdir()} == stay
+        assert {int(path.name[5:]) for path in folder.glob("step-*")} == stay
 
 
 def test_going_back_sets_later_ones_aside(
@@ -351,11 +353,12 @@ def test_a_kill_between_two_names_loses_no_checkpoint(tmp_path: Path) -> None:
             kept.save(3, np.float32(0.5))
             backend = kept._writing._get_backend(torch.device("cpu"))
             assert backend.options._timeout.total_seconds() == 7
-        (tmp_path / "step-00000003").rename(tmp_path / "step-00000003.replaced.unfinished")
-        (tmp_path / "step-00000004.unfinished").mkdir()
+        killed = Generation.claim(tmp_path)
+        killed.withdraw("step-00000003")
+        (killed.path / "step-00000004").mkdir()
         with Checkpoints(tmp_path, world, state, events=None) as kept:
             assert kept.restore() == 3
-        assert [of.name for of in tmp_path.iterdir()] == ["step-00000003"]
+        assert [of.name for of in tmp_path.glob("step-*")] == ["step-00000003"]
 
 
 def test_a_folder_that_processes_do_not_share_is_refused(tmp_path: Path) -> None:
@@ -364,7 +367,7 @@ def test_a_folder_that_processes_do_not_share_is_refused(tmp_path: Path) -> None
     assert training.wait() == [1, 1]
     for rank in (0, 1):
         assert "error[folder-not-shared]: process 1 does not see" in training.text(rank)
-    assert not [*(tmp_path / "0").iterdir()]
+    assert not [*(tmp_path / "0").glob("step-*")]
 
 
 def apart(folder: Path) -> None:
@@ -460,3 +463,28 @@ def test_where_nobody_answers_the_events_are_not_asked_for_ever() -> None:
     with Evictions("http://127.0.0.1:9/", every_s=0.01) as evictions:
         ranks.wait_for(lambda: all(of.name != "scheduled events" for of in threading.enumerate()))
         assert not evictions.leaving and not evictions.noticed
+
+
+def test_a_newer_start_ends_the_older_one(tmp_path: Path) -> None:
+    """Two worlds of one write the same folder: the older one saves, sets aside and forgets nothing
+    any more, and what it had saved before stays.
+    """
+    with distributed() as world:
+        older = nn.Linear(2, 2)
+        with Checkpoints(tmp_path, world, {"model": older}, events=None, keep_last=1) as first:
+            first.save(1)
+            with Checkpoints(tmp_path, world, {"model": nn.Linear(2, 2)}, events=None) as second:
+                assert second.restore() == 1
+                first._begin(9, None)
+                with pytest.raises(CheckpointError, match=r"error\[checkpoint-generation\]") as end:
+                    first.finish()
+                assert "generation 2 of the training has begun" in str(end.value)
+                second.save(2)
+                with pytest.raises(CheckpointError, match=r"error\[checkpoint-generation\]"):
+                    first.go_back(2)
+                assert {path.name for path in tmp_path.glob("step-*")} == {
+                    "step-00000001",
+                    "step-00000002",
+                }
+            with Checkpoints(tmp_path, world, {"model": older}, events=None) as third:
+                assert third.restore() == 2
