@@ -122,6 +122,12 @@ def test_what_may_not_be_imported_before_a_fork(
         assert "importing `busy_package` prints something, starts a thread or" in way(trial)
 
 
+def test_onnx_runtime_is_imported_before_a_fork(home: Path, sweep: Sweeps) -> None:
+    """Its telemetry, which opens a database and starts threads on import, is off."""
+    run = LocalBackend().run(sweep("import onnxruntime\nprint('end')", max_total_trials=2))
+    assert [(way(trial), log(trial)) for trial in run.trials] == [(FORKED, "end\n")] * 2
+
+
 def test_a_package_that_cannot_be_imported(home: Path, sweep: Sweeps) -> None:
     """The script meets the same error, and may go on without it."""
     script = (

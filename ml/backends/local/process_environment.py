@@ -100,6 +100,8 @@ def variables(
         **dict.fromkeys(THREADS, str(threads)),
         "OMP_WAIT_POLICY": "PASSIVE",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        # Its import opens a database and starts threads: no process could be forked after it.
+        "ORT_DISABLE_TELEMETRY": "1",
         "GIT_PYTHON_REFRESH": "quiet",
         **{f"{_SWEEP}{name}": text(value) for name, value in sampled.items()},
         **own,

@@ -127,6 +127,7 @@ def _environment(launch: Launch, mounted: Path, scratch: Path) -> dict[str, str]
         "PYTHONPATH": str(launch.code),
         # gunicorn would share one socket in the user's home among all servers.
         "GUNICORN_CMD_ARGS": "--no-control-socket",
+        "ORT_DISABLE_TELEMETRY": "1",
         **variables,
         "AML_APP_ROOT": str(launch.code),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}",
