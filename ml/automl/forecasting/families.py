@@ -56,6 +56,8 @@ FAMILIES: Mapping[str, Forecasters] = {
     "xg_boost_regressor": _boosted(
         "xg_boost_regressor", {"max_depth": 6, "min_child_weight": 5.0}, (5, 6)
     ),
+    # The slowest: of many series it may not fit all within its time.
+    "auto_arima": Forecasters(portfolio={7: {}}),
 }
 # Whatever a spec allows, these are tried: what is not better than they are is worth nothing.
 ALWAYS = frozenset({"naive", "seasonal_naive"})

@@ -17,7 +17,9 @@ from ml.serving.scoring.forecasters import Parameters, Values
 from ml.toolkit.training.boosting import threads
 
 # The kind of a member by the family's name.
-KINDS = {"exponential_smoothing": "ets", "theta": "theta"}
+KINDS = {"exponential_smoothing": "ets", "theta": "theta", "auto_arima": "arima"}
+# R's auto.arima compares models by an approximation of series with more values, or a longer season.
+EXACT_VALUES, EXACT_SEASON = 150, 12
 # Values of a series that are fitted at most, the last ones: a fit takes longer than linear time,
 # and older values say little of the next.
 MOST_VALUES = 1_000
@@ -63,7 +65,7 @@ def fit(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int, seconds
         )
         for number in range(len(values))
     ]
-    _load(kind, season)  # once, before the processes are forked
+    _load(kind, season, 0)  # once, before the processes are forked
     series: list[Parameters | None] = [None] * len(values)
     forecasts, whys = fallback.forecasts, dict[str, list[int]]()
     answered = set()
@@ -138,7 +140,7 @@ def _fit_one(
             of, history = None, history[-MOST_VALUES:]
             if len(history) >= FEWEST_VALUES:
                 if model is None:
-                    model = _load(kind, season).fit(history)
+                    model = _load(kind, season, len(history)).fit(history)
                     of = model.predict(horizon)["mean"]
                 else:
                     of = model.forward(history, horizon)["mean"]
@@ -146,7 +148,8 @@ def _fit_one(
             path.append(of)
         if len(values) < FEWEST_VALUES:
             return path, None, f"fewer than {FEWEST_VALUES} values"
-        model = _load(kind, season).fit(values[-MOST_VALUES:])
+        values = values[-MOST_VALUES:]
+        model = _load(kind, season, len(values)).fit(values)
         own = _DESCRIBE[kind](model.model_)
         original = np.asarray(model.predict(horizon)["mean"], np.float64)
         served = forecasters.KINDS[kind](own, values[:0], horizon)
@@ -159,10 +162,13 @@ def _fit_one(
         return path, None, f"{type(error).__name__}: {str(error).partition(chr(10))[0][:80]}"
 
 
-def _load(kind: str, season: int) -> Any:
-    """A model of statsforecast, whose import takes seconds."""
+def _load(kind: str, season: int, count: int) -> Any:
+    """A model of statsforecast for so many values; its import takes seconds."""
     from statsforecast import models
 
+    if kind == "arima":
+        is_long = count > EXACT_VALUES or season > EXACT_SEASON
+        return models.AutoARIMA(season_length=season, approximation=is_long)
     model = {"ets": models.AutoETS, "theta": models.AutoTheta}[kind]
     return model(season_length=season)
 
@@ -192,4 +198,21 @@ def _theta(model: Any) -> Parameters:
     }
 
 
-_DESCRIBE = {"ets": _ets, "theta": _theta}
+def _arima(model: Any) -> Parameters:
+    """Those of an ARIMA model, and its states after the last value."""
+    state, coefficients = model["model"], model["coef"]
+    covariance, observed = state["Pn"], state["Z"]
+    gain = covariance @ observed / (state["h"] + observed @ covariance @ observed)
+    order = len(state["a"]) - len(state["delta"])
+    return {
+        "ar": [*map(float, state["phi"]), *[0.0] * (order - len(state["phi"]))],
+        "delta": [*map(float, state["delta"])],
+        "gain": gain.tolist(),
+        "states": [*map(float, state["a"])],
+        "count": len(model["x"]),
+        "mean": float(coefficients.get("intercept", 0.0)),
+        "drift": float(coefficients.get("drift", 0.0)),
+    }
+
+
+_DESCRIBE = {"ets": _ets, "theta": _theta, "arima": _arima}

@@ -8,6 +8,8 @@ averaged by weight. The kinds of members:
   with Exponential Smoothing", table 2.2)
 - `theta`: the standard, optimized and dynamic Theta models (Fiorucci et al. 2016, "Models for
   optimising the theta method and their relationship to state space models")
+- `arima`: the state-space form of seasonal ARIMA (Durbin and Koopman 2012, "Time Series Analysis by
+  State Space Methods", section 3.4), as R's `arima` has it
 - `trees`: LightGBM or XGBoost on lags, rolling means, the calendar, holidays and columns whose
   future is known, one step after another
 
@@ -191,7 +193,30 @@ def theta(own: Parameters, new: Values, horizon: int) -> Values:
     return values
 
 
-KINDS = {"ets": ets, "theta": theta}
+def arima(own: Parameters, new: Values, horizon: int) -> Values:
+    """The forecast of an ARIMA model with a mean and a drift: `states` are those after `count`
+    values, of the autoregression `ar` first, then of the differences `delta`; `gain` is the Kalman
+    gain at the last value.
+    """
+    ar, delta, gain, states = (np.array(own[of]) for of in ("ar", "delta", "gain", "states"))
+    order, size = len(ar), len(states)
+    transition = np.eye(size, k=1)
+    transition[:order, 0], observed = ar, np.concatenate([np.eye(order)[0], delta])
+    transition[order - 1, order:] = 0
+    if len(delta):
+        transition[order:] = np.vstack([observed, np.eye(size)[order:-1]])
+    values = np.empty(horizon)
+    for step in range(len(new) + horizon):
+        states = transition @ states
+        ahead = observed @ states + own["mean"] + own["drift"] * (own["count"] + step + 1)
+        if step < len(new):
+            states = states + gain * (new[step] - ahead)
+        else:
+            values[step - len(new)] = ahead
+    return values
+
+
+KINDS = {"ets": ets, "theta": theta, "arima": arima}
 
 
 def exogenous(

@@ -133,7 +133,7 @@ def test_every_family_has_a_point_that_leaves_nothing_to_chance() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ets", "theta"])
+@pytest.mark.parametrize("kind", ["ets", "theta", "arima"])
 @pytest.mark.parametrize("season", [1, 7])
 def test_saved_parameters_forecast_as_the_library(kind: str, season: int) -> None:
     """Of series with and without a trend and a season, damped ones too."""
@@ -178,6 +178,20 @@ def test_newer_values_update_the_states_of_theta() -> None:
             forecasters.theta(now, values[:0], 5),
             atol=1e-6,
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("slope", "height"), [(0.0, 0.0), (0.3, 0.0), (0.3, 9.0)])
+def test_newer_values_update_the_states_of_arima(slope: float, height: float) -> None:
+    """As the library's filter does, without and with differences, a drift and a season."""
+    from statsforecast.models import AutoARIMA
+
+    draw, times = np.random.default_rng(0), np.arange(120)
+    wave = height * np.sin(2 * np.pi * times / 7)
+    values = 50 + slope * times + wave + draw.normal(0, 1, 120)
+    fitted = AutoARIMA(season_length=7, approximation=True).fit(values[:-7])
+    ours = forecasters.arima(statistical._arima(fitted.model_), values[-7:], 9)
+    assert np.allclose(ours, fitted.forward(values, 9)["mean"], rtol=1e-4)
 
 
 @pytest.mark.slow
