@@ -68,7 +68,7 @@ docs: $(VENV)/docs.stamp ## build the documentation site in build/docs; a warnin
 	@$(INSTALLED) sphinx --quiet --fail-on-warning --fresh-env docs build/docs
 
 .PHONY: bench
-bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS:modules%=infra)),$(VENV)/infra.stamp) $(if $(findstring automl,$(ARGS)),$(VENV)/automl.stamp $(VENV)/peers.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
+bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS:modules%=infra)),$(VENV)/infra.stamp) $(if $(findstring automl,$(ARGS:forecasting%=automl)),$(VENV)/automl.stamp $(VENV)/peers.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
 	@$(INSTALLED) benchmarks $(ARGS)
 
 .PHONY: lock
