@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,9 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
     frequency = _frequency(times, series, settings)
     begin, step = times.min(), pd.tseries.frequencies.to_offset(frequency)
     begin = pd.Timestamp(step.rollback(begin)) if settings.aggregation else begin
-    if (end - begin) / max(_length(step), pd.Timedelta(1)) * len(ids) > MOST_CELLS:
+    # A pandas Timedelta holds 292 years.
+    span, length = end.to_pydatetime() - begin.to_pydatetime(), _length(step).to_pytimedelta()
+    if span / max(length, timedelta.resolution) * len(ids) > MOST_CELLS:
         found = f"{len(ids)} series from {begin} to {end} by `{frequency}`"
         stop("too-many-times", found, f"at most {MOST_CELLS:,} values", "set a longer `frequency`")
     grid = pd.date_range(begin, end, freq=step)

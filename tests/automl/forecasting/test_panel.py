@@ -92,6 +92,37 @@ def test_the_frequency_is_that_of_most_steps(frequency: str, season: int) -> Non
     assert panel.names_of_series == ["all"] and len(panel.grid) == 70
 
 
+def test_three_centuries_are_read() -> None:
+    """They are longer than pandas' Timedelta."""
+    times = pd.date_range("1700-01-01", periods=309, freq="YS")
+    frame = pd.DataFrame({"day": times.astype(str), "sold": np.arange(309.0)})
+    panel = of_frame(frame, time_series_id_column_names=None)
+    assert (panel.grid.freqstr, len(panel.grid)) == ("YS-JAN", 309)
+
+
+def test_days_of_a_zone_stay_days_when_the_clock_changes() -> None:
+    """Local midnight is another hour of UTC from 31 March on."""
+    times = pd.date_range("2024-03-20", periods=30, freq="D", tz="Europe/Berlin")
+    frame = pd.DataFrame({"day": [of.isoformat() for of in times], "sold": np.arange(30.0)})
+    panel = of_frame(frame, time_series_id_column_names=None)
+    assert (panel.grid.freqstr, len(panel.grid)) == ("D", 30)
+    assert panel.target[0].tolist() == [*range(30)]
+
+
+@pytest.mark.parametrize(("aggregate", "is_read"), [(None, False), ("mean", True)])
+def test_local_hours_without_a_zone(aggregate: str | None, is_read: bool) -> None:
+    """The hour that the clock repeats is there twice: refused, unless the spec aggregates."""
+    times = pd.date_range("2024-10-26", periods=48, freq="h", tz="Europe/Berlin").tz_localize(None)
+    frame = pd.DataFrame({"day": times.astype(str), "sold": np.arange(48.0)})
+    fields = {"frequency": "h", "target_aggregate_function": aggregate}
+    if not is_read:
+        with pytest.raises(SystemExit, match=r"duplicate-times.*2024-10-27 02:00:00 twice"):
+            of_frame(frame, time_series_id_column_names=None, **fields)
+        return
+    panel = of_frame(frame, time_series_id_column_names=None, **fields)
+    assert len(panel.grid) == 47 and not np.isnan(panel.target).any()
+
+
 def test_a_zone_of_hours_is_read_as_utc() -> None:
     """The clock is put back on 27 October: two rows have one local time."""
     times = pd.date_range("2024-10-26", periods=48, freq="h", tz="Europe/Berlin")
