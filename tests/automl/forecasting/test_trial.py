@@ -126,6 +126,32 @@ def test_trees_forecast_odd_series(values: np.ndarray) -> None:
     assert np.ptp(values) > 0 or np.allclose(fits.forecasts, values[0])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["exponential_smoothing", "theta", "auto_arima"])
+@pytest.mark.parametrize("odd", ["constant", "zero", "negative", "gaps", "two"])
+def test_statistical_models_forecast_odd_series(family: str, odd: str, tmp_path: Path) -> None:
+    """Beside a usual series, each has a finite forecast; a constant stays one."""
+    frame = sales(days=40)
+    values = {
+        "constant": np.full(40, 5.0),
+        "zero": np.zeros(40),
+        "negative": -(np.arange(1.0, 41) ** 2),
+        "gaps": np.where(np.arange(40) % 6 == 3, np.nan, np.arange(40.0)),
+        "two": np.where(np.arange(40) > 37, 7.0, np.nan),
+    }[odd]
+    frame.loc[frame["shop"] == "b", "sold"] = values
+    of = problem(frame)
+    fits = trial.fit(of, family, {}, 60)
+    members = trial._saved(fits, tmp_path)
+    trial.write(of, tmp_path, members, fits.forecasts, trial.forecast_table(of, fits.forecasts))
+    path = Forecaster(tmp_path).forecast([1])[1][0, :, 0]
+    assert np.isfinite(path).all()
+    if odd in ("constant", "zero", "two"):
+        assert np.allclose(path, values[-1], atol=1e-6)
+    if odd == "negative":
+        assert (path < 0).all()
+
+
 def test_every_family_has_a_point_that_leaves_nothing_to_chance() -> None:
     """What a point of the portfolio does not say would be drawn."""
     for name, family in FAMILIES.items():
