@@ -245,7 +245,8 @@ def calendar(frequency: str | None, length: int) -> list[str]:
     """The parts of a time that vary within a series of this frequency and length."""
     import pandas as pd
 
-    index = pd.date_range("2023-01-01", periods=min(length, 2000), freq=frequency)
+    # pandas' first year: its times hold 584.
+    index = pd.date_range("1678-01-01", periods=min(length, 2000), freq=frequency)
     return [name for name in _CALENDAR if len(set(getattr(index, name))) > 1]
 
 

@@ -152,6 +152,14 @@ def test_statistical_models_forecast_odd_series(family: str, odd: str, tmp_path:
         assert (path < 0).all()
 
 
+def test_trees_forecast_three_centuries() -> None:
+    """Years alone, which pandas counts to 2262."""
+    times = pd.date_range("1700-01-01", periods=309, freq="YS").astype(str)
+    frame = pd.DataFrame({"day": times, "sold": np.arange(309.0) % 11})
+    of = problem(frame, time_series_id_column_names=None)
+    assert np.isfinite(trial.fit(of, "light_gbm", SMALL_TREES, 60).forecasts).all()
+
+
 def test_every_family_has_a_point_that_leaves_nothing_to_chance() -> None:
     """What a point of the portfolio does not say would be drawn."""
     for name, family in FAMILIES.items():
