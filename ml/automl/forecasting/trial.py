@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE, _PATHS = "forecasts.parquet", "forecasts.npz"
-# Of the time of a search, what the fits of one trial take at most; and without a limit, seconds.
-MOST_OF_TIME, MOST_SECONDS = 0.2, 600.0
+# What the fits of one trial take at most of the time of a search and of its own, and in seconds.
+MOST_OF_TIME, MOST_OF_TRIAL, MOST_SECONDS = 0.2, 0.5, 600.0
 # Years after the training data of which the model folder has the holidays.
 YEARS_OF_HOLIDAYS = 3
 
@@ -104,7 +104,7 @@ def main() -> None:
     files = [(str(of), of.stat().st_mtime_ns) for of in sorted(options.training_data.rglob("*"))]
     source = json.dumps([job, files])
     problem = cache.of(lambda: prepare(job, options.training_data), source)
-    budget = min(MOST_SECONDS, MOST_OF_TIME * float(job.get("seconds") or math.inf))
+    budget = seconds_of(job)
     with tracking() as tracker:
         tracker.parameters({"family": name, **sampled})
         began = time.perf_counter()
@@ -145,6 +145,12 @@ def main() -> None:
         shown,
         sep="; ",
     )
+
+
+def seconds_of(job: Mapping[str, Any]) -> float:
+    """How long a trial may fit: a part of the time after which it, or the search, is ended."""
+    of_search, of_trial = (float(job.get(of) or math.inf) for of in ("seconds", "trial_seconds"))
+    return min(MOST_SECONDS, MOST_OF_TIME * of_search, MOST_OF_TRIAL * of_trial)
 
 
 def prepare(job: Mapping[str, Any], training: Path) -> Problem:

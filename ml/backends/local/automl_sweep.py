@@ -306,6 +306,7 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
     }
     module = "ml.automl.trial" if plan.task != FORECASTING else "ml.automl.forecasting.trial"
     job |= {"seconds": plan.timeout_s} if plan.timeout_s else {}
+    job |= {"trial_seconds": plan.trial_timeout_s} if plan.trial_timeout_s else {}
     job |= {"stack": stack} if (stack := _stack(plan)) else {}
     job |= {"featurization": of} if (of := _featurization(plan)) else {}
     return CommandPlan(

@@ -160,6 +160,15 @@ def test_trees_forecast_three_centuries() -> None:
     assert np.isfinite(trial.fit(of, "light_gbm", SMALL_TREES, 60).forecasts).all()
 
 
+@pytest.mark.parametrize(
+    ("limits", "seconds"),
+    [({}, 600), ({"seconds": 100}, 20), ({"trial_seconds": 60}, 30), ({"seconds": 9000}, 600)],
+)
+def test_fits_end_before_their_trial(limits: dict[str, float], seconds: float) -> None:
+    """Else a trial that takes all its time would be ended with nothing saved."""
+    assert trial.seconds_of(limits) == seconds
+
+
 def test_every_family_has_a_point_that_leaves_nothing_to_chance() -> None:
     """What a point of the portfolio does not say would be drawn."""
     for name, family in FAMILIES.items():
