@@ -293,9 +293,12 @@ ENV := local
 TREE := .
 
 # Of a TREE that others wrote, this work tree's `ml` reads files; what they import is not found there.
+# A training may take longer than a runner lives: TIMEOUT ends the waiting, and the next run of the
+# workflow waits for the same jobs, which `make unfinished` finds.
+UNFINISHED := $(RESULTS)/unfinished.json
 .PHONY: train
 train: setup | $(RESULTS) ## train NAME, or what the change since BASE touches, and compare with the champion
-	@cd "$(TREE)" && MLOPS_HOME="$${MLOPS_HOME:-$(CURDIR)/.local}" PYTHONSAFEPATH=1 "$(CURDIR)/$(BIN)/ml" train $(if $(NAME),"$(NAME)",--base "$(BASE)") --on "$(ON)" --env "$(ENV)" --json > "$(CURDIR)/$(RESULTS)/train.json"
+	@cd "$(TREE)" && MLOPS_HOME="$${MLOPS_HOME:-$(CURDIR)/.local}" PYTHONSAFEPATH=1 "$(CURDIR)/$(BIN)/ml" train $(if $(NAME),"$(NAME)",--base "$(BASE)") --on "$(ON)" --env "$(ENV)" $(if $(TIMEOUT),--timeout "$(TIMEOUT)") $(if $(wildcard $(UNFINISHED)),--continue "$(CURDIR)/$(UNFINISHED)") --json > "$(CURDIR)/$(RESULTS)/train.json"
 
 # After a merge: train, evaluate, register and collect the evidence; then, once it is attested
 # (ATTESTATION names the bundle), ask the gates. A refusal is a result: the summary has it.
@@ -309,6 +312,14 @@ merged-projects: ## workflows: the projects to train again; WORKFLOW=merge.yml: 
 .PHONY: trained
 trained: | $(RESULTS) ## workflows: what `make train NAME=P` left in another job of this workflow run: make trained NAME=P
 	@$(PROMOTIONS) trained --project "$(NAME)" --save $(RESULTS)/train.json
+
+.PHONY: unfinished
+unfinished: | $(RESULTS) ## workflows: the jobs that earlier runs had not waited for to the end: make unfinished NAME=P, or of /train
+	@$(PROMOTIONS) unfinished $(if $(NAME),--project "$(NAME)") --save $(UNFINISHED)
+
+.PHONY: continue
+continue: ## workflows: start another run if a training of this one has not ended: NAMES=P, or a JSON list
+	@$(PROMOTIONS) continue --projects "$$NAMES"
 
 .PHONY: evidence
 evidence: setup | $(RESULTS) ## workflows: register what `make train NAME=P` trained and collect the evidence: make evidence NAME=P

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # The code of a refusal that only asks for data to be brought here.
 DATA_NOT_HERE = "data-not-local"
+# The code of a refusal to wait longer for a job, which goes on.
+UNFINISHED = "run-unfinished"
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,18 @@ class WorkflowRun:
     """A run of a workflow, which submits jobs whose specs the author of a pull request wrote.
 
     They run on the `clusters`, within the `bounds`, and ask for no more than
-    `ml.specs.check.workflow_jobs` allows. Only
-    jobs that this run of the workflow submitted are followed: `jobs` has them by what they are
-    asked to do, each with its `run` and the digests of its `outputs`. Another job of the workflow
-    run gets them handed over; where they are `final`, nothing else is submitted.
+    `ml.specs.check.workflow_jobs` allows. Only jobs that the workflow submitted are followed:
+    `jobs` has them by the digest of their content, each with its `run` and the digests of its
+    `outputs`. Another job of the workflow run gets them handed over; where they are `final`,
+    nothing else is submitted. A later run gets those that had not ended at the `deadline`.
     """
 
     clusters: Collection[str]
     bounds: Bounds
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     final: bool = False
+    # `time.monotonic()` when it ends the following of its jobs, which go on; None for never.
+    deadline: float | None = None
 
 
 @dataclass(frozen=True)

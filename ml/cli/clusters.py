@@ -1,12 +1,16 @@
 """The clusters that the stack files declare, and what a job may take of them, for the checks of
-specs.
+specs; the jobs that a workflow submitted to them.
 """
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 from infra.settings import loader
 from infra.settings.model import Training
-from ml.core.errors import Refused
+from ml.core.errors import Problem, Refused
 from ml.specs.check.clusters import Bounds, Cluster
 
 
@@ -25,6 +29,25 @@ def bounds(environment: str) -> Bounds:
     except Refused:
         training = Training()
     return Bounds(training.hours, training.nodes, training.trials, training.trials_at_once)
+
+
+def submitted(results: Path, project: str) -> list[dict[str, Any]]:
+    """The jobs of each training of a project in a file of `ml train --json`, as `WorkflowRun` has
+    them. Raises Refused for another file.
+    """
+    try:
+        trainings = json.loads(results.read_text(encoding="utf-8"))
+        return [
+            {
+                content: {"run": job["run"], "outputs": dict(job["outputs"])}
+                for content, job in each["jobs"].items()
+            }
+            for each in trainings
+            if each["project"] == project
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        expected, hint = f"the jobs that trained {project}", f"ml train {project} --json > FILE"
+        raise Refused(Problem("not-trained", f"{results}: {error}", expected, hint)) from None
 
 
 def declared() -> list[Cluster]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from ml.core.errors import Refused
 from ml.specs.check.clusters import Bounds
 from tests.backends.test_azure import planned
 from tests.conftest import ROOT
+from tests.github.events import git
 from tests.stand_ins.azure.actions import actions
 from tests.stand_ins.azure.running import StandIn
 
@@ -136,5 +138,46 @@ def test_no_step_of_another_job_is_reused(tmp_path: Path, monkeypatch: pytest.Mo
     assert not wanted.job.settings.force_rerun
     opened, workflow = AzureBackend(), WorkflowRun(CLUSTERS, BOUNDS)
     monkeypatch.setattr(opened, "_submit", lambda submitted: submitted.job)
-    job = opened._of_workflow(wanted, workflow)
-    assert job.settings.force_rerun and workflow.jobs[wanted.name]["run"] == job.name != wanted.name
+    job = opened._of_workflow(wanted, "content", workflow)
+    assert job.settings.force_rerun and workflow.jobs["content"]["run"] == job.name != wanted.name
+
+
+@pytest.mark.slow
+def test_a_later_run_follows_a_job_that_outlived_the_first(
+    workspace: StandIn, spec: Path, tmp_path: Path
+) -> None:
+    """By its content: a commit that changes nothing of it has the same job, another word not."""
+    end = tmp_path / "end"
+    script = spec.parent / "code" / "say.py"
+    wait = f"while not os.path.exists({str(end)!r}): time.sleep(0.05)"
+    script.write_text(f"import os, time\n{wait}\n{script.read_text()}")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "code", "job.yml")
+    git(tmp_path, "commit", "-qm", "a job")
+    first = WorkflowRun(CLUSTERS, BOUNDS, deadline=time.monotonic())
+    with pytest.raises(Refused, match="run-unfinished"):
+        backend(first).run(planned(spec))
+    ((content, submitted),) = first.jobs.items()
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "another")
+    end.touch()
+    second = WorkflowRun(CLUSTERS, BOUNDS, json.loads(json.dumps(first.jobs)))
+    run = backend(second).run(planned(spec))
+    assert (run.name, run.status) == (submitted["run"], "Completed")
+    assert second.jobs[content]["outputs"]
+    assert backend(second).run(planned(spec, word="bye")).name != run.name
+    assert len(second.jobs) == 2
+
+
+@pytest.mark.slow
+def test_a_job_that_failed_since_is_submitted_again(
+    workspace: StandIn, spec: Path, tmp_path: Path
+) -> None:
+    good = tmp_path / "good"
+    script = spec.parent / "code" / "say.py"
+    script.write_text(f"import os\nassert os.path.exists({str(good)!r})\n{script.read_text()}")
+    first = WorkflowRun(CLUSTERS, BOUNDS)
+    failed = backend(first).run(planned(spec))
+    assert failed.status == "Failed"
+    good.touch()
+    run = backend(WorkflowRun(CLUSTERS, BOUNDS, first.jobs)).run(planned(spec))
+    assert run.status == "Completed" and run.name != failed.name

@@ -156,6 +156,7 @@ EVENTS = {
     "per changed stack": "infra.yml: plan, deploy",
     "per trained project": "merge.yml: candidate, evidence",
     "a merge that trains": "merge.yml: promotion",
+    "a training failed or goes on": "merge.yml: continuation",
     "promotion to staging, prod": "promote.yml: gates, promotion",
     "a changed release.yml": "release.yml: environments",
     "per released environment": "release.yml: release",

@@ -497,6 +497,7 @@ class Repository:
             "GITHUB_API_URL": self.state.api,
             "GITHUB_REPOSITORY": self.state.repository,
             "GITHUB_RUN_ID": str(self.runs),
+            "GITHUB_SHA": str(context["github"]["sha"]),
             "GITHUB_ACTOR": "merger",
             "GITHUB_EVENT_PATH": str(home / "event.json"),
             "GITHUB_OUTPUT": str(outputs),

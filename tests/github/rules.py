@@ -26,7 +26,11 @@ UNTRUSTED = {"pull_request"}
 WRITES = {
     "comment": {"comment": {"pull-requests"}},
     "train": {"train": {"id-token"}, "comment": {"pull-requests"}},
-    "merge": {"candidate": {"id-token"}, "evidence": {"attestations", "id-token"}},
+    "merge": {
+        "candidate": {"id-token"},
+        "continuation": {"actions"},
+        "evidence": {"attestations", "id-token"},
+    },
     "promote": {"gates": {"id-token"}},
     "infra": {"plan": {"id-token"}, "deploy": {"id-token"}},
     "drift": {"drift": {"id-token", "issues"}, "watch": {"id-token", "issues"}},

@@ -17,10 +17,10 @@ from ml.backends.azure.backend import AzureBackend
 from ml.repository.github.pull_requests.promotions import main as promotions_main
 from tests.backends.conftest import azure
 from tests.conftest import ROOT
-from tests.github.events import NONE, PULL, Repository, git
+from tests.github.events import NONE, PULL, Job, Repository, git
 from tests.github.test_check import team, template
 from tests.github.test_release import declared
-from tests.github.test_train import RESULTS, results
+from tests.github.test_train import RESULTS, UNFINISHED
 from tests.release import tiny
 from tests.release.authority import Authority
 from tests.release.promotion.test_environments import REVIEWS, advisories
@@ -35,6 +35,12 @@ FILES |= {f"{FOLDER}/gates.yml": "", f"{FOLDER}/release.yml": "environments:\n"}
 RELEASE = f"{FOLDER}/release.yml"
 TRAIN = {f"{FOLDER}/train.py": "print(1)\n"}
 TARGETS = ("train", "advisories", "evidence", "promote")
+DISPATCH = ("POST", "actions/workflows/merge.yml/dispatches")
+
+
+def results(jobs: dict[str, Job]) -> list[str]:
+    """Of the jobs that every merge has."""
+    return [job.result for key, job in jobs.items() if key != "continuation"]
 
 
 def promotion(**changes: Any) -> dict[str, Any]:
@@ -107,7 +113,7 @@ def test_a_merge_to_a_project_has_a_pull_request(team: Repository) -> None:
     jobs = team.push(TRAIN, "merge")
     assert results(jobs) == ["success"] * 4
     assert team.commands() == [
-        *("make merged-projects", "make train", "make train-summary"),
+        *("make merged-projects", "make unfinished", "make train", "make train-summary"),
         *("make trained", "make advisories", "make evidence", "make promote"),
         *("make promotion-summary", "make promotion-request"),
     ]
@@ -162,7 +168,8 @@ def test_a_merge_that_happens_twice_has_one_pull_request(team: Repository) -> No
     """A run that is started again writes another decision; what reviewers look at stays."""
     team.push(TRAIN, "merge")
     changes = [*team.state.changes]
-    team.state.runs.popitem()
+    number, _ = team.state.runs.popitem()
+    del team.state.artifacts[number]
     leaves(team, promotion(files={f"{FOLDER}/release.yml": "environments: {}\n"}))
     assert results(team.pushed("merge")) == ["success"] * 4
     assert team.state.changes == changes and len(promotions(team)) == 1
@@ -267,6 +274,61 @@ def test_a_training_that_fails_stops_no_other_project(team: Repository) -> None:
     assert results(team.push(TRAIN, "merge")) == ["success", "failure", "failure", "success"]
     assert team.commands().count("make evidence") == 1
     assert [pull["title"] for pull in promotions(team)] == ["Promote words 4 to dev"]
+
+
+def test_a_training_that_outlives_its_runner_is_waited_for_by_another_run(
+    team: Repository,
+) -> None:
+    """The run that did not see the end starts the next one, which gets the jobs to follow."""
+    team.failing = ("train",)
+    team.writes = {**team.writes, "train": {".local/check/train.json": json.dumps([UNFINISHED])}}
+    jobs = team.push(TRAIN, "merge")
+    assert [job.result for job in jobs.values()][1:3] == ["failure", "success"]
+    assert team.state.changes == [DISPATCH] and "make evidence" not in team.commands()
+    team.failing = ()
+    team.writes = {**team.writes, "train": {".local/check/train.json": json.dumps(RESULTS)}}
+    number = team.runs
+    assert results(team.scheduled("merge", "workflow_dispatch")) == ["success"] * 4
+    (found,) = team.folder.glob(f"{number}-candidate-*/work/.local/check/unfinished.json")
+    assert json.loads(found.read_text()) == [UNFINISHED] and len(promotions(team)) == 1
+
+
+@pytest.mark.parametrize(
+    ("left", "moves_on"),
+    [([{**UNFINISHED, "jobs": {}}], False), ([UNFINISHED], True)],
+    ids=["it failed", "the run of a newer commit trains it"],
+)
+def test_no_other_run_is_started(
+    left: list[dict[str, Any]], moves_on: bool, team: Repository
+) -> None:
+    team.failing = ("train",)
+    team.writes = {**team.writes, "train": {".local/check/train.json": json.dumps(left)}}
+    if moves_on:
+        team.meanwhile["continuation"] = lambda: team.merged_meanwhile({"README.md": "# new\n"})
+    assert team.push(TRAIN, "merge")["continuation"].result == "success"
+    assert team.state.changes == []
+
+
+@pytest.mark.attack("A workflow of a branch leaves jobs for main's training to follow")
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"path": ".github/workflows/evil.yml"},
+        {"event": "pull_request"},
+        {"head_branch": "evil"},
+        {"head_sha": "0" * 40},
+    ],
+    ids=str,
+)
+def test_jobs_of_another_run_are_not_followed(run: dict[str, str], team: Repository) -> None:
+    team.failing = ("train",)
+    team.writes = {**team.writes, "train": {".local/check/train.json": json.dumps([UNFINISHED])}}
+    team.push(TRAIN, "merge")
+    team.state.runs[team.runs - 1].update(run)
+    team.failing, number = (), team.runs
+    team.pushed("merge")
+    (found,) = team.folder.glob(f"{number}-candidate-*/work/.local/check/unfinished.json")
+    assert json.loads(found.read_text()) == []
 
 
 @pytest.mark.attack("What a training leaves lies about its promotion")

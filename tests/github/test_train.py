@@ -50,6 +50,14 @@ RESULTS = [
         "jobs": {"train-0": {"run": "train-1", "outputs": {"model": f"sha256:{'c' * 64}"}}},
     }
 ]
+# What `make train` leaves of a job that goes on.
+UNFINISHED = {
+    "project": "words",
+    "run": "",
+    "error": "error[run-unfinished]: train-1 has not ended",
+    "comparison": None,
+    "jobs": {"sha256:0": {"run": "train-1", "outputs": {}}},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +84,7 @@ def test_a_writer_has_a_branch_trained(team: Repository) -> None:
     assert team.commands() == [
         "make train-request",
         "make pull-request",
+        "make unfinished",
         "make train",
         "make comment",
     ]
@@ -87,6 +96,19 @@ def test_a_writer_has_a_branch_trained(team: Repository) -> None:
     numbers = "0.9100 (0.9000 – 0.9200) | 0.8800 (0.8700 – 0.8900) | +0.03 (+0.01 – +0.05) better"
     assert f"| accuracy | test | {numbers} |" in body
     assert "<summary>Gates: 1 pass</summary>" in body
+
+
+def test_the_next_comment_waits_for_a_training_that_had_not_ended(team: Repository) -> None:
+    team.owner = "team"
+    team.pull_request(CHANGE)
+    team.failing = ("train",)
+    team.writes = {"train": {".local/check/train.json": json.dumps([UNFINISHED])}}
+    assert results(team.comment(f"/train {head(team)}", WRITER))[1] == "failure"
+    assert "train-1 has not ended" in team.state.bodies(PULL)[0]
+    team.failing = ()
+    assert results(team.comment(f"/train {head(team)}", WRITER)) == ["success"] * 3
+    (found,) = team.folder.glob(f"{team.runs}-train-*/work/.local/check/unfinished.json")
+    assert json.loads(found.read_text()) == [UNFINISHED]
 
 
 def test_the_comment_has_checks_and_training(team: Repository) -> None:

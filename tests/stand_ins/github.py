@@ -123,6 +123,12 @@ def _answer(
         return "actions:read", ("jobs", state.jobs.get(int(found[1]), []))
     if found := match("GET", r"actions/runs/(\d+)/artifacts"):
         return "actions:read", ("artifacts", state.artifacts.get(int(found[1]), []))
+    if match("GET", "actions/artifacts"):
+        every = [one for artifacts in state.artifacts.values() for one in artifacts]
+        return "actions:read", ("artifacts", [one for one in every if one["name"] == query["name"]])
+    if match("POST", r"actions/workflows/([\w.]+)/dispatches"):
+        assert body == {"ref": "main"}
+        return "actions:write", lambda: None
     if found := match("GET", r"actions/artifacts/(\d+)/zip"):
         _known(state.files, found[1])
         return "actions:read", f"{state.api}/storage/{found[1]}"

@@ -18,7 +18,7 @@ from ml.backends.azure.blobs import AzureAuditLog
 from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.following import Follower
-from ml.backends.azure.jobs import studio
+from ml.backends.azure.jobs import status_of, studio
 from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.resources import AzureResources
 from ml.backends.azure.runs import AzureRuns
@@ -171,17 +171,19 @@ class AzureBackend:
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         """Submit the plan and follow it to its end; Ctrl-C ends the following, not the job."""
         wanted, workflow = self._submission(plan), self._options.workflow
-        job = self._of_workflow(wanted, workflow) if workflow else self._started(wanted)
+        content = submission.content(plan, wanted) if workflow else ""
+        job = self._of_workflow(wanted, content, workflow) if workflow else self._started(wanted)
         self._options.say(f"azure: {job.name}, {studio(job)}")
         run = self._explained(self._follow(job.name, watch), plan)
         if workflow and run.status == "Completed":
-            _hold_outputs(run, workflow.jobs[wanted.name])
+            _hold_outputs(run, workflow.jobs[content])
         watch(Event("ended", run))
         return run
 
     def _follow(self, job: str, watch: Watch) -> Run:
         """The job as it ended, with its outputs here if it completed."""
-        follower = Follower(self.runs, self._options.echo, self._options.say)
+        deadline = self._options.workflow.deadline if self._options.workflow else None
+        follower = Follower(self.runs, self._options.echo, self._options.say, deadline)
         try:
             run = follower.follow(job, watch)
         except KeyboardInterrupt:
@@ -218,20 +220,25 @@ class AzureBackend:
             return existing
         return self._submit(wanted.named(f"{wanted.name}-{number}") if number > 1 else wanted)
 
-    def _of_workflow(self, wanted: Submission, workflow: WorkflowRun) -> Any:
-        """The job that this run of the workflow submitted for it, else a new one."""
-        submitted = workflow.jobs.get(wanted.name)
-        if submitted and (job := self.runs.job(submitted["run"])) is not None:
+    def _of_workflow(self, wanted: Submission, content: str, workflow: WorkflowRun) -> Any:
+        """The job that the workflow submitted for that content, else a new one.
+
+        An earlier run may have handed over one that failed since: it is submitted again.
+        """
+        submitted = workflow.jobs.get(content)
+        job = self.runs.job(submitted["run"]) if submitted else None
+        if job is not None and (workflow.final or status_of(job) not in ("Failed", "Canceled")):
             return job
         if workflow.final:
             found = f"this workflow run did not submit `{wanted.name}`"
             hint = "re-run all jobs of the workflow"
-            raise Refused(Problem("not-reviewed", found, ", ".join(workflow.jobs), hint))
+            expected = ", ".join(job["run"] for job in workflow.jobs.values())
+            raise Refused(Problem("not-reviewed", found, expected, hint))
         if wanted.job.type == "pipeline":  # no step of a job that somebody else submitted
             wanted.job.settings.force_rerun = True
         words = wanted.name.rpartition("-")[0]
         job = self._submit(wanted.named(f"{words}-{token_hex(8)}"))
-        workflow.jobs[wanted.name] = {"run": job.name, "outputs": {}}
+        workflow.jobs[content] = {"run": job.name, "outputs": {}}
         return job
 
     def _submit(self, wanted: Submission) -> Any:

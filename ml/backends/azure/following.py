@@ -10,8 +10,9 @@ from typing import Any, TextIO
 
 from ml.backends.azure.jobs import COMPOSED, kind_of
 from ml.backends.azure.runs import AzureRuns, Owner
+from ml.backends.base import UNFINISHED
 from ml.backends.runs import OPEN, Event, Patience, Run, Watch
-from ml.core.errors import Refused
+from ml.core.errors import Exit, Problem, Refused
 
 # Run history's statuses of a job that has ended (azure-ai-ml's RunHistoryConstants).
 ENDED = frozenset({"Completed", "Failed", "Canceled", "NotResponding"})
@@ -26,10 +27,13 @@ class Follower:
     runs: AzureRuns
     echo: TextIO | None
     say: Callable[[str], None]
+    # `time.monotonic()` when it ends the following of a job that goes on; None for never.
+    deadline: float | None = None
     _log_is_lost: bool = False
 
     def follow(self, name: str, watch: Watch) -> Run:
-        """Return the run when the job has ended. Raises Refused when it cannot be seen for long.
+        """Return the run when the job has ended. Raises Refused when it cannot be seen for long,
+        and at the deadline.
 
         Ctrl-C ends the following alone: the job goes on.
         """
@@ -55,6 +59,11 @@ class Follower:
                 # The control plane may be behind run history.
                 if has_ended and owner.run.status not in OPEN:
                     return owner.run
+            if self.deadline is not None and time.monotonic() >= self.deadline:
+                found = f"{name} has not ended, and its log is no longer followed"
+                hint = f"train again: the next run follows it; or ml runs cancel {name} --on azure"
+                problem = Problem(UNFINISHED, found, "an end within --timeout", hint)
+                raise Refused(problem, exit_code=Exit.RUN_FAILED)
             time.sleep(wait)
             wait = min(wait * _GROWTH, _LAST_POLL_S)
 

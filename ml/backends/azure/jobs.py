@@ -119,7 +119,7 @@ class JobReader:
     def run(self, job: Any, tracked: Mapping[str, Any] | None, children: Children) -> Run:
         """The run of a job; `tracked` is its MLflow run, `children` are those of its parts."""
         info = tracked["info"] if tracked else {}
-        status = _STATUSES.get(str(getattr(job.status, "value", job.status)), "Running")
+        status = status_of(job)
         run = Run(
             id=job.name,
             name=job.name,
@@ -244,6 +244,11 @@ class JobReader:
         if kind in SEARCHES:
             lineage["objective"] = objective_of(job)
         return Entry(run, kind, lineage)
+
+
+def status_of(job: Any) -> Status:
+    """The status of a job of the control plane."""
+    return _STATUSES.get(str(getattr(job.status, "value", job.status)), "Running")
 
 
 def studio(job: Any) -> str:

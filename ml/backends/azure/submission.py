@@ -123,16 +123,37 @@ def _name(plan: Plan, digest: str) -> str:
     return f"{words[:_WORDS].strip('-') or 'job'}-{digest[:_DIGITS]}"
 
 
+def content(plan: Plan, submission: Submission) -> str:
+    """The digest of all that the result depends on: the request, with its components, the code and
+    the local data. The same for another commit, on another machine and by another display name.
+    """
+    request = load.request(plan.spec)
+    # Of a job without one azure-ai-ml makes it up.
+    request["properties"].pop("displayName", None)
+    text = json.dumps(request, sort_keys=True)
+    local = _local_data(plan)
+    paths = [*submission.code, *(path for path, _ in local.values())]
+    for path in sorted({str(path) for path in paths}, key=len, reverse=True):
+        text = text.replace(json.dumps(path)[1:-1], "")
+    data = {field: digest for field, (_, digest) in local.items()}
+    return hashed([text, [*submission.code.values()], data])
+
+
+def _local_data(plan: Plan) -> dict[str, tuple[Path, str]]:
+    """The path and the digest of the data that lie on this machine, by their fields."""
+    return {
+        field: (data.path, assets.digest(data.path))
+        for field, data in supplied_inputs(plan)
+        if data.path is not None and data.asset is None and data.path.exists()
+    }
+
+
 def _digest(plan: Plan, document: Any, code: list[str]) -> str:
     """What the name of a job says of its content; local data count by what they hold.
 
     Where they lie does not: another machine finds the same job.
     """
-    data = {
-        field: assets.digest(data.path)
-        for field, data in supplied_inputs(plan)
-        if data.path is not None and data.asset is None and data.path.exists()
-    }
+    data = {field: digest for field, (_, digest) in _local_data(plan).items()}
     for field in data:
         *parents, name = field.split(".")
         owner = document

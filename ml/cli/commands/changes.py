@@ -5,13 +5,15 @@ would say, and training of these projects.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ml.cli.options import AsJson, Environment, On
+from ml.cli.options import AsJson, Environment, On, seconds
 from ml.cli.render.output import write_json
 from ml.core import repository
 from ml.core.errors import Exit, Problem, Refused
@@ -81,14 +83,31 @@ def train(
     base: Since = "",
     to: Environment = "local",
     on: On = "local",
+    timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="SPAN", help="On Azure: stop waiting after this time, 330m; the job goes on."
+        ),
+    ] = "",
+    unfinished: Annotated[
+        Path | None,
+        typer.Option(
+            "--continue",
+            metavar="FILE",
+            help="On Azure: follow the jobs that this file of an earlier --json has for the same "
+            "code, spec and data.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train each project's jobs/train.yml, evaluate the model and compare it with the champion.
 
     Registers nothing. On Azure, each call submits new jobs, within the limits of workflow jobs.
-    Exit 1 when a training or an evaluation fails.
+    Exit 1 when a training or an evaluation fails, or has not ended at the timeout.
     """
-    results = [_train(name, to, on) for name in _projects("train", projects, base)]
+    deadline = time.monotonic() + seconds("--timeout", timeout) if timeout else None
+    names = _projects("train", projects, base)
+    results = [_train(name, to, on, deadline, unfinished) for name in names]
     if as_json:
         write_json(results)
     if any(result["error"] for result in results):
@@ -104,9 +123,13 @@ def _projects(command: str, projects: list[str] | None, base: str) -> Sequence[s
     return projects or affected(repository.root(), base).projects
 
 
-def _train(project: str, environment: str, on: str) -> dict[str, Any]:
-    """The outcome of one project; `error` is "" unless it failed."""
-    from ml.backends.base import Options, WorkflowRun
+def _train(
+    project: str, environment: str, on: str, deadline: float | None, unfinished: Path | None
+) -> dict[str, Any]:
+    """The outcome of one project; `error` is "" unless it failed, or has not ended: then it has
+    `jobs` too.
+    """
+    from ml.backends.base import UNFINISHED, Options, WorkflowRun
     from ml.backends.choice import open_backend
     from ml.cli import clusters
     from ml.release.promotion.candidate import try_out
@@ -114,13 +137,19 @@ def _train(project: str, environment: str, on: str) -> dict[str, Any]:
     def say(line: str) -> None:
         sys.stderr.write(f"{project}: {line}\n")
 
-    workflow = WorkflowRun(clusters.names(), clusters.bounds(environment))
+    jobs: dict[str, Any] = {}
+    if unfinished is not None:  # the newest training is the first
+        for training in reversed(clusters.submitted(unfinished, project)):
+            jobs |= training
+    workflow = WorkflowRun(clusters.names(), clusters.bounds(environment), jobs, deadline=deadline)
     try:
         backend = open_backend(on, Options(say=say, workflow=workflow))
         trained = try_out(backend, project, environment, say)
     except Refused as refused:
         sys.stderr.write(f"{refused}\n")
-        return {"project": project, "run": "", "error": str(refused), "comparison": None}
+        result = {"project": project, "run": "", "error": str(refused), "comparison": None}
+        goes_on = any(problem.code == UNFINISHED for problem in refused.problems)
+        return result | ({"jobs": workflow.jobs} if goes_on else {})
     return {
         "project": project,
         "run": trained.run.name,

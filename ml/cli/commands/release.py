@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -412,16 +411,13 @@ def _open(to: str, place: str, project: str = "", trained: Path | None = None) -
     names, bounds = clusters.names(), clusters.bounds(to)
     if trained is None:
         return open_backend(place, Options(workflow=WorkflowRun(names, bounds)))
-    try:
-        results = json.loads(trained.read_text(encoding="utf-8"))
-        (jobs,) = (each["jobs"] for each in results if each["project"] == project)
-        jobs = {
-            name: {"run": job["run"], "outputs": dict(job["outputs"])} for name, job in jobs.items()
-        }
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        expected, hint = f"the jobs that trained {project}", f"ml train {project} --json > FILE"
-        raise Refused(Problem("not-trained", f"{trained}: {error}", expected, hint)) from None
-    return open_backend(place, Options(workflow=WorkflowRun(names, bounds, jobs, final=True)))
+    trainings = clusters.submitted(trained, project)
+    if len(trainings) != 1:
+        found, hint = f"{trained} has {len(trainings)} trainings of {project}", "train it again"
+        raise Refused(Problem("not-trained", found, "one training", hint))
+    return open_backend(
+        place, Options(workflow=WorkflowRun(names, bounds, trainings[0], final=True))
+    )
 
 
 def _env(environment: str) -> str:

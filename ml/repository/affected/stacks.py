@@ -88,9 +88,14 @@ def _runs(github: GitHub, root: Path, workflow: str, **query: str) -> Iterator[M
     path, of_main = f"actions/workflows/{workflow}/runs", {"branch": MAIN, **query}
     lists = [github.pages(path, "workflow_runs", event=event, **of_main) for event in EVENTS]
     for run in heapq.merge(*lists, key=lambda run: -int(run["id"])):
-        words = ("merge-base", "--is-ancestor", str(run["head_sha"]), f"refs/remotes/origin/{MAIN}")
-        if git.ask(root, *words) is not None:
+        if is_on_main(root, run):
             yield run
+
+
+def is_on_main(root: Path, run: Mapping[str, Any]) -> bool:
+    """Whether a run of a workflow is at a commit of main, by a clone of all branches."""
+    words = ("merge-base", "--is-ancestor", str(run["head_sha"]), f"refs/remotes/origin/{MAIN}")
+    return run["head_branch"] == MAIN and git.ask(root, *words) is not None
 
 
 def _results(github: GitHub, run: object) -> Mapping[str, str]:

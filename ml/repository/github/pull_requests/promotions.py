@@ -1,8 +1,9 @@
 """What a merge trains again, and the pull requests that promote the result.
 
-It needs no installed package besides PyYAML. The command `projects` lists what to train, `summary`
-shows what was trained and what the gates decided, `trained` brings what another job of the workflow
-run trained, and `open` keeps a pull request for each version that passed.
+It needs no package besides PyYAML. The command `projects` lists what to train, `summary` shows what
+was trained and what the gates decided, `trained` brings what another job of the workflow run
+trained, `unfinished` the jobs that earlier runs had not waited for to the end, `continue` starts a
+run that waits for this one's, and `open` keeps a pull request for each version that passed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ from ml.core.errors import Exit, Problem, Refused, as_program
 from ml.reports.json_values import Value
 from ml.reports.pull_requests import promotion
 from ml.repository.affected.projects import affected, checked
-from ml.repository.affected.stacks import deployed
+from ml.repository.affected.stacks import EVENTS, deployed, is_on_main
 from ml.repository.github.api import MAIN, GitHub, read_results, write_outputs
-from ml.repository.github.pull_requests.posting import read_artifacts
+from ml.repository.github.pull_requests.posting import TRAIN, TRAINED, read_artifacts
 from ml.repository.github.releases import ENTRIES, FILE, with_entry
 
 # What a promotion and a way back change: they train nothing.
@@ -35,6 +36,9 @@ OFF_NODES = ("requirements/*.lock",)
 NEEDED = ("jobs/train.yml", "jobs/evaluate.yml", "gates.yml", "release.yml")
 ARTIFACT, _DOCUMENT = "promotion-", re.compile(r"(promotion)\.json")
 _CANDIDATE, _TRAINED = "candidate-", re.compile(r"(train)\.json")
+MERGE = ".github/workflows/merge.yml"
+# How many earlier runs are asked for a training that had not ended.
+_EARLIER = 10
 _NAME = re.compile(r"[A-Za-z0-9][\w-]{0,60}", re.ASCII)
 _ENVIRONMENT, _VERSION = re.compile(r"[a-z]{1,20}"), re.compile(r"\d{1,9}", re.ASCII)
 # What follows the prefix of a branch: the version and, from its second serving code on, that.
@@ -164,6 +168,54 @@ def _bring(project: str, to: Path) -> None:
     files.replace(to, json.dumps(documents["train"]))
 
 
+def _of(project: str) -> tuple[str, str, str, Sequence[str]]:
+    """The workflow that trains a project, or pull requests without one; the artifact and the job
+    of its results, and the events that start it.
+    """
+    if not project:
+        return TRAIN, TRAINED[0], "train", ("issue_comment",)
+    return MERGE, f"{_CANDIDATE}{project}", f"candidate ({project})", EVENTS
+
+
+def unfinished(github: GitHub, root: Path, project: str) -> list[dict[str, Any]]:
+    """The trainings that had not ended when the newest runs of the workflow did, newest first.
+
+    Only runs of main count, and what their training job left (`read_artifacts`).
+    """
+    workflow, name, _, events = _of(project)
+    listed = github.pages("actions/artifacts", "artifacts", name=name)
+    runs = {int(one["workflow_run"]["id"]) for one in listed if not one["expired"]}
+    results: list[dict[str, Any]] = []
+    for number in sorted(runs, reverse=True)[:_EARLIER]:
+        run = github.get(f"actions/runs/{number}")
+        is_its = str(run["path"]).partition("@")[0] == workflow and run["event"] in events
+        if is_its and is_on_main(root, run):
+            results += _left(github, number, project)
+    return results
+
+
+def _left(github: GitHub, run: int, project: str) -> Iterator[dict[str, Any]]:
+    """The trainings that a run of the workflow had not waited for to the end."""
+    _, name, job, _ = _of(project)
+    documents, _ = read_artifacts(github, run, (name,), _TRAINED, job, failed_too=True)
+    results: Any = documents.get("train") or ()
+    yield from (each for each in results if each["error"] and each.get("jobs"))
+
+
+def _continue(projects: Sequence[str]) -> None:
+    """Start another run of the workflow where a training of this one has not ended.
+
+    Where main has moved on, the run of the newer commit trains it too.
+    """
+    github = GitHub.of_workflow()
+    run = int(os.environ["GITHUB_RUN_ID"])
+    waiting = [name for name in projects if any(_left(github, run, name))]
+    if waiting and github.head() == os.environ["GITHUB_SHA"]:
+        path = f"actions/workflows/{MERGE.rpartition('/')[2]}/dispatches"
+        github.send("POST", path, {"ref": MAIN})
+    print(f"not ended: {', '.join(waiting) or 'none'}")
+
+
 def _names(words: str) -> list[str]:
     return list(json.loads(words)) if words.startswith("[") else [words]
 
@@ -179,12 +231,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     shown.add_argument("document", type=Path)
     opening = commands.add_parser("open")
     opening.add_argument("--projects", type=_names, required=True, help="One, or a JSON list.")
-    bringing = commands.add_parser("trained")
-    bringing.add_argument("--project", required=True)
-    bringing.add_argument("--save", required=True, type=Path, help="A file for it.")
+    going_on = commands.add_parser("continue")
+    going_on.add_argument("--projects", type=_names, required=True, help="One, or a JSON list.")
+    for name in ("trained", "unfinished"):
+        bringing = commands.add_parser(name)
+        bringing.add_argument("--project", required=name == "trained", default="")
+        bringing.add_argument("--save", required=True, type=Path, help="A file for it.")
     options = parser.parse_args(argv)
     if options.command == "trained":
         _bring(options.project, options.save)
+    elif options.command == "unfinished":
+        results = unfinished(GitHub.of_workflow(), repository.root(), options.project)
+        files.replace(options.save, json.dumps(results))
+        print(f"not ended: {', '.join(str(each['project']) for each in results) or 'none'}")
+    elif options.command == "continue":
+        _continue(options.projects)
     elif options.command == "summary":
         command = f"make {options.document.stem}"
         print(promotion.summary(read_results(options.document, command)))
