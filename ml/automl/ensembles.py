@@ -65,8 +65,8 @@ def crossed(
     answers: Answers, fit: Callable[[NDArray[np.float64], NDArray[Any]], Predict], seed: int
 ) -> Answers:
     """What a model of answers says of them, each by one that was fitted to others: those of the
-    other folds, or where one set of rows judges, to the other parts of it. `fit` takes answers and
-    the numbers of their rows.
+    other folds to other rows, or where one set of rows judges, to the other parts of it. `fit`
+    takes answers and the numbers of their rows.
     """
     first = answers.rows[0]
     is_one_set = all(np.array_equal(first, of) for of in answers.rows)
@@ -83,8 +83,10 @@ def crossed(
         else:
             others = [number for number in range(len(answers.rows)) if number != at]
             of_others = np.concatenate([answers.values[number] for number in others])
-            predict = fit(of_others, np.concatenate([answers.rows[number] for number in others]))
-            values.append(predict(of))
+            rows_of_others = np.concatenate([answers.rows[number] for number in others])
+            # Where folds are drawn again, others have rows of this one.
+            apart = ~np.isin(rows_of_others, rows)
+            values.append(fit(of_others[apart], rows_of_others[apart])(of))
     return Answers(answers.rows, values, answers.labels)
 
 

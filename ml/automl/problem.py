@@ -27,6 +27,9 @@ Value = TypeVar("Value")
 NO_CACHE = Cache()
 # Tags of a job that name the column by which its rows are divided: Azure ML's schema has no field.
 GROUP, TIME = "group_column_name", "time_column_name"
+# The tag with the number of times that folds are drawn, which Azure ML does once.
+REPEATS = "cross_validation_repeats"
+_MOST_REPEATS = 20
 
 
 class Job:
@@ -43,6 +46,11 @@ class Job:
         self.seconds = float(settings.get("seconds") or math.inf)
         featurization, tags = settings.get("featurization") or {}, settings.get("tags") or {}
         self.featurizes = featurization.get("mode") != "off"
+        repeats = str(tags.get(REPEATS) or 1)
+        if not repeats.isdecimal() or not 1 <= int(repeats) <= _MOST_REPEATS:
+            expected = f"a whole number from 1 to {_MOST_REPEATS}"
+            stop("bad-repeats", f"`tags: {{{REPEATS}: {repeats}}}`", expected, "for example 3")
+        self.repeats = int(repeats)
         fills = {
             str(name): transformer.get("parameters") or {}
             for transformer in (featurization.get("transformer_params") or {}).get("imputer") or ()
@@ -253,7 +261,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
         folds: Sequence[validation.Fold] = [(fitted, judged)]
         sentence = f"{len(judged)} rows of validation_data"
     else:
-        folds, sentence = validation.folds(divided, table.splits, fitted, settings)
+        folds, sentence = validation.folds(divided, table.splits, fitted, settings, job.repeats)
     counts = np.ones(len(table)) if table.weights is None else table.weights
     if classes and any(len(np.unique(labels[of[counts[of] > 0]])) < 2 for of, _ in folds):
         weighed = "" if table.weights is None else ", without those whose weight is 0"

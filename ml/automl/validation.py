@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -203,11 +204,14 @@ def folds(
     marks: Sequence[NDArray[np.bool_]],
     rows: Rows,
     settings: Mapping[str, Any],
+    repeats: int = 1,
 ) -> tuple[Sequence[Fold], str]:
     """The folds of these rows, and a sentence about them.
 
     By columns of the table, by a share, or by the number of folds; else by the number of rows, or
     fewer where the groups or times are. Of a classification each fold has its share of each class.
+    Folds by their number are drawn as often as it `repeats`, each time by another seed (repeated
+    cross-validation: Kohavi 1995); by time there is one way to draw them.
     """
     labels = None if divided.labels is None else divided.labels[rows]
     if marks:
@@ -255,6 +259,10 @@ def folds(
         count -= 1
         parts = divided.folds(rows, count)
         chosen = "; more would leave some without a class"
+    if repeats > 1 and divided.times is None:
+        seeds = range(divided.seed + 1, divided.seed + repeats)
+        more = [replace(divided, seed=seed).folds(rows, count, asked) for seed in seeds]
+        parts, chosen = [*parts, *chain(*more)], f", drawn {repeats} times{chosen}"
     return parts, f"{count} folds{chosen}{how}"
 
 

@@ -75,6 +75,30 @@ def test_none_of_a_group_is_divided(tmp_path: Path, more: dict[str, Any]) -> Non
     assert not column.used
 
 
+@pytest.mark.parametrize("tags", [{}, {"group_column_name": "customer"}])
+def test_folds_are_drawn_more_than_once(tmp_path: Path, tags: dict[str, str]) -> None:
+    """Each draw judges every row once, by other folds."""
+    tags |= {"cross_validation_repeats": "3"}
+    of = problem(tmp_path, customers(), tags=tags, n_cross_validations=4)
+    assert len(of.folds) == 12 and "4 folds, drawn 3 times" in of.sentence
+    draws = [of.folds[at : at + 4] for at in (0, 4, 8)]
+    for draw in draws:
+        judged = np.sort(np.concatenate([rows for _, rows in draw]))
+        np.testing.assert_array_equal(judged, of.fitted)
+    assert len({tuple(np.sort(draw[0][1])) for draw in draws}) == 3
+
+
+def test_folds_by_time_are_drawn_once(tmp_path: Path) -> None:
+    tags = {"time_column_name": "day", "cross_validation_repeats": "3"}
+    assert len(problem(tmp_path, months(), tags=tags, n_cross_validations=4).folds) == 4
+
+
+@pytest.mark.parametrize("repeats", ["0", "21", "1.5", "often", "-1"])
+def test_a_number_of_draws_that_is_none(repeats: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="bad-repeats"):
+        problem(tmp_path, customers(), tags={"cross_validation_repeats": repeats})
+
+
 @pytest.mark.parametrize("more", [{"n_cross_validations": 3}, {"validation_data_size": 0.25}])
 def test_rows_are_judged_that_are_later(tmp_path: Path, more: dict[str, Any]) -> None:
     """Than all that are fitted, and those of the final test later still; no time is divided."""

@@ -116,8 +116,8 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
     features = [column.name for column in about.features]
     is_series = about.task == TASK
     library = LIBRARIES[model]
-    # Its models are served in that environment, and measured on rows that they were not fitted on.
-    has_automl = library.environment == "ml-cpu" and "folds" not in about.head and not is_series
+    # Its models are served in that environment.
+    has_automl = library.environment == "ml-cpu" and not is_series
     values = {
         "name": package,
         "endpoint": package.replace("_", "-"),

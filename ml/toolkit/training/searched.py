@@ -101,7 +101,9 @@ def as_searched(
     """
     about = dataset.about
     if about.folds:
-        _stop("folds", f"`folds: {about.folds}` in the schema", "one fit", "remove `folds`")
+        found = f"with `folds: {about.folds}` it would be fitted again for each fold"
+        hint = "remove `folds` from the schema, search again, then train the other models again"
+        _stop("folds", found, "a schema without `folds`", hint)
     question = (about.task, about.positive, dataset.classes)
     answers = (members.task, members.positive, columns.classes)
     if question != answers:

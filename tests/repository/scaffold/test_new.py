@@ -245,6 +245,20 @@ def test_a_table_of_few_rows_is_tested_out_of_fold(
         assert profile(path, Choices("state", time=time)).head.get("folds", 0) == folds
 
 
+@pytest.mark.parametrize("count", [900, 3001])
+def test_automl_repeats_its_folds_on_few_rows(count: int, repository: Path) -> None:
+    """One draw of folds chooses by chance there; more rows have a validation of their own."""
+    rows = [f"{at % 7},{at % 11},{('on', 'off')[at % 3 == 0]}" for at in range(count)]
+    table = repository / "rows.csv"
+    table.write_text("\n".join(["size,weight,state", *rows]))
+    made = project("states", table, Choices("state"))
+    assert survey([made.folder], release_files()).problems == ()
+    search = yaml.safe_load((made.folder / "jobs/automl.yml").read_text())["jobs"]["search"]
+    repeated = (search.get("n_cross_validations"), search.get("tags"))
+    assert repeated == ((5, {"cross_validation_repeats": "3"}) if count <= 3000 else (None, None))
+    assert ("validation_data" in search) is (count > 3000)
+
+
 def test_a_number_that_begins_with_zero_is_a_name(repository: Path) -> None:
     """Of a branch, an article, a town: 003 is not three, and 010 not ten times 001."""
     path = repository / "rows.csv"
@@ -676,7 +690,7 @@ def test_the_page_names_what_is_written(repository: Path) -> None:
         assert [span for span in named if wrong(span, made.folder)] == []
     assert len(made.files) == 23
     small = project("small", tables.churn(repository / "rows.csv"), Choices("Churn"))
-    assert len(small.files) == 21  # no AutoML job, no split.py
+    assert len(small.files) == 23
 
 
 @pytest.mark.parametrize(
