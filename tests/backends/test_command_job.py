@@ -237,6 +237,20 @@ def test_how_a_command_failed_is_said(home: Path, command: Plans, line: str, sai
     assert said in str(run.error)
 
 
+@pytest.mark.slow
+def test_a_nan_that_log_model_logs_again_is_explained(home: Path, command: Plans) -> None:
+    """MLflow's error names a constraint of its table. Another step of the model has no NaN."""
+    script = """import mlflow, numpy as np
+from sklearn.linear_model import LinearRegression
+model = LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0])
+mlflow.log_metric("loss", float("nan"), step=0)
+mlflow.sklearn.log_model(model, name="model", step={step})
+"""
+    failed = LocalBackend().run(command(script.replace("{step}", "0")))
+    assert failed.error is not None and "log_model with another `step`" in failed.error.hint
+    assert LocalBackend().run(command(script.replace("{step}", "1"))).status == "Completed"
+
+
 LOGS = "mlflow.log_param('depth', 31.0); mlflow.log_metric('b', float('nan'))"
 
 

@@ -26,6 +26,9 @@ States = Mapping[str, Mapping[str, tuple[int, int]]]
 _NO_MODULE = re.compile(
     r"ModuleNotFoundError: No module named '([^']+)'|bash: line \d+: (\S+): command not found"
 )
+# MLflow compares a metric with those that are there, and NaN equals none: its SQLite table refuses
+# the second one. `log_model` logs the metrics of its step again.
+_NAN_AGAIN = "UNIQUE constraint failed: metrics.key"
 # Below this much free space a failing script has most likely failed for want of more.
 NO_ROOM_BYTES = 1 << 20
 
@@ -68,7 +71,13 @@ def script_failed(
     disk = os.statvfs(log.parent)
     if disk.f_bavail * disk.f_frsize < NO_ROOM_BYTES:
         return faults.disk_full()
-    advice = _missing(last_lines(log), plan, is_built) or _advice(code)
+    lines = last_lines(log)
+    advice = _missing(lines, plan, is_built) or _advice(code)
+    if any(_NAN_AGAIN in line for line in lines):
+        advice = (
+            "MLflow refuses a NaN metric that is logged twice, and `log_model` logs the metrics of "
+            "its step again: log no NaN, or call log_model with another `step`; "
+        )
     return Problem(
         "script-failed",
         f"{who} {_ended(code)}{LOG_FOLLOWS}{log_end(log, '(it printed nothing)')}",
