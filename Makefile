@@ -64,8 +64,8 @@ $(VENV)/parser.stamp: $(LOCKS)/yaml.lock | $(BIN)/uv
 	@$(INSTALL) --no-deps --require-hashes --target $(PARSER) -r $<
 	@touch $@
 affected links smoke affected-tests plan deploy stacks needed infra-drift-issue release-drift-issue \
-	releases release release-summary release-issue release-revert merged-projects trained train-summary \
-	promotion-summary promotion-request train-request pull-request comment: $(VENV)/parser.stamp
+	releases release release-summary release-issue release-revert merged-projects trained unfinished continue \
+	train-summary promotion-summary promotion-request train-request pull-request comment: $(VENV)/parser.stamp
 
 $(VENV)/main.stamp: $(MAIN_LOCK) pyproject.toml | $(BIN)/uv
 	@echo "Installing the locked packages into $(VENV) (once; about a minute)"

@@ -449,6 +449,17 @@ def test_make_starts_python_beside_the_tree() -> None:
     assert re.findall(r"^(\S+)==\S+ \\\n +--hash=sha256:", lock, re.M) == ["uv"]
 
 
+def test_what_runs_without_packages_has_a_yaml_parser() -> None:
+    """Every target whose recipe starts Python without the environment's packages."""
+    text = (ROOT / "Makefile").read_text()
+    bare = {"BARE", *re.findall(r"^(\w+) :?= .*\$\((?:BARE|AFFECTED)\)", text, re.M)}
+    uses = re.compile(rf"\$\((?:call )?(?:{'|'.join(bare)})\b")
+    recipes = re.findall(r"^([a-z-]+):.*\n((?:\t.*\n)+)", text, re.M)
+    targets = {name for name, recipe in recipes if uses.search(recipe)}
+    listed = re.search(r"^(affected .*?): \$\(VENV\)/parser.stamp", text, re.M | re.S)
+    assert listed and {*listed[1].replace("\\\n", " ").split()} == targets
+
+
 def test_what_make_starts_keeps_what_it_compiles() -> None:
     """Also where an image says that Python writes no compiled files; nor does a path of the shell,
     with modules of these names, count.
