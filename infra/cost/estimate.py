@@ -97,7 +97,7 @@ class Inventory:
 
 
 def inventory(settings: Settings) -> Inventory:
-    """The numbers of an environment."""
+    """The numbers of an environment; what it is given costs its owner."""
     if settings.makes_registry:
         # Its container registry has a replica in each further region, at the same price.
         registries = 1 + len(settings.asset_registry.regions)
@@ -107,7 +107,9 @@ def inventory(settings: Settings) -> Inventory:
     managed = settings.network.isolation == "managed"
     parts: list[str] = []
     if settings.private:
-        parts = ["amlworkspace", "vault", "registry", "blob", "file", *LAKE_PARTS]
+        parts = ["amlworkspace", "blob", "file", *LAKE_PARTS]
+        parts += [] if settings.vault.id else ["vault"]
+        parts += [] if settings.images.registry else ["registry"]
         parts += ["file"] * share + assets + ([] if managed else [*PARALLEL_PARTS])
     outbound = 0
     if managed:
@@ -116,10 +118,12 @@ def inventory(settings: Settings) -> Inventory:
     return Inventory(
         endpoints=len(parts),
         outbound=outbound,
-        zones=len({zone for part in parts for zone in DNS_ZONES[part]}),
+        zones=0
+        if settings.network.private_dns_zones
+        else len({zone for part in parts for zone in DNS_ZONES[part]}),
         accounts=2 + share,
-        alerts=ALERTS + len(settings.endpoints),
-        registries=1,
+        alerts=ALERTS - bool(settings.vault.id) + len(settings.endpoints),
+        registries=int(not settings.images.registry),
         gateways=int(settings.needs_nat),
     )
 
@@ -199,7 +203,7 @@ def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:
     ends = f"{counts.endpoints} of the network, {counts.outbound} of the managed network"
     sku = settings.network.firewall
     firewall = int(settings.private and bool(settings.network.allowed_hosts))
-    key = int(settings.storage.customer_managed_key)
+    key = int(settings.storage.customer_managed_key and not settings.vault.id)
     protected = f"{counts.accounts} storage accounts"
     for item, price_of, count, basis in (
         ("container registry", "registry/Premium", counts.registries, registries),

@@ -28,6 +28,21 @@ ACCOUNTS = {
     "blob": f"{_OF_AZURE}/Microsoft.Storage/storageAccounts/stasshared",
     "registry": f"{_OF_AZURE}/Microsoft.ContainerRegistry/registries/crasshared",
 }
+HUB = "/subscriptions/22222222-2222-4222-8222-222222222222/resourceGroups/rg-hub"
+SPOKE = f"{HUB}/providers/Microsoft.Network/virtualNetworks/vnet-spoke"
+# Settings of a stack that is given everything that it may be.
+LANDING_ZONE: Mapping[str, Any] = {
+    "network": {
+        "virtual_network": SPOKE,
+        "subnet": f"{SPOKE}/subnets/ml",
+        "private_dns_zones": HUB,
+    },
+    "monitoring": {"workspace": f"{HUB}/providers/Microsoft.OperationalInsights/workspaces/log"},
+    "images": {"registry": f"{HUB}/providers/Microsoft.ContainerRegistry/registries/CrCentral"},
+    "vault": {"id": f"{HUB}/providers/Microsoft.KeyVault/vaults/kv-central", "key": "of-storage"},
+    "resource_group": "rg-landing",
+    "tags": {"DataClassification": "internal"},
+}
 # A registry that no stack here makes.
 SHARED = {"mode": "use", "name": "other", "resource_group": "rg-other"}
 

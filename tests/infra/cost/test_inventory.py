@@ -10,7 +10,7 @@ import pytest
 from infra.cost.estimate import REQUIRED_ENDPOINTS, Inventory, inventory
 from infra.preview.capture import Capture
 from infra.settings.loader import load
-from tests.infra.programs import SHARED, changed, own
+from tests.infra.programs import LANDING_ZONE, SHARED, SPOKE, changed, own
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +52,8 @@ def test_every_stack(stack: str) -> None:
         {"asset_registry": SHARED},
         {"asset_registry": SHARED, "network": {"isolation": "own"}},
         {"asset_registry": SHARED, "exposure": "starter", "network": {}},
+        LANDING_ZONE,
+        {"network": {"isolation": "own", "peer": f"{SPOKE}-hub", "hub_firewall": "10.0.0.4"}},
         {
             "workstations": [
                 {

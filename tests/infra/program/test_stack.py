@@ -20,7 +20,7 @@ from infra.settings.loader import configuration, configured, environments, load,
 from infra.settings.workflows import BLOB_WRITER, ON_REGISTRY, RELEASES, role_name, writes_only
 from ml.core.errors import Refused
 from tests.conftest import ROOT
-from tests.infra.programs import ACCOUNTS, SHARED, capture, changed, own
+from tests.infra.programs import ACCOUNTS, HUB, LANDING_ZONE, SHARED, SPOKE, capture, changed, own
 from tests.infra.programs import registry as answered
 
 pytestmark = pytest.mark.slow
@@ -288,26 +288,13 @@ def test_our_own_subnet_replaces_the_managed_network(tmp_path: Path) -> None:
         assert led <= set(one.dependencies), "a node without an address needs the private ones"
 
 
-HUB = "/subscriptions/22222222-2222-4222-8222-222222222222/resourceGroups/rg-hub"
-SPOKE = f"{HUB}/providers/Microsoft.Network/virtualNetworks/vnet-spoke"
-
-
 def test_a_landing_zone_is_used_and_not_changed(tmp_path: Path) -> None:
     """Network, zones, logs, registry, vault and group: none is declared; roles alone are added."""
-    given = {
-        "logs": f"{HUB}/providers/Microsoft.OperationalInsights/workspaces/log-central",
-        "images": f"{HUB}/providers/Microsoft.ContainerRegistry/registries/CrCentral",
-        "vault": f"{HUB}/providers/Microsoft.KeyVault/vaults/kv-central",
-    }
-    network = {"virtual_network": SPOKE, "subnet": f"{SPOKE}/subnets/ml", "private_dns_zones": HUB}
-    found = changed(
-        tmp_path,
-        network=network,
-        monitoring={"workspace": given["logs"]},
-        images={"registry": given["images"]},
-        vault={"id": given["vault"], "key": "of-storage"},
-        resource_group="rg-landing",
-        tags={"DataClassification": "internal"},
+    found = changed(tmp_path, **LANDING_ZONE)
+    given = (
+        LANDING_ZONE["monitoring"]["workspace"],
+        LANDING_ZONE["images"]["registry"],
+        LANDING_ZONE["vault"]["id"],
     )
     _sound(found)
     ours = {one.kind for one in found.provided}
@@ -317,9 +304,7 @@ def test_a_landing_zone_is_used_and_not_changed(tmp_path: Path) -> None:
         *("containerregistry:Registry", "keyvault:Key", "resources:ResourceGroup"),
     }
     assert not kinds & ours
-    attached = [
-        one for one in found.provided for value in one.inputs.values() if value in given.values()
-    ]
+    attached = [one for one in found.provided for value in one.inputs.values() if value in given]
     assert {one.kind for one in attached} == {
         *(
             "authorization:RoleAssignment",
