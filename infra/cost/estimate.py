@@ -110,11 +110,13 @@ def inventory(settings: Settings) -> Inventory:
         parts = ["amlworkspace", "blob", "file", *LAKE_PARTS]
         parts += [] if settings.vault.id else ["vault"]
         parts += [] if settings.images.registry else ["registry"]
+        parts += ["amlworkspace"] * settings.has_features + ["redisEnterprise"] * settings.has_redis
         parts += ["file"] * share + assets + ([] if managed else [*PARALLEL_PARTS])
     outbound = 0
     if managed:
         rules = len(LAKE_PARTS) + len(PARALLEL_PARTS) + share
         outbound = len(assets) + settings.private * (REQUIRED_ENDPOINTS + rules)
+        outbound += settings.has_redis
     return Inventory(
         endpoints=len(parts),
         outbound=outbound,
@@ -122,7 +124,11 @@ def inventory(settings: Settings) -> Inventory:
         if settings.network.private_dns_zones
         else len({zone for part in parts for zone in DNS_ZONES[part]}),
         accounts=2 + share,
-        alerts=ALERTS - bool(settings.vault.id) + len(settings.endpoints),
+        alerts=ALERTS
+        - bool(settings.vault.id)
+        + len(settings.endpoints)
+        + settings.has_features
+        + settings.has_redis,
         registries=int(not settings.images.registry),
         gateways=int(settings.needs_nat),
     )
@@ -205,6 +211,7 @@ def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:
     firewall = int(settings.private and bool(settings.network.allowed_hosts))
     key = int(settings.storage.customer_managed_key and not settings.vault.id)
     protected = f"{counts.accounts} storage accounts"
+    redis, nodes = settings.feature_store.redis, 1 + settings.feature_store.replicated
     for item, price_of, count, basis in (
         ("container registry", "registry/Premium", counts.registries, registries),
         ("private endpoints", "private-endpoint", counts.endpoints + counts.outbound, ends),
@@ -213,6 +220,7 @@ def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:
         ("NAT gateway", "nat-gateway", counts.gateways, "with a public address"),
         ("Defender", "defender-for-storage", counts.accounts, protected),
         ("alerts", "metric-alert", counts.alerts, f"{counts.alerts} metrics"),
+        ("Redis", f"redis/{redis}", nodes * settings.has_redis, f"{redis}, {nodes} nodes"),
         ("storage key", "vault/hsm-key", key, "one in a hardware security module"),
     ):
         price = prices.find(price_of, settings.location)

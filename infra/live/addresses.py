@@ -14,6 +14,9 @@ from infra.preview.capture import Resource
 _RG = "/subscriptions/{subscription}/resourceGroups/{resourceGroupName}"
 _ML = f"{_RG}/providers/Microsoft.MachineLearningServices"
 _WORKSPACE = f"{_ML}/workspaces/{{workspaceName}}"
+_REDIS = f"{_RG}/providers/Microsoft.Cache/redisEnterprise/{{clusterName}}"
+_CONNECTION = f"{_WORKSPACE}/connections/{{connectionName}}"
+_USERS = f"{_REDIS}/databases/{{databaseName}}/accessPolicyAssignments"
 _STORAGE = f"{_RG}/providers/Microsoft.Storage/storageAccounts/{{accountName}}"
 _VAULT = f"{_RG}/providers/Microsoft.KeyVault/vaults/{{vaultName}}"
 _VM = f"{_RG}/providers/Microsoft.Compute/virtualMachines/{{vmName}}"
@@ -84,12 +87,18 @@ _BY_VERSION: Mapping[str, Mapping[str, str]] = {
         "keyvault:Vault": _VAULT,
         "keyvault:Key": f"{_VAULT}/keys/{{keyName}}",
     },
+    "2025-07-01": {
+        "redisenterprise:RedisEnterprise": _REDIS,
+        "redisenterprise:Database": f"{_REDIS}/databases/{{databaseName}}",
+        "redisenterprise:AccessPolicyAssignment": f"{_USERS}/{{accessPolicyAssignmentName}}",
+    },
     "2025-12-01": {
         "machinelearningservices:Compute": f"{_WORKSPACE}/computes/{{computeName}}",
         "machinelearningservices:Datastore": f"{_WORKSPACE}/datastores/{{name}}",
         "machinelearningservices:OnlineEndpoint": f"{_WORKSPACE}/onlineEndpoints/{{endpointName}}",
         "machinelearningservices:Registry": f"{_ML}/registries/{{registryName}}",
         "machinelearningservices:Workspace": _WORKSPACE,
+        "machinelearningservices:WorkspaceConnection": _CONNECTION,
     },
 }
 # Kind → its id and API version.

@@ -20,6 +20,7 @@ LABELS: Mapping[str, str] = {
     "machinelearningservices:Workspace": "Azure ML workspace",
     "managedidentity:UserAssignedIdentity": "identity",
     "network:PrivateEndpoint": "private endpoints",
+    "redisenterprise:RedisEnterprise": "Redis",
     "storage:StorageAccount": "storage account",
 }
 # Parts that a managed network's own private endpoints lead to, by the workspace's input

@@ -34,7 +34,7 @@ from pulumi.runtime.proto import source_pb2
 SDK = (
     *("applicationinsights", "authorization", "compute", "consumption", "containerregistry"),
     *("keyvault", "machinelearningservices", "managedidentity", "monitor", "network"),
-    *("operationalinsights", "privatedns", "resources", "security", "storage"),
+    *("operationalinsights", "privatedns", "redisenterprise", "resources", "security", "storage"),
 )
 # What reading its settings imports.
 READERS = ("pydantic.fields", "pydantic.type_adapter", "yaml")

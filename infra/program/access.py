@@ -17,11 +17,12 @@ from pulumi_azure_native import authorization, managedidentity
 
 from infra.program.compute import Workstations
 from infra.program.monitoring import Monitoring
+from infra.program.online_store import OnlineStore
 from infra.program.registries import Assets, Registry
 from infra.program.site import Site
 from infra.program.storage import Storage, Vault
-from infra.program.workspace import Workspace
-from infra.settings.model import Settings
+from infra.program.workspace import FeatureStore, Workspace
+from infra.settings.model import FEATURES, Settings
 from infra.settings.workflows import (
     BLOB_WRITER,
     COLLECTED,
@@ -51,6 +52,7 @@ class Identity(pulumi.ComponentResource):
         self.watch = self._workflow("watch")
         encrypted = settings.storage.customer_managed_key
         self.encryption = self._identity("encryption") if encrypted else None
+        self.features = self._identity("features") if settings.has_features else None
         self.clusters = {
             cluster.name: self._identity(f"cluster-{cluster.name}") for cluster in settings.computes
         }
@@ -169,18 +171,29 @@ def roles_before_workspace(
     registry: Registry,
     monitoring: Monitoring,
     assets: Assets | None,
+    redis: OnlineStore | None,
 ) -> list[Grant]:
     """The roles that must exist before the workspace."""
     own, images, operator = identity.workspace, registry.id, "Managed Identity Operator"
     account, lake = storage.workspace.id, storage.lake.id
+    holders = {"workspace": own} | ({"features": identity.features} if identity.features else {})
     grants = [
-        Grant("workspace-storage", own, "Contributor", account),
-        Grant("workspace-storage-blobs", own, WRITE_BLOBS, account),
-        Grant("workspace-storage-files", own, WRITE_FILES, account),
-        Grant("workspace-vault", own, "Contributor", vault.id),
-        Grant("workspace-vault-secrets", own, "Key Vault Administrator", vault.id),
-        Grant("workspace-images", own, "Contributor", images),
-        Grant("workspace-insights", own, "Contributor", monitoring.insights.id),
+        grant
+        for name, holder in holders.items()
+        for grant in (
+            Grant(f"{name}-storage", holder, "Contributor", account),
+            Grant(f"{name}-storage-blobs", holder, WRITE_BLOBS, account),
+            Grant(f"{name}-storage-files", holder, WRITE_FILES, account),
+            Grant(f"{name}-vault", holder, "Contributor", vault.id),
+            Grant(f"{name}-vault-secrets", holder, "Key Vault Administrator", vault.id),
+            Grant(f"{name}-images", holder, "Contributor", images),
+            Grant(f"{name}-insights", holder, "Contributor", monitoring.insights.id),
+        )
+    ]
+    if identity.features:
+        offline = storage.containers[FEATURES].id
+        grants.append(Grant("features-offline-store", identity.features, READ_BLOBS, offline))
+    grants += [
         Grant("workspace-lake", own, READ_BLOBS, lake),
         Grant("endpoints-images", identity.endpoints, "AcrPull", images),
         # Reads models; a `data_collector` writes requests (how-to-collect-production-data).
@@ -212,6 +225,7 @@ def roles_before_workspace(
                 ("vault", vault.id),
                 ("images", images),
                 *([("share", storage.share.id)] if storage.share else []),
+                *([("redis", redis.cluster.id)] if redis else []),
                 *((f"assets-{part}", id) for part, id in (assets.parts if assets else {}).items()),
             )
         ]
@@ -242,10 +256,14 @@ def roles_after_workspace(
     storage: Storage,
     workspace: Workspace,
     assets: Assets | None,
+    features: FeatureStore | None,
     vms: Workstations | None,
 ) -> Iterator[Grant]:
-    """The roles on the workspace, on the shared registry and on VMs."""
+    """The roles on the workspace, the feature store, the shared registry and VMs."""
     scope = workspace.workspace.id
+    if features and identity.features:
+        itself = features.workspace.id
+        yield Grant("features-itself", identity.features, "Contributor", itself)
     yield Grant("workspace-itself", identity.workspace, "Contributor", scope)
     yield Grant("train-workspace", identity.train, JOB_SUBMITTER.name, scope)
     yield Grant("release-workspace", identity.release, RELEASER.name, scope)

@@ -37,6 +37,8 @@ INBOUND: Mapping[Part, Opening] = {
     "workstations": Opening("ssh-from-the-network", ("22",)),
     "builds": Opening("https-from-the-network", ("443",)),
 }
+# Azure Managed Redis (azure/redis/architecture).
+REDIS = Opening("redis-from-the-network", ("10000",))
 # Services that every node needs (how-to-access-azureml-behind-firewall, "Basic configuration").
 AZURE: tuple[Opening, ...] = (
     Opening("sign-in", ("80", "443"), "AzureActiveDirectory"),
@@ -62,8 +64,8 @@ OUTBOUND: Mapping[Part, Sequence[Opening]] = {
 }
 
 
-def rules(part: Part, region: str) -> Iterator[network.SecurityRuleArgs]:
-    """The rules of a subnet's security group, inbound first; everything else is denied."""
+def rules(part: Part, region: str, redis: bool = False) -> Iterator[network.SecurityRuleArgs]:
+    """The rules of a subnet's security group, inbound first, Redis last; all else is denied."""
     yield _rule(INBOUND[part], 100, "Inbound", source="VirtualNetwork", region=region)
     nothing = Opening("deny-inbound", ("*",), "*", "*")
     yield _rule(nothing, 4096, "Inbound", source="*", region=region)
@@ -71,6 +73,8 @@ def rules(part: Part, region: str) -> Iterator[network.SecurityRuleArgs]:
         yield _rule(opening, 100 + 10 * at, "Outbound", source="VirtualNetwork", region=region)
     nothing = Opening("deny-outbound", ("*",), "Internet", "*")
     yield _rule(nothing, 4096, "Outbound", source="*", region=region)
+    if redis and part == "endpoints":
+        yield _rule(REDIS, 110, "Inbound", source="VirtualNetwork", region=region)
 
 
 def _rule(
@@ -253,7 +257,9 @@ class Network(pulumi.ComponentResource):
             f"security-{part}",
             network_security_group_name=self._site.names.local("nsg", part),
             **self._site.place,
-            security_rules=[*rules(part, self._site.settings.location)],
+            security_rules=[
+                *rules(part, self._site.settings.location, self._site.settings.has_redis)
+            ],
             opts=pulumi.ResourceOptions(parent=self),
         )
 

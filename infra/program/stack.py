@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pulumi
 
@@ -16,10 +17,11 @@ from infra.program.access import (
 from infra.program.compute import Compute, ComputeArgs, Workstations
 from infra.program.monitoring import STORAGE_METRICS, Guardrails, Monitoring
 from infra.program.network import Network
+from infra.program.online_store import OnlineStore
 from infra.program.registries import Assets, Registry, SharedRegistry
 from infra.program.site import Site, site
 from infra.program.storage import EncryptionKey, Storage, Vault
-from infra.program.workspace import Endpoints, Workspace, WorkspaceArgs
+from infra.program.workspace import Endpoints, FeatureStore, Workspace, WorkspaceArgs
 from infra.settings.model import Settings
 
 
@@ -37,29 +39,31 @@ def provision(
     registry = Registry("registry", here, network)
     assets = Assets("assets", here, network) if settings.asset_registry.mode != "none" else None
     storage = Storage("storage", here, network, _key(here, vault, identity, network))
+    redis = _online_store(here, network, identity) if settings.has_redis else None
     before = roles_before_workspace(
-        settings, identity, storage, vault, registry, monitoring, assets
+        settings, identity, storage, vault, registry, monitoring, assets, redis
     )
     granted = Grants("rights", here, before)
-    workspace = Workspace(
-        "workspace",
-        WorkspaceArgs(
-            site=here,
-            identity=identity.workspace,
-            granted=granted.assignments,
-            network=network,
-            storage=storage,
-            vault=vault,
-            registry=registry,
-            assets=assets,
-            insights=monitoring.insights.id,
-            sas=sas,
-        ),
+    args = WorkspaceArgs(
+        site=here,
+        identity=identity.workspace,
+        granted=granted.assignments,
+        network=network,
+        storage=storage,
+        vault=vault,
+        registry=registry,
+        assets=assets,
+        insights=monitoring.insights.id,
+        sas=sas,
+        redis=redis.cluster.id if redis else None,
     )
+    workspace, features = Workspace("workspace", args), None
+    if identity.features:
+        features = FeatureStore("features", replace(args, identity=identity.features))
     vms = None
     if network and settings.machines("data-science-vm"):
         vms = Workstations("workstations", here, network)
-    after = roles_after_workspace(settings, identity, storage, workspace, assets, vms)
+    after = roles_after_workspace(settings, identity, storage, workspace, assets, features, vms)
     roles = Grants("workspace-rights", here, after)
     compute = Compute(
         "compute",
@@ -80,6 +84,7 @@ def provision(
         monitoring=monitoring,
     )
     _observe(monitoring, network, vault, storage, registry, workspace)
+    _observe_features(monitoring, features, redis)
     locked = {
         "workspace-storage": storage.workspace.id,
         "lake": storage.lake.id,
@@ -100,6 +105,7 @@ def provision(
         **{f"cluster:{name}": cluster.name for name, cluster in compute.clusters.items()},
         **{f"endpoint:{name}": each.name for name, each in endpoints.endpoints.items()},
         **({"assetRegistry": settings.asset_registry.name} if assets else {}),
+        **({"featureStore": features.workspace.name} if features else {}),
     }
 
 
@@ -114,6 +120,26 @@ def _shared(here: Site) -> Mapping[str, pulumi.Input[str]]:
         "assetRegistry": shared.registry.name,
         "assetRegistryId": shared.registry.id,
     }
+
+
+def _online_store(here: Site, network: Network | None, identity: Identity) -> OnlineStore:
+    """Redis; endpoints read it, and clusters that write the lake fill it."""
+    writers = [cluster.name for cluster in here.settings.clusters if cluster.lake == "write"]
+    users = {f"cluster-{name}": identity.clusters[name] for name in writers}
+    return OnlineStore("online-store", here, network, {"endpoints": identity.endpoints, **users})
+
+
+def _observe_features(
+    monitoring: Monitoring, features: FeatureStore | None, redis: OnlineStore | None
+) -> None:
+    """Diagnostics and alerts of the feature store."""
+    if features:
+        monitoring.diagnose("features", features.workspace.id)
+        monitoring.alert("failed-feature-runs", features.workspace.id, "Failed Runs", 5)
+    if redis:
+        monitoring.diagnose("redis", redis.database.id, metrics=())
+        full = "usedmemorypercentage"
+        monitoring.alert("redis-full", redis.cluster.id, full, 80, aggregation="Maximum")
 
 
 def _key(

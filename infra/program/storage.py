@@ -203,7 +203,7 @@ class Storage(pulumi.ComponentResource):
         }
         self.containers = {
             name: self._container(f"container-{name}", name, self.lake)
-            for name in settings.containers
+            for name in site.settings.containers
         }
         rules = _lifecycle("lake", site, self.lake, settings)
         self._written["lake"] += [*self.containers.values(), rules]

@@ -1,9 +1,9 @@
-"""The Azure ML workspace, its managed network, its datastores and its online endpoints."""
+"""The workspace and the feature store, their network, the datastores and online endpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pulumi
@@ -16,6 +16,7 @@ from infra.program.registries import Assets, Registry
 from infra.program.site import Site
 from infra.program.storage import Storage, Vault
 from infra.settings.azure import LAKE_PARTS, PARALLEL_PARTS
+from infra.settings.model import FEATURES
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class WorkspaceArgs:
     assets: Assets | None
     insights: pulumi.Input[str]
     sas: pulumi.Output[str] | None
+    redis: pulumi.Input[str] | None
 
 
 class Workspace(pulumi.ComponentResource):
@@ -42,41 +44,20 @@ class Workspace(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: WorkspaceArgs) -> None:
         super().__init__("platform:workspace:Workspace", name)
-        site, settings = args.site, args.site.settings
-        self.workspace = ml.Workspace(
+        settings = args.site.settings
+        self.workspace = _workspace(
+            self,
             "workspace",
-            workspace_name=site.names.local("mlw"),
-            **site.place,
+            args,
+            workspace_name=args.site.names.local("mlw"),
             kind="Default",
-            sku=ml.SkuArgs(name="Basic", tier="Basic"),
-            identity=ml.ManagedServiceIdentityArgs(
-                type="UserAssigned", user_assigned_identities=[args.identity.id]
-            ),
-            primary_user_assigned_identity=args.identity.id,
-            storage_account=args.storage.workspace.id,
-            key_vault=args.vault.id,
-            container_registry=args.registry.id,
-            application_insights=args.insights,
-            public_network_access=site.public_access,
-            v1_legacy_mode=False,
-            system_datastores_auth_mode="Identity",
             # A registry without public addresses cannot build images.
             image_build_compute=settings.builder.name if settings.builder else None,
-            managed_network=_managed_network(args),
-            serverless_compute_settings=_serverless(args),
             # The first cluster brings the managed network about, once the workspace's roles count
             # (hashicorp/terraform-provider-azurerm#28650): made with the workspace, its private
             # endpoints would need a role on the workspace, which cannot be there yet.
             provision_network_now=settings.network.isolation == "managed" and not settings.computes,
-            # The managed network adds private endpoints to resources that also have ours.
-            opts=pulumi.ResourceOptions(
-                parent=self,
-                protect=site.protect,
-                depends_on=[*args.granted, *(args.network.dns_records if args.network else ())],
-            ),
         )
-        if args.network:
-            args.network.private_endpoint("workspace", self.workspace.id, "amlworkspace")
         for name, container in args.storage.containers.items():
             self._datastore(args, name, container.name)
         self.register_outputs({"id": self.workspace.id, "name": self.workspace.name})
@@ -95,6 +76,80 @@ class Workspace(pulumi.ComponentResource):
             skip_validation=True,
             opts=pulumi.ResourceOptions(parent=self.workspace),
         )
+
+
+class FeatureStore(pulumi.ComponentResource):
+    """A workspace of the kind FeatureStore; its offline store is the container `features`.
+
+    It has no compute: jobs of the workspace materialise, so nothing brings its managed network
+    about. Azure's materialisation would need that, and more roles of the identity.
+    """
+
+    def __init__(self, name: str, args: WorkspaceArgs) -> None:
+        super().__init__("platform:workspace:FeatureStore", name)
+        # azure-ai-ml names the connection so (`OFFLINE_STORE_CONNECTION_NAME`).
+        connection = "OfflineStoreConnectionName"
+        self.workspace = _workspace(
+            self,
+            "features",
+            replace(args, assets=None, redis=None),
+            workspace_name=args.site.names.local("mlfs"),
+            kind="FeatureStore",
+            feature_store_settings=ml.FeatureStoreSettingsArgs(
+                offline_store_connection_name=connection
+            ),
+        )
+        ml.WorkspaceConnection(
+            "offline-store",
+            connection_name=connection,
+            resource_group_name=args.site.group,
+            workspace_name=self.workspace.name,
+            properties=ml.ManagedIdentityAuthTypeWorkspaceConnectionPropertiesArgs(
+                auth_type="ManagedIdentity",
+                category="ADLSGen2",
+                target=args.storage.containers[FEATURES].id,
+                credentials=ml.WorkspaceConnectionManagedIdentityArgs(
+                    client_id=args.identity.client_id, resource_id=args.identity.id
+                ),
+            ),
+            opts=pulumi.ResourceOptions(parent=self.workspace),
+        )
+        self.register_outputs({"id": self.workspace.id})
+
+
+def _workspace(
+    parent: pulumi.Resource, name: str, args: WorkspaceArgs, **kind: Any
+) -> ml.Workspace:
+    """A workspace that uses its identity for all access, with its private endpoint."""
+    site = args.site
+    workspace = ml.Workspace(
+        name,
+        **site.place,
+        **kind,
+        sku=ml.SkuArgs(name="Basic", tier="Basic"),
+        identity=ml.ManagedServiceIdentityArgs(
+            type="UserAssigned", user_assigned_identities=[args.identity.id]
+        ),
+        primary_user_assigned_identity=args.identity.id,
+        storage_account=args.storage.workspace.id,
+        key_vault=args.vault.id,
+        container_registry=args.registry.id,
+        application_insights=args.insights,
+        public_network_access=site.public_access,
+        v1_legacy_mode=False,
+        system_datastores_auth_mode="Identity",
+        managed_network=_managed_network(args),
+        serverless_compute_settings=_serverless(args),
+        # The managed network adds private endpoints to resources that also have ours.
+        opts=pulumi.ResourceOptions(
+            parent=parent,
+            protect=site.protect,
+            depends_on=[*args.granted, *(args.network.dns_records if args.network else ())],
+        ),
+    )
+    if args.network:
+        args.network.private_endpoint(name, workspace.id, "amlworkspace")
+    return workspace
 
 
 def _by_identity(
@@ -175,6 +230,8 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
         # Its creator may have disabled its public addresses.
         parts = args.assets.parts.items()
         rules |= {f"assets-{part}": _endpoint_rule(id, part) for part, id in parts}
+    if args.redis:
+        rules["redis"] = _endpoint_rule(args.redis, "redisEnterprise")
     if not args.network:
         return ml.ManagedNetworkSettingsArgs(
             isolation_mode="AllowInternetOutbound", outbound_rules=rules

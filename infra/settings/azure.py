@@ -138,8 +138,8 @@ def retired(size: str, day: date) -> Retirement | None:
 PROVIDERS = tuple(
     f"Microsoft.{name}"
     for name in (
-        *("Authorization", "Cdn", "Compute", "Consumption", "ContainerRegistry", "Insights"),
-        *("KeyVault", "MachineLearningServices", "ManagedIdentity", "Network"),
+        *("Authorization", "Cache", "Cdn", "Compute", "Consumption", "ContainerRegistry"),
+        *("Insights", "KeyVault", "MachineLearningServices", "ManagedIdentity", "Network"),
         *("OperationalInsights", "PolicyInsights", "Security", "Storage"),
     )
 )
@@ -155,6 +155,7 @@ DNS_ZONES: Mapping[str, Sequence[str]] = {
     "table": ("privatelink.table.core.windows.net",),
     "vault": ("privatelink.vaultcore.azure.net",),
     "registry": ("privatelink.azurecr.io",),
+    "redisEnterprise": ("privatelink.redis.azure.net",),
 }
 # Parts of an asset registry, and of the accounts of its models and its images.
 ASSET_PARTS = ("amlregistry", "blob", "registry")

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from datetime import date
 
 from infra.settings.azure import NO_PAIR, NO_ZONES, PRESETS, REGIONS, SIZES, retired
-from infra.settings.model import BUILDER, IDLE_MINUTES, Images, Network, Settings, Storage, Vault
+from infra.settings.model import (
+    BUILDER,
+    FEATURES,
+    IDLE_MINUTES,
+    FeatureStore,
+    Images,
+    Network,
+    Settings,
+    Storage,
+    Vault,
+)
 from ml.core.documents import Document, Key
 from ml.core.errors import Problem
 
@@ -183,9 +193,10 @@ def _names(settings: Settings) -> Findings:
             yield Fault("endpoint-name", message, expected, hint, keys)
     containers = _listed(settings.storage.containers, STORAGE, "containers")
     yield from _repeated(containers)
+    known = DEFAULT_DATASTORES | ({FEATURES} if settings.has_features else set())
     for keys, container in containers:
-        if container in DEFAULT_DATASTORES:
-            message = f"every workspace already has a datastore `{container}`"
+        if container in known:
+            message = f"the workspace already has a datastore `{container}`"
             yield Fault("duplicate-name", message, "another name", "rename it", keys)
 
 
@@ -239,6 +250,7 @@ def _registry_alone(settings: Settings) -> Findings:
         "storage": settings.storage != storage,
         "vault": settings.vault != Vault(),
         "images": settings.images != Images(),
+        "feature_store": settings.feature_store != FeatureStore(),
         "clusters": bool(settings.clusters),
         "workstations": bool(settings.workstations),
         "endpoints": bool(settings.endpoints),
@@ -259,8 +271,8 @@ def _storage(settings: Settings) -> Findings:
         keys: Keys = (STORAGE, "nfs_share_gib")
         yield Fault("wrong-value", message, "0, or 100 or more", hint, keys)
     # `infra sas` issues a SAS for one path of one container, and there is one secret.
-    if storage.datastores == "sas" and len(storage.containers) > 1:
-        message = f"`datastores: sas` with {len(storage.containers)} containers"
+    if storage.datastores == "sas" and len(settings.containers) > 1:
+        message = f"`datastores: sas` with the containers {', '.join(settings.containers)}"
         expected = "one container: a SAS covers a path of one"
         hint = "keep one in `containers`, or set `datastores: identity`"
         yield Fault("several-containers", message, expected, hint, (STORAGE, "datastores"))
@@ -269,6 +281,14 @@ def _storage(settings: Settings) -> Findings:
         expected = f"more than cool_after_days, {storage.cool_after_days}, or 0"
         keys = (STORAGE, "delete_after_days")
         yield Fault("lifecycle-days", f"deleted after {days}", expected, "0 never deletes", keys)
+
+
+def _feature_store(settings: Settings) -> Findings:
+    if settings.has_redis and not settings.has_features:
+        key = "platform:feature_store"
+        message = f"`redis` in `{key}` with `mode: none`"
+        hint = "add `mode: create`, or delete it"
+        yield Fault("no-effect", message, "no redis", hint, (key, "redis"))
 
 
 def _workstations(settings: Settings) -> Findings:
@@ -396,5 +416,5 @@ def _given(settings: Settings) -> Findings:
 
 CHECKS: tuple[Callable[[Settings], Findings], ...] = (
     *(_environment, _region, _sizes, _nodes, _names, _asset_registry, _registry_alone),
-    *(_storage, _workstations, _address_space, _network_options, _given),
+    *(_storage, _feature_store, _workstations, _address_space, _network_options, _given),
 )

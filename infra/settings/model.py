@@ -54,6 +54,8 @@ CONFIG = ConfigDict(**CLOSED, use_attribute_docstrings=True)
 BUILDER = "image-builder"
 # Default of a compute instance.
 IDLE_MINUTES = 60
+# The container of the feature store's offline store, and its datastore in the workspace.
+FEATURES = "features"
 
 # 254 is the longest address (RFC 5321); a tag holds 256 characters.
 EMAIL = Form(r"(?=.{5,254}$)[^@\s<>,;]+@[^@\s<>,;]+\.[^@\s<>,;]+", "one e-mail address")
@@ -272,6 +274,26 @@ class AssetRegistry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FeatureStore:
+    """The Azure ML feature store, with a container of the lake as its offline store."""
+
+    __pydantic_config__ = CONFIG
+
+    mode: Literal["create", "none"] = "none"
+    """`create`: a workspace of the kind FeatureStore, and the container and datastore `features`,
+    to which clusters with `lake: write` materialise.
+    """
+    redis: Literal["none", "Balanced_B0", "Balanced_B1", "Balanced_B3", "Balanced_B5"] = "none"
+    """Size of the online store, Azure Managed Redis, billed by the hour. Endpoints read it, except
+    with `isolation: own`; clusters with `lake: write` fill it.
+    """
+    replicated: bool = True
+    """Whether Redis has a second node, at twice the price; without it a failure loses the values
+    until the next materialisation.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class Guardrails:
     """The budget, its recipients, and locks."""
 
@@ -484,6 +506,8 @@ class StackFile:
     """Logs and alerts."""
     asset_registry: AssetRegistry = field(default_factory=AssetRegistry)
     """The registry that environments share."""
+    feature_store: FeatureStore = field(default_factory=FeatureStore)
+    """Feature store."""
     clusters: Annotated[tuple[Cluster, ...], Field(max_length=200)] = ()
     """Compute clusters."""
     training: Training = field(default_factory=Training)
@@ -548,6 +572,21 @@ class Settings(StackFile):
             f"/subscriptions/{self.registry_subscription}/resourceGroups/{self.registry_group}"
             f"/providers/Microsoft.MachineLearningServices/registries/{self.asset_registry.name}"
         )
+
+    @property
+    def has_features(self) -> bool:
+        """Whether the environment has a feature store."""
+        return self.feature_store.mode == "create"
+
+    @property
+    def has_redis(self) -> bool:
+        """Whether the feature store has an online store."""
+        return self.feature_store.redis != "none"
+
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """The file systems of the lake."""
+        return (*self.storage.containers, *([FEATURES] if self.has_features else []))
 
     @property
     def private(self) -> bool:

@@ -18,14 +18,17 @@ RULES = Rules()
     "Azure ML, Configure image builds",
 )
 def _builder(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """A private registry does not build images: a CPU cluster of the workspace does."""
+    """A private registry does not build images: a CPU cluster of the workspace does.
+
+    A feature store runs nothing that needs an image.
+    """
     private = any(
         item.kind == Kind.CONTAINER_REGISTRY and item.at("publicNetworkAccess") == "Disabled"
         for item in items
     )
     clusters = {item.resource_name: item for item in items if item.kind == Kind.COMPUTE}
     for item in items:
-        if item.kind != Kind.WORKSPACE or not private:
+        if item.kind != Kind.WORKSPACE or not private or item.at("kind") == "FeatureStore":
             continue
         name = item.at("imageBuildCompute")
         if not name:

@@ -41,6 +41,7 @@ class Limits:
     given: tuple[Annotated[str, Field(pattern="^/subscriptions/[^/]+/resourceGroups/[^/]+")], ...]
     dns_by_policy: bool
     principals: tuple[str, ...]
+    redis_sizes: tuple[str, ...] = ()
 
     def knows(self, id: str) -> bool:
         """Whether a resource id is a listed one, or of something in it; Azure ignores case."""
@@ -97,6 +98,7 @@ def strictest(limits: Mapping[str, Limits]) -> Limits:
         given=common(each.given for each in every),
         dns_by_policy=all(each.dns_by_policy for each in every),
         principals=common(each.principals for each in every),
+        redis_sizes=common(each.redis_sizes for each in every),
     )
 
 

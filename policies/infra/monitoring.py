@@ -9,7 +9,7 @@ from policies.infra.rule import Item, Kind, Rules, StackFindings, sources_of
 
 LOGGED = (
     *(Kind.WORKSPACE, Kind.ENDPOINT, Kind.ML_REGISTRY, Kind.VAULT, Kind.CONTAINER_REGISTRY),
-    *(Kind.BLOB_SERVICE, Kind.LOGS, Kind.NETWORK, Kind.SECURITY_GROUP),
+    *(Kind.BLOB_SERVICE, Kind.LOGS, Kind.NETWORK, Kind.SECURITY_GROUP, Kind.REDIS_DATABASE),
 )
 _SHORTEST_RETENTION = 30  # days
 

@@ -26,6 +26,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     Kind.ML_REGISTRY: ("amlregistry",),
     Kind.VAULT: ("vault",),
     Kind.CONTAINER_REGISTRY: ("registry",),
+    Kind.REDIS: ("redisEnterprise",),
 }
 # The registry that another stack makes, its models and its images: an identity has a role on it.
 SHARED_PARTS = ("amlregistry", "blob", "registry")

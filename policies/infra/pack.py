@@ -25,6 +25,7 @@ from pulumi_policy.proxy import UnknownValueError
 from policies.infra import (
     access,
     cost,
+    features,
     images,
     limits,
     monitoring,
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     *network.RULES,
     *monitoring.RULES,
     *cost.RULES,
+    *features.RULES,
 )
 # The advisory policies that report what a waiver or limits.yml sets aside.
 SET_ASIDE = "set-aside"

@@ -109,10 +109,19 @@ def _weakened(items: list[Item], weakening: dict[str, Any]) -> Iterator[tuple[st
                 yield f"{item.kind} {item.name}.{weakening['path']} = {value}", [*rest, mutant]
 
 
+FEATURES: dict[str, Any] = {
+    "feature_store": {"mode": "create", "redis": "Balanced_B0"},
+    "clusters": [{"name": "cpu-cluster", "preset": "cpu", "lake": "write"}],
+}
+
+
 @pytest.mark.slow
-def test_the_pack_catches_what_is_weakened(capsys: pytest.CaptureFixture[str]) -> None:
-    # The registry has a stack of its own.
+def test_the_pack_catches_what_is_weakened(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # The registry has a stack of its own, and no stack of the repository has a feature store.
     stacks = [_items(own()[name]) for name in ("prod", "shared")]
+    stacks.append(_items(changed(tmp_path, **FEATURES)))
     assert not any(_said(items) for items in stacks), "a stack itself is refused"
     mutants = list(_mutants(stacks))
     missed = [name for name, weakened in mutants if not _said(weakened)]
@@ -151,3 +160,11 @@ def test_an_option_of_the_settings_is_not_refused_for_what_it_is(
     )
     listed = replace(CONTEXT.limits["default"], principals=(person,))
     assert _said(_items(found), replace(CONTEXT, limits={"default": listed})) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["managed", "own"])
+def test_a_feature_store_is_not_refused(isolation: str, tmp_path: Path) -> None:
+    """By the strictest limits, without a waiver, in either network."""
+    found = changed(tmp_path, network={"isolation": isolation}, **FEATURES)
+    assert _said(_items(found)) == []

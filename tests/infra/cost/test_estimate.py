@@ -15,7 +15,7 @@ from infra.preview.capture import Capture
 from infra.preview.report import Format, Report, rendered
 from infra.settings.azure import SIZES, Preset
 from infra.settings.loader import load
-from infra.settings.model import AssetRegistry, Cluster, Settings, Usage
+from infra.settings.model import AssetRegistry, Cluster, FeatureStore, Settings, Usage
 
 LISTED = prices.read()
 
@@ -54,6 +54,19 @@ def test_an_allowed_host_adds_a_firewall(settings: Settings) -> None:
     made = estimate(replace(settings, network=network), LISTED)
     firewall = next(line for line in made.lines if line.item == "firewall")
     assert firewall.month.idle == pytest.approx(1.25 * 730)
+
+
+@pytest.mark.parametrize(("replicated", "nodes"), [(True, 2), (False, 1)])
+def test_redis_costs_each_node_by_the_hour(
+    settings: Settings, replicated: bool, nodes: int
+) -> None:
+    """Used or not; a feature store alone adds its endpoint and its alert."""
+    assert "Redis" not in {line.item for line in estimate(settings, LISTED).lines}
+    store = FeatureStore(mode="create", redis="Balanced_B1", replicated=replicated)
+    made = estimate(replace(settings, feature_store=store), LISTED)
+    redis = next(line for line in made.lines if line.item == "Redis")
+    assert redis.month == costing.constant(0.032 * 730 * nodes)
+    assert not made.unpriced
 
 
 def test_our_own_network_adds_a_nat_gateway(settings: Settings) -> None:

@@ -20,7 +20,7 @@ def _declared(found: Capture) -> Inventory:
     for one in found.provided:
         counts[one.kind] = counts.get(one.kind, 0) + 1
     workspace = next(
-        (one.inputs for one in found.provided if one.kind == "machinelearningservices:Workspace"),
+        (one.inputs for one in found.provided if one.inputs.get("kind") == "Default"),
         {},
     )
     rules = (workspace.get("managedNetwork") or {}).get("outboundRules") or {}
@@ -54,6 +54,12 @@ def test_every_stack(stack: str) -> None:
         {"asset_registry": SHARED, "exposure": "starter", "network": {}},
         LANDING_ZONE,
         {"network": {"isolation": "own", "peer": f"{SPOKE}-hub", "hub_firewall": "10.0.0.4"}},
+        {"feature_store": {"mode": "create"}},
+        {"feature_store": {"mode": "create", "redis": "Balanced_B1"}},
+        {
+            "feature_store": {"mode": "create", "redis": "Balanced_B1"},
+            "network": {"isolation": "own"},
+        },
         {
             "workstations": [
                 {

@@ -994,3 +994,87 @@ def test_a_registry_has_accounts_in_each_of_its_regions() -> None:
 def test_a_registry_of_another_region_is_refused() -> None:
     with pytest.raises(Refused, match="no accounts in westeurope"):
         capture("dev", ask=lambda _: {"regionDetails": [{"location": "northeurope"}]})
+
+
+FEATURES = {
+    "feature_store": {"mode": "create", "redis": "Balanced_B1"},
+    "clusters": [
+        {"name": "cpu-cluster", "preset": "cpu"},
+        {"name": "writer", "preset": "cpu", "lake": "write"},
+    ],
+}
+
+
+@pytest.mark.parametrize("isolation", ["managed", "own"])
+def test_a_feature_store(isolation: str, tmp_path: Path) -> None:
+    """A workspace of its own kind, whose offline store is a container that jobs reach as well."""
+    found = changed(tmp_path, **FEATURES, network={"isolation": isolation})
+    _sound(found)
+    features = _kinds(found, "machinelearningservices:Workspace")["features"].inputs
+    connection = _kinds(found, "machinelearningservices:WorkspaceConnection")["offline-store"]
+    assert features["kind"] == "FeatureStore" and features["publicNetworkAccess"] == "Disabled"
+    assert not features.get("provisionNetworkNow")
+    stated = features["featureStoreSettings"]["offlineStoreConnectionName"]
+    assert stated == connection.inputs["connectionName"]
+    assert connection.inputs["properties"]["target"] == "${BlobContainer:container-features.id}"
+    datastore = _kinds(found, "machinelearningservices:Datastore")["datastore-features"]
+    assert (
+        datastore.inputs["properties"]["filesystem"] == "${BlobContainer:container-features.name}"
+    )
+    assert features["identity"]["userAssignedIdentities"] == ["${UserAssignedIdentity:features.id}"]
+
+
+def test_the_identity_of_a_feature_store_reads_its_container_alone(tmp_path: Path) -> None:
+    """Beside the roles without which Azure makes no workspace; of the lake nothing else."""
+    found = changed(tmp_path, **FEATURES)
+    own = {
+        name: one.inputs
+        for name, one in _kinds(found, "authorization:RoleAssignment").items()
+        if one.inputs["principalId"] == "${UserAssignedIdentity:features.principalId}"
+    }
+    scopes = {inputs["scope"] for inputs in own.values()}
+    assert "${StorageAccount:lake.id}" not in scopes
+    assert own["features-offline-store"]["scope"] == "${BlobContainer:container-features.id}"
+    assert _rights(found)["features-offline-store"] == "Storage Blob Data Reader"
+    assert own["features-itself"]["scope"] == "${Workspace:features.id}"
+
+
+def test_redis_is_reached_by_endpoints_and_by_what_materialises(tmp_path: Path) -> None:
+    """By an identity, TLS and a private endpoint; other clusters are no users."""
+    found = changed(tmp_path, **FEATURES)
+    redis = _kinds(found, "redisenterprise:RedisEnterprise")["redis"].inputs
+    database = _kinds(found, "redisenterprise:Database")["redis-database"].inputs
+    assert (redis["publicNetworkAccess"], redis["minimumTlsVersion"]) == ("Disabled", "1.2")
+    assert redis["highAvailability"] == "Enabled"
+    assert (database["accessKeysAuthentication"], database["clientProtocol"]) == (
+        *("Disabled", "Encrypted"),
+    )
+    users = _kinds(found, "redisenterprise:AccessPolicyAssignment")
+    assert users.keys() == {"redis-endpoints", "redis-cluster-writer"}
+    assert all(one.inputs["accessPolicyAssignmentName"].isalnum() for one in users.values())
+    assert ("${RedisEnterprise:redis.id}", "redisEnterprise") in _led_to(found)
+    assert _rights(found)["workspace-approves-redis"] in ON_REGISTRY
+    (led,) = _kinds(found, "network:PrivateEndpoint")["redis-redisEnterprise"].inputs[
+        "privateLinkServiceConnections"
+    ]
+    assert led["groupIds"] == ["redisEnterprise"]
+    assert _openings(found, "endpoints", "Inbound", "Allow")["VirtualNetwork"] >= {"443", "10000"}
+
+
+def test_a_feature_store_of_a_starter(tmp_path: Path) -> None:
+    """Public addresses, still without keys."""
+    found = changed(tmp_path, **FEATURES, exposure="starter", network={})
+    _sound(found)
+    redis = _kinds(found, "redisenterprise:RedisEnterprise")["redis"].inputs
+    assert redis["publicNetworkAccess"] == "Enabled"
+    database = _kinds(found, "redisenterprise:Database")["redis-database"].inputs
+    assert database["accessKeysAuthentication"] == "Disabled"
+
+
+@pytest.mark.parametrize("stack", ["dev", "prod", "staging"])
+def test_no_stack_has_a_feature_store_unless_it_says_so(stack: str) -> None:
+    """It costs by the hour."""
+    kinds = {one.kind for one in own()[stack].provided}
+    assert not any(kind.startswith("redisenterprise:") for kind in kinds)
+    assert "machinelearningservices:WorkspaceConnection" not in kinds
+    assert "features" not in _kinds(own()[stack], "machinelearningservices:Workspace")
