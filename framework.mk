@@ -35,10 +35,14 @@ $(VENV)/peers.stamp: requirements/peers.lock requirements/torch.txt | $(BIN)/uv
 	@$(INSTALL) --python $(VENV)/peers/bin/python $(if $(PIP_FIND_LINKS),,--torch-backend cpu) -r requirements/torch.txt
 	@touch $@
 
+# By its path: libraries install packages called `tests` as well, and the working directory is last.
+OWN_TESTS := $(BIN)/python -P -c 'from importlib.util import module_from_spec, spec_from_file_location as at; \
+	import sys; sys.modules["tests"] = module_from_spec(at("tests", "tests/__init__.py")); $(START)' "$(CURDIR)"
+
 ##@ the framework
 .PHONY: azure-standin
 azure-standin: setup $(VENV)/azurite.stamp ## a stand-in for Azure ML, to try --on azure without a subscription
-	@$(INSTALLED) tests.stand_ins.azure --home .local/azure-standin
+	@$(OWN_TESTS) tests.stand_ins.azure --home .local/azure-standin
 
 .PHONY: wheel
 wheel: $(VENV)/update.stamp ## the framework of the commit as one wheel, in dist/

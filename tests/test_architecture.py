@@ -460,6 +460,18 @@ def test_what_runs_without_packages_has_a_yaml_parser() -> None:
     assert listed and {*listed[1].replace("\\\n", " ").split()} == targets
 
 
+def test_make_starts_the_stand_in_of_this_repository() -> None:
+    """Libraries of the development environment install a package `tests` too."""
+    words = ["make", "-n", "-s", "-f", "Makefile", "azure-standin"]
+    environment = {**os.environ, "MAKEFLAGS": ""}
+    planned = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    start = planned.stdout[planned.stdout.rindex(".venv/bin/python") :]
+    asked = re.sub(r"--home \S+", "--help", start)
+    assert asked != start
+    done = subprocess.run(asked, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "test double of Azure Machine Learning" in done.stdout
+
+
 def test_what_make_starts_keeps_what_it_compiles() -> None:
     """Also where an image says that Python writes no compiled files; nor does a path of the shell,
     with modules of these names, count.
