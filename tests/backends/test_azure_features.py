@@ -125,11 +125,25 @@ def test_without_a_feature_store_the_rest_is_registered(
 def test_a_workspace_that_is_no_feature_store(
     project: StandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The entity may be there; the set needs the offline store."""
+    """Nothing is registered there, and `plan` says so as well."""
     monkeypatch.setenv(FEATURE_STORE, "mlw-other")
+    assert assets(capsys, "plan")[0] == 2
     code, _, err = assets(capsys, "apply")
+    assert not [line for line in project.requests() if line.startswith("PUT ")]
     assert code == 2 and "error[no-offline-store]" in err and "mlw-other" in err
     assert "Traceback" not in err and "make deploy" in err
+
+
+@pytest.mark.slow
+def test_a_feature_store_that_does_not_exist(
+    project: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Azure's answer, as an error with a next command."""
+    missing = {"status": 404, "code": "ResourceNotFound", "message": "fs-x was not found"}
+    project.fail({"pattern": "GET .*/workspaces/fs-[^/]+$", **missing})
+    code, _, err = assets(capsys, "plan")
+    assert code == 2 and "error[no-offline-store]" in err and "Traceback" not in err
+    assert project.faults_left() == 0
 
 
 @pytest.mark.slow

@@ -39,6 +39,8 @@ class AzureAssets:
         """The state of every asset; one request for each."""
         order = [*_OPERATIONS, *_OF_FEATURE_STORE]
         specs = [spec for spec in assets.definitions(root) if spec.kind in order]
+        if self._workspace.feature_store and any(spec.kind == "feature_set" for spec in specs):
+            _ = self._workspace.offline_store  # Refused without one, before anything is registered
         specs.sort(key=lambda spec: (order.index(spec.kind), spec.name, spec.version))
         return [self._compare(spec) for spec in specs]
 

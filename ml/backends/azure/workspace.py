@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import as_refusals, or_none
 from ml.core import home
 from ml.core.azure import AUDIENCE
 from ml.core.errors import Exit, Problem, Refused
@@ -121,12 +121,12 @@ class Workspace:
     def offline_store(self) -> str:
         """The URL of the container that is the feature store's offline store.
 
-        Raises Refused when the workspace of that name is no feature store or has no such container.
+        Raises Refused when no feature store has that name, or it has no such container.
         """
         from azure.ai.ml._azure_environments import _get_storage_endpoint_from_metadata
 
-        with as_refusals(), self.quiet():
-            store = self.features.feature_stores.get(self.feature_store)
+        with self.quiet():
+            store = or_none(lambda: self.features.feature_stores.get(self.feature_store))
         target = store.offline_store.target if store and store.offline_store else ""
         container = _CONTAINER.search(target)
         if container is None:
