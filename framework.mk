@@ -41,6 +41,12 @@ $(VENV)/peers.stamp: requirements/peers.lock requirements/torch.txt | $(BIN)/uv
 	@$(INSTALL) --python $(VENV)/peers/bin/python $(if $(PIP_FIND_LINKS),,--torch-backend cpu) -r requirements/torch.txt
 	@touch $@
 
+# Feast for `make bench ARGS=features`.
+$(VENV)/feast.stamp: requirements/feast.lock | $(BIN)/uv
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/feast
+	@$(INSTALL) --no-deps --require-hashes --python $(VENV)/feast/bin/python -r requirements/feast.lock
+	@touch $@
+
 # By its path: libraries install packages called `tests` as well, and the working directory is last.
 OWN_TESTS := $(BIN)/python -P -c 'from importlib.util import module_from_spec, spec_from_file_location as at; \
 	import sys; sys.modules["tests"] = module_from_spec(at("tests", "tests/__init__.py")); $(START)' "$(CURDIR)"
@@ -78,7 +84,7 @@ docs: $(VENV)/docs.stamp ## build the documentation site in build/docs; a warnin
 	@$(INSTALLED) sphinx --quiet --fail-on-warning --fresh-env docs build/docs
 
 .PHONY: bench
-bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS:modules%=infra)),$(VENV)/infra.stamp) $(if $(findstring automl,$(ARGS:forecasting%=automl)),$(VENV)/automl.stamp $(VENV)/peers.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
+bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS:modules%=infra)),$(VENV)/infra.stamp) $(if $(findstring automl,$(ARGS:forecasting%=automl)),$(VENV)/automl.stamp $(VENV)/peers.stamp) $(if $(filter features,$(ARGS)),$(VENV)/feast.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
 	@$(INSTALLED) benchmarks $(ARGS)
 
 .PHONY: feature-store-golden
@@ -96,6 +102,7 @@ lock: | $(BIN)/uv
 	@$(UV) pip compile requirements/checkov.txt $(LOCK) -o requirements/checkov.lock >/dev/null
 	@$(UV) pip compile requirements/featurestore.txt $(LOCK) -o requirements/featurestore.lock >/dev/null
 	@$(UV) pip compile requirements/peers.txt --override requirements/peers-without.txt $(LOCK) -o requirements/peers.lock >/dev/null
+	@$(UV) pip compile requirements/feast.txt $(LOCK) -o requirements/feast.lock >/dev/null
 	@$(UV) pip compile requirements/update.txt $(LOCK) -o requirements/update.lock >/dev/null
 	@$(UV) pip compile requirements/uv.txt $(LOCK) -o requirements/uv.lock >/dev/null
 	@$(UV) pip compile requirements/yaml.txt -c requirements/dev.lock $(LOCK) -o requirements/yaml.lock >/dev/null

@@ -1,13 +1,17 @@
 """The point-in-time join beside joins by event time: polars' `join_asof` and DuckDB's ASOF.
 
-It also joins four times the memory limit, and looks features up in SQLite beside a writer.
+Beside them Feast's `get_historical_features`, in an environment of its own. It also joins four
+times the memory limit, and looks features up in SQLite beside a writer.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import resource
 import statistics
+import subprocess
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +30,8 @@ _DAY = 86_400 * 10**6  # microseconds
 _START = 1_700_000_000 * 10**6
 _FEATURES = [f"f{number}" for number in range(5)]
 _ENTITIES = 50_000
+_ROOT = Path(__file__).parents[1]
+_FEAST = _ROOT / ".venv/feast/bin/python"
 _TIME = pl.Datetime("us", "UTC")
 
 
@@ -89,6 +95,21 @@ def _by_duckdb(labels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         return joined
 
 
+def _by_feast(labels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame | None:
+    """Print the seconds of one join, without its start and the reading of the labels."""
+    with TemporaryDirectory() as folder:
+        labels.with_row_index("number").write_parquet(f"{folder}/labels.parquet")
+        rows.write_parquet(f"{folder}/rows.parquet")
+        call = [str(_FEAST), "benchmarks/features_feast.py", folder]
+        done = subprocess.run(call, capture_output=True, text=True, cwd=_ROOT, check=False)
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["killed"]
+            print(f"{'Feast':14} ended with {done.returncode}: {lines[-1]}")
+            return None
+        print(f"{'Feast':14} {float(done.stdout.splitlines()[-1]):.3f} s")
+        return pl.read_parquet(f"{folder}/joined.parquet")
+
+
 def _join_in_parts(labels: pl.DataFrame, rows: pl.DataFrame) -> None:
     """Join within a quarter of the table's size and print the seconds."""
     memory = int(rows.estimated_size()) // 4
@@ -120,7 +141,11 @@ def _write(feature_set: FeatureSet, path: Path, event: int, values: str) -> None
 
 
 def _look_up(lookups: int) -> None:
-    """Print the p99 of looking 20 features up while another process writes."""
+    """Print the p99 of looking 20 features up while another process writes.
+
+    Where more processes want to run than there are cores, a lookup waits for its turn: the p99 of
+    those without such an involuntary context switch is of the lookup alone.
+    """
     features = {f"f{number}": "double" for number in range(20)}
     feature_set = FeatureSet(
         file=Path("bench.yml"),
@@ -155,15 +180,24 @@ def _look_up(lookups: int) -> None:
         reader = SqliteStore(feature_set, path)
         while look_up(feature_set, reader, {"entity": 0}).event == first:
             pass  # until the writer writes
-        seconds = []
+        wall, cpu, switches = [], [], [_switches()]
         for number in draw.integers(0, _ENTITIES, lookups).tolist():
-            start = time.perf_counter()
+            start, worked = time.perf_counter(), time.thread_time()
             look_up(feature_set, reader, {"entity": number})
-            seconds.append(time.perf_counter() - start)
+            wall.append(time.perf_counter() - start)
+            cpu.append(time.thread_time() - worked)
+            switches.append(_switches())
         process.kill()
         process.join()
-    p99 = np.quantile(seconds, 0.99) * 1000
-    print(f"look-up of 20 features beside a writer: p99 {p99:.3f} ms")
+    alone = np.array(wall)[np.diff(switches) == 0]
+    p99, of_cpu, of_alone = (np.quantile(of, 0.99) * 1000 for of in (wall, cpu, alone))
+    print(f"look-up of 20 features beside a writer: p99 {p99:.3f} ms, CPU {of_cpu:.3f} ms")
+    share, load = 1 - len(alone) / len(wall), os.getloadavg()[0]
+    print(f"preempted: {share:.1%}; p99 of the others {of_alone:.3f} ms; load average {load:.1f}")
+
+
+def _switches() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def main(quick: bool) -> float:
@@ -188,6 +222,14 @@ def main(quick: bool) -> float:
     for name, values in seconds.items():
         print(f"{name:14} {statistics.median(values):.3f} s")
     print(f"labels with another value by event time: {other / labels:.2%}")
+    feast = _by_feast(label_table, row_table)
+    if feast is not None:
+        numbers = feast.get_column("number").cast(pl.Int64)
+        print(f"{'':14} returned {len(feast) / labels:.2%} of the labels")
+        for name, result in (("point in time", ours), ("by event time", theirs)):
+            same = result.get_column("f0").gather(numbers)
+            share = feast.get_column("f0").ne_missing(same).sum() / len(feast)
+            print(f"{'':14} {share:.2%} of these have another value than {name}")
     _join_in_parts(label_table, row_table)
     _look_up(20_000)
     return statistics.median(seconds["point in time"]) / statistics.median(seconds["by event time"])
