@@ -85,7 +85,7 @@ def test_latency_is_measured_after_a_warm_up(echo: Live) -> None:
 
 
 def test_latency_is_measured_again_while_others_work(
-    echo: Live, monkeypatch: pytest.MonkeyPatch
+    echo: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Until they let it alone; the measurement that they disturbed least counts, and not the
     fastest.
@@ -102,8 +102,10 @@ def test_latency_is_measured_again_while_others_work(
 
     latencies = iter([8.0, 3.0, 4.0])
     assert measured(0, 99, 100, 199, 200, 200) == [4.0] and next(latencies, None) is None
+    assert capsys.readouterr().err == ""
     latencies = iter([8.0, 2.0, 9.0, 9.0, 9.0, 9.0])
     assert measured(*(0, 99, 100, 190), *(0, 10, 20, 90), *(0, 99, 0, 99)) == [9.0]
+    assert "warning[busy-machine]: others used" in capsys.readouterr().err
 
 
 def test_the_work_of_others_is_seen(echo: Live) -> None:
