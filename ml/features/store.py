@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 
 import polars as pl
@@ -67,18 +68,12 @@ def files(feature_set: FeatureSet, store: Path) -> list[Path]:
     raise FeatureError("not-materialized", f"{place} has no rows", "a source with rows")
 
 
-def stored(feature_set: FeatureSet, store: Path) -> pl.DataFrame:
+def stored(feature_set: FeatureSet, store: Path, least: float = inf) -> pl.DataFrame:
     """Return the materialised rows: keys, event time, `arrival` and the features.
 
+    Those of the last days alone that have at least `least` rows together.
+
     Raises FeatureError as `files` does, and for a file that is missing or truncated.
-    """
-    return pl.concat(_table(path) for path in files(feature_set, store))
-
-
-def recent(feature_set: FeatureSet, store: Path, least: int) -> pl.DataFrame:
-    """Return the materialised rows of the last days that have at least `least` rows together.
-
-    Raises FeatureError as `stored` does.
     """
     paths, tables = files(feature_set, store), list[pl.DataFrame]()
     while paths and sum(map(len, tables)) < least:

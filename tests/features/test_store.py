@@ -10,7 +10,7 @@ import pytest
 
 from ml.features.definition import FeatureSet
 from ml.features.materialize import materialize
-from ml.features.store import ages, recent, stored
+from ml.features.store import ages, stored
 from ml.features.timeline import FeatureError
 from tests.features.test_materialize import HOUR, START, payment, write
 
@@ -19,16 +19,16 @@ def test_the_last_days_have_enough_rows(account_payments: FeatureSet, tmp_path: 
     """Whole days, from the last one back; all where that is not enough."""
     rows = [payment(24 * day + hour) for day in range(3) for hour in range(2)]
     materialize(account_payments, write(tmp_path / "source", "1.parquet", rows), tmp_path)
-    heights = [recent(account_payments, tmp_path, least).height for least in (1, 2, 3, 99)]
+    heights = [stored(account_payments, tmp_path, least).height for least in (1, 2, 3, 99)]
     assert heights == [2, 2, 4, 6]
     every = stored(account_payments, tmp_path)
-    assert recent(account_payments, tmp_path, 3).equals(every.tail(4))
+    assert stored(account_payments, tmp_path, 3).equals(every.tail(4))
 
 
 def test_a_set_without_rows_has_no_last_day(account_payments: FeatureSet, tmp_path: Path) -> None:
     """The error says what to run."""
     with pytest.raises(FeatureError, match="ml features materialize account_payments"):
-        recent(account_payments, tmp_path, 1)
+        stored(account_payments, tmp_path, 1)
 
 
 def test_ages_have_the_limits_of_the_definition(

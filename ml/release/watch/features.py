@@ -43,7 +43,7 @@ def _compare_set(
     report: FeatureReport, name: str, trained: Mapping[str, Any], store: Path, limits: Limits
 ) -> None:
     from ml.features.definition import read  # imports polars
-    from ml.features.store import ages, recent
+    from ml.features.store import ages, stored
     from ml.features.timeline import FeatureError
 
     try:
@@ -53,7 +53,7 @@ def _compare_set(
                 "missing-file", f"no file defines `{name}`", "ml/projects/*/features"
             )
         feature_set = read(path)
-        rows = recent(feature_set, store, limits.min_rows)
+        rows = stored(feature_set, store, limits.min_rows)
     except FeatureError as error:
         report.notes.append(f"{name} is not watched: {error}")
         return
