@@ -37,13 +37,13 @@ from ml.serving.scoring import forecasters
 from ml.serving.scoring.forecasters import FILE, Forecaster, Values
 from ml.toolkit.training.model_folder import FILE as SETTINGS
 from ml.toolkit.training.model_folder import seal
-from ml.toolkit.training.searched import FACT
+from ml.toolkit.training.searched import FACT, FORECASTS
 from ml.toolkit.training.tracking import tracking
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TABLE, _PATHS = "forecasts.parquet", "forecasts.npz"
+_PATHS = "forecasts.npz"
 # What the fits of one trial take at most of the time of a search and of its own, and in seconds.
 MOST_OF_TIME, MOST_OF_TRIAL, MOST_SECONDS = 0.2, 0.5, 600.0
 # Years after the training data of which the model folder has the holidays.
@@ -129,7 +129,8 @@ def main() -> None:
         write(problem, options.model, documents, forecasts, table)
         options.predictions.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(options.predictions / _PATHS, forecasts=forecasts)
-        of_table = measured(problem, table)
+        of_table, errors = measured(problem, table)
+        folds = [{**fold, "mase": of} for fold, of in zip(folds, errors, strict=True)]
         tracker.metrics({**means, **of_table, "training_seconds": seconds})
         facts = {
             **{"seed": problem.seed, "seconds": seconds},
@@ -230,7 +231,7 @@ def _vote(
 
 
 def forecast_table(problem: Problem, forecasts: Values) -> pd.DataFrame:
-    """The table of `forecasts.parquet`, of the origins that judge."""
+    """The table of `forecasts.json`, of the origins that judge."""
     import pandas as pd
 
     panel, origins, steps = problem.panel, problem.origins, problem.settings.horizon
@@ -267,8 +268,10 @@ def _scales(panel: Panel) -> tuple[Values, Values]:
     return rolling.scale(panel.target, panel.season), np.where(lowest >= 0, 0.0, np.nan)
 
 
-def measured(problem: Problem, table: pd.DataFrame) -> dict[str, float]:
-    """The mean absolute scaled error over series and origins, and the coverage of the intervals."""
+def measured(problem: Problem, table: pd.DataFrame) -> tuple[dict[str, float], list[float]]:
+    """The mean absolute scaled error over series and origins, and the coverage of the intervals;
+    and the error at each origin.
+    """
     rows = table[table["y"].notna()]
     scales = {
         (name, problem.panel.grid[cutoff]): scale
@@ -280,8 +283,9 @@ def measured(problem: Problem, table: pd.DataFrame) -> dict[str, float]:
     of_rows = np.array([scales[key] for key in zip(rows["unique_id"], rows["cutoff"], strict=True)])
     covered = (rows["lo_80"] <= rows["y"]) & (rows["y"] <= rows["hi_80"])
     errors = (rows["y"] - rows["yhat"]).abs() / of_rows
-    mase = errors.groupby([rows["unique_id"], rows["cutoff"]]).mean().mean()
-    return {"mase": float(mase), "coverage_80": float(covered.mean())}
+    of_series = errors.groupby([rows["cutoff"], rows["unique_id"]]).mean()
+    of_table = {"mase": float(of_series.mean()), "coverage_80": float(covered.mean())}
+    return of_table, of_series.groupby(level=0).mean().tolist()
 
 
 def write(
@@ -291,7 +295,7 @@ def write(
     forecasts: Values,
     table: pd.DataFrame,
 ) -> None:
-    """`forecaster.json` and `forecasts.parquet`; ends the trial where what was saved forecasts
+    """`forecaster.json` and `forecasts.json`; ends the trial where what was saved forecasts
     otherwise than what was fitted.
     """
     panel, settings = problem.panel, problem.settings
@@ -321,7 +325,9 @@ def write(
         "members": list(members),
     }
     folders.write_json(folder / FILE, document)
-    table.to_parquet(folder / TABLE, index=False)
+    table.to_json(
+        folder / FORECASTS, orient="split", index=False, date_format="iso", double_precision=15
+    )
     _, values = Forecaster(folder).forecast(range(len(panel.ids)))
     if not np.isfinite(values).all():
         name = panel.names_of_series[int(np.argmin(np.isfinite(values).all(axis=(1, 2))))]

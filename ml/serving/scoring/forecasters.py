@@ -99,6 +99,19 @@ class Forecaster:
         low, high = interval(values, np.array(document["widths"]), scale, floor)
         return times, np.stack([values, low, high], axis=2)
 
+    def later(self, number: int, time: str, most: int) -> int:
+        """How many steps after the last time of a series this one is, at most so many; else -1."""
+        import pandas as pd
+
+        document = self.document
+        offset = pd.tseries.frequencies.to_offset(document["frequency"])
+        times = pd.date_range(document["last"][number], periods=most + 1, freq=offset)
+        try:
+            index = pd.DatetimeIndex([pd.Timestamp(time).tz_localize(None)])
+            return int(times.get_indexer(index)[0])
+        except ValueError:  # no time
+            return -1
+
 
 def interval(values: Values, widths: Values, scale: Values, floor: Values) -> tuple[Values, Values]:
     """The ends of the intervals; the low one is not below `floor`, NaN of a series without one."""

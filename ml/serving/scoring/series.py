@@ -4,10 +4,13 @@ Training and the endpoint compute the features here. A feature of a step uses th
 cutoff, and of what is known beforehand (promotions, holidays) also the step itself. Values are
 divided by the level of the series, so that one model answers for all of them.
 
-    {"history": [12, null, 9, …], "known": {"promotion": [0, 1, 0, …]}, "horizon": 14}
+    {"history": [12, null, 9, …], "known": {"promotion": [0, 1, 0, …]}, "horizon": 14,
+     "series": "s00/i03", "until": "2025-08-03T00:00:00"}
 
 `known` has the values of the history and of every step; null in the history is a missing value.
-The answer is {"forecast": [[value, low, high], …], "total": 131.5}.
+`series` and `until`, the time of the last value of the history, are for a model that an AutoML job
+searched (`ml.serving.scoring.forecasters`): it has a state for each series. The answer is
+{"forecast": [[value, low, high], …], "total": 131.5}.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.serving.scoring import forecasters
 from ml.serving.scoring.messages import BadRequest, refusal, reply
 from ml.serving.scoring.model import ServedModel, open_model
 from ml.serving.scoring.trees import Trees
@@ -31,6 +35,7 @@ TREES, SPEC = "model.txt", "forecaster.json"
 # Seasons over which the level, the spread and the trend of a series are measured.
 WINDOWS = (1, 4, 8)
 LONGEST = 10_000
+FIELDS = frozenset({"history", "known", "horizon", "series", "until"})
 # The ends of an interval that is to contain 80 %.
 TAILS = (0.1, 0.9)
 
@@ -109,8 +114,18 @@ class Forecaster:
         self.spec = Spec(**json.loads((folder / SPEC).read_text(encoding="utf-8")))
         self._trees = Trees(folder / TREES)
 
-    def forecast(self, history: Floats, known: Mapping[str, Floats], steps: int = 0) -> Floats:
-        """(steps, 3): value, low and high of each step; arguments as of `features`."""
+    def forecast(
+        self,
+        history: Floats,
+        known: Mapping[str, Floats],
+        steps: int = 0,
+        series: str = "",
+        until: str = "",
+    ) -> Floats:
+        """(steps, 3): value, low and high of each step; arguments as of `features` and a request.
+
+        A searched model raises BadRequest for a series or a time that it cannot forecast from.
+        """
         table, level = features(history, known, self.spec, steps)
         return with_interval(self._trees.predict(table), level, self.spec)
 
@@ -118,6 +133,45 @@ class Forecaster:
         """The answer to a request; raises BadRequest for one of another form."""
         rows = self.forecast(*_read(body, self.spec))
         return {"forecast": rows.tolist(), "total": float(rows[:, 0].sum())}
+
+
+class Searched(Forecaster):
+    """A model that an AutoML job searched. Raises what `forecasters.Forecaster` raises."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = forecasters.Forecaster(folder)
+        season, known = self.model.document["season"], self.model.document["known"]
+        self.spec = Spec(season, self.model.horizon, known, [], [], None)
+
+    def forecast(
+        self,
+        history: Floats,
+        known: Mapping[str, Floats],
+        steps: int = 0,
+        series: str = "",
+        until: str = "",
+    ) -> Floats:
+        """As of the base; of the history it takes what was observed after the search."""
+        names = ["/".join(of) for of in self.model.series]
+        if names != [""] and series not in names:
+            raise BadRequest("series", series[:80] or "missing", "a series of the training data")
+        at, steps = 0 if names == [""] else names.index(series), steps or self.model.horizon
+        later = self.model.later(at, until, len(history))
+        if later < 0:
+            last = self.model.document["last"][at]
+            expected = f"a time from {last} on, at most {len(history)} steps later"
+            raise BadRequest("until", until[:40] or "missing", expected)
+        future = np.full((1, self.model.horizon, len(self.spec.known)), np.nan)
+        for number, name in enumerate(self.spec.known):
+            future[0, :steps, number] = known[name][len(history) :]
+        observed = history[len(history) - later :]
+        return np.asarray(self.model.forecast([at], [observed], future)[1][0, :steps])
+
+
+def open_forecaster(folder: Path) -> Forecaster:
+    """The model of train.py or of an AutoML job in a folder. Raises as its class does."""
+    document = json.loads((folder / SPEC).read_text(encoding="utf-8"))
+    return Searched(folder) if "members" in document else Forecaster(folder)
 
 
 def with_interval(scaled: Floats, level: float, spec: Spec) -> Floats:
@@ -134,13 +188,13 @@ def save(trees: str, spec: Spec, folder: Path) -> None:
     (folder / SPEC).write_text(json.dumps(asdict(spec), indent=1) + "\n", encoding="utf-8")
 
 
-def _read(body: str | bytes, spec: Spec) -> tuple[Floats, dict[str, Floats], int]:
+def _read(body: str | bytes, spec: Spec) -> tuple[Floats, dict[str, Floats], int, str, str]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
         raise BadRequest("", "not JSON", "an object with `history`") from None
-    if not isinstance(document, dict) or document.keys() - {"history", "known", "horizon"}:
-        raise BadRequest("", "another form", "an object with `history`, `known` and `horizon`")
+    if not isinstance(document, dict) or document.keys() - FIELDS:
+        raise BadRequest("", "another form", f"an object with {', '.join(sorted(FIELDS))}")
     history = _numbers("history", document.get("history"), missing=True)
     if np.isnan(history).all():
         raise BadRequest("history", "no value", "at least one number")
@@ -155,7 +209,11 @@ def _read(body: str | bytes, spec: Spec) -> tuple[Floats, dict[str, Floats], int
     for name, values in known.items():
         if len(values) != count:
             raise BadRequest(name, f"{len(values)} values", f"{count}: the history and {horizon}")
-    return history, known, horizon
+    series, until = (document.get(name, "") for name in ("series", "until"))
+    for name, text in (("series", series), ("until", until)):
+        if not isinstance(text, str):
+            raise BadRequest(name, str(text)[:40], "a text")
+    return history, known, horizon, series, until
 
 
 def _numbers(name: str, values: object, missing: bool = False) -> Floats:
@@ -177,7 +235,7 @@ def endpoint() -> tuple[Callable[[], None], Callable[[str], object]]:
 
     def init() -> None:
         served = open_model()
-        opened[:] = [(served, Forecaster(served.folder))]
+        opened[:] = [(served, open_forecaster(served.folder))]
 
     def run(body: str) -> object:
         served, forecaster = opened[0]

@@ -146,6 +146,10 @@ class Panel:
         known = {name: of[unit.series, start:end] for name, of in self.known.items()}
         return self.values[unit.series, start : unit.cutoff], known
 
+    def place(self, unit: Unit) -> tuple[str, str]:
+        """The series of a forecast, and the time of the last value before it."""
+        return self.names[unit.series], self.times[unit.cutoff - 1].isoformat()
+
     def actual(self, unit: Unit) -> NDArray[np.float64]:
         """(horizon,): the values after the cutoff."""
         return self.values[unit.series, unit.cutoff : unit.cutoff + self.head.horizon]
@@ -174,7 +178,9 @@ class Panel:
         history, known = history[first:], {name: of[first:] for name, of in known.items()}
         listed = [None if np.isnan(value) else float(value) for value in history]
         more = {"known": {name: of.tolist() for name, of in known.items()}} if known else {}
-        return {"history": listed, **more, "horizon": self.head.horizon}
+        series, until = self.place(unit)
+        place = {"series": series, "until": until}
+        return {"history": listed, **more, "horizon": self.head.horizon, **place}
 
 
 def read_panel(folder: Path, schema: Path) -> Panel:
@@ -219,7 +225,7 @@ def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
     slices = {name: table.column(name) for name in head.slices}
     panel = Panel(
         head,
-        ["/".join(series[number]) or "series" for number in kept],
+        ["/".join(series[number]) or "all" for number in kept],
         steps,
         values[kept],
         {name: grid(name, 0.0)[kept] for name in head.known},

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,15 +23,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.measures import measurement
+from ml.measures.contributions import Contributions, permuted
 from ml.measures.evaluation import EvaluationRefused
 from ml.measures.forecasting import seasonal_naive
 from ml.measures.leakage import not_later
 from ml.measures.measurement import VALIDATION, Features, Rows, Training
 from ml.measures.reference import write_reference
 from ml.measures.tasks import KINDS
-from ml.serving.scoring.series import TAILS, TREES, Forecaster, Spec, features, save, with_interval
+from ml.serving.scoring.messages import BadRequest
+from ml.serving.scoring.series import (
+    SPEC,
+    TAILS,
+    TREES,
+    Forecaster,
+    Searched,
+    Spec,
+    features,
+    open_forecaster,
+    save,
+    with_interval,
+)
 from ml.toolkit.data.datasets import TEST, TRAIN
 from ml.toolkit.data.series import TASK, Panel, Unit, read_panel
+from ml.toolkit.training import searched
 from ml.toolkit.training.boosting import boost_lightgbm, contributions, threads
 from ml.toolkit.training.model_folder import seal, unseal
 from ml.toolkit.training.segments import checkpointed
@@ -49,7 +64,7 @@ SETTINGS: Mapping[str, Any] = {
 }
 FORECASTS = "forecasts.csv"
 REFITS = (1, 2)
-EXPLAINED, TIMED = 500, 50
+EXPLAINED, TIMED, PERMUTED = 500, 50, 100
 Floats = NDArray[np.float64]
 
 
@@ -163,6 +178,9 @@ def train(schema: Path, arguments: Sequence[str] | None = None) -> None:
 def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -> None:
     """Measure a model by the arguments of the command line, beside seasonal naive; `model` is the
     endpoint's name. It also writes forecasts.csv, a row a step of the test.
+
+    Of a model that an AutoML job searched, validation has the rolling-origin forecasts of the
+    search. Ends the program where it has none there, or saw a row of the test.
     """
     parser = argparse.ArgumentParser(description="Measure a forecaster.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
@@ -171,7 +189,8 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
     options = parser.parse_args(arguments)
     panel = read_panel(options.data, schema)
     facts, digest = unseal(options.model)
-    forecaster, fitting = Forecaster(options.model), Fitting(panel)
+    search = facts.pop(searched.FACT, {})
+    forecaster, fitting = open_forecaster(options.model), Fitting(panel)
     head, metric = panel.head, panel.head.primary_metric
 
     def scores(split: str, forecast: Callable[[Unit], Floats]) -> Rows:
@@ -180,24 +199,40 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
     def naive(unit: Unit) -> Floats:
         return seasonal_naive(panel.history(unit)[0], head.season, head.horizon)
 
-    splits = {
-        name: scores(name, lambda unit: forecaster.forecast(*panel.history(unit)))
-        for name in (VALIDATION, TEST)
-    }
+    is_searched = isinstance(forecaster, Searched)
+    judged = judged_forecasts(options.model, panel) if is_searched else {}
+
+    def forecast(unit: Unit) -> Floats:
+        if (unit.series, unit.cutoff) in judged:
+            return judged[unit.series, unit.cutoff]
+        series, until = panel.place(unit)
+        return forecaster.forecast(*panel.history(unit), series=series, until=until)
+
+    try:
+        splits = {name: scores(name, forecast) for name in (VALIDATION, TEST)}
+    except BadRequest as error:  # a series that the search did not see
+        searched.stop("row-mismatch", str(error), "a search of these series")
     baseline = [
         row for name in splits for row in measurement.predict(TASK, name, scores(name, naive))
     ]
-    refits = [
-        _metrics(panel, fitting.fit(facts["hyperparameters"], facts["seed"] + more)[2])
+    refits = searched.refits(search, metric) or [
+        _metrics(panel, fitting.fit(facts["hyperparameters"], facts["seed"] + more)[2])[
+            f"{VALIDATION}_{metric}"
+        ]
         for more in REFITS
     ]
-    table = Examples.of(panel, TEST, forecaster.spec).table[:EXPLAINED]
+    import lightgbm as lgb
+
+    if is_searched:
+        names, table, explained = explain_searched(forecaster, panel)
+    else:
+        names = forecaster.spec.names()
+        table = Examples.of(panel, TEST, forecaster.spec).table[:EXPLAINED]
+        explained = contributions(lgb.Booster(model_file=options.model / TREES), table)
     train_times, test_times = (
         [panel.times[of + head.horizon - 1].timestamp() for of in panel.cutoffs[TRAIN]],
         [panel.times[of].timestamp() for of in panel.cutoffs[TEST]],
     )
-    import lightgbm as lgb
-
     with tracking() as tracker:
         try:
             evaluation = measurement.evaluate(
@@ -205,12 +240,13 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
                 splits,
                 Training(
                     panel.rows(TRAIN),
-                    refits=[of[f"{VALIDATION}_{metric}"] for of in refits],
+                    refits=refits,
                     threads=threads(),
+                    **({"over": search["over"]} if is_searched else {}),
                     **facts,
                 ),
-                Features(forecaster.spec.names(), table),
-                contributions(lgb.Booster(model_file=options.model / TREES), table),
+                Features(names, table),
+                explained,
                 task=TASK,
                 primary_metric=metric,
                 model=model,
@@ -234,6 +270,84 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
         options.evaluation, digest, {}, {"total": ("numeric", totals.tolist())}, measured
     )
     print(evaluation.text())
+
+
+def explain_searched(
+    forecaster: Forecaster, panel: Panel
+) -> tuple[list[str], Floats, Contributions | str]:
+    """The names and the means of what a searched model takes from a request, and their importance
+    by permutation: what was observed after the search, in levels of the series, and the columns
+    that are known. The series itself is no feature.
+    """
+    if not panel.head.known:
+        return [], np.empty((0, 0)), "a forecast of each series by its own past"
+    units = panel.units(TEST)
+    units = units[:: max(1, len(units) // PERMUTED)]
+    requests = [panel.history(unit) for unit in units]
+    longest, horizon = max(len(of) for of, _ in requests), panel.head.horizon
+    levels = np.array([float(np.nanmean(np.abs(of))) or 1.0 for of, _ in requests])
+    shapes = [
+        np.pad(of / level, (longest - len(of), 0), constant_values=np.nan)
+        for (of, _), level in zip(requests, levels, strict=True)
+    ]
+
+    def loss(rows: Sequence[Sequence[int]]) -> float:
+        """The mean scaled error where each cell is the number of the row that has its value."""
+        errors = []
+        for unit, level, (shape, *columns) in zip(units, levels, rows, strict=True):
+            known = {
+                name: np.concatenate([np.zeros(longest), requests[of][1][name][-horizon:]])
+                for name, of in zip(panel.head.known, columns, strict=True)
+            }
+            series, until = panel.place(unit)
+            path = forecaster.forecast(shapes[shape] * level, known, series=series, until=until)
+            errors.append(np.nanmean(np.abs(path[:, 0] - panel.actual(unit))) / level)
+        return float(np.mean(errors))
+
+    names = ["history", *panel.head.known]
+    means = [
+        [np.nanmean(shape[-horizon:]), *(of[-horizon:].mean() for of in known.values())]
+        for shape, (_, known) in zip(shapes, requests, strict=True)
+    ]
+    rows = [[number] * len(names) for number in range(len(units))]
+    return names, np.nan_to_num(np.array(means), nan=0.0), permuted(loss, rows, names)
+
+
+def judged_forecasts(folder: Path, panel: Panel) -> dict[tuple[int, int], Floats]:
+    """(horizon, 3) of each series and cutoff of validation that the search saw: its rolling-origin
+    forecast, or seasonal naive for a series that it judged nowhere there. Ends the program where it
+    judged other rows, or saw a row of the test.
+    """
+    import pandas as pd
+
+    found = pd.read_json(
+        folder / searched.FORECASTS,
+        orient="split",
+        convert_dates=["ds", "cutoff"],
+        dtype={"unique_id": str},
+    )
+    rows: dict[Any, pd.DataFrame] = dict([*found.groupby(["unique_id", "cutoff"], sort=False)])
+    document = json.loads((folder / SPEC).read_text(encoding="utf-8"))
+    seen = max(map(pd.Timestamp, document["last"]))
+    times = [pd.Timestamp(of).tz_localize(None) for of in panel.times]
+    first, head = times[panel.cutoffs[TEST][0]], panel.head
+    expected = f"rows before {first}, and folds `horizon` steps apart"
+    if seen >= first:
+        searched.stop("row-mismatch", f"it saw {seen}", expected)
+    units = [of for of in panel.units(VALIDATION) if times[of.cutoff] <= seen]
+    judged, cutoffs = {}, set()
+    for unit in units:
+        of = rows.get((panel.names[unit.series], times[unit.cutoff - 1]))
+        if of is not None and np.allclose(of["y"], panel.actual(unit), equal_nan=True):
+            judged[unit.series, unit.cutoff] = of[["yhat", "lo_80", "hi_80"]].to_numpy()
+            cutoffs.add(unit.cutoff)
+    if {of.cutoff for of in units} - cutoffs:
+        what = "it forecast other rows than validation's"
+        searched.stop("row-mismatch", what, expected)
+    for unit in units:
+        naive = seasonal_naive(panel.history(unit)[0], head.season, head.horizon)
+        judged.setdefault((unit.series, unit.cutoff), naive)
+    return judged
 
 
 def write_forecasts(path: Path, panel: Panel, scores: Floats) -> None:

@@ -23,6 +23,9 @@ from ml.toolkit.training.boosting import contributions
 # Where the facts of a model folder say how it was searched.
 FACT = "automl"
 _FILE = "rows.parquet"
+# The rolling-origin forecasts by which a search of forecasters judged its model: rows as pandas
+# writes them (`orient="split"`), since a model folder has formats of models alone.
+FORECASTS = "forecasts.json"
 # Rows whose digests are computed at once: a copy of them is made.
 _HASHED_AT_ONCE = 50_000
 _MLTABLE = f"""\
@@ -103,22 +106,22 @@ def as_searched(
     if about.folds:
         found = f"with `folds: {about.folds}` it would be fitted again for each fold"
         hint = "remove `folds` from the schema, search again, then train the other models again"
-        _stop("folds", found, "a schema without `folds`", hint)
+        stop("folds", found, "a schema without `folds`", hint)
     question = (about.task, about.positive, dataset.classes)
     answers = (members.task, members.positive, columns.classes)
     if question != answers:
-        _stop("target-mismatch", f"it predicts {answers}", f"{question} of the schema")
+        stop("target-mismatch", f"it predicts {answers}", f"{question} of the schema")
     kinds = {name: kind == "text" for name, kind in columns.columns.items()}
     expected = {name: kind == "text" for name, kind in dataset.kinds.items()}
     if kinds != expected:
         other = sorted(name for name in kinds | expected if kinds.get(name) != expected.get(name))
-        _stop("column-mismatch", f"`{other[0]}` differs", f"columns {', '.join(expected)}")
+        stop("column-mismatch", f"`{other[0]}` differs", f"columns {', '.join(expected)}")
     fitted, judged = (
         content(_values(dataset, part), part.labels) for part in (dataset.train, dataset.validation)
     )
     if search.get("trained_on") != fitted or search.get("judged_on", "") not in ("", judged):
         what = "fitted on" if search.get("trained_on") != fitted else "validated on"
-        _stop(
+        stop(
             "row-mismatch",
             f"it was {what} other rows than those of `split`, perhaps test rows",
             "a search of the tables that `split` wrote",
@@ -136,7 +139,7 @@ def refits(search: Mapping[str, Any], metric: str) -> list[float]:
     """The metric of each fit of the model's trial; [] of a model that no search made."""
     values = [of.get(metric) for of in search.get("folds", ())]
     if search and (len(values) < 2 or None in values):
-        _stop("no-refits", f"`{metric}` has under two values", "a metric of the task")
+        stop("no-refits", f"`{metric}` has under two values", "a metric of the task")
     return [float(value) for value in values]
 
 
@@ -188,9 +191,10 @@ def _targets(dataset: Dataset, part: Part) -> Sequence[Any]:
     return [str(label) for label in part.labels]
 
 
-def _stop(
+def stop(
     code: str, found: str, expected: str, hint: str = "run the search again, then this step"
 ) -> NoReturn:
+    """End the program: the model of a search cannot be measured."""
     raise SystemExit(
         f"error[{code}]: the model of an AutoML job cannot be measured: {found}\n"
         f"  expected: {expected}\n  hint: {hint}"

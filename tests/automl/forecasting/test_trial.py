@@ -86,7 +86,7 @@ def test_the_table_of_forecasts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     """Its columns are those that `ml.automl.forecasting` states, and no step is before a cutoff."""
     table(tmp_path / "table", sales())
     folder, _ = run(monkeypatch, tmp_path, 0, {"family": "seasonal_naive"})
-    frame = pd.read_parquet(folder / "forecasts.parquet")
+    frame = pd.read_json(folder / "forecasts.json", orient="split", convert_dates=["ds", "cutoff"])
     columns = ["unique_id", "ds", "cutoff", "y", "yhat", "lo_80", "hi_80"]
     assert [*frame.columns] == columns and {*frame["unique_id"]} == {"a", "b"}
     assert (frame["ds"] > frame["cutoff"]).all() and frame["cutoff"].nunique() == 5

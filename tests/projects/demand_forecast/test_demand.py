@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from ml.serving.scoring.series import Forecaster, Spec, features
 from ml.toolkit.data import mltables
 from ml.toolkit.data.series import Panel
 from ml.toolkit.training import forecasting
+from ml.toolkit.training.forecasting import judged_forecasts
 from tests.conftest import ROOT
 
 
@@ -87,6 +90,67 @@ def test_the_model_is_evaluated(
     assert len(rows) == 14 * len(panel.units("test"))
     assert all(row["cutoff"] < row["ds"] for row in rows)
     assert all(float(row["lo_80"]) <= float(row["yhat"]) <= float(row["hi_80"]) for row in rows)
+
+
+def test_the_model_of_a_search_is_evaluated(
+    data: Path, searched: Path, panel: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the project's: the rolling origins of the search are validation, the test is later. The
+    endpoint and the batch job answer as evaluated.
+    """
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/tracking.db")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    folder = tmp_path / "evaluation"
+    arguments = ["--data", str(data), "--model", str(searched), "--evaluation", str(folder)]
+    forecasting.evaluate(SCHEMA, "demand-forecast", arguments)
+    evaluation = read_evaluation(folder)
+    assert evaluation.metrics["test"]["relative_mase"].value < 1
+    assert evaluation.metrics["validation"]["mase"].count == len(panel.units("validation"))
+    monkeypatch.setenv("AZUREML_MODEL_DIR", str(searched))
+    monkeypatch.delenv("MODEL_DIGEST", raising=False)
+    score.init()
+    with (folder / forecasting.FORECASTS).open(encoding="utf-8", newline="") as stream:
+        rows = [float(row["yhat"]) for row in csv.DictReader(stream)]
+    units = panel.units("test")
+    for number in (0, 7, len(units) - 1):
+        request = panel.request(units[number])
+        answer = score.run(json.dumps(request))
+        assert isinstance(answer, dict)
+        path = [of[0] for of in answer["forecast"]]
+        assert path == pytest.approx(rows[14 * number : 14 * (number + 1)])
+    for change in ({"series": "s99/i00"}, {"until": "2020-01-01"}, {"until": "soon"}, {"until": 1}):
+        assert getattr(score.run(json.dumps({**request, **change})), "status_code", 200) == 400
+    split.main(["--data", str(data), "--latest", str(tmp_path / "latest")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["batch.py", "--model", str(searched)])
+        patch.setattr(sys, "path", [*sys.path])
+        batch.init()
+    lines = batch.run([str(of) for of in sorted((tmp_path / "latest").glob("*"))])
+    assert len(lines) == len(panel.names)
+
+
+@pytest.mark.parametrize(("days", "says"), [(140, "forecast other rows"), (126, "it saw 2025-")])
+def test_a_search_of_other_rows_is_not_evaluated(
+    days: int, says: str, searched: Path, tmp_path: Path
+) -> None:
+    """Of other values, and of a table whose test begins before the search's last row."""
+    size = ["--stores", "2", "--items", "12", "--seed", "1", "--days", str(days)]
+    sales.main(["--out", str(tmp_path), *size])
+    arguments = ["--data", str(tmp_path / sales.PROJECT), "--model", str(searched)]
+    with pytest.raises(SystemExit, match=rf"error\[row-mismatch\].*{says}"):
+        forecasting.evaluate(SCHEMA, "x", [*arguments, "--evaluation", str(tmp_path / "out")])
+
+
+def test_a_search_forecasts_validation_that_it_did_not_see(searched: Path, panel: Panel) -> None:
+    """Of a later table, as a champion is measured on: nothing is taken from its rolling origins."""
+    days = 56
+    later = replace(
+        panel,
+        times=[of + timedelta(days=days) for of in panel.times],
+        values=np.roll(panel.values, 1, axis=1),
+    )
+    assert len(judged_forecasts(searched, panel)) == len(panel.units("validation"))
+    assert judged_forecasts(searched, later) == {}
 
 
 def test_what_other_steps_read(data: Path, model: Path, panel: Panel, tmp_path: Path) -> None:

@@ -111,4 +111,4 @@ def test_one_series_of_another_time_zone(tmp_path: Path) -> None:
     """A table of one series needs no column that names it."""
     rows = [f"a,ka,{day}T00:00:00+05:30,{at},0" for at, day in enumerate(DAYS)]
     panel = read(tmp_path, rows, series=[], slices=[])
-    assert panel.names == ["series"] and len(panel.units("test")) == 2
+    assert panel.names == ["all"] and len(panel.units("test")) == 2
