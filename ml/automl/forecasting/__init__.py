@@ -12,5 +12,6 @@ table as CSV.
 | cutoff | timestamp | the last time whose values the forecast may use |
 | y | float64 | the actual value; missing where none was observed |
 | yhat | float64 | the forecast |
+| scale | float64 | what errors are divided by: the seasonal difference before the cutoff |
 | lo_80, hi_80 | float64 | the prediction interval, which covers 80 % of actual values |
 """

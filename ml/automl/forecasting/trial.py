@@ -129,7 +129,7 @@ def main() -> None:
         write(problem, options.model, documents, forecasts, table)
         options.predictions.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(options.predictions / _PATHS, forecasts=forecasts)
-        of_table, errors = measured(problem, table)
+        of_table, errors = measured(table)
         folds = [{**fold, "mase": of} for fold, of in zip(folds, errors, strict=True)]
         tracker.metrics({**means, **of_table, "training_seconds": seconds})
         facts = {
@@ -247,6 +247,7 @@ def forecast_table(problem: Problem, forecasts: Values) -> pd.DataFrame:
             "unique_id": np.repeat(np.array(panel.names_of_series, object)[rows], steps),
             "ds": np.tile(panel.grid[cutoff + 1 : cutoff + 1 + steps], len(rows)),
             "cutoff": panel.grid[cutoff],
+            "scale": np.repeat(_scales(panel.until(cutoff))[0][rows], steps),
         }
         parts.append(pd.DataFrame(part | {name: of[rows].ravel() for name, of in columns.items()}))
     return pd.concat(parts, ignore_index=True)
@@ -268,21 +269,13 @@ def _scales(panel: Panel) -> tuple[Values, Values]:
     return rolling.scale(panel.target, panel.season), np.where(lowest >= 0, 0.0, np.nan)
 
 
-def measured(problem: Problem, table: pd.DataFrame) -> tuple[dict[str, float], list[float]]:
+def measured(table: pd.DataFrame) -> tuple[dict[str, float], list[float]]:
     """The mean absolute scaled error over series and origins, and the coverage of the intervals;
     and the error at each origin.
     """
     rows = table[table["y"].notna()]
-    scales = {
-        (name, problem.panel.grid[cutoff]): scale
-        for cutoff in problem.origins.cutoffs[problem.origins.calibrating :]
-        for name, scale in zip(
-            problem.panel.names_of_series, _scales(problem.panel.until(cutoff))[0], strict=True
-        )
-    }
-    of_rows = np.array([scales[key] for key in zip(rows["unique_id"], rows["cutoff"], strict=True)])
     covered = (rows["lo_80"] <= rows["y"]) & (rows["y"] <= rows["hi_80"])
-    errors = (rows["y"] - rows["yhat"]).abs() / of_rows
+    errors = (rows["y"] - rows["yhat"]).abs() / rows["scale"]
     of_series = errors.groupby([rows["cutoff"], rows["unique_id"]]).mean()
     of_table = {"mase": float(of_series.mean()), "coverage_80": float(covered.mean())}
     return of_table, of_series.groupby(level=0).mean().tolist()

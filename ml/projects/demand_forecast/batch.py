@@ -18,13 +18,13 @@ def init() -> None:
     # A parallel job runs the file by its path: the root of the code is not importable.
     sys.path.insert(0, str(Path(__file__).parents[3]))
     from ml.serving.scoring.manifest import verify
-    from ml.serving.scoring.series import open_forecaster
+    from ml.serving.scoring.series import Forecaster
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
     folder = parser.parse_known_args()[0].model
     verify(folder)
-    forecaster = open_forecaster(folder)
+    forecaster = Forecaster(folder)
 
 
 def run(mini_batch: Sequence[str]) -> list[str]:

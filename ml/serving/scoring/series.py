@@ -108,11 +108,18 @@ def _observed(values: Floats) -> Floats:
 
 
 class Forecaster:
-    """The model in a folder. Raises what `Trees` raises, and TypeError for another spec."""
+    """The model of train.py, or of an AutoML job (`searched`), in a folder. Raises what `Trees` or
+    `forecasters.Forecaster` raises, and TypeError for another spec.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.spec = Spec(**json.loads((folder / SPEC).read_text(encoding="utf-8")))
-        self._trees = Trees(folder / TREES)
+        document = json.loads((folder / SPEC).read_text(encoding="utf-8"))
+        self.searched = forecasters.Forecaster(folder) if "members" in document else None
+        if self.searched:
+            columns = document["known"]
+            self.spec = Spec(document["season"], self.searched.horizon, columns, [], [], None)
+        else:
+            self.spec, self._trees = Spec(**document), Trees(folder / TREES)
 
     def forecast(
         self,
@@ -124,54 +131,31 @@ class Forecaster:
     ) -> Floats:
         """(steps, 3): value, low and high of each step; arguments as of `features` and a request.
 
-        A searched model raises BadRequest for a series or a time that it cannot forecast from.
+        A searched model takes what was observed after the search of the history. It raises
+        BadRequest for a series or a time that it cannot forecast from.
         """
-        table, level = features(history, known, self.spec, steps)
-        return with_interval(self._trees.predict(table), level, self.spec)
+        if self.searched is None:
+            table, level = features(history, known, self.spec, steps)
+            return with_interval(self._trees.predict(table), level, self.spec)
+        names = ["/".join(of) for of in self.searched.series]
+        if names != [""] and series not in names:
+            raise BadRequest("series", series[:80] or "missing", "a series of the training data")
+        at, steps = 0 if names == [""] else names.index(series), steps or self.spec.horizon
+        later = self.searched.later(at, until, len(history))
+        if later < 0:
+            last = self.searched.document["last"][at]
+            expected = f"a time from {last} on, at most {len(history)} steps later"
+            raise BadRequest("until", until[:40] or "missing", expected)
+        future = np.full((1, self.spec.horizon, len(self.spec.known)), np.nan)
+        for number, name in enumerate(self.spec.known):
+            future[0, :steps, number] = known[name][len(history) :]
+        observed = history[len(history) - later :]
+        return np.asarray(self.searched.forecast([at], [observed], future)[1][0, :steps])
 
     def answer(self, body: str | bytes) -> dict[str, object]:
         """The answer to a request; raises BadRequest for one of another form."""
         rows = self.forecast(*_read(body, self.spec))
         return {"forecast": rows.tolist(), "total": float(rows[:, 0].sum())}
-
-
-class Searched(Forecaster):
-    """A model that an AutoML job searched. Raises what `forecasters.Forecaster` raises."""
-
-    def __init__(self, folder: Path) -> None:
-        self.model = forecasters.Forecaster(folder)
-        season, known = self.model.document["season"], self.model.document["known"]
-        self.spec = Spec(season, self.model.horizon, known, [], [], None)
-
-    def forecast(
-        self,
-        history: Floats,
-        known: Mapping[str, Floats],
-        steps: int = 0,
-        series: str = "",
-        until: str = "",
-    ) -> Floats:
-        """As of the base; of the history it takes what was observed after the search."""
-        names = ["/".join(of) for of in self.model.series]
-        if names != [""] and series not in names:
-            raise BadRequest("series", series[:80] or "missing", "a series of the training data")
-        at, steps = 0 if names == [""] else names.index(series), steps or self.model.horizon
-        later = self.model.later(at, until, len(history))
-        if later < 0:
-            last = self.model.document["last"][at]
-            expected = f"a time from {last} on, at most {len(history)} steps later"
-            raise BadRequest("until", until[:40] or "missing", expected)
-        future = np.full((1, self.model.horizon, len(self.spec.known)), np.nan)
-        for number, name in enumerate(self.spec.known):
-            future[0, :steps, number] = known[name][len(history) :]
-        observed = history[len(history) - later :]
-        return np.asarray(self.model.forecast([at], [observed], future)[1][0, :steps])
-
-
-def open_forecaster(folder: Path) -> Forecaster:
-    """The model of train.py or of an AutoML job in a folder. Raises as its class does."""
-    document = json.loads((folder / SPEC).read_text(encoding="utf-8"))
-    return Searched(folder) if "members" in document else Forecaster(folder)
 
 
 def with_interval(scaled: Floats, level: float, spec: Spec) -> Floats:
@@ -235,7 +219,7 @@ def endpoint() -> tuple[Callable[[], None], Callable[[str], object]]:
 
     def init() -> None:
         served = open_model()
-        opened[:] = [(served, open_forecaster(served.folder))]
+        opened[:] = [(served, Forecaster(served.folder))]
 
     def run(body: str) -> object:
         served, forecaster = opened[0]

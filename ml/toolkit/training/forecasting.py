@@ -36,10 +36,8 @@ from ml.serving.scoring.series import (
     TAILS,
     TREES,
     Forecaster,
-    Searched,
     Spec,
     features,
-    open_forecaster,
     save,
     with_interval,
 )
@@ -190,7 +188,7 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
     panel = read_panel(options.data, schema)
     facts, digest = unseal(options.model)
     search = facts.pop(searched.FACT, {})
-    forecaster, fitting = open_forecaster(options.model), Fitting(panel)
+    forecaster, fitting = Forecaster(options.model), Fitting(panel)
     head, metric = panel.head, panel.head.primary_metric
 
     def scores(split: str, forecast: Callable[[Unit], Floats]) -> Rows:
@@ -199,8 +197,7 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
     def naive(unit: Unit) -> Floats:
         return seasonal_naive(panel.history(unit)[0], head.season, head.horizon)
 
-    is_searched = isinstance(forecaster, Searched)
-    judged = judged_forecasts(options.model, panel) if is_searched else {}
+    judged = judged_forecasts(options.model, panel) if search else {}
 
     def forecast(unit: Unit) -> Floats:
         if (unit.series, unit.cutoff) in judged:
@@ -223,7 +220,7 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
     ]
     import lightgbm as lgb
 
-    if is_searched:
+    if search:
         names, table, explained = explain_searched(forecaster, panel)
     else:
         names = forecaster.spec.names()
@@ -242,7 +239,7 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
                     panel.rows(TRAIN),
                     refits=refits,
                     threads=threads(),
-                    **({"over": search["over"]} if is_searched else {}),
+                    **({"over": search["over"]} if search else {}),
                     **facts,
                 ),
                 Features(names, table),

@@ -93,7 +93,7 @@ def test_intervals_cover_their_share() -> None:
     """Of 120 series whose errors are alike, the seasonal naive forecast."""
     of = problem(sales(series=20, days=80, seed=3), cv_step_size=3)
     fits = naive(of.panel, "seasonal_naive", of.origins.cutoffs, 3)
-    measured, _ = trial.measured(of, trial.forecast_table(of, fits.forecasts))
+    measured, _ = trial.measured(trial.forecast_table(of, fits.forecasts))
     assert 0.7 < measured["coverage_80"] < 0.9
 
 

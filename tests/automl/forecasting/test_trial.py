@@ -87,7 +87,7 @@ def test_the_table_of_forecasts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     table(tmp_path / "table", sales())
     folder, _ = run(monkeypatch, tmp_path, 0, {"family": "seasonal_naive"})
     frame = pd.read_json(folder / "forecasts.json", orient="split", convert_dates=["ds", "cutoff"])
-    columns = ["unique_id", "ds", "cutoff", "y", "yhat", "lo_80", "hi_80"]
+    columns = ["unique_id", "ds", "cutoff", "scale", "y", "yhat", "lo_80", "hi_80"]
     assert [*frame.columns] == columns and {*frame["unique_id"]} == {"a", "b"}
     assert (frame["ds"] > frame["cutoff"]).all() and frame["cutoff"].nunique() == 5
 
