@@ -219,17 +219,16 @@ class Entry:
 
 def latest(entries: Iterable[Entry], experiment: str | None = None) -> Run | None:
     """The first run, of the experiment, that a person started."""
-    for entry in Filter(experiment=experiment).apply(entries):
-        if STARTED_BY not in entry.tags:
-            return entry.run
-    return None
+    passing = Filter(experiment=experiment, by_person=True).apply(entries)
+    return passing[0].run if passing else None
 
 
 @dataclass(frozen=True)
 class Filter:
     """Conditions for a list of runs; one that is not given holds for every run.
 
-    `since` is in epoch seconds. The value of a tag is None where any value will do.
+    `since` is in epoch seconds. The value of a tag is None where any value will do. `by_person`
+    leaves out what a release started.
     """
 
     experiment: str | None = None
@@ -238,6 +237,7 @@ class Filter:
     since: float | None = None
     display_name: str | None = None
     tags: Mapping[str, str | None] = field(default_factory=dict)
+    by_person: bool = False
 
     def apply(self, entries: Iterable[Entry]) -> list[Entry]:
         """The entries for which every condition holds, in their order."""
@@ -251,6 +251,7 @@ class Filter:
             and (not self.statuses or run.status in self.statuses)
             and (self.since is None or run.started >= self.since)
             and self.display_name in (None, entry.display_name)
+            and not (self.by_person and STARTED_BY in entry.tags)
             and all(
                 key in entry.tags and value in (None, entry.tags[key])
                 for key, value in self.tags.items()
@@ -352,6 +353,11 @@ class RunStore(Protocol):
 
     def entries(self) -> list[Entry]:
         """Every run, the latest first. Steps and trials are in their runs."""
+
+    def newest(self, wanted: Filter, count: int) -> list[Entry]:
+        """The latest runs that pass; with a `count`, a store on another machine looks no further
+        than for so many.
+        """
 
     def entry(self, run: Run) -> Entry:
         """The entry of a run, step or trial."""

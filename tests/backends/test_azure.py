@@ -26,6 +26,7 @@ from ml.core.errors import Exit, Refused
 from ml.specs.plan import planning
 from ml.specs.plan.plans import Plan
 from ml.specs.sdk import load
+from tests.release.test_commands import ml
 from tests.stand_ins.azure import bodies
 from tests.stand_ins.azure.running import StandIn
 from tests.test_fork import GIT
@@ -292,8 +293,32 @@ def test_a_thousand_jobs_are_listed_by_page(workspace: StandIn, spec: Path) -> N
     requests = [line for line in workspace.requests() if "/metadata/" not in line]
     assert len(entries) == 1000
     assert len(Filter(experiment="words", statuses=("Completed",)).apply(entries)) == 1000
-    # Ten pages of jobs and one of runs; the workspace and its experiments.
+    # Ten pages of jobs and one of runs; the workspace and the experiment.
     assert len(requests) <= 14, requests
+
+
+@pytest.mark.slow
+def test_a_list_asks_for_what_it_shows(
+    workspace: StandIn, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first page of jobs and one of runs; and durations beyond the first page of runs."""
+    run = AzureBackend().run(planned(spec))
+    workspace.copy(run.name, 1100)
+
+    def asked() -> list[str]:
+        lines = [line for line in workspace.requests() if "/metadata/" not in line]
+        return [line for line in lines if re.search(r"GET .*/jobs\b|/runs/search$", line)]
+
+    asked()
+    code, out, err = ml(capsys, "runs", "list", "--on", "azure", "--limit", "5")
+    assert (code, out.count("Completed")) == (0, 5) and "the 5 latest runs" in err
+    assert len(asked()) <= 3
+    assert AzureBackend().runs.find("latest").name == f"{run.name}-copy-1099"
+    assert len(asked()) <= 3
+    entries = AzureBackend().runs.entries()
+    assert len(entries) == 1101
+    for entry in entries:
+        assert entry.run.active_s == pytest.approx(run.active_s, abs=0.01)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """The runs of a workspace, as the port `RunStore` offers them.
 
 Jobs come from the control plane; times, metrics and trials from MLflow tracking, whose run of a job
-has the job's name. A list takes one request a page of each, however many runs there are.
+has the job's name. A list takes one request a page of each, as far as it is shown.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,7 +37,16 @@ from ml.backends.azure.jobs import (
     task_of,
 )
 from ml.backends.azure.workspace import Workspace
-from ml.backends.runs import OPEN, Curve, Entry, LineageNode, Run, TrackingUnavailable, latest
+from ml.backends.runs import (
+    OPEN,
+    Curve,
+    Entry,
+    Filter,
+    LineageNode,
+    Run,
+    TrackingUnavailable,
+    latest,
+)
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.plan.plans import Sample, Value
 
@@ -106,7 +117,7 @@ class AzureRuns:
 
     def find(self, name: str, experiment: str | None = None) -> Run:
         if name == "latest":
-            if run := latest(self.entries(), experiment):
+            if run := latest(self.newest(Filter(experiment=experiment, by_person=True), 1)):
                 return run
             raise Refused(_no_such_run(name, self.workspace))
         owner = self._owner(name)
@@ -174,21 +185,48 @@ class AzureRuns:
         return run
 
     def entries(self) -> list[Entry]:
+        return self.newest(Filter(), 0)
+
+    def newest(self, wanted: Filter, count: int) -> list[Entry]:
         with as_refusals():
-            jobs = [job for job in self.workspace.client.jobs.list() if job is not None]
-            tracked: dict[str, Any] = {}
-            children: Children = defaultdict(list)
-            for each in self.workspace.tracked_runs("", self._experiment_ids()):
-                with _legible("a run"):
-                    tracked[each["info"]["run_id"]] = each
-                    if parent := tags_of(each).get(PARENT):
-                        children[parent].append(each)
+            # The service lists the newest first.
+            listed = self.workspace.client.jobs.list()
+            jobs = [*islice((job for job in listed if self._passes(job, wanted)), count or None)]
+            tracked, children = self._tracked_with_children(jobs)
             entries = []
             for job in jobs:
                 with _legible(job.name):
                     run = self.reader.run(job, tracked.get(job.name), children)
                 entries.append(self.reader.entry(job, run))
         return sorted(entries, key=lambda entry: (-entry.run.started, entry.run.name))
+
+    def _passes(self, job: Any, wanted: Filter) -> bool:
+        """Whether a job of the list passes, by what the control plane says of it."""
+        if job is None:
+            return False
+        with _legible(job.name):
+            return bool(wanted.apply([self.reader.entry(job, self.reader.run(job, None, {}))]))
+
+    def _tracked_with_children(self, jobs: Sequence[Any]) -> tuple[dict[str, Any], Children]:
+        """The MLflow runs of these jobs by name, and those of their parts by parent.
+
+        Later runs come first, and a part starts after its parent: nothing is asked once each job
+        is found, or every other run is older than they are.
+        """
+        tracked: dict[str, Any] = {}
+        children: Children = defaultdict(list)
+        missing = {job.name for job in jobs}
+        oldest = min((job.creation_context.created_at.timestamp() for job in jobs), default=0.0)
+        experiments = self._experiment_ids({job.experiment_name or "" for job in jobs})
+        for each in self.workspace.tracked_runs("", experiments):
+            with _legible("a run"):
+                tracked[each["info"]["run_id"]] = each
+                missing.discard(each["info"]["run_id"])
+                if parent := tags_of(each).get(PARENT):
+                    children[parent].append(each)
+                if not missing or float(each["info"].get("start_time") or 0) / 1000 < oldest:
+                    break
+        return tracked, children
 
     def _children(self, job: Any, experiment: str) -> Children:
         """The parts of a sweep or a pipeline by their parents; one request for each parent."""
@@ -360,9 +398,11 @@ class AzureRuns:
         tracked = or_none(lambda: self.workspace.tracking("runs/get", run_id=run)["run"])
         return tracked if isinstance(tracked, dict) and tracked.get("info") else None
 
-    def _experiment_ids(self) -> list[str]:
-        answer = self.workspace.tracking("experiments/search", max_results=1000)
-        return [each["experiment_id"] for each in answer.get("experiments") or ()]
+    def _experiment_ids(self, names: Iterable[str]) -> list[str]:
+        """Those of the experiments with these names; one that MLflow does not know has none."""
+        ask = partial(self.workspace.tracking, "experiments/get-by-name")
+        found = [or_none(partial(ask, experiment_name=name)) for name in sorted(names)]
+        return [each["experiment"]["experiment_id"] for each in found if each]
 
     def _error(self, job: Any) -> Problem:
         error = self.workspace.history(job.name).get("error") or {}

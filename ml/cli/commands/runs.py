@@ -62,7 +62,9 @@ def list_(
 
     backend = open_backend(on)
     storage = backend.storage
-    entries = _filtered(backend, experiment, project, since, status, display_name, tag)
+    # One more tells whether there are others.
+    most = limit + 1 if limit else 0
+    entries = _filtered(backend, experiment, project, since, status, display_name, tag, most)
     page = entries[:limit] if limit else entries
     if as_json:
         documents = [runs_text.list_json(entry) for entry in page]
@@ -86,7 +88,10 @@ def list_(
         rows = [[*row, taken] for row, taken in zip(rows, texts, strict=True)]
     write_table(columns, rows)
     if len(page) < len(entries):
-        typer.echo(f"{len(page)} of {len(entries)} runs; all: --limit 0", err=True)
+        of_all = (
+            f"{len(page)} of {len(entries)}" if backend.runs.records else f"the {len(page)} latest"
+        )
+        typer.echo(f"{of_all} runs; all: --limit 0", err=True)
     if storage is not None:
         typer.echo(disk.usage_text(storage), err=True)
 
@@ -341,7 +346,9 @@ def _filtered(
     status: list[str] | None,
     display_name: str | None = None,
     tags: list[str] | None = None,
+    most: int = 0,
 ) -> list[Entry]:
+    """The runs that pass, the latest first; `most` are needed, or all of them."""
     from ml.backends.runs import STATUSES, Filter
 
     statuses = {name.lower(): name for name in STATUSES}
@@ -349,12 +356,7 @@ def _filtered(
         if text.lower() not in statuses:
             expected = f"one of: {', '.join(statuses.values())}"
             raise Refused(Problem("no-such-status", f"--status {text}", hint=expected))
-    entries = backend.runs.entries()
-    records = backend.runs.records
-    for name in records.unreadable(entries) if records else ():
-        repair = f"ml runs resume {name}{repeated_on(backend.name)}"
-        typer.echo(f"{name} has a record that cannot be read: {repair}", err=True)
-    return Filter(
+    wanted = Filter(
         experiment=experiment,
         project=project,
         statuses={statuses[text.lower()] for text in status or []},
@@ -364,7 +366,14 @@ def _filtered(
             key: value if equals else None
             for key, equals, value in (text.partition("=") for text in tags or [])
         },
-    ).apply(entries)
+    )
+    if (records := backend.runs.records) is None:
+        return backend.runs.newest(wanted, most)
+    entries = backend.runs.entries()
+    for name in records.unreadable(entries):
+        repair = f"ml runs resume {name}{repeated_on(backend.name)}"
+        typer.echo(f"{name} has a record that cannot be read: {repair}", err=True)
+    return wanted.apply(entries)
 
 
 def _entry(store: RunStore, wanted: str, experiment: str | None = None) -> Entry:

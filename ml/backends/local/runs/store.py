@@ -14,6 +14,7 @@ from ml.backends.local.tracking import reader
 from ml.backends.runs import (
     Curve,
     Entry,
+    Filter,
     LineageInput,
     LineageNode,
     LineageOutput,
@@ -76,6 +77,9 @@ class LocalRuns:
                 entry = records.entry(folder)
                 entries.append(Entry(as_it_is(entry.run), entry.kind, entry.lineage))
         return sorted(entries, key=lambda entry: (-entry.run.started, entry.run.name))
+
+    def newest(self, wanted: Filter, count: int) -> list[Entry]:
+        return wanted.apply(self.entries())
 
     def unreadable(self, entries: Iterable[Entry]) -> list[str]:
         listed = {entry.run.name for entry in entries}
