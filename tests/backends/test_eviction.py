@@ -13,8 +13,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Options
-from ml.backends.local import files
+from ml.backends.local import distribution, files
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.processes import spot
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.processes.spot import Evictions, SpotProcess
 from ml.backends.local.runs import records
@@ -385,3 +386,71 @@ def test_boosted_trees_survive(home: Path, command: Plans) -> None:
     assert "the same: True" in printed(run)
     # A machine that has much else to do may not come so far before.
     assert ("two checkpoints" in printed(run)) == ("resumed after 20 rounds" in printed(run))
+
+
+# A torchrun that says which node it is. Node 0 has the rendezvous, and ends when node 1 was there
+# twice; node 1 leaves a process of another session behind.
+AGENT = """#!/usr/bin/env python
+import os, signal, socket, subprocess, sys, time
+from pathlib import Path
+there = Path(sys.argv[-1])
+node, ends = os.environ["NODE_RANK"], time.monotonic() + 60
+(there / f"{node}-{os.getpid()}").touch()
+print("node", node, "with", len([*there.glob("0-*")]), flush=True)
+if node == "0":
+    server = socket.create_server((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+else:
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    signal.signal(signal.SIGTERM, lambda *_: (print("a notice", flush=True), sys.exit(1)))
+while len([*there.glob("1-*")]) < 2 and time.monotonic() < ends:
+    time.sleep(0.05)
+"""
+ELASTIC = "torchrun --nnodes 1:2 --rdzv-endpoint $MASTER_ADDR:$MASTER_PORT train.py "
+
+
+@pytest.fixture
+def elastic(tmp_path: Path, command: Plans, monkeypatch: pytest.MonkeyPatch) -> CommandPlan:
+    """A job of two agents, whose nodes are away for half a second."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/torchrun").write_text(AGENT)
+    (tmp_path / "bin/torchrun").chmod(0o755)
+    monkeypatch.setattr(spot, "AWAY_S", 0.5)
+    plan = command(
+        command=f"{tmp_path}/bin/{ELASTIC}${{{{outputs.there}}}}", outputs={"there": "uri_folder"}
+    )
+    return replace(plan, instance_count=2, distribution=Distribution("pytorch", 1, PLACE))
+
+
+@pytest.mark.parametrize("notice_s", [0.0, 3.0])
+def test_one_node_of_an_elastic_job_is_evicted(
+    home: Path, elastic: CommandPlan, notice_s: float
+) -> None:
+    """The other goes on, a new one comes, and nothing of the first is left."""
+    run = evicted(2.0, notice_s=notice_s).run(elastic)
+    assert run.status == "Completed", run.error
+    assert len(run.restarts) == 1
+    names = sorted(path.name[0] for path in run.outputs["there"].iterdir())
+    assert names == ["0", "1", "1"]
+    assert "--- node 1 evicted after 2 s, another comes after 0.5 s: restart 1 ---" in printed(run)
+    # Node 1 waits for the rendezvous of node 0.
+    logs = "".join(path.read_text() for path in run.folder.glob("logs/rank_*.txt"))
+    assert "node 1 with 0" not in logs and logs.count("node 1 with 1") == 2
+    assert ("a notice" in logs) is bool(notice_s)
+    assert processes_of(run.id) == []
+
+
+def test_an_elastic_job_loses_its_first_node(home: Path, elastic: CommandPlan) -> None:
+    """The rendezvous is gone: the job fails, says whose process ended, and ends the others."""
+    plan = replace(elastic, command=f"[ $NODE_RANK = 0 ] && kill -9 $$; {elastic.command}")
+    run = LocalBackend().run(plan)
+    assert run.status == "Failed" and run.error is not None
+    assert "rank 0 was ended by SIGKILL" in run.error.found
+    assert processes_of(run.id) == []
+
+
+def test_an_elastic_job_of_one_node_is_evicted_as_any_other(elastic: CommandPlan) -> None:
+    """And so is a job of many nodes whose world is of one size."""
+    assert distribution.elastic_node(elastic) == 1
+    assert distribution.elastic_node(replace(elastic, instance_count=1)) is None
+    fixed = replace(elastic, command=elastic.command.replace("1:2", "2"))
+    assert distribution.elastic_node(fixed) is None

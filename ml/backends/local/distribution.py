@@ -25,6 +25,7 @@ from pathlib import Path
 from ml.backends.local import files, ranks
 from ml.backends.local.processes import reaper
 from ml.backends.local.processes.process import cores
+from ml.specs import torchrun
 from ml.specs.plan.plans import CommandPlan
 
 
@@ -49,9 +50,23 @@ def launch_command(
         "processes": [asdict(process) for process in processes],
         "grace_s": reaper.GRACE_S,
         "failed": str(folder / "failed_rank"),
+        "evicted": str(evicted_node(folder)),
     }
     settings.write_text(json.dumps(launch, indent=1))
     return "exec " + shlex.join([sys.executable, "-I", "-S", ranks.__file__, str(settings)])
+
+
+def evicted_node(folder: Path) -> Path:
+    """The file with the number of the node of an elastic job that is being evicted (`ranks`)."""
+    return folder / "evicted_node"
+
+
+def elastic_node(plan: CommandPlan) -> int | None:
+    """The node of an elastic job that an eviction ends while the others go on; None for any other
+    job. It is the last one: the first one has the rendezvous.
+    """
+    is_elastic = torchrun.elastic(plan.command) and plan.distribution is not None
+    return plan.instance_count - 1 if is_elastic and plan.instance_count > 1 else None
 
 
 def culprit(folder: Path) -> tuple[Path, str]:
@@ -100,6 +115,13 @@ exit $code
 """
 
 
+# Every agent of torchrun that is on the machine of the endpoint may become its host: the first.
+_WAIT_FOR_MASTER = """\
+for ((tries = 0; tries < 600; tries++)); do
+    (exec 3<>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null && break
+    sleep 0.1
+done
+"""
 # Ray's sockets are in the folder `scratch`: their paths have at most 107 characters, and those of
 # jobs are long. The object store would take a third of the memory for each node.
 _RAY = """\
@@ -140,6 +162,7 @@ def pytorch(
 
     Azure ML starts each process itself too: the command needs no launcher. One that is a launcher
     (torchrun, accelerate) has one process a node, and MASTER_PORT is free for it to bind.
+    Of an elastic job the first node binds it, as on Azure: the others wait for that.
     """
     nodes, each, port = plan.instance_count, _each(plan), str(free_ports(1)[0])
     for rank in range(nodes * each):
@@ -154,7 +177,8 @@ def pytorch(
         }
         variables = {name: str(number) for name, number in numbers.items()}
         variables |= {"MASTER_ADDR": HOST, "MASTER_PORT": port}
-        yield Process(_rank(folder, command), variables, str(files.log(folder)))
+        before = _WAIT_FOR_MASTER if node and elastic_node(plan) is not None else ""
+        yield Process(_rank(folder, command, before), variables, str(files.log(folder)))
 
 
 def mpi(

@@ -6,6 +6,9 @@ time. The first that fails ends the others (SIGTERM, then SIGKILL after the grac
 a node ends the job on Azure ML. Servers (`waits: false`) end when all others have. Whoever ends the
 job sends SIGTERM to every process of it, and SIGKILL when the time is over.
 
+Of an elastic job whoever evicts a node writes its number into the file `evicted` and ends its
+processes: the others go on. SIGUSR1 starts the node again.
+
 The exit code is the first failure's. Imports nothing of the repository, as `reaper`.
 """
 
@@ -24,38 +27,59 @@ from typing import Any
 class Ranks:
     """The processes that are running."""
 
-    def __init__(self, processes: list[dict[str, Any]], grace_s: float) -> None:
-        self._grace_s = grace_s
+    def __init__(self, launch: dict[str, Any]) -> None:
+        self._grace_s = float(launch["grace_s"])
+        self._processes: list[dict[str, Any]] = launch["processes"]
+        self._evicted, self._failed = Path(launch["evicted"]), Path(launch["failed"])
+        self._away: int | None = None
         self._code, self._ending = 0, False
         self._waited_for: set[int] = set()
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
         signal.signal(signal.SIGTERM, lambda *_: self._leave())
         signal.signal(signal.SIGALRM, lambda *_: self._kill())
-        for process in processes:
-            if self._ending:
-                break
-            with Path(process["log"]).open("ab") as log:
-                started = subprocess.Popen(
-                    process["argv"],
-                    env={**os.environ, **process["environment"]},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-            self._running[started.pid] = started
-            if process["waits"]:
-                self._waited_for.add(started.pid)
+        for number in range(len(self._processes)):
+            if not self._ending:
+                self._start(number)
+        signal.signal(signal.SIGUSR1, lambda *_: self._return())
+
+    def _start(self, number: int) -> None:
+        process = self._processes[number]
+        with Path(process["log"]).open("ab") as log:
+            started = subprocess.Popen(
+                process["argv"],
+                env={**os.environ, **process["environment"]},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._running[started.pid] = number, started
+        if process["waits"]:
+            self._waited_for.add(started.pid)
 
     def wait(self) -> int:
         """The exit code of all of them together, once none is left."""
         while self._running:
             pid, status = os.waitpid(-1, 0)
-            self._running.pop(pid, None)
+            number, _ = self._running.pop(pid, (-1, None))
             self._waited_for.discard(pid)
             code = os.waitstatus_to_exitcode(status)
+            if code and self._is_evicted(number):
+                code, self._away = 0, number
             if code or not self._waited_for:
                 self._end(code)
         return self._code
+
+    def _is_evicted(self, number: int) -> bool:
+        if not self._evicted.is_file() or self._evicted.read_text() != str(number):
+            return False
+        self._evicted.unlink()
+        self._failed.unlink(missing_ok=True)  # what its command ended with is no failure
+        return True
+
+    def _return(self) -> None:
+        if self._away is not None and not self._ending:
+            number, self._away = self._away, None
+            self._start(number)
 
     def _leave(self) -> None:
         """The ranks have the signal too; wait for them."""
@@ -82,7 +106,7 @@ def main() -> None:
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     launch = json.loads(Path(sys.argv[1]).read_text())
-    code = Ranks(launch["processes"], launch["grace_s"]).wait()
+    code = Ranks(launch).wait()
     failed = Path(launch["failed"])
     if code and failed.is_file():
         # mpirun ends with a code of its own whatever its rank ended with.

@@ -55,7 +55,9 @@ class Execution:
     _lineage: dict[str, Any] = field(init=False)
     _began: float = field(init=False)
     _mounted: outcome.States = field(init=False, default_factory=dict)
-    _process: RunProcess | spot.SpotProcess | None = field(init=False, default=None)
+    _process: RunProcess | spot.SpotProcess | spot.ElasticProcess | None = field(
+        init=False, default=None
+    )
     _tail: Tail = field(init=False)
     _looked_at: float = field(init=False)
     _code: int | None = field(init=False, default=None)
@@ -112,11 +114,16 @@ class Execution:
         files.lay_out(self.plan, self.folder, self.session.snapshot)
         self._mounted = files.states(files.mounted(self.plan))
         evictions, start = self.session.evictions, partial(self._start, command, own)
-        self._process = (
-            spot.SpotProcess(self.run.id, start, self._restart, evictions)
-            if evictions.after_s
-            else start()
-        )
+        node = distribution.elastic_node(self.plan)
+        if not evictions.after_s:
+            self._process = start()
+        elif node is None:
+            self._process = spot.SpotProcess(self.run.id, start, self._restart, evictions)
+        else:
+            evicted = distribution.evicted_node(self.folder)
+            self._process = spot.ElasticProcess(
+                self.run.id, start(), self._record_restart, evictions, node, evicted
+            )
 
     def _start(self, command: str, own: Mapping[str, str]) -> RunProcess:
         job = self._job(self.run.id, command, own)
@@ -148,7 +155,11 @@ class Execution:
 
     def _restart(self, after_s: float) -> None:
         spot.lay_out_again(self.plan, self.folder, self.session.snapshot)
-        self.run = spot.record_restart(self.run, self.log, after_s)
+        self._record_restart(after_s)
+
+    def _record_restart(self, after_s: float) -> None:
+        node = distribution.elastic_node(self.plan)
+        self.run = spot.record_restart(self.run, self.log, after_s, node)
         records.write(self.run, self._lineage)
         self.session.tracking.tag(self.run.id, {"restarts": str(len(self.run.restarts))})
 
@@ -184,7 +195,7 @@ class Execution:
         process = self._process
         return (
             self._code is not None
-            or isinstance(process, spot.SpotProcess)
+            or isinstance(process, spot.SpotProcess | spot.ElasticProcess)
             or (process is not None and process.group is not None)
         )
 

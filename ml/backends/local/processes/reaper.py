@@ -22,23 +22,25 @@ from pathlib import Path
 GRACE_S = 5.0
 
 
-def processes_of(run_id: str, group: int | None = None) -> list[int]:
+def processes_of(run_id: str, group: int | None = None, node: int | None = None) -> list[int]:
     """The processes of the session `group`, and those that were started with the run's
-    MLFLOW_RUN_ID: also those that left the session.
+    MLFLOW_RUN_ID: also those that left the session. With `node` those of that NODE_RANK alone.
 
     Reads /proc; elsewhere than on Linux the list is empty and the process group has to do.
     """
-    mark, numbers = f"MLFLOW_RUN_ID={run_id}".encode(), []
+    marks, numbers = {f"MLFLOW_RUN_ID={run_id}".encode()}, []
+    if node is not None:
+        marks.add(f"NODE_RANK={node}".encode())
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             variables, pid = (entry / "environ").read_bytes().split(b"\0"), int(entry.name)
             # A process that has ended and that nobody has waited for has no variables.
-            if mark in variables or (variables != [b""] and os.getsid(pid) == group):
+            if marks <= {*variables} or (variables != [b""] and os.getsid(pid) == group):
                 numbers.append(pid)
     return [pid for pid in numbers if pid != os.getpid()]
 
 
-def send(signum: int, run_id: str, group: int | None) -> list[int]:
+def send(signum: int, run_id: str, group: int | None, node: int | None = None) -> list[int]:
     """The signal to every process of the run, and which these are by `processes_of`.
 
     Those that have ended meanwhile are no error.
@@ -46,21 +48,21 @@ def send(signum: int, run_id: str, group: int | None) -> list[int]:
     if group is not None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signum)
-    numbers = processes_of(run_id, group)
+    numbers = processes_of(run_id, group, node)
     for pid in numbers:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signum)
     return numbers
 
 
-def kill(run_id: str, group: int | None) -> None:
+def kill(run_id: str, group: int | None, node: int | None = None) -> None:
     """SIGKILL to every process of the run until none is left, for GRACE_S at most.
 
     A killed process is there for another moment, and one that was forked meanwhile is seen at the
     next look. One in a system call that never returns is left.
     """
     gone_by = time.monotonic() + GRACE_S
-    while send(signal.SIGKILL, run_id, group) and time.monotonic() < gone_by:
+    while send(signal.SIGKILL, run_id, group, node) and time.monotonic() < gone_by:
         time.sleep(0.01)
 
 

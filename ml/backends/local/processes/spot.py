@@ -4,6 +4,8 @@ Azure ML's low-priority nodes are preempted without a reliable signal, so SIGKIL
 has to survive. A notice (SIGTERM first) is what Kubernetes gives its pods before a node goes and
 what Azure's Scheduled Events announce 30 s before a spot machine is preempted.
 
+Of a job of elastic agents one node is evicted (`ElasticProcess`), of any other all.
+
 The job that is started again is the same run: same MLflow run, to which metrics are appended, and
 the command from its start in a fresh copy of the code, with `./outputs`, `./logs` and the mounted
 outputs as they were. What only lay on the node is lost: other files, packages, downloaded inputs
@@ -12,6 +14,7 @@ and outputs of mode `upload`.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import time
@@ -20,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ml.backends.local import files
+from ml.backends.local.processes import reaper
 from ml.backends.local.processes.process import RunProcess
 from ml.backends.runs import Run
 from ml.backends.snapshot import Snapshot
@@ -36,6 +40,74 @@ class Evictions:
 
     after_s: tuple[float, ...] = ()
     notice_s: float = 0.0
+
+
+# A node of an elastic job is away for so long: torchrun's others note that it has gone (15 s) and
+# wait for another (30 s) before they go on without it.
+AWAY_S = 60.0
+
+
+class ElasticProcess:
+    """The agents of an elastic job. `node` is evicted, and another takes its place after AWAY_S;
+    the other nodes go on. `evicted` is the file that says so to `ranks`.
+
+    Nothing is laid out again: the nodes share one working copy.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        process: RunProcess,
+        record: Callable[[float], None],
+        evictions: Evictions,
+        node: int,
+        evicted: Path,
+    ) -> None:
+        self._run_id, self._process, self._record = run_id, process, record
+        self._notice_s, self._left = evictions.notice_s, list(evictions.after_s)
+        self._node, self._evicted = node, evicted
+        self._began = time.monotonic()
+        self._gone_at: float | None = None
+        self._back_at: float | None = None
+
+    def poll(self) -> int | None:
+        """See `RunProcess`."""
+        code, now = self._process.poll(), time.monotonic()
+        if code is not None:
+            return code
+        if self._gone_at is not None and now >= self._gone_at:
+            reaper.kill(self._run_id, None, self._node)
+            self._record(self._left.pop(0))
+            self._gone_at, self._back_at = None, now + AWAY_S
+        elif self._back_at is not None and now >= self._back_at:
+            assert self._process.group is not None  # `ranks` is its first process
+            os.kill(self._process.group, signal.SIGUSR1)
+            self._back_at, self._began = None, now
+        elif (
+            self._gone_at is self._back_at is None
+            and self._left
+            and now - self._began >= self._left[0]
+        ):
+            self._evicted.write_text(str(self._node))
+            self._gone_at = now + self._notice_s
+            if self._notice_s:
+                reaper.send(signal.SIGTERM, self._run_id, None, self._node)
+        return None
+
+    @property
+    def way(self) -> str:
+        """See `RunProcess`."""
+        return self._process.way
+
+    def terminate(self) -> None:
+        """See `RunProcess`; from now on nothing is evicted and nothing is started again."""
+        self._left, self._gone_at, self._back_at = [], None, None
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """See `RunProcess`."""
+        self._left, self._gone_at, self._back_at = [], None, None
+        self._process.kill()
 
 
 class SpotProcess:
@@ -120,12 +192,14 @@ def lay_out_again(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) ->
     aside.rmdir()
 
 
-def record_restart(run: Run, log: Path, after_s: float) -> Run:
+def record_restart(run: Run, log: Path, after_s: float, node: int | None) -> Run:
     """The run with one more restart, which is written to its log as well."""
     run = replace(run, restarts=(*run.restarts, time.time()))
+    who = f"node {node} " if node is not None else ""
+    then = f"another comes after {AWAY_S:g} s" if who else "started again"
     with log.open("a") as sink:
         sink.write(
-            f"--- evicted after {after_s:g} s, started again: restart {len(run.restarts)} ---\n"
+            f"--- {who}evicted after {after_s:g} s, {then}: restart {len(run.restarts)} ---\n"
         )
     return run
 
