@@ -8,6 +8,7 @@ from tests.specs.broken import (
     COMMAND,
     COMPONENT,
     DEPLOYMENT,
+    ELASTIC_JOB,
     ENDPOINT,
     LIMITS,
     PIPELINE,
@@ -59,6 +60,15 @@ ALLOWED: dict[str, list[str]] = {
     "cluster-spot": [
         "command: python /o/train.py --resume\nenvironment: azureml:e:1\ncompute: azureml:spots\n",
         COMMAND + "compute: azureml:spots\nlimits: {timeout: 600}\n",
+    ],
+    "elastic-nodes": [ELASTIC_JOB, ELASTIC_JOB.replace("1:2", "2:2")],
+    "elastic-processes": [
+        ELASTIC_JOB.replace("torchrun", "python -m torch.distributed.run"),
+        "environment: azureml:e:1\ncommand: torchrun --nproc_per_node 2 /o/train.py\n",
+    ],
+    "elastic-rendezvous": [
+        ELASTIC_JOB.replace("$MASTER_PORT", "29500"),
+        "environment: azureml:e:1\ncommand: echo --nnodes 1:9\n",
     ],
     "automl-limits": [
         AUTOML

@@ -627,6 +627,45 @@ CLUSTERS = {
     "cluster-spot": COMMAND + "compute: azureml:spots  # warning: cluster-spot\n",
 }
 
+# One that has all it needs, its command to be changed and its fields to be marked.
+TORCHRUN = (
+    "torchrun --nnodes 1:2 --nproc_per_node 2 --max-restarts=9 --rdzv-backend c10d"
+    " --rdzv-id run --rdzv-endpoint $MASTER_ADDR:$MASTER_PORT /o/train.py"
+)
+ELASTIC_JOB = (
+    f"environment: azureml:e:1\ncommand: {TORCHRUN}\n"
+    "resources:\n  instance_count: 2\n"
+    "distribution:\n  type: pytorch\n  process_count_per_instance: 1\n"
+    'environment_variables: {TORCH_DISABLE_SHARE_RDZV_TCP_STORE: "1"}\n'
+)
+ELASTIC = {
+    **{
+        f"elastic-nodes-{nodes}": ELASTIC_JOB.replace("1:2", nodes).replace(
+            "count: 2", "count: 2  # error: elastic-nodes"
+        )
+        for nodes in ("2:1", "0:2", "3:4", "1:3")
+    },
+    "elastic-processes": ELASTIC_JOB.replace(
+        "instance: 1", "instance: 2  # error: elastic-processes"
+    ),
+    "elastic-processes-of-mpi": ELASTIC_JOB.replace("pytorch", "mpi  # error: elastic-processes"),
+    **{
+        f"elastic-rendezvous-{index}": ELASTIC_JOB.replace(old, new).replace(
+            "/train.py", "/train.py  # error: elastic-rendezvous"
+        )
+        for index, (old, new) in enumerate(
+            [
+                (" --rdzv-backend c10d", ""),
+                (" --rdzv-id run", ""),
+                ("$MASTER_ADDR", "10.0.0.4"),
+                ("$MASTER_PORT", "80"),
+                (" --max-restarts=9", ""),
+            ]
+        )
+    },
+    "elastic-store": ELASTIC_JOB.replace('"1"}', '"0"}  # warning: elastic-rendezvous'),
+}
+
 PARALLEL = {
     "parallel-input-unnamed": _BATCH + "    input_data: rows  # error: parallel-input\n" + _TASK,
     "parallel-input-with-more": _BATCH
@@ -882,4 +921,5 @@ CASES = {
     **AUTOML_JOBS,
     **LOADING, **YAML, **EXPRESSIONS, **SWEEPS, **NUMBERS, **PIPELINES, **ATTACKS, **SCHEDULES,
     **PARALLEL,
+    **ELASTIC,
 }  # fmt: skip

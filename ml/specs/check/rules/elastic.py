@@ -1,0 +1,88 @@
+"""Elastic jobs: what torchrun says of nodes, processes and the rendezvous fits the job's fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ml.core.documents import Key
+from ml.specs import torchrun
+from ml.specs.check.nodes import Node
+from ml.specs.check.rules.rule import Finding, rule
+
+_ELASTIC = "docs.pytorch.org/docs/stable/elastic/run.html"
+# Azure ML sets both for every process of `distribution: pytorch`.
+_ENDPOINT = re.compile(r"\$\{?MASTER_ADDR\}?:(?:\$\{?MASTER_PORT\}?|(?P<port>\d+))")
+_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+
+
+def _elastic(node: Node) -> tuple[tuple[Key, ...], torchrun.Elastic] | None:
+    """Where the fields of the command's job are, and its torchrun with a range of nodes."""
+    at: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
+    command = node.get(*at, "command")
+    found = torchrun.elastic(command) if isinstance(command, str) else None
+    return (at, found) if found else None
+
+
+def _field(node: Node, at: tuple[Key, ...], *keys: Key) -> tuple[tuple[Key, ...], object]:
+    """The keys and the value of a field, those of the command where it is not written."""
+    for above in dict.fromkeys((at, ())):
+        if (value := node.get(*above, *keys)) is not None:
+            return (*above, *keys), value
+    return (*at, "command"), None
+
+
+@rule("elastic-nodes", scope="node", source=f"{_ELASTIC}: --nnodes MIN:MAX")
+def elastic_nodes(node: Node) -> Iterator[Finding]:
+    """An elastic job has as many nodes as the upper end of torchrun's range."""
+    if elastic := _elastic(node):
+        at, torch = elastic
+        keys, count = _field(node, at, "resources", "instance_count")
+        nodes = count if isinstance(count, int) else 1
+        if not 1 <= torch.least <= torch.most == nodes:
+            found = f"`--nnodes {torch.least}:{torch.most}` for instance_count {nodes}"
+            hint = f"--nnodes {min(max(1, torch.least), nodes)}:{nodes}, or change instance_count"
+            yield Finding(keys, found, f"MIN:{nodes}, with MIN from 1 to {nodes}", hint)
+
+
+@rule("elastic-processes", scope="node", source="how-to-train-distributed-gpu: one per node")
+def elastic_processes(node: Node) -> Iterator[Finding]:
+    """An elastic job starts one torchrun a node, which starts the processes."""
+    if elastic := _elastic(node):
+        keys, kind = _field(node, elastic[0], "distribution", "type")
+        found = f"`distribution` is {kind}" if kind else "no `distribution`: one node runs torchrun"
+        expected = "type: pytorch, process_count_per_instance: 1"
+        if str(kind).lower() != "pytorch":
+            yield Finding(keys, found, expected)
+            return
+        keys, count = _field(node, elastic[0], "distribution", "process_count_per_instance")
+        if isinstance(count, int) and count != 1:
+            hint = f"torchrun --nproc-per-node {count} starts {count} processes on each node"
+            yield Finding(keys, f"{count} torchruns on each node", expected, hint)
+
+
+@rule("elastic-rendezvous", scope="node", source=f"{_ELASTIC}: --rdzv-*, --max-restarts")
+def elastic_rendezvous(node: Node) -> Iterator[Finding]:
+    """An elastic job meets on the first node, and may start its processes again."""
+    if (elastic := _elastic(node)) is None:
+        return
+    at, torch = elastic
+    keys: tuple[Key, ...] = (*at, "command")
+    expected = "--rdzv-backend c10d --rdzv-endpoint $MASTER_ADDR:$MASTER_PORT --rdzv-id NAME"
+    endpoint = torch.options.get("rdzv-endpoint", "")
+    address = _ENDPOINT.fullmatch(endpoint)
+    port = int(address["port"]) if address and address["port"] else 1024
+    if torch.options.get("rdzv-backend") != "c10d" or not torch.options.get("rdzv-id"):
+        yield Finding(keys, "torchrun has no c10d rendezvous with an id", expected)
+    elif address is None or not 1024 <= port <= 65535:
+        yield Finding(keys, f"the rendezvous endpoint is `{endpoint}`", expected)
+    if not re.fullmatch("[1-9][0-9]*|[$].*", torch.options.get("max-restarts", "0")):
+        found = "torchrun starts no process again: the first node that is lost ends the job"
+        yield Finding(keys, found, "--max-restarts 10")
+    variables, _ = _field(node, at, "environment_variables")
+    if str(_field(node, at, "environment_variables", _STORE)[1]) != "1":
+        found = "a world of PyTorch 2.13 cannot grow while torchrun shares its store"
+        hint = "a node that joins ends with DistStoreError after 60 s"
+        yield Finding(
+            variables, found, f'environment_variables: {{{_STORE}: "1"}}', hint, "warning"
+        )
