@@ -173,13 +173,14 @@ def test_the_effect_of_drawing_is_that_on_the_rarest(data: Path) -> None:
     assert log_loss > 0.5 and f1 < 0.2 and precision < 0.3 and recall == 0
 
 
-@pytest.mark.parametrize("name", ["train", "train-two", "train-gpu", "evaluate"])
+@pytest.mark.parametrize("name", ["train", "train-two", "train-elastic", "train-gpu", "evaluate"])
 def test_jobs_call_what_is_there(name: str) -> None:
     """Every option is one of the program."""
     job = plan(load(FOLDER / "jobs" / f"{name}.yml"))
     assert isinstance(job, CommandPlan)
     module = evaluate if name == "evaluate" else train
-    assert f"python -m {module.__name__} " in job.command
+    launcher, _, arguments = job.command.partition(f" -m {module.__name__} ")
+    assert launcher.split()[0] in ("python", "torchrun")
     known = {f"--{of.replace('_', '-')}" for of in train.SETTINGS}
     known |= {
         "--data",
@@ -190,7 +191,7 @@ def test_jobs_call_what_is_there(name: str) -> None:
         "--evaluation",
         "--device",
     }
-    assert {word for word in job.command.split() if word.startswith("--")} <= known
+    assert {word for word in arguments.split() if word.startswith("--")} <= known
 
 
 def test_the_sweep_searches_settings() -> None:
