@@ -3,7 +3,8 @@
     python -m ml.projects.filings_nlp.train --data DIR --model OUT_DIR [--checkpoints DIR …]
 
 The same code trains in one process and in many (jobs/train-two.yml, jobs/train-elastic.yml,
-jobs/train-gpu.yml), on CPUs and GPUs. With --checkpoints a training that was killed goes on where it was.
+jobs/train-gpu.yml), on CPUs and GPUs. With --checkpoints a training that was killed goes on where
+it was.
 """
 
 from __future__ import annotations
