@@ -3,7 +3,8 @@
 Stored access policies and an account's SAS policy do not apply to user-delegation SAS
 (learn.microsoft.com/azure/storage/common/sas-expiration-policy), so the limit is enforced here.
 Shared keys are off on every account, so no other kind of SAS can be issued. Azure's own limit is
-seven days (rest/api/storageservices/create-user-delegation-sas).
+seven days from the start of the key (rest/api/storageservices/create-user-delegation-sas), which
+begins before now: a SAS of seven days ends five minutes earlier.
 """
 
 from __future__ import annotations
@@ -106,8 +107,9 @@ def issue(
     """
     lifetime(life / timedelta(hours=1), limit)
     now = datetime.now(UTC).replace(microsecond=0)
-    expires = now + life
-    key = _key(service, now - _SKEW, expires)
+    begins = now - _SKEW
+    expires = min(now + life, begins + AZURES_LIMIT)
+    key = _key(service, begins, expires)
     place = (str(service.account_name), wanted.container, wanted.path)
     if wanted.folder:
         token = generate_directory_sas(*place, key, FOLDER[access], expires, protocol="https")

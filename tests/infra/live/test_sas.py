@@ -170,6 +170,16 @@ def test_azures_limit_applies_to_every_environment(azurite: Azurite) -> None:
         issue(azurite.service(), scope("raw/a"), "read", timedelta(days=8), timedelta(days=30))
 
 
+def test_the_longest_sas_stays_within_azures_limit(azurite: Azurite) -> None:
+    """Azure counts the seven days from the start of the key, which is before now."""
+    week = timedelta(days=7)
+    sas = issue(azurite.service(), scope("raw/in/a.csv"), "read", week, timedelta(days=30))
+    times = parse_qs(sas.token)
+    begins, ends = (datetime.fromisoformat(times[name][0]) for name in ("skt", "ske"))
+    assert ends - begins == week and sas.expires == ends
+    assert client(azurite, sas.token).download_blob().readall()
+
+
 def test_an_unreachable_account_is_a_readable_error(tmp_path: Path) -> None:
     """Exit 1, with a hint."""
     with azurite_server.running(tmp_path) as server:
