@@ -65,18 +65,21 @@ def constant(month: float) -> Month:
     return Month(month, month, month)
 
 
-def cluster_month(cluster: Cluster, rate: float) -> Month:
+def cluster_month(cluster: Cluster, rate: float, highest: float) -> Month:
     """A cluster at `rate` per node and hour, with the usage that its settings state.
 
     `min_nodes` always cost the same. The other nodes cost the job, their start and the wait before
-    they are released. The total never exceeds all nodes for the whole month.
+    they are released. The worst month has all nodes at the `highest` rate: a spot price may rise to
+    the dedicated one.
     """
     usage = cluster.usage
     idle = rate * HOURS * cluster.min_nodes
-    worst = rate * HOURS * cluster.max_nodes
+    most = rate * HOURS * cluster.max_nodes
     extra = max(min(usage.nodes, cluster.max_nodes) - cluster.min_nodes, 0)
     busy = usage.jobs * (usage.hours + (START_MINUTES + cluster.idle_minutes) / 60) * extra
-    return Month(idle, min(idle + rate * busy, worst), worst)
+    return Month(
+        idle, min(idle + rate * busy, most), max(rate, highest) * HOURS * cluster.max_nodes
+    )
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,9 @@ def _machines(settings: Settings, prices: PriceList) -> Iterator[Line]:
             f" {cluster.min_nodes} to {cluster.max_nodes} nodes;"
             f" typically {usage.jobs} jobs of {usage.hours} h on {usage.nodes}"
         )
-        month = cluster_month(cluster, price.amount if price else 0.0)
+        dedicated = prices.find(f"vm/{cluster.vm_size}", region)
+        rates = [each.amount if each else 0.0 for each in (price, dedicated)]
+        month = cluster_month(cluster, rates[0], rates[1])
         yield Line(f"cluster {cluster.name}", basis, month, price)
     for machine in settings.workstations:
         price = prices.find(f"vm/{machine.size}", region)

@@ -6,12 +6,13 @@ None, never zero, so that an estimate can name it.
 Prices of VMs are refreshed from the Retail Prices API, which needs no sign-in (learn.microsoft.com/
 rest/api/cost-management/retail-prices/azure-retail-prices). Rows for Windows, cloud services (the
 same size at Windows' price), DevTest and reservations are skipped. `Low Priority` in `skuName` is
-the price of Azure ML's low-priority nodes; `Spot` is that of virtual machines.
+the price of Azure ML's low-priority nodes; of a size without one, that is `Spot`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -152,10 +153,12 @@ def vm_prices(size: str, region: str, get: Get | None = None) -> list[Price]:
     Refused for an invalid answer and for two different prices of the same date.
     """
     latest: dict[str, Price] = {}
-    for row in _rows(size, region, get or fetch):
-        if _another_product(row):
-            continue
-        priority: Priority = "spot" if "Low Priority" in str(row.get("skuName")) else "dedicated"
+    rows = [row for row in _rows(size, region, get or fetch) if not _another_product(row)]
+    if any("Low Priority" in str(row.get("skuName")) for row in rows):
+        rows = [row for row in rows if "Spot" not in str(row.get("skuName"))]
+    for row in rows:
+        is_spot = re.search("Low Priority|Spot", str(row.get("skuName")))
+        priority: Priority = "spot" if is_spot else "dedicated"
         amount, since = row.get("retailPrice"), str(row.get("effectiveStartDate", ""))[:10]
         if isinstance(amount, bool) or not isinstance(amount, int | float) or amount <= 0:
             raise _no_prices(f"{size} in {region}: a price of {amount!r}")
@@ -204,5 +207,5 @@ def _another_product(row: Mapping[str, Any]) -> bool:
     named = f"{row.get('productName')} {row.get('skuName')}".replace(" ", "")
     if row.get("type") != "Consumption" or row.get("unitOfMeasure") != "1 Hour":
         return True
-    others = ("Windows", "CloudServices", "DevTest", "Spot", "Reservation")
+    others = ("Windows", "CloudServices", "DevTest", "Reservation")
     return any(word in named for word in others)

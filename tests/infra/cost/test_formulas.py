@@ -15,7 +15,7 @@ def cluster(rate: float, least: int, most: int, *, idle: int, usage: Usage) -> M
     made = Cluster(
         name="made", preset="cpu", min_nodes=least, max_nodes=most, idle_minutes=idle, usage=usage
     )
-    return cluster_month(made, rate)
+    return cluster_month(made, rate, rate)
 
 
 def test_a_cluster_at_zero_costs_its_jobs() -> None:
@@ -35,6 +35,15 @@ def test_too_many_jobs_cost_all_nodes_for_the_whole_month() -> None:
     """The worst case bounds the typical one."""
     month = cluster(1.0, 0, 2, idle=15, usage=Usage(jobs=10_000, hours=10, nodes=2))
     assert month.typical == month.worst == 730 * 2
+
+
+def test_the_worst_month_of_spot_nodes_is_at_the_dedicated_price() -> None:
+    """The typical one is not, also where jobs take all nodes for the whole month."""
+    made = Cluster(
+        name="made", preset="t4", max_nodes=2, usage=Usage(jobs=10_000, hours=10, nodes=2)
+    )
+    month = cluster_month(made, 0.2, 0.5)
+    assert (month.typical, month.worst) == (0.2 * 730 * 2, 0.5 * 730 * 2)
 
 
 @given(

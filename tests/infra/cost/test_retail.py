@@ -78,11 +78,18 @@ def test_dedicated_and_low_priority_are_found_over_all_pages() -> None:
     ]
 
 
+def test_the_spot_meter_counts_without_a_low_priority_one() -> None:
+    """Azure retires low priority; a Windows row of Spot is still another product."""
+    rows = [row(0.5), row(0.2, "NC4as T4 v3 Spot"), row(0.3, "Spot", productName="Windows")]
+    found = {one.priority: one for one in vm_prices(SIZE, "westeurope", Recorded({"Items": rows}))}
+    assert {name: one.amount for name, one in found.items()} == {"dedicated": 0.5, "spot": 0.2}
+
+
 def test_a_size_that_azure_does_not_list_is_named() -> None:
     """An empty answer is not a price."""
     get = Recorded({"Items": FIRST}, {"Items": []})
     prices, missing = refreshed([SIZE, "Standard_Gone"], "westeurope", get)
-    assert [one.item for one in prices] == [f"vm/{SIZE}"]
+    assert {one.item for one in prices} == {f"vm/{SIZE}"}
     assert missing == ["Standard_Gone"]
 
 
