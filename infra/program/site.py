@@ -62,7 +62,23 @@ class Site:
 
 
 def site(settings: Settings) -> Site:
-    """The site of an environment; declares its resource group unless it is given one."""
+    """The site of an environment; declares its resource group unless it is given one.
+
+    All resources that have tags keep those of `kept_tags`, which an update would remove otherwise.
+    """
+    kept = [f'tags["{name}"]' for name in settings.kept_tags]
+
+    def keep(
+        made: pulumi.ResourceTransformationArgs,
+    ) -> pulumi.ResourceTransformationResult | None:
+        if not made.props.get("tags") or "tags" in (made.opts.ignore_changes or ()):
+            return None
+        more = pulumi.ResourceOptions(ignore_changes=kept)
+        options = pulumi.ResourceOptions.merge(made.opts, more)
+        return pulumi.ResourceTransformationResult(made.props, options)
+
+    if kept:
+        pulumi.runtime.register_stack_transformation(keep)
     tags = {
         **settings.tags,
         "environment": settings.environment,

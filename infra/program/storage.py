@@ -309,7 +309,8 @@ class Storage(pulumi.ComponentResource):
             resource_group_name=self._site.group,
             delete_retention_policy=retention,
             container_delete_retention_policy=retention,
-            opts=pulumi.ResourceOptions(parent=account),
+            # Azure ML's studio adds its own rules, which an update without them would remove.
+            opts=pulumi.ResourceOptions(parent=account, ignore_changes=["cors"]),
         )
         self._written[name].append(blobs)
         return blobs

@@ -476,6 +476,14 @@ class StackFile:
         Form(r"[\w .-]{1,64}", "1 to 64 letters (A to Z, a to z), digits, spaces, dots, - and _"),
     ]
     """Tag for billing."""
+    kept_tags: Annotated[
+        tuple[
+            Annotated[str, Form(r"[^<>%&\\?/\"]{1,512}", "the name of a tag, as Azure takes it")],
+            ...,
+        ],
+        Field(max_length=40),
+    ] = ()
+    """Names of tags that others set, such as Azure Policy; a deployment keeps their values."""
     reviewers: Annotated[tuple[Annotated[str, REVIEWER], ...], Field(max_length=6)] = ()
     """Teams (organisation/team) and users of GitHub who approve releases and deployments;
     `infra bootstrap` asks for them.

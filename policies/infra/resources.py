@@ -19,7 +19,10 @@ _PROVIDER, _DEFAULT = "pulumi:providers:azure-native", "default"
 _MAY_IGNORE: Mapping[str, frozenset[str]] = {
     Kind.ENDPOINT: frozenset({"properties.traffic", "properties.mirrorTraffic", "tags"}),
     Kind.SHARE: frozenset({"enabledProtocols"}),
+    # Azure ML's studio adds its own rules.
+    Kind.BLOB_SERVICE: frozenset({"cors"}),
 }
+_TAG = re.compile(r'tags\["(.+)"\]')
 REGIONAL = (
     *(Kind.WORKSPACE, Kind.COMPUTE, Kind.ENDPOINT, Kind.ML_REGISTRY, Kind.ACCOUNT, Kind.VAULT),
     *(Kind.CONTAINER_REGISTRY, Kind.PRIVATE_ENDPOINT, Kind.MACHINE, Kind.RESOURCE_GROUP),
@@ -78,7 +81,9 @@ def _known(items: Sequence[Item], limits: Limits) -> StackFindings:
 @RULES.resource("known-changes", "Changes made by hand are undone.", "own")
 def _ignored_changes(item: Item, limits: Limits) -> Iterator[str]:
     for path in item.ignores:
-        if path not in _MAY_IGNORE.get(item.kind, frozenset()):
+        tag = _TAG.fullmatch(path)  # of `platform:kept_tags`
+        is_others = tag is not None and tag[1] not in limits.tags
+        if not is_others and path not in _MAY_IGNORE.get(item.kind, frozenset()):
             yield f"`ignoreChanges` of `{path}`: a change made by hand would stay"
 
 

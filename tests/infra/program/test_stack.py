@@ -358,6 +358,21 @@ def test_each_allowed_host_has_a_rule_of_its_own(tmp_path: Path) -> None:
     assert {one["destination"] for one in rules if one["type"] == "FQDN"} == set(hosts)
 
 
+def test_tags_that_others_set_are_kept(tmp_path: Path) -> None:
+    """Of every resource that has tags; those of the stack are still written."""
+    kept = ("Data Classification", "application")
+    plain, found = changed(tmp_path / "a"), changed(tmp_path / "b", kept_tags=[*kept])
+    ignored = {f'tags["{name}"]' for name in kept}
+    tagged = [resource for resource in found.provided if resource.inputs.get("tags")]
+    assert len(tagged) > 10
+    for resource in found.provided:
+        expected = (
+            ignored if resource in tagged and "tags" not in resource.ignore_changes else set()
+        )
+        assert {*resource.ignore_changes} & ignored == expected, resource.name
+    assert not any('tags["' in path for each in plain.provided for path in each.ignore_changes)
+
+
 def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     person = "6f8d2c1e-0000-4000-8000-000000000002"
     key = "ssh-ed25519 AAAA operator"
@@ -383,6 +398,8 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     share = _kinds(found, "storage:FileShare")["share"]
     assert share.inputs["enabledProtocols"] == "NFS"
     assert share.ignore_changes == ("enabledProtocols",), "a refresh would replace the share"
+    for blobs in _kinds(found, "storage:BlobServiceProperties").values():
+        assert blobs.ignore_changes == ("cors",), "an update would remove the studio's rules"
     assert ("${StorageAccount:share-storage.id}", "file") in _led_to(found), "jobs mount it"
     locks = _kinds(found, "authorization:ManagementLockByScope")
     assert locks["lock-share"].inputs["scope"] == "${StorageAccount:share-storage.id}"
