@@ -71,6 +71,7 @@ class Report:
     changes: tuple[Change, ...] = ()
     removed: bool = False
     imported: tuple[str, ...] = ()
+    private: bool = False
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -120,7 +121,8 @@ class Report:
             )
         parts = self.by_component()
         count = sum(len(resources) for resources in parts.values())
-        return f"{self.capture.stack}: {count} resources in {len(parts)} components"
+        needs = "; private: its workflows need a runner in its network" if self.private else ""
+        return f"{self.capture.stack}: {count} resources in {len(parts)} components{needs}"
 
     @property
     def verdict(self) -> str:
@@ -191,6 +193,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
                 base_cost=estimate(old, prices) if old else None,
                 changes=changes(old_capture, capture) if against else (),
                 imported=loader.imported(capture.stack, root / "infra"),
+                private=settings[capture.stack].private,
             )
         )
     return removed + current

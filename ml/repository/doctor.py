@@ -83,6 +83,7 @@ class Stack:
     """What a stack file says of an environment.
 
     `github` are its GitHub environments, and who of GitHub approves the jobs of each, if anybody.
+    `private`: it is reached from inside its network alone.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Stack:
     workspace: str
     repository: str
     github: Mapping[str, tuple[str, ...]]
+    private: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,6 +233,20 @@ def github(repository: str, stacks: Sequence[Stack], ask: Ask = ask) -> Iterator
             yield _environment(repository, name, reviewers, fix, ask)
     yield _environment(repository, BOT, (), "infra bootstrap --run", ask)
     yield _app(repository, ask)
+    if private := [stack.name for stack in stacks if stack.private]:
+        yield _runner(repository, private, ask)
+
+
+def _runner(repository: str, stacks: Sequence[str], ask: Ask) -> Check:
+    """The runner of workflows of private stacks, which GitHub's own runners cannot reach."""
+    for of in ("variables", "organization-variables"):
+        answer = ask(("gh", "api", f"repos/{repository}/actions/{of}?per_page=100"))
+        named = [] if answer.error else answer.json.get("variables") or ()
+        if label := next((each["value"] for each in named if each.get("name") == "RUNNER"), ""):
+            return Check("runner", "ok", f"{label}, for {', '.join(stacks)}")
+    fix = "register a runner inside their network; then gh variable set RUNNER --body LABEL"
+    found = f"RUNNER is not set: GitHub's own runners cannot reach {', '.join(stacks)}"
+    return Check("runner", "warning", found, fix)
 
 
 def _rights(repository: str, ask: Ask) -> Check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,33 @@ def test_faults_of_azure(question: str, answer: Any, expected: list[tuple[str, s
 def test_faults_of_github(question: str, answer: Any, expected: list[str]) -> None:
     checks = [*doctor.github(REPOSITORY, STACKS, asking(**{question: answer}))]
     assert [name for name, _ in faults(checks)] == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "of_organisation", "verdict"),
+    [
+        ([], [], "warning"),
+        (["RUNNER"], [], "ok"),
+        ([], ["RUNNER"], "ok"),
+        (["CHECK_RUNNER"], [], "warning"),
+    ],
+)
+def test_a_private_stack_needs_a_runner_in_its_network(
+    own: list[str], of_organisation: list[str], verdict: str
+) -> None:
+    """A variable of the repository or of its organisation names it; others need none."""
+    answers = {
+        place: {"variables": [{"name": name, "value": "inside"} for name in names]}
+        for place, names in (
+            ("actions/variables", own),
+            ("actions/organization-variables", of_organisation),
+        )
+    }
+    stacks = [STACKS[0], replace(STACKS[1], private=True)]
+    checks = [*doctor.github(REPOSITORY, stacks, asking(**answers))]
+    (check,) = [check for check in checks if check.name == "runner"]
+    assert check.verdict == verdict and "prod" in check.found and "dev" not in check.found
+    assert "runner" not in {each.name for each in doctor.github(REPOSITORY, STACKS, asking())}
 
 
 FORKS = "fork-pr-workflows-private-repos"

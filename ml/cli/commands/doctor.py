@@ -87,6 +87,7 @@ def _stacks() -> list[Stack]:
                 )
                 for purpose in purposes(settings)
             },
+            private=settings.private,
         )
         for settings in every
     ]
