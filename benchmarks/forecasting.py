@@ -26,10 +26,14 @@ import numpy as np
 import pandas as pd
 
 from ml.automl import ensembles
-from ml.automl.forecasting import origins, panel, statistical, trial
+from ml.automl.forecasting import boosted, origins, panel, statistical, trial
 from ml.automl.forecasting.families import FAMILIES
 from ml.automl.forecasting.settings import Settings
+from ml.backends.local.automl_sweep import _branch
+from ml.core.errors import Place
 from ml.serving.scoring.forecasters import Forecaster
+from ml.specs.plan.plans import Dimension
+from ml.sweeps.sources import choose, draw, stream_of
 
 DATA = Path(os.environ.get("BENCH_DATA", "../shared/data"))
 TABLES = ("bike", "oj_sales", "nyc_energy")
@@ -82,20 +86,34 @@ def _job(horizon: int) -> dict[str, Any]:
     }
 
 
+def _trials() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The families and settings of the portfolio, then random ones of the trees without end."""
+    turns = [(at, name, of.portfolio[at]) for name, of in FAMILIES.items() for at in of.portfolio]
+    for _, name, settings in sorted(turns, key=lambda of: of[:2]):
+        yield name, dict(settings)
+    place, stream = Place("search.yml", 1), stream_of(0)
+    trees = [_branch(name, FAMILIES[name], "forecasting", place) for name in boosted.FITS]
+    space = {"model": Dimension("model", "choice", tuple(trees), place)}
+    while True:
+        drawn: Any = draw(space, lambda of: choose(of, stream)).values["model"]
+        sampled = dict(drawn)
+        yield str(sampled.pop("family")), sampled
+
+
 def ours(rows: pd.DataFrame, horizon: int, seconds: float) -> tuple[Values, str]:
-    """(series, horizon, 3) of the vote of the portfolio, and what is in it."""
+    """(series, horizon, 3) of the vote of a search, and what is in it."""
     settings, until = Settings.of(_job(horizon)), time.monotonic() + seconds
     of = panel.of_frame(rows.assign(ds=rows["ds"].astype(str)), settings)
     problem = trial.Problem(settings, METRIC, 0, of, origins.origins(of, settings), [])
-    turns = sorted((turn, name) for name, family in FAMILIES.items() for turn in family.portfolio)
-    fits = []
-    for turn, name in turns:
-        left = until - time.monotonic()
-        if left > 0:
-            sampled = FAMILIES[name].portfolio[turn]
-            fits.append(
-                (name, trial.fit(problem, name, sampled, min(left, trial.MOST_OF_TIME * seconds)))
-            )
+    fits, longest = list[tuple[str, statistical.Fits]](), 0.0
+    for name, sampled in _trials():
+        begun = time.monotonic()
+        if until - begun < longest:
+            break
+        budget = min(until - begun, trial.MOST_OF_TIME * seconds)
+        fits.append((name, trial.fit(problem, name, sampled, budget)))
+        if name in boosted.FITS:  # which end when they are done
+            longest = max(longest, time.monotonic() - begun)
     weights = ensembles.choose([problem.answers(f.forecasts) for _, f in fits], problem.value)
     total = np.zeros((len(of.ids), horizon))
     paths = sum(fits[at][1].forecasts * weight for at, weight in weights.items())
@@ -109,6 +127,7 @@ def ours(rows: pd.DataFrame, horizon: int, seconds: float) -> tuple[Values, str]
     widths = origins.widths(of, problem.origins, np.asarray(paths), len(of.grid) - 1)
     spread = widths * origins.scale(of.target, of.season)[:, None]
     said = ", ".join(f"{fits[at][0]} {weight:.2f}" for at, weight in weights.items())
+    said = f"{len(fits)} trials, {said}"
     return np.stack([total, total - spread, total + spread], axis=2), said
 
 
