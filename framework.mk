@@ -69,11 +69,11 @@ publish-wheel: ## workflows: attach the wheel to the release of its tag: make pu
 quick: $(TESTED) ## the quick tests alone
 	@$(PYTEST) $(ARGS)
 
-# Two words of ARGS choose what is run, the others are pytest's.
-CHOICES := attacks checkpoint
+# Three words of ARGS choose what is run, the others are pytest's.
+CHOICES := attacks checkpoint elastic
 .PHONY: torture
 torture: $(TESTED) ## every round of the randomised tests (an hour); ARGS=attacks, ARGS="checkpoint --quick": those alone
-	@$(PYTEST) $(if $(filter attacks,$(ARGS)),-m attack,-m torture --torture --hypothesis-profile deep) $(if $(filter checkpoint,$(ARGS)),tests/toolkit/torch/test_kills.py) $(filter-out $(CHOICES),$(ARGS))
+	@$(PYTEST) $(if $(filter attacks,$(ARGS)),-m attack,-m torture --torture --hypothesis-profile deep) $(if $(filter checkpoint,$(ARGS)),tests/toolkit/torch/test_kills.py) $(if $(filter elastic,$(ARGS)),tests/toolkit/torch/test_elastic.py) $(filter-out $(CHOICES),$(ARGS))
 
 .PHONY: schema
 schema: setup ## write the JSON Schema that editors check release.yml by

@@ -211,10 +211,14 @@ def pytest_terminal_summary(
     """Say how many cases of the gates were decided as their data files say, and of the attacks."""
     if config.option.markexpr == "attack":
         _show_attacks(terminalreporter)
-    kills = Counter[str]()
+    kills, rehearsals = Counter[str](), Counter[str]()
     for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, []):
             kills.update(dict(report.user_properties).get("kills", {}))
+            rehearsals.update(dict(report.user_properties).get("elastic", {}))
+    if rehearsals:
+        counts = ", ".join(f"{count} {name}" for name, count in rehearsals.items())
+        terminalreporter.write_line(f"elastic: {counts}")
     if kills:
         different = kills.pop("different")
         ways = ", ".join(f"{count} {way}" for way, count in sorted(kills.items()))

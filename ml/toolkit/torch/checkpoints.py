@@ -126,6 +126,11 @@ class Checkpoints:
             self._finisher.shutdown()
             self._stager.close()
 
+    @property
+    def generation(self) -> int:
+        """The number of this start of the training; a newer start has a larger one."""
+        return self._generation.number
+
     def after(self, step: int, metric: float | None = None) -> None:
         """Save what is due after `step` steps. `metric` decides which are best; NaN is never.
 
