@@ -213,7 +213,7 @@ def test_the_jobs_of_the_training_guide_are_planned(capsys: pytest.CaptureFixtur
     """Each command that runs one, with its overrides, as a dry run; `ml check` as it is."""
     typed = [line.split()[1:] for line in commands((ROOT / "docs/training.md").read_text())]
     planned = [[*words, "--dry-run"] for words in typed if words[0] == "run"]
-    assert len(planned) == 3
+    assert len(planned) == 4
     for words in [*planned, *(words for words in typed if words[0] == "check")]:
         code, out, err = ml(capsys, *dict.fromkeys(words))
         assert code == 0, out + err
