@@ -509,7 +509,8 @@ ATTACKS = {
     + "environment_variables:\n  STORE: DefaultEndpointsProtocol=https;"
     "AccountName=a;AccountKey=Zm9vYmFyYmF6Zm9vYmFyYmF6Zm9vYmFy==  # error: plaintext-secret\n",
     "password-in-url": COMMAND + "environment_variables:\n"
-    "  STORE: postgres://me:swordfish@db.example.org/x  # error: plaintext-secret\n",
+    "  STORE: postgres://me:swordfish@db.example.org/x  # error: plaintext-secret\n"
+    "  CACHE: rediss://:swordfish@cache.example.org:10000  # error: plaintext-secret\n",
     "key-of-datastore": "type: azure_blob\nname: d\naccount_name: a\ncontainer_name: c\n"
     "credentials:\n  account_key: Zm9vYmFyYmF6  # error: plaintext-secret\n",
     "missing-data-of-asset": "type: uri_folder\nname: d\nversion: '1'\n"

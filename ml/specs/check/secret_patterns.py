@@ -34,7 +34,7 @@ _PATTERNS = [
     ("an Entra client secret", re.compile(r"\b(?P<secret>[A-Za-z0-9_.-]{3}\dQ~[\w.~-]{31,34})")),
     ("a Hugging Face token", re.compile(r"\b(?P<secret>hf_[A-Za-z0-9]{30,})\b")),
     ("an OpenAI key", re.compile(r"\b(?P<secret>sk-[A-Za-z0-9_-]{32,})\b")),
-    ("credentials in a URL", re.compile(r"://[^/\s:@]+:(?P<secret>[^/\s:@]{3,})@")),
+    ("credentials in a URL", re.compile(r"://[^/\s:@]*:(?P<secret>[^/\s:@]{3,})@")),
 ]
 # `export NAME=value` and `NAME=value command` in a command.
 _ASSIGNMENT = re.compile(
