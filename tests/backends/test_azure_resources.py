@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ml.backends.azure import resources
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.workspace import configured
 from ml.backends.runs import OPEN
@@ -287,3 +289,14 @@ def test_a_batch_endpoint_runs_a_pipeline(workspace: StandIn, batch: Path) -> No
     run = AzureBackend().resources.score("lengths", "counting", "texts=texts")
     assert run.status == "Completed", run.error and run.error.found
     assert (run.outputs["counts"] / "names.txt").read_text() == "a.txt\nb.txt\n"
+
+
+@pytest.mark.parametrize("waits", [0, 2])
+def test_an_operation_that_goes_on_is_told(waits: int) -> None:
+    """A line for each wait that ended before it, none for one that is quick."""
+    left, said = [False] * waits + [True], list[str]()
+    poller = SimpleNamespace(
+        wait=lambda seconds: None, done=lambda: left.pop(0), result=lambda: "made"
+    )
+    assert resources.ended(poller, "lengths", said.append) == "made"
+    assert said == ["lengths: waiting for Azure, 0 s so far"] * waits

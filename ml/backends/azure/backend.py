@@ -118,7 +118,7 @@ class AzureBackend:
 
     @cached_property
     def resources(self) -> AzureResources:
-        return AzureResources(self.workspace, self._followed)
+        return AzureResources(self.workspace, self._followed, self._options.say)
 
     @cached_property
     def assets(self) -> AzureAssets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,9 @@ from ml.specs.plan.batch import OUTPUT
 from ml.specs.sdk import load
 from ml.specs.sdk.load import Spec
 
+# Seconds between two lines about an operation that goes on.
+SAY_S = 30.0
+
 
 @dataclass(frozen=True)
 class _Declaration:
@@ -36,10 +40,14 @@ class _Declaration:
 
 @dataclass(frozen=True)
 class AzureResources:
-    """Implements `ml.backends.resources.Resources`; `follow` follows a job, by its name."""
+    """Implements `ml.backends.resources.Resources`; `follow` follows a job, by its name.
+
+    `say` gets a line every half a minute while Azure has not ended an operation.
+    """
 
     workspace: Workspace
     follow: Callable[[str, Watch], Run]
+    say: Callable[[str], None] = lambda line: None
 
     def requests(self, spec: Spec) -> tuple[str, ...]:
         declared = self._declaration(spec)
@@ -59,11 +67,11 @@ class AzureResources:
                 before = or_none(lambda: client.schedules.get(name))
                 put = client.schedules.begin_create_or_update
                 commands = (f"az ml schedule show --name {name}",)
-                return Applied("schedule", name, _put(entity, before, put), commands)
+                return Applied("schedule", name, self._put(entity, before, put), commands)
             if declared.kind == "batch endpoint":
                 before = or_none(lambda: client.batch_endpoints.get(name))
                 put = client.batch_endpoints.begin_create_or_update
-                return Applied("batch endpoint", name, _put(entity, before, put))
+                return Applied("batch endpoint", name, self._put(entity, before, put))
             return self._deploy(declared)
 
     def _deploy(self, declared: _Declaration) -> Applied:
@@ -75,12 +83,20 @@ class AzureResources:
         listed = client.batch_deployments.list(entity.endpoint_name)
         deployments = {each.name: each for each in listed}
         put = client.batch_deployments.begin_create_or_update
-        change = _put(entity, deployments.get(entity.name), put)
+        change = self._put(entity, deployments.get(entity.name), put)
         if not (endpoint.defaults or {}).get("deployment_name"):
             endpoint.defaults = {"deployment_name": entity.name}
-            client.batch_endpoints.begin_create_or_update(endpoint).result()
+            poller = client.batch_endpoints.begin_create_or_update(endpoint)
+            ended(poller, endpoint.name, self.say)
         asked = f"ml invoke {entity.endpoint_name} --input DATA --on azure"
         return Applied(declared.kind, entity.name, change, (asked,))
+
+    def _put(self, entity: Any, before: Any, put: Callable[[Any], Any]) -> Any:
+        """Create or update the entity; nothing is sent where the same content is there."""
+        if before is not None and (before.tags or {}).get(CONTENT) == entity.tags[CONTENT]:
+            return "unchanged"
+        ended(put(entity), entity.name, self.say)
+        return "updated" if before is not None else "created"
 
     def score(self, endpoint: str, deployment: str, data: str, watch: Watch = unwatched) -> Run:
         from azure.ai.ml import Input
@@ -130,12 +146,14 @@ class AzureResources:
         return _Declaration(entity, kind, path, tuple(uploads))
 
 
-def _put(entity: Any, before: Any, put: Callable[[Any], Any]) -> Any:
-    """Create or update the entity; nothing is sent where the same content is there."""
-    if before is not None and (before.tags or {}).get(CONTENT) == entity.tags[CONTENT]:
-        return "unchanged"
-    put(entity).result()
-    return "updated" if before is not None else "created"
+def ended(poller: Any, name: str, say: Callable[[str], None], every_s: float = SAY_S) -> Any:
+    """The result of an operation on the resource of that name, once it has ended."""
+    began = time.monotonic()
+    while True:
+        poller.wait(every_s)
+        if poller.done():
+            return poller.result()
+        say(f"{name}: waiting for Azure, {time.monotonic() - began:.0f} s so far")
 
 
 def _freeze(deployment: Any, folder: Path) -> dict[Path, str]:

@@ -171,20 +171,25 @@ def _score(endpoint: str, deployment: str, data: str, on: str, as_json: bool) ->
     """Score a file or folder by a batch endpoint, or here by the spec of its deployment."""
     from ml.backends.base import Options
     from ml.backends.choice import open_backend
+    from ml.backends.runs import narrated
     from ml.cli.render.runs_text import run_json
     from ml.core import home
     from ml.core.repository import shown
     from ml.specs.plan import batch
     from ml.specs.sdk import load
 
-    backend = open_backend(on, Options(say=lambda line: typer.echo(line, err=True)))
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    backend = open_backend(on, Options(say=say))
     spec = load.load(Path(endpoint)) if endpoint.endswith((".yml", ".yaml")) else None
     if spec is not None:
         endpoint, deployment = str(spec.get("endpoint_name")), str(spec.get("name"))
     if backend.resources is not None:
-        run = backend.resources.score(endpoint, deployment, data)
+        run = backend.resources.score(endpoint, deployment, data, narrated(say))
     elif spec is not None:
-        run = backend.run(batch.planned(spec, Path(data).resolve(), home.assets()))
+        planned = batch.planned(spec, Path(data).resolve(), home.assets())
+        run = backend.run(planned, narrated(say))
     else:
         hint = f"ml invoke DEPLOYMENT.yml --input {data}, or add --on azure"
         found = f"this machine has no batch endpoint `{endpoint}`"
