@@ -55,9 +55,7 @@ class Execution:
     _lineage: dict[str, Any] = field(init=False)
     _began: float = field(init=False)
     _mounted: outcome.States = field(init=False, default_factory=dict)
-    _process: RunProcess | spot.SpotProcess | spot.ElasticProcess | None = field(
-        init=False, default=None
-    )
+    _process: RunProcess | spot.SpotProcess | None = field(init=False, default=None)
     _tail: Tail = field(init=False)
     _looked_at: float = field(init=False)
     _code: int | None = field(init=False, default=None)
@@ -122,7 +120,7 @@ class Execution:
         else:
             evicted = distribution.evicted_node(self.folder)
             self._process = spot.ElasticProcess(
-                self.run.id, start(), self._record_restart, evictions, node, evicted
+                self.run.id, start, self._record_restart, evictions, node, evicted
             )
 
     def _start(self, command: str, own: Mapping[str, str]) -> RunProcess:
@@ -195,7 +193,7 @@ class Execution:
         process = self._process
         return (
             self._code is not None
-            or isinstance(process, spot.SpotProcess | spot.ElasticProcess)
+            or isinstance(process, spot.SpotProcess)
             or (process is not None and process.group is not None)
         )
 

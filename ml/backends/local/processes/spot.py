@@ -42,74 +42,6 @@ class Evictions:
     notice_s: float = 0.0
 
 
-# A node of an elastic job is away for so long: torchrun's others note that it has gone (15 s) and
-# wait for another (30 s) before they go on without it.
-AWAY_S = 60.0
-
-
-class ElasticProcess:
-    """The agents of an elastic job. `node` is evicted, and another takes its place after AWAY_S;
-    the other nodes go on. `evicted` is the file that says so to `ranks`.
-
-    Nothing is laid out again: the nodes share one working copy.
-    """
-
-    def __init__(
-        self,
-        run_id: str,
-        process: RunProcess,
-        record: Callable[[float], None],
-        evictions: Evictions,
-        node: int,
-        evicted: Path,
-    ) -> None:
-        self._run_id, self._process, self._record = run_id, process, record
-        self._notice_s, self._left = evictions.notice_s, list(evictions.after_s)
-        self._node, self._evicted = node, evicted
-        self._began = time.monotonic()
-        self._gone_at: float | None = None
-        self._back_at: float | None = None
-
-    def poll(self) -> int | None:
-        """See `RunProcess`."""
-        code, now = self._process.poll(), time.monotonic()
-        if code is not None:
-            return code
-        if self._gone_at is not None and now >= self._gone_at:
-            reaper.kill(self._run_id, None, self._node)
-            self._record(self._left.pop(0))
-            self._gone_at, self._back_at = None, now + AWAY_S
-        elif self._back_at is not None and now >= self._back_at:
-            assert self._process.group is not None  # `ranks` is its first process
-            os.kill(self._process.group, signal.SIGUSR1)
-            self._back_at, self._began = None, now
-        elif (
-            self._gone_at is self._back_at is None
-            and self._left
-            and now - self._began >= self._left[0]
-        ):
-            self._evicted.write_text(str(self._node))
-            self._gone_at = now + self._notice_s
-            if self._notice_s:
-                reaper.send(signal.SIGTERM, self._run_id, None, self._node)
-        return None
-
-    @property
-    def way(self) -> str:
-        """See `RunProcess`."""
-        return self._process.way
-
-    def terminate(self) -> None:
-        """See `RunProcess`; from now on nothing is evicted and nothing is started again."""
-        self._left, self._gone_at, self._back_at = [], None, None
-        self._process.terminate()
-
-    def kill(self) -> None:
-        """See `RunProcess`."""
-        self._left, self._gone_at, self._back_at = [], None, None
-        self._process.kill()
-
-
 class SpotProcess:
     """A process on a node that is evicted: `start` starts it, each time anew.
 
@@ -165,6 +97,56 @@ class SpotProcess:
         """See `RunProcess`."""
         self._left, self._gone_at = [], None
         self._process.kill()
+
+
+# A node of an elastic job is away for so long: torchrun's others note that it has gone (15 s) and
+# wait for another (30 s) before they go on without it.
+AWAY_S = 60.0
+
+
+class ElasticProcess(SpotProcess):
+    """The agents of an elastic job. `node` is evicted, and another takes its place after AWAY_S;
+    the other nodes go on. `evicted` is the file that says so to `ranks`.
+
+    Nothing is laid out again, since the nodes share one working copy: `restart` only records it.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        start: Callable[[], RunProcess],
+        restart: Callable[[float], None],
+        evictions: Evictions,
+        node: int,
+        evicted: Path,
+    ) -> None:
+        super().__init__(run_id, start, restart, evictions)
+        self._node, self._evicted = node, evicted
+        self._back_at: float | None = None
+
+    def poll(self) -> int | None:
+        """See `RunProcess`."""
+        code, now = self._process.poll(), time.monotonic()
+        if code is not None:
+            return code
+        if self._gone_at is not None and now >= self._gone_at:
+            reaper.kill(self._run_id, None, self._node)
+            self._restart(self._left.pop(0))
+            self._gone_at, self._back_at = None, now + AWAY_S
+        elif self._back_at is not None and now >= self._back_at:
+            assert self._process.group is not None  # `ranks` is its first process
+            os.kill(self._process.group, signal.SIGUSR1)
+            self._back_at, self._began = None, now
+        elif (
+            self._gone_at is self._back_at is None
+            and self._left
+            and now - self._began >= self._left[0]
+        ):
+            self._evicted.write_text(str(self._node))
+            self._gone_at = now + self._notice_s
+            if self._notice_s:
+                reaper.send(signal.SIGTERM, self._run_id, None, self._node)
+        return None
 
 
 def lay_out_again(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> None:
