@@ -16,6 +16,10 @@ def page() -> str:
     return "\n\n".join(parts)
 
 
+def _by(row: Row) -> str:
+    return f"make azure-first-day{'' if row.request else ' ENV=dev'}"
+
+
 def _section(row: Row) -> str:
     command, _, situation = row.command.partition(", ")
     expected = escape(row.expected) or "; ".join(map(code, row.facts))
@@ -25,7 +29,7 @@ def _section(row: Row) -> str:
         "Expected": expected,
         "Source": source,
         "If not": escape(row.remedy),
-        "Compared": "by `make azure-first-day`" if row.request else "by hand",
+        "Compared": f"by hand: {row.decision}" if row.decision else f"by {code(_by(row))}",
     }
     lines = (f":{name}: {text}" for name, text in fields.items())
     return f"### {row.name}\n\n" + "\n".join(lines)

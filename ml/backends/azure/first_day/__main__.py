@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\n{row.name}: {row.command}")
         missing = [name for name in re.findall(r"{(\w+)}", row.request) if name not in names]
         if not row.request:
-            print(f"  run it by hand; expected: {row.expected}\n  source: {row.source}")
+            who = f"you decide: {row.decision}" if row.decision else "run with ENV=STACK"
+            print(f"  {who}; expected: {row.expected}\n  source: {row.source}")
         elif missing:
             print(f"  not compared: no {missing[0]} exists with the expected fields")
         elif not _compare(workspace, row, names, folder if is_azure else None):

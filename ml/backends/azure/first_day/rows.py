@@ -19,7 +19,9 @@ _TYPES = {bool: "flag", str: "text", int: "number", float: "number", list: "list
 
 @dataclass(frozen=True)
 class Row:
-    """A row; without `request`, a person runs `command` and compares with `expected`."""
+    """A row; without `request`, `command` is run and compared with `expected`. By a person who
+    decides on it: `decision` says what it starts or changes; by make without one, given ENV.
+    """
 
     group: str
     name: str
@@ -28,6 +30,7 @@ class Row:
     source: str
     remedy: str
     expected: str = ""
+    decision: str = ""
     # `PLANE METHOD PATH`; the plane is one of `Workspace.answer`.
     request: str = ""
     body: Mapping[str, Any] | None = None
