@@ -31,6 +31,7 @@ from ml.backends.runs import (
     Curve,
     Entry,
     Event,
+    Filter,
     LineageNode,
     Run,
     Sample,
@@ -73,6 +74,9 @@ class MemoryRuns:
                 if name in (run.name, run.id):
                     return run
         raise Refused(Problem("no-such-run", f"there is no run `{name}`"))
+
+    def newest(self, wanted: Filter, count: int) -> list[Entry]:
+        return wanted.apply(self.entries())
 
     def entries(self) -> list[Entry]:
         return sorted(self.kept.values(), key=lambda entry: -entry.run.started)
