@@ -405,6 +405,7 @@ def _given(settings: Settings) -> Findings:
         if getattr(network, field) and not has_effect:
             message, hint = f"`{field}` is not used", f"delete it: it needs {reason}"
             yield Fault("no-effect", message, reason, hint, (NETWORK, field))
+    yield from _hub(network)
     if vault.key != Vault().key and not (vault.id and settings.storage.customer_managed_key):
         hint = "delete it, or set `id` and `storage.customer_managed_key`"
         yield Fault("no-effect", "`key` is not used", "no key", hint, ("platform:vault", "key"))
@@ -412,6 +413,25 @@ def _given(settings: Settings) -> Findings:
         if tag.lower() in map(str.lower, OWN_TAGS):
             hint = "delete it: the template sets it"
             yield Fault("duplicate-name", f"the tag `{tag}`", "another tag", hint, (TAGS, tag))
+
+
+def _hub(network: Network) -> Findings:
+    """The hub is another network, and its firewall has a private address outside of ours."""
+    if network.peer and network.peer.lower() == network.virtual_network.lower():
+        message, hint = "`peer` is `virtual_network`", "name the hub, or delete it"
+        yield Fault("wrong-value", message, "another network", hint, (NETWORK, "peer"))
+    if not network.hub_firewall:
+        return
+    try:
+        address = ipaddress.IPv4Address(network.hub_firewall)
+        ours = ipaddress.IPv4Network(network.address_space, strict=False)
+    except ValueError:
+        address, ours = None, _DOCKER
+    if address is None or address in ours or not any(address in range_ for range_ in _PRIVATE):
+        message = f"`hub_firewall` is {network.hub_firewall}"
+        expected = f"a private address outside of {network.address_space}"
+        hint = "ask the network team for it"
+        yield Fault("wrong-value", message, expected, hint, (NETWORK, "hub_firewall"))
 
 
 CHECKS: tuple[Callable[[Settings], Findings], ...] = (

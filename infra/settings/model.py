@@ -86,12 +86,13 @@ REVIEWER = Form(
 )
 GROUP = Form(r"[\w().-]{1,89}[\w()-]", "the name of a resource group")
 ADDRESS = Form(r"\d{1,3}(\.\d{1,3}){3}", "an address such as 10.0.0.4")
-_IN_GROUP = rf"/subscriptions/{GUID.pattern}/resourceGroups/{GROUP.pattern}"
+# Azure ignores case, and its tools do not agree on it.
+_IN_GROUP = rf"/subscriptions/{GUID.pattern}/[Rr]esource[Gg]roups/{GROUP.pattern}"
 
 
 def _id(kind: str, words: str) -> Form:
     """The form of a resource id; `kind` is namespace/type, `*` in it a name."""
-    types = kind.replace(".", r"\.").replace("*", r"[\w.-]{1,80}")
+    types = kind.replace("Microsoft.", r"[Mm]icrosoft\.").replace("*", r"[\w.-]{1,80}")
     return Form(rf"{_IN_GROUP}/providers/{types}/[\w.-]{{1,80}}", f"the resource id of {words}")
 
 

@@ -46,7 +46,7 @@ class Limits:
     def knows(self, id: str) -> bool:
         """Whether a resource id is a listed one, or of something in it; Azure ignores case."""
         here = f"{id}/".lower()
-        return any(here.startswith(f"{listed}/".lower()) for listed in self.given)
+        return any(here.startswith(f"{listed.rstrip('/')}/".lower()) for listed in self.given)
 
 
 def load(rules: Collection[str], file: Path = FILE) -> Mapping[str, Limits]:

@@ -52,6 +52,10 @@ def _own_provider(item: Item, limits: Limits) -> Iterator[str]:
 # workspace.
 _REFERENCES: Mapping[str, str] = {
     Kind.PRIVATE_ENDPOINT: "subnet",
+    Kind.COMPUTE: "properties",
+    Kind.WORKSPACE: "serverlessComputeSettings",
+    Kind.DNS_GROUP: "privateDnsZoneConfigs",
+    Kind.DNS_LINK: "virtualNetwork",
     Kind.DIAGNOSTICS: "workspaceId",
     Kind.APPLICATION_INSIGHTS: "workspaceResourceId",
     Kind.NETWORK: "virtualNetworkPeerings",

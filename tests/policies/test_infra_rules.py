@@ -163,6 +163,7 @@ HUB = "/subscriptions/22222222-2222-4222-8222-222222222222/resourceGroups/rg-hub
     [
         (HUB, HUB, True),
         (HUB, f"{HUB.upper()}/providers/Microsoft.KeyVault/vaults/kv", True),
+        (f"{HUB}/", HUB, True),
         (HUB, f"{HUB}-2/providers/Microsoft.KeyVault/vaults/kv", False),
         (f"{HUB}/providers/Microsoft.KeyVault/vaults/kv", HUB, False),
     ],
@@ -222,6 +223,14 @@ def test_given_resources_pass_the_rules_of_our_own() -> None:
     assert rejected(*everything) == rules - {"private-endpoints"}
     assert rejected(*everything, given=(HUB,)) == set()
     assert "private-endpoints" in rejected(workspace, endpoint, logs, given=(HUB,))
+    ours = _item("privatedns:PrivateZone", {}, name="z")
+    named = _item(
+        *("network:PrivateDnsZoneGroup", {}, {"privateDnsZoneConfigs": [ours.urn]}), name="m"
+    )
+    spoke = {"virtualNetwork": {"id": f"{HUB}/n"}}
+    link = _item("privatedns:VirtualNetworkLink", spoke, {"privateZoneName": [ours.urn]}, name="l")
+    assert rejected(named, ours, link) == {"private-names", "known-resources"}
+    assert rejected(named, ours, link, given=(HUB,)) == set()
     assert rejected(workspace, endpoint, logs, given=(HUB,), dns_by_policy=True) == set()
 
 

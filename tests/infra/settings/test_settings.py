@@ -308,6 +308,9 @@ def test_the_schema_accepts_the_stacks_and_refuses_invalid_settings() -> None:
 
 # No pattern can judge ranges, the least size of a share, or how a number was written.
 NOT_OF_ONE_SETTING = {
+    "firewall-in-our-own-range",
+    "firewall-on-the-internet",
+    "hub-that-is-the-network",
     "budget-in-hours-and-minutes",
     "budget-with-a-zero-before-it",
     "range-of-docker",
