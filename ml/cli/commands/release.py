@@ -413,7 +413,8 @@ def _open(to: str, place: str, project: str = "", trained: Path | None = None) -
         return open_backend(place, Options(workflow=WorkflowRun(names, bounds)))
     trainings = clusters.submitted(trained, project)
     if len(trainings) != 1:
-        found, hint = f"{trained} has {len(trainings)} trainings of {project}", "train it again"
+        found = f"{trained} has {len(trainings)} trainings of {project}"
+        hint = f"ml train {project} --json > FILE"
         raise Refused(Problem("not-trained", found, "one training", hint))
     return open_backend(
         place, Options(workflow=WorkflowRun(names, bounds, trainings[0], final=True))
