@@ -53,7 +53,7 @@ _COMPUTES = frozenset(
 _DATASTORES = frozenset(
     {"azure_blob", "azure_file", "azure_data_lake_gen1", "azure_data_lake_gen2", "one_lake"}
 )
-_MODELS = frozenset({"custom_model", "mlflow_model", "triton_model"})
+MODELS = frozenset({"custom_model", "mlflow_model", "triton_model"})
 _DATA = frozenset({"uri_file", "uri_folder", "mltable"})
 
 # The end of a schema's file name → family; the longest that fits wins.
@@ -122,7 +122,7 @@ def _family_by_shape(data: Mapping[str, Any]) -> str | None:
     if isinstance(kind, str):
         if kind in JOBS | COMPONENTS and keys & _WORK.get(kind, frozenset()):
             return "component" if _is_component(data, kind) else "job"
-        for types, family in ((_MODELS, "model"), (_DATA, "data")):
+        for types, family in ((MODELS, "model"), (_DATA, "data")):
             if kind in types and "path" in keys:
                 return family
         if kind in _COMPUTES and "name" in keys:

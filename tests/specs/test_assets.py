@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ml.core import documents
 from ml.specs.assets import assets
 from ml.specs.check.check import check
+from ml.specs.parts import Part
+from ml.specs.plan.bindings import Bindings
 from ml.specs.sdk.load import load
 from tests.conftest import ROOT
 
@@ -80,6 +83,19 @@ def test_a_folder_with_assets(folder: str, faq: Path) -> None:
     assert result is not None and result.version == "99"
     (faq / "ml" / "again.yml").write_text(place.read_text())
     assert [problem.code for problem in check(load(place))] == ["duplicate-declaration"]
+
+
+def test_an_input_of_a_model_is_no_data_asset_of_its_name(faq: Path) -> None:
+    """`ml new` names a project's data and its model alike where the name has no underscore."""
+    bindings = Bindings(faq, None)
+    file = faq / "ml" / "jobs" / "job.yml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("inputs: {model: {type: custom_model, path: azureml:faq@latest}}\n")
+    part = Part(documents.read(file), file)
+    for kind, path in (("custom_model", None), ("uri_folder", faq / "data")):
+        written = {"type": kind, "path": "azureml:faq@latest"}
+        found = bindings.data(part, ("inputs", "model"), written, "inputs.model")
+        assert found.path == path
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from ml.core.documents import Key, strings
 from ml.core.errors import Place, Problem, Refused
 from ml.specs import expressions
 from ml.specs.assets import assets, conda
+from ml.specs.kinds import MODELS
 from ml.specs.parts import Part
 from ml.specs.plan.plans import (
     LITERALS,
@@ -56,8 +57,9 @@ class Bindings:
         path, asset, spec = assets.local(source, owner.folder), None, None
         reference = assets.parse(source)
         if reference is not None:
-            specs = (assets.find(source, k, self.root, self.registered) for k in ("data", "model"))
-            spec = next(filter(None, specs), None)
+            # A model and a data asset may share a name; Azure ML looks among those of the type.
+            family = "model" if kind in MODELS else "data"
+            spec = assets.find(source, family, self.root, self.registered)
             path, version = None, reference.version or f"@{reference.label or 'latest'}"
             if spec is not None:
                 path, version, kind = spec.path, spec.version, str(spec.get("type") or kind)
