@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ml.features.timeline import FeatureError, Timeline
+from ml.features.timeline import FeatureError, Timeline, reach
 
 if TYPE_CHECKING:
     import polars as pl
@@ -71,6 +71,7 @@ class FeatureSet:
         assert spec is not None and spec.loader is not None  # a .py file
         module = importlib.util.module_from_spec(spec)
         wanted = {**self.keys, self.timeline.event: "", ARRIVAL: "", **self.features}
+        limit = reach.set(self.source_lookback)
         try:
             spec.loader.exec_module(module)
             table: pl.DataFrame = getattr(module, self.transformer)().transform(rows)
@@ -80,6 +81,8 @@ class FeatureSet:
         except Exception as error:
             message = f"{self.code}: {self.transformer}: {type(error).__name__}: {error}"
             raise FeatureError("transformation-failed", message, "a table") from error
+        finally:
+            reach.reset(limit)
         return table.select(*wanted)
 
 

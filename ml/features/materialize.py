@@ -80,7 +80,8 @@ def plan(
         raise FeatureError("no-rows", f"{source_path} has no rows", "at least one row")
     asked = (str(start or min(counts)), str(end or max(counts)))
     if asked[0] > asked[1]:
-        raise FeatureError("wrong-window", f"{asked[0]} is after {asked[1]}", "start, then end")
+        found = f"from {asked[0]} to {asked[1]}; the source has {min(counts)} to {max(counts)}"
+        raise FeatureError("wrong-window", found, "a first day that is not after the last one")
     window = last.window or asked
     window = (min(window[0], asked[0]), max(window[1], asked[1]))
     wanted = [day for day in (*counts, *last.partitions) if window[0] <= day <= window[1]]

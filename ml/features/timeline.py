@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
+
+# How far back of an event the rows reach that a transformation is given: its `source_lookback`.
+# Windows are called by the transformation, which knows no definition.
+reach: ContextVar[timedelta | None] = ContextVar("reach", default=None)
 
 
 class FeatureError(Exception):

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ml.features.availability import AVAILABLE, EVENT, ROW, placed
-from ml.features.timeline import FeatureError, Timeline
+from ml.features.timeline import FeatureError, Timeline, reach
 
 SHORTEST, LONGEST = timedelta(hours=1), timedelta(days=90)
 # Rows of windows that are in memory at a time, with the columns of the features.
@@ -115,6 +115,10 @@ def _check(feature: Window, rows: pl.DataFrame) -> None:
         raise FeatureError("unknown-function", f"{name}: `{feature.function}`", expected)
     if not SHORTEST <= feature.length <= LONGEST:
         raise FeatureError("window-length", f"{name}: {feature.length}", "1 hour to 90 days")
+    limit = reach.get()
+    if limit is not None and feature.length > limit:
+        expected = f"at most `source_lookback`, {limit}"
+        raise FeatureError("window-length", f"{name}: {feature.length}", expected)
     if feature.column is None:
         if feature.function not in ("count", "time_since"):
             raise FeatureError("missing-column", f"{name} has no column", "a column")

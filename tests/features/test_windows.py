@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ml.features import windows as module
 from ml.features.join import point_in_time
-from ml.features.timeline import FeatureError, Timeline
+from ml.features.timeline import FeatureError, Timeline, reach
 from ml.features.windows import FUNCTIONS, Window, windows
 
 START = datetime(2026, 3, 28, 23, tzinfo=UTC)
@@ -113,3 +113,16 @@ def test_a_window_that_cannot_be_computed(window: Window, code: str) -> None:
     with pytest.raises(FeatureError) as raised:
         windows(table([]), [window], keys=["account"], timeline=ARRIVING)
     assert raised.value.code == code
+
+
+def test_a_window_may_not_exceed_what_a_transformation_is_given() -> None:
+    """It would be computed from a part of its rows, without a word."""
+    table = pl.DataFrame({"key": ["a"], "time": [datetime(2025, 1, 1, tzinfo=UTC)]})
+    asked = [Window("n", "count", timedelta(days=7))]
+    limit = reach.set(timedelta(days=3))
+    try:
+        with pytest.raises(FeatureError, match="at most `source_lookback`, 3 days"):
+            windows(table, asked, keys=["key"], timeline=Timeline("time"))
+    finally:
+        reach.reset(limit)
+    assert windows(table, asked, keys=["key"], timeline=Timeline("time"))["n"].to_list() == [1]

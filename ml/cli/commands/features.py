@@ -149,7 +149,7 @@ def get(
         values = {"status": answer.status, "values": answer.values, "event": answer.event}
         write_json({**values, "age_seconds": age})
         return
-    age_text = "" if answer.age is None else f", {_rounded(answer.age)} old"
+    age_text = "" if answer.age is None else f", {_rounded(answer.age)}"
     typer.echo(printable(f"{' '.join(key)}: {answer.status}{age_text}"), err=True)
     write_table(["feature", "value"], [[n, str(v)] for n, v in answer.values.items()])
 
@@ -194,7 +194,7 @@ def show(name: Name, store: Store = None, as_json: AsJson = False) -> None:
     typer.echo(f"{count} partitions with {len(rows):,} rows, {window}")
     for one in (event, arrival):
         late = f", late: at most {one.limit}" if one.is_late else ""
-        typer.echo(f"last {one.what} {one.last:%Y-%m-%d %H:%M} UTC, {_rounded(one.age)} old{late}")
+        typer.echo(f"last {one.what} {one.last:%Y-%m-%d %H:%M} UTC, {_rounded(one.age)}{late}")
     table = [
         [
             *(str(row["feature"]), str(row["type"]), f"{row['nulls']:.1%}"),
@@ -205,5 +205,7 @@ def show(name: Name, store: Store = None, as_json: AsJson = False) -> None:
     write_table(["feature", "type", "null", "mean"], table)
 
 
-def _rounded(age: timedelta) -> timedelta:
-    return timedelta(seconds=round(age.total_seconds()))
+def _rounded(age: timedelta) -> str:
+    """The age to the second; a time may lie ahead."""
+    seconds = timedelta(seconds=round(abs(age.total_seconds())))
+    return f"{seconds} old" if age >= timedelta(0) else f"in {seconds}"
