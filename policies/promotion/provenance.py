@@ -182,7 +182,9 @@ def lineage(case: Case, gate: Gate) -> Finding:
     for name, version in data.items():
         absent += missing(version, f"data.{name}.")
     if case.evaluation.training_set is None and case.evidence.feature_sets:
-        absent.append("evaluation.training_set")
+        unused = f"the training used none of: {', '.join(sorted(case.evidence.feature_sets))}"
+        hint = "give columns of the data schema a `feature_set`, or delete the sets"
+        return Finding("fail", unused, "the feature sets that the project declares", hint)
     absent += [path for path in missing(case.evaluation) if path.startswith("training_set.")]
     if not absent and (wrong := _wrong_features(case)):
         declared = "feature sets as the project declares them, events up to the last label"

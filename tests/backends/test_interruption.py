@@ -177,9 +177,9 @@ def test_what_was_missed_by_the_first_signal_is_ended_too(
     """A process that was just forked, or takes a moment to die: the run ends when it is gone."""
     send, signals = reaper.send, list[int]()
 
-    def miss(signum: int, run_id: str, group: int | None) -> list[int]:
+    def miss(signum: int, run_id: str, group: int | None, node: int | None) -> list[int]:
         signals.append(signum)
-        return send(signum, run_id, group) if len(signals) > 1 else processes_of(run_id)
+        return send(signum, run_id, group, node) if len(signals) > 1 else processes_of(run_id)
 
     monkeypatch.setattr(reaper, "send", miss)
     # A process in the middle of exec has no environment to be known by: this one stays a shell.

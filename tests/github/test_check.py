@@ -246,7 +246,8 @@ def test_the_required_check(
             *(("change", change), ("framework", framework)),
         )
     }
-    code, _ = team._command(step, home, {"needs": results})
+    event = {"sha": "0" * 40, "event_name": "pull_request"}
+    code, _ = team._command(step, home, {"github": event, "needs": results})
     assert (code == 0) is passes
 
 
