@@ -119,8 +119,9 @@ def _latest(backend: Backend, project: Project) -> Run:
 
 
 def _sweep_of(project: Project, experiment: str) -> str:
-    """The path of a sweep or pipeline job of that experiment, for a hint."""
-    for path in repository.yaml_files(project.folder / "jobs"):
+    """The path of a sweep or pipeline job of that experiment, for a hint; `sweep.yml` first."""
+    files = repository.yaml_files(project.folder / "jobs")
+    for path in sorted(files, key=lambda path: path.stem != "sweep"):
         job = documents.read(path)
         is_kind = path != project.evaluate and job.get("type") in ("sweep", "pipeline")
         if is_kind and job.get("experiment_name") == experiment:

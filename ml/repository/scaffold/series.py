@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ml.core import repository
-from ml.core.errors import Problem, Refused, nearest
+from ml.core.errors import Place, Problem, Refused, nearest
 from ml.measures.forecasting import seasonal_naive
 from ml.measures.measurement import metric_values
 from ml.measures.tasks import KINDS
@@ -87,8 +87,8 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
         panel = panel_of(path, schema, Head.parse(head, columns))
     except DataRefused as refused:
         first = refused.findings[0]
-        found, hint = f"{repository.shown(path)}:{first.line}: {first.found}", first.hint
-        raise Refused(Problem(first.code, found, first.expected, hint)) from None
+        place = Place(repository.shown(path), first.line or 1)
+        raise Refused(Problem(first.code, first.found, first.expected, first.hint, place)) from None
     except ValueError as error:
         raise Refused(Problem("wrong-schema", str(error), "options of a forecast")) from None
     units, season = panel.units(TEST), panel.head.season

@@ -206,7 +206,7 @@ def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
         raise DataRefused(findings)
     columns = {column.name: column for column in schema.columns}
     names = [*zip(*map(table.column, head.series), strict=True)] or [()] * len(table.rows)
-    times = [datetime.fromisoformat(of.strip()) for of in table.column(head.time)]
+    times = [*_times(path, table.lines, head.time, table.column(head.time))]
     if wrong := [*_wrong_times(path, table.lines, names, times)]:
         raise DataRefused(wrong)
     series, steps = sorted({*names}), sorted({*times})
@@ -238,6 +238,15 @@ def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
         hint = "give a longer table, or lower `horizon` or `origins` in the schema"
         raise DataRefused([Flaw("too-few-steps", path, 0, found, expected, hint)]) from None
     return panel
+
+
+def _times(path: Path, lines: Sequence[int], name: str, texts: Sequence[str]) -> Iterator[datetime]:
+    for line, text in zip(lines, texts, strict=True):
+        try:
+            yield datetime.fromisoformat(text.strip())
+        except ValueError:
+            found, expected = f"`{name}` is {text!r}", "an ISO 8601 date or time, as 2025-01-31"
+            raise DataRefused([Flaw("wrong-time", path, line, found, expected)]) from None
 
 
 def _wrong_times(

@@ -101,6 +101,7 @@ def test_the_season_follows_from_the_steps(
         (Choices("sold", time="day"), SeriesChoices(0, ["shop"]), 20, "wrong-schema", "`horizon`"),
         (Choices("day", time="day"), SeriesChoices(3, ["shop"]), 20, "wrong-schema", "`target`"),
         (Choices("sold", time="day"), SeriesChoices(3, []), 20, "duplicate-time", "sales.csv:62"),
+        (Choices("sold", time="shop"), SeriesChoices(3, []), 20, "wrong-time", "sales.csv:2"),
         (
             Choices("sold", time="day", positive="1"),
             SeriesChoices(3, ["shop"]),
@@ -124,7 +125,7 @@ def test_what_cannot_be_written_is_refused(
     with pytest.raises(Refused) as refused:
         new("sales", table(repository, rows), choices, series=series)
     problem = refused.value.problems[0]
-    assert problem.code == code and words in problem.found and problem.expected
+    assert problem.code == code and words in f"{problem.place} {problem.found}"
     assert not (repository / "ml/projects/sales").exists()
 
 
