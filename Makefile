@@ -57,7 +57,7 @@ $(VENV)/framework.stamp: requirements/framework.lock | $(BIN)/uv
 	@touch $@
 
 $(VENV)/framework/requirements/%: $(VENV)/framework.stamp
-	@touch $@
+	@touch -c $@
 
 $(VENV)/parser.stamp: $(LOCKS)/yaml.lock | $(BIN)/uv
 	@rm -rf $(PARSER)
