@@ -14,7 +14,7 @@ GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
 
 def fork(folder: Path) -> Path:
     """Make it in the folder, committed, with this repository's commands under .venv/bin."""
-    rooms = ("environments", "measures", "serving", "toolkit")
+    rooms = ("environments", "features", "measures", "serving", "toolkit")
     for room in (*(f"ml/{name}" for name in rooms), "policies", "requirements"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / room, folder / room, ignore=ignored)
