@@ -142,7 +142,7 @@ def _resolve(path: str) -> Any:
     [
         (["--anchors", "8-16"], "5 sizes"),
         (["--epochs", "0"], "at least 1"),
-        (["--batch", "500"], "a step of 500 rows"),
+        (["--batch", "500"], "batch of 500 rows"),
         (["--backbone", "resnet"], "Unknown model"),
     ],
 )
