@@ -45,7 +45,7 @@ app = typer.Typer(
 def settings(
     stacks: Stacks = None,
     schema: Annotated[
-        bool, typer.Option("--schema", help="The JSON Schema of a stack file, for editors.")
+        bool, typer.Option("--schema", help="Print the JSON Schema of a stack file.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -107,7 +107,7 @@ def preview(
     ] = "",
     diagram: Annotated[
         Path | None,
-        typer.Option(help="A folder for STACK.md: a Mermaid diagram of each, as GitHub draws it."),
+        typer.Option(help="Write a Mermaid diagram of each stack to STACK.md in this folder."),
     ] = None,
     save: Annotated[Path | None, typer.Option(help="Also write the JSON into this file.")] = None,
 ) -> None:
@@ -177,7 +177,7 @@ def sas(
     stack: Stack,
     path: Annotated[str, typer.Argument(help="CONTAINER/FILE, or CONTAINER/FOLDER/.")],
     to_write: Annotated[
-        bool, typer.Option("--write", help="For writing; the default is reading.")
+        bool, typer.Option("--write", help="Grant write access; the default is read.")
     ] = False,
     hours: Annotated[float, typer.Option(help="Hours for which it is valid.")] = 1.0,
     as_json: AsJson = False,

@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--data", type=Path, required=True, help="the MLTable that it was fitted on"
     )
-    parser.add_argument("--target", required=True, help="the column that it answers")
-    parser.add_argument("--positive", default="", help="of two classes, the one whose probability")
-    parser.add_argument("--converted", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--target", required=True, help="the target column")
+    parser.add_argument("--positive", default="", help="binary: the positive class")
+    parser.add_argument("--converted", type=Path, required=True, help="the output folder")
     options = parser.parse_args(arguments)
     estimator, names = load(options.model)
     is_class = hasattr(estimator, "classes_")
@@ -54,7 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = rows.dropna(subset=[options.target])
     rows = rows.reset_index(drop=True)
     if missing := [name for name in names if name not in rows]:
-        stop("column-mismatch", f"{options.data} has no `{missing[0]}`", "all inputs", "add it")
+        stop(
+            "column-mismatch",
+            f"{options.data} has no `{missing[0]}`",
+            "every input column",
+            "add it",
+        )
     given = rows[names], rows[options.target], options.positive
     required = reading.required(options.data)
     digest = convert(estimator, *given, options.converted, required)
@@ -75,15 +80,15 @@ def load(folder: Path) -> tuple[Any, list[str]]:
         stop(
             "load-failed",
             f"{folder}: {type(error).__name__}: {error}",
-            "an MLflow model of scikit-learn's interface, and the packages that made it",
-            "run this step in the environment of the job that made the model",
+            "an MLflow model of the sklearn flavor, and the packages that trained it",
+            "run this step in the environment of the job that trained the model",
         )
     if schema is not None and schema.has_input_names():
         return estimator, list(schema.input_names())
     names = [str(of) for of in getattr(estimator, "feature_names_in_", ())]
     if not names:
         hint = "log the model with `signature=`, then run this again"
-        stop("no-columns", f"{folder} has no input columns", "a signature in MLmodel", hint)
+        stop("no-columns", f"{folder} has no model signature", "input columns in MLmodel", hint)
     return estimator, names
 
 
@@ -130,7 +135,8 @@ def convert(
             f"the converted model's predictions differ in {differing} of {len(frame)} rows, "
             f"by up to {apart.max():.2g}",
             f"at most {folders.ROUNDING:g} in 99 % of the rows",
-            "block what ONNX rounds, or serve the original with a waiver of the gate `format`",
+            "block the algorithm that ONNX rounds, or serve the original with a waiver of the "
+            "gate `format`",
         )
     labels = target.to_numpy()
     if task == "binary":
@@ -200,7 +206,7 @@ def _graph(estimator: Any, kinds: Mapping[str, Kind]) -> Any:
             "not-convertible",
             f"{type(_last(estimator)).__name__}: {type(error).__name__}: {message}",
             "steps that skl2onnx or onnxmltools convert to ONNX",
-            "block what it names (`blocked_training_algorithms`, `blocked_transformers`) and set "
+            "block this step (`blocked_training_algorithms`, `blocked_transformers`) and set "
             "`enable_onnx_compatible_models: true`, or waive the gate `format` for the original",
         )
 

@@ -55,7 +55,7 @@ def fit(
             inputs.append(entry)
     if not inputs:
         expected = "a number, a category, or a text with words that several rows share"
-        stop("no-feature", "no training column has information", expected, "add columns")
+        stop("no-feature", "no column is informative in the training rows", expected, "add columns")
     return {
         "columns": [
             {"name": column.name, "type": column.kind, "required": column.required}
@@ -87,7 +87,9 @@ def _fill(name: str, values: NDArray[Any], settings: Mapping[str, Any]) -> float
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        stop("bad-imputer", f"`{name}` has `fill_value: {given}`", "a finite number", "write 0")
+        stop(
+            "bad-imputer", f"`{name}` has `fill_value: {given}`", "a finite number", "fill_value: 0"
+        )
     imputer = SimpleImputer(
         strategy=settings.get("strategy", "mean"),
         fill_value=number,

@@ -74,4 +74,9 @@ def compare(
     worst = float(differences.mean() if in_steps else differences.max(initial=0.0))
     if worst > ROUNDING:
         found = f"the saved model's predictions differ by {worst:g}"
-        stop("conversion-mismatch", found, f"at most {ROUNDING:g}", "block this algorithm")
+        stop(
+            "conversion-mismatch",
+            found,
+            f"at most {ROUNDING:g}",
+            "add it to `blocked_training_algorithms`",
+        )

@@ -43,7 +43,7 @@ MEANS_OF_ROWS, NOISE, LACKING = 200_000, 0.02, 0.2
 # The weights of the overall mean that people smooth means with.
 SMOOTHED = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 300.0)
 
-ARE_FITTED = "are fitted too, the same in all columns and the target: leave out repeated rows"
+ARE_FITTED = "are duplicates of training rows, target included: remove duplicate rows"
 
 Finding = tuple[str, str]
 Values = NDArray[np.float64]
@@ -64,7 +64,7 @@ def report(problem: Problem, document: Mapping[str, Any]) -> list[dict[str, str]
 def _of_rows(problem: Problem) -> Iterator[Finding]:
     yield from (("rows", note) for note in problem.table.notes)
     if len(problem.fitted) < FEW_ROWS:
-        yield "rows", f"{len(problem.fitted)} rows: scores of so few move by chance"
+        yield "rows", f"{len(problem.fitted)} rows: metrics of so few rows have a high variance"
     for column in problem.table.columns:
         if not column.used:
             yield "columns", f"{column.name}: {column.choice}"
@@ -82,7 +82,7 @@ def _of_classes(problem: Problem) -> Iterator[Finding]:
     if share < RARE:
         found = f"{classes[rare]} is {share:.2%} of the rows"
         if problem.job.metric == "accuracy":
-            found += ": accuracy hardly sees it; take AUC_weighted or norm_macro_recall"
+            found += ": accuracy is misleading here; use AUC_weighted or norm_macro_recall"
         yield "imbalance", found
 
 
@@ -111,8 +111,8 @@ def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Findi
         if any(_are_means(values[rows], of) for rows in sets for of in _targets(problem, rows)):
             yield (
                 "leakage",
-                f"{column.name}: the mean of the target by some category, of the rows that judge "
-                "too; give the category itself: its means are fitted inside each fold",
+                f"{column.name}: a target encoding that includes the validation rows; use the "
+                "category itself, which is target-encoded inside each fold",
             )
 
 
@@ -185,12 +185,12 @@ def _of_validation(problem: Problem) -> Iterator[Finding]:
     """Rows that judge and know too much of those fitted: of one group, or not later."""
     choices = problem.job.choices
     if found := _repeated(problem, *problem.folds[0]):
-        yield "validation", f"{found} that judge {ARE_FITTED}"
+        yield "validation", f"{found} validation rows {ARE_FITTED}"
     for column in problem.table.columns:
         found = ""
         if column.name == choices.group:
             share, values = _shared(problem, column, *problem.folds[0])
-            found = f"{values} of its values are both fitted and judged" if share else ""
+            found = f"{values} groups have both training and validation rows" if share else ""
             found = found and f" ({GROUP}): {found}"
         elif column.name == choices.time or column.order:
             found = _of_time(problem, column, is_named=column.name == choices.time)
@@ -206,14 +206,19 @@ def _of_test(problem: Problem) -> Iterator[Finding]:
     if not len(problem.test):
         return
     if found := _repeated(problem, *sets):
-        yield "test", f"{found} of the test {ARE_FITTED}"
+        yield "test", f"{found} test rows {ARE_FITTED}"
     for column in problem.table.columns:
         if column.name == choices.group and (values := _shared(problem, column, *sets)[1]):
-            yield "test", f"{column.name} ({GROUP}): {values} of its values are fitted too"
+            yield (
+                "test",
+                f"{column.name} ({GROUP}): {values} groups have both training and test rows",
+            )
         if column.name == choices.time:
             times = validation.times(problem.table, column.name)
             if early := _early(times, *sets):
-                found = f"{early} of its {len(problem.test)} rows are not later than those fitted"
+                found = (
+                    f"{early} of the {len(problem.test)} test rows are not later than training rows"
+                )
                 yield "test", f"{column.name} ({TIME}): {found}"
 
 
@@ -236,7 +241,7 @@ def _repeated(problem: Problem, fitted: Rows, judged: Rows) -> str:
         others = _pairs(keys - cells, different, judged) - same if alike < HARDLY_VARIES else 0
         if alike * others > BY_NATURE * (1 - alike) * same:
             return ""
-    return f"{same} of the {len(judged)} rows"
+    return f"{same} of the {len(judged)}"
 
 
 def _hashed(problem: Problem) -> Iterator[NDArray[np.uint64]]:
@@ -269,10 +274,10 @@ def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
         return ""
     if not (problem.shuffled or is_named) and not _neighbours_are_alike(problem, times):
         return ""
-    found = f"{early} of the {len(judged)} rows that judge are not later than those fitted"
+    found = f"{early} of the {len(judged)} validation rows are not later than training rows"
     if is_named:
         return f" ({TIME}): {found}"
-    return f": a time, and {found}; if it is that of the row: tags: {{{TIME}: {column.name}}}"
+    return f": a time, and {found}; if rows are ordered by it: tags: {{{TIME}: {column.name}}}"
 
 
 def _early(times: Values, fitted: Rows, judged: Rows) -> int:
@@ -319,10 +324,11 @@ def _hangs_together(problem: Problem, column: Column) -> str:
     )
     if not (same or alike):
         return ""
-    why = f"rows of one value have one `{same}`" if same else "rows of one value are alike"
+    why = f"each value has one `{same}`" if same else "rows of one value have similar targets"
     return (
-        f": {different} values of about {len(codes) / different:.0f} rows each, both fitted and "
-        f"judged, and {why}; if each is a customer or a device: tags: {{{GROUP}: {column.name}}}"
+        f": {different} values of about {len(codes) / different:.0f} rows each, in both training "
+        f"and validation, and {why}; if it is a group, such as a customer: "
+        f"tags: {{{GROUP}: {column.name}}}"
     )
 
 

@@ -290,5 +290,5 @@ def _classes(labels: NDArray[Any], label: object) -> list[str]:
         return names
     if positive not in names:
         expected = f"one of {', '.join(names[:12])}"
-        stop("no-such-value", f"`{positive}`", expected, f"positive_label: {names[-1]}")
+        stop("no-such-value", f"`{positive}` is no class", expected, f"positive_label: {names[-1]}")
     return [name for name in names if name != positive] + [positive] if len(names) == 2 else names

@@ -32,19 +32,19 @@ WHOLE = 2**24
 # Options of an MLTable, their values that are read here, the usual one first, and what to write. A
 # quoted field may have several lines, whatever `support_multi_line` says.
 _OPTIONS: Sequence[tuple[str, Sequence[Any], str]] = (
-    ("include_path_column", (False, None), "the columns of the files alone"),
+    ("include_path_column", (False, None), "include_path_column: false"),
     (
         "header",
         ("all_files_same_headers", "all_files_different_headers", "from_first_file", None),
-        "a header in each file or in the first: requests name the columns",
+        "a header in each file or in the first: requests need the column names",
     ),
     (
         "infer_column_types",
         (True, None),
-        "types as the values have them; `column_name_and_types: {NAME: Categorical}` in the "
-        "featurization of a job takes numbers as categories",
+        "infer_column_types: true; `column_name_and_types: {NAME: Categorical}` in the "
+        "featurization of a job makes numbers categories",
     ),
-    ("empty_as_string", (False, None), "an empty cell as a missing value"),
+    ("empty_as_string", (False, None), "empty_as_string: false; an empty cell is a missing value"),
 )
 
 
@@ -112,7 +112,9 @@ def _read(folder: Path, asked: _Asked) -> list[_File]:
         how, options = table["read"] or ["", {}]
         files = [Path(file) for file in table["files"]]
         if not (folder / mltables.FILE).is_file() or not files or not how:
-            raise mltables.Unreadable(f"{folder} has no MLTable that names and reads a file")
+            raise mltables.Unreadable(
+                f"{folder} has no MLTable with `paths` and a `read_…` transformation"
+            )
         _refuse_options(folder / mltables.FILE, options)
         if how == "read_delimited":
             is_first = options.get("header") == "from_first_file"
@@ -156,8 +158,8 @@ def _demand_kinds(tables: Sequence[_File], target: str) -> None:
             if name in table and table[name].notna().any():
                 kind = "numbers" if is_number(table[name]) else "texts"
                 first.setdefault(kind, file)
-        found = f"`{name}` is texts in {first['texts']} and numbers in {first['numbers']}"
-        hint = f"column_name_and_types: {{{name}: Categorical}} takes both as texts"
+        found = f"`{name}` has texts in {first['texts']} and numbers in {first['numbers']}"
+        hint = f"column_name_and_types: {{{name}: Categorical}} reads both as texts"
         stop("type-mismatch", found, "one type in all files", hint if name != target else "")
 
 
@@ -173,10 +175,10 @@ def _demand_same(files: Sequence[Path], tables: Sequence[Mapping[str, Any]]) -> 
     """End the program where files of one table have different columns."""
     for file, table in zip(files, tables, strict=False):
         lacks = [f"lacks `{name}`" for name in tables[0] if name not in table]
-        more = [f"has `{name}` besides" for name in table if name not in tables[0]]
+        more = [f"also has `{name}`" for name in table if name not in tables[0]]
         if lacks or more:
             found = f"{file} {', '.join((lacks + more)[:5])}"
-            stop("column-mismatch", found, f"those of {files[0]}, in any order", "add or drop it")
+            stop("column-mismatch", found, f"the columns of {files[0]}", "add or drop it")
 
 
 def give_back() -> None:
@@ -241,8 +243,8 @@ def _delimited(
                     columns[at] |= _compact(part, asked)
         return {str(name): of for name, of in together(columns).items()}
     except pd.errors.ParserWarning:
-        found = f"{file} has rows of more fields than the header names"
-        stop("unreadable", found, "a field for each column, and a quoted one where it has commas")
+        found = f"{file} has rows with more fields than the header"
+        stop("unreadable", found, "one field per column; quote a field that has the delimiter")
     except (OSError, UnicodeDecodeError, LookupError, pd.errors.ParserError) as error:
         stop("unreadable", f"{file}: {error}", "UTF-8 text with the delimiter of the MLTable")
     except pd.errors.EmptyDataError:
@@ -258,7 +260,7 @@ def _json_lines(files: Sequence[Path], table: Mapping[str, Any], asked: _Asked) 
         try:
             rows.append(mltables.json_lines(file, table["read"][1]))
         except (mltables.Unreadable, OSError, LookupError) as error:
-            stop("unreadable", str(error), "an object in each line, in the MLTable's encoding")
+            stop("unreadable", str(error), "one JSON object per line, in the MLTable's encoding")
     columns: dict[str, Any] = {}
     for name in _kept(table, dict.fromkeys(name for of in rows for row in of for name in row)):
         for file, of in zip(files, rows, strict=True):
@@ -272,14 +274,14 @@ def _json_lines(files: Sequence[Path], table: Mapping[str, Any], asked: _Asked) 
 
 
 def _refuse_nested(file: Path, name: str) -> NoReturn:
-    found = f"{file} has a list or an object as `{name}`"
-    stop("unreadable", found, "a number, a text, true or false in each cell")
+    found = f"{file} has a list or an object in `{name}`"
+    stop("unreadable", found, "a number, string or boolean in each cell")
 
 
 def _refuse_kind(file: Path, name: str, kind: str) -> NoReturn:
-    found = f"{file} has `{name}` as {kind}, which no request can have"
-    expected = "a number, a text, a date or true and false"
-    stop("unreadable", found, expected, f"`drop_columns: {name}` in the MLTable leaves it out")
+    found = f"{file} has `{name}` of type {kind}, which JSON requests cannot have"
+    expected = "a number, string, date or boolean"
+    stop("unreadable", found, expected, f"drop it in the MLTable: `drop_columns: {name}`")
 
 
 def _parquet(file: Path, table: Mapping[str, Any], asked: _Asked) -> dict[str, Any]:
@@ -307,7 +309,7 @@ def _parquet(file: Path, table: Mapping[str, Any], asked: _Asked) -> dict[str, A
                 rows = rows.astype(np.float64)
             columns |= _compact(rows, asked)
     except (ArrowException, OSError) as error:
-        stop("unreadable", f"{file}: {error}", "a whole file of Parquet")
+        stop("unreadable", f"{file}: {error}", "a valid Parquet file")
     return columns
 
 

@@ -113,7 +113,7 @@ class Choices:
         meaning = PURPOSES.get(purpose.replace("_", "").lower(), "")
         if purpose and not meaning:
             known = "Numeric, Categorical, CategoricalHash, Text, DateTime, Ignore"
-            stop("column-purpose", f"`{name}: {purpose}`", f"one of {known}", "choose one")
+            stop("column-purpose", f"unknown type in `{name}: {purpose}`", f"one of {known}")
         return meaning
 
     @property
@@ -151,7 +151,7 @@ def as_table(
     has_label = rows[target].notna()
     notes = []
     if not has_label.all():
-        notes.append(f"{int((~has_label).sum())} rows without a `{target}` are left out")
+        notes.append(f"{int((~has_label).sum())} rows without a `{target}` are dropped")
         rows = rows[has_label].reset_index(drop=True)
     labels = _labels(rows[target], target, regression)
     classes = 1 if regression else len({*labels})
@@ -160,7 +160,7 @@ def as_table(
         if name in (target, choices.weight, *choices.splits):
             continue
         column, data[name] = _column(name, rows[name], choices, classes)
-        whole = "rows of one value are not divided: left out"
+        whole = "the group of the rows: excluded"
         is_group = name == choices.group
         columns.append(replace(column, choice=whole, feature="") if is_group else column)
     if not any(column.used for column in columns):
@@ -173,9 +173,9 @@ def as_table(
 
 def _refuse_two_uses(target: str, choices: Choices) -> None:
     """End the program where the spec uses a column for two things, of which none is a feature."""
-    uses = [(target, "the target"), (choices.weight, "the weight of rows")]
+    uses = [(target, "the target"), (choices.weight, "the row weight")]
     uses += [(name, "a split of `cv_split_column_names`") for name in choices.splits]
-    uses += [(choices.group, "what rows belong to"), (choices.time, "the time of rows")]
+    uses += [(choices.group, "the group"), (choices.time, "the time")]
     first: dict[str, str] = {}
     for name, use in uses:
         if name in first:
@@ -242,7 +242,7 @@ def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[An
         stop(
             "single-class",
             f"`{target}` has {value} in {len(texts)} rows",
-            "two classes",
+            "at least two classes",
             "add rows",
         )
     if len(names) > max(20, len(texts) // 5):
@@ -262,7 +262,7 @@ def _column(
         values = pd.to_numeric(texts.astype(object), errors="coerce").astype(np.float32)
         if values.isna().all() and texts.notna().any():
             odd = texts.cat.categories[0]
-            found = f"`{name}: Numeric` has {odd!r} and no number"
+            found = f"`{name}: Numeric` has no number, only values such as {odd!r}"
             stop("not-numbers", found, "a number in some row", f"{name}: Categorical")
     if is_number(values) and meaning not in _OF_TEXTS:
         return _number(name, values, meaning, choices)
@@ -292,13 +292,13 @@ def _number(
     infinite = 0 if whole else int(np.isinf(values.to_numpy()).sum())
     if infinite:
         values = values.replace([np.inf, -np.inf], np.nan)
-        note += f", {infinite} infinite taken as missing"
+        note += f", {infinite} infinite treated as missing"
     if fill := choices.fills.get(name):
-        note += f", {fill.get('strategy', 'mean')} in place of a missing one"
+        note += f", imputed by {fill.get('strategy', 'mean')}"
     is_constant = bool(values.min() == values.max()) and not missing
     out = _out(meaning, bool(values.isna().all()), is_constant)
     if not out and whole and meaning != "numeric" and _counts(values.to_numpy()):
-        out = "a running number: left out"
+        out = "a row number: excluded"
     kind: Kind = "integer" if whole else "float"
     return Column(name, kind, out or f"a number{note}", "" if out else "number", missing), values
 
@@ -306,10 +306,10 @@ def _number(
 def _out(meaning: str, is_empty: bool, is_constant: bool) -> str:
     """Why a column is left out whatever it holds, or ""."""
     if is_empty:
-        return "no value in any row: left out"
+        return "empty: excluded"
     if is_constant:
-        return "one value in all rows: left out"
-    return "left out, as the spec says" if meaning == "aside" else ""
+        return "constant: excluded"
+    return "excluded by the spec" if meaning == "aside" else ""
 
 
 def _text(
@@ -335,21 +335,22 @@ def _text(
         stop("not-a-time", f"`{name}: DateTime` has {odd!r}", "2026-01-31", f"{name}: Categorical")
     if order and meaning in ("", "date"):
         form = "" if order == "iso" else f", {order}"
-        return column(f"{A_TIME}{form}: parts of the calendar and days{note}", "date")
+        return column(f"{A_TIME}{form}: calendar features and days{note}", "date")
     if meaning == "words" or (not meaning and is_prose and varies):
         if choices.blocked & {"tf_idf"}:
-            return column("prose, and TfIdf is blocked: left out")
-        return column(f"prose: its words by TF-IDF{note}", "words")
+            return column("free text, and TfIdf is blocked: excluded")
+        return column(f"free text: TF-IDF of its words{note}", "words")
     if not meaning and varies:
         return column(
-            _why_no_number(texts) or f"a name, {different} values in {known} rows: left out"
+            _why_no_number(texts)
+            or f"high cardinality, {different} values in {known} rows: excluded"
         )
     choice = f"a category of {different} values{note}"
     is_blocked = "cat_target_encoder" in choices.blocked
     if different > MANY_CATEGORIES and classes <= MOST_MEANS and not is_blocked:
-        return column(f"{choice}: the mean of the target of each", "mean")
+        return column(f"{choice}: target encoding", "mean")
     if different > MOST_CATEGORIES:
-        choice += f", the {MOST_CATEGORIES} most frequent are told apart"
+        choice += f", all but the {MOST_CATEGORIES} most frequent grouped"
     return column(choice, "category")
 
 
@@ -362,10 +363,10 @@ def _why_no_number(texts: pd.Series[Any]) -> str:
     of_rows = is_number[texts.cat.codes[texts.notna()]]
     if MOSTLY_NUMBERS <= of_rows.mean() < 1:
         counts = f"{of_rows.sum()} of {len(of_rows)} values are numbers"
-        odd = f"{written[~is_number][0]!r} is none: left out; a missing one is an empty cell"
+        odd = f"{written[~is_number][0]!r} is not: excluded; leave a cell empty for a missing value"
         return f"{counts}, {odd}"
     if pd.to_numeric(written.str.replace(",", "."), errors="coerce").notna().all():
-        return "numbers with a comma for a point: left out"
+        return "numbers with a decimal comma: excluded"
     return ""
 
 

@@ -90,7 +90,7 @@ def main() -> None:
             found = f"`{primary}` is undefined on the validation rows"
             if job.task != "regression":
                 stop("no-metric", found, "rows of two classes or more")
-            found += f": `{job.target}` has one value in those of a fold"
+            found += f": `{job.target}` is constant in a fold"
             hint = "primary_metric: normalized_root_mean_squared_error"
             stop("no-metric", found, "several values in each fold", hint)
         scores = [fold[primary] for fold in folds]
@@ -121,7 +121,7 @@ def _fit(
     settings = {of: value for of, value in sampled.items() if of != "balance"}
     balance, notes = str(sampled.get("balance", "none")), dict[str, str]()
     if balance != "none" and (why := _why_not_balanced(problem)):
-        notes["balance"] = f"none in place of `{balance}`: {why}"
+        notes["balance"] = f"`{balance}` not applied: {why}"
         balance = "none"
     fitting = _Fitting(problem, family, settings, balance)
     train, judged = problem.folds[0]
@@ -150,7 +150,7 @@ def _why_not_balanced(problem: Problem) -> str:
     count = rarest(problem.labels, judged, of_all, len(problem.classes))
     if count >= FEWEST:
         return ""
-    return f"{count} rows of the rarest class judge, and to calibrate takes {FEWEST}"
+    return f"calibration needs {FEWEST} validation rows of the rarest class, not {count}"
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ def _members(
             answers = Answers.load(rungs.of_trial(predictions, number), problem.labels)
             members.append(_Member(model, answers, settings["hyperparameters"]["family"]))
     if len(members) < 2:
-        found = f"{len(members)} trials were fitted to all rows"
+        found = f"{len(members)} trials were trained on all rows"
         stop("few-members", found, "two or more", "raise `limits.max_trials` or its timeout")
     return members
 

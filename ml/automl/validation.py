@@ -54,7 +54,7 @@ class Divided:
             stop("few-times", f"`{self.by}` has too few different times", "several", "add rows")
         stop(
             "too-few-rows",
-            f"{share:g} of {len(rows)} rows is no row",
+            f"{share:g} of {len(rows)} rows is less than one row",
             "rows to validate",
             "add rows",
         )
@@ -228,8 +228,8 @@ def folds(
     number = settings.get("n_cross_validations")
     chosen = how = ""
     if divided.by:
-        how = f", none of one {divided.by} divided"
-        how = how if divided.times is None else f", each of later rows by {divided.by}"
+        how = f", grouped by {divided.by}"
+        how = how if divided.times is None else f", in time order by {divided.by}"
     asked = ""
     if isinstance(number, int):
         if number < 2:
@@ -242,7 +242,7 @@ def folds(
         most = FOLDS_OF_FEW if len(rows) < FEW_ROWS else FOLDS
     if share:
         fold = divided.hold_out(rows, float(share))
-        return [fold], f"{len(fold[1])} rows are held out{chosen}{how.replace('each of', 'the')}"
+        return [fold], f"{len(fold[1])} rows are held out{chosen}{how}"
     counts = np.array([len(rows)]) if labels is None else np.unique(labels, return_counts=True)[1]
     fewest = int(counts.min())
     count = max(2, min(most, fewest, len(rows) // 2))
@@ -258,11 +258,11 @@ def folds(
     while divided.by and not asked and count > 2 and not _have_classes(divided.labels, parts):
         count -= 1
         parts = divided.folds(rows, count)
-        chosen = "; more would leave some without a class"
+        chosen = "; more would leave a fold with one class"
     if repeats > 1 and divided.times is None:
         seeds = range(divided.seed + 1, divided.seed + repeats)
         more = [replace(divided, seed=seed).folds(rows, count, asked) for seed in seeds]
-        parts, chosen = [*parts, *chain(*more)], f", drawn {repeats} times{chosen}"
+        parts, chosen = [*parts, *chain(*more)], f", repeated {repeats} times{chosen}"
     return parts, f"{count} folds{chosen}{how}"
 
 

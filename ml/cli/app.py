@@ -47,7 +47,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "evidence": (
         "ml.cli.commands.gates:evidence",
-        "Check the evidence of a model version again, offline.",
+        "Verify the evidence of a model version, offline.",
     ),
     "features": (
         "ml.cli.commands.features:app",

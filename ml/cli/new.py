@@ -22,10 +22,10 @@ def command(
         typer.Option(help="Split by the time in this column: the newest rows are the test set."),
     ] = "",
     horizon: Annotated[
-        int, typer.Option(help="Forecast so many steps: a project of time series by --time.")
+        int, typer.Option(help="The forecast horizon in steps, of time series by --time.")
     ] = 0,
     series: Annotated[
-        list[str] | None, typer.Option(help="--horizon: a column that names the series.")
+        list[str] | None, typer.Option(help="With --horizon: a column that identifies the series.")
     ] = None,
     slice: Annotated[str, typer.Option(help="The column whose values are the slices.")] = "",
     model: Annotated[

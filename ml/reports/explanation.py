@@ -149,7 +149,7 @@ def explain(run: Run, store: RunStore) -> Explanation:
                 interval, value, threshold = map(float, texts)
                 endings[trial.number] = Ending(trial.run.ended_by, int(interval), value, threshold)
     except TrackingUnavailable as error:
-        notes.append(f"The thresholds of stopped trials are not known: {error}")
+        notes.append(f"The thresholds of stopped trials cannot be read: {error}")
     return Explanation(run, sweep, lineage.get("sampling") or {}, endings, tuple(notes))
 
 
@@ -216,7 +216,7 @@ def importance(sweep: Sweep) -> Importance:
     ranked = sweep.of("completed")
     if len(ranked) < MIN_TRIALS:
         return Importance(
-            reason=f"it needs {MIN_TRIALS} completed trials, and there are {len(ranked)}"
+            reason=f"fANOVA needs {MIN_TRIALS} completed trials, the sweep has {len(ranked)}"
         )
     ranked = ranked[:: math.ceil(len(ranked) / MAX_TRIALS)]
     if len({trial.value for trial in ranked}) == 1:

@@ -228,13 +228,13 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
         is_same = evaluation.predictions == registered.predictions
         if release is None or is_same or not registered.metrics:
             return Quality(f"evaluation.json of {part.name}", evaluation, part.outputs[EVALUATION])
-        found = f"{part.name} evaluated another model than {release.name}, which this page shows."
+        found = f"{part.name} evaluated another model. This page shows {release.name}."
         notes.append(found)
     if release is None:
         return None
     if release.evidence.disagreements:
         first, *more = release.evidence.disagreements
-        others = f" (and {count(len(more), 'more disagreement')})" if more else ""
+        others = f" (and {count(len(more), 'more mismatch', 'more mismatches')})" if more else ""
         notes.append(f"The evidence of {release.name} is not valid: {first}{others}.")
     evaluation, folder = release.evidence.evaluation, release.version.evidence_folder
     if not evaluation.metrics:

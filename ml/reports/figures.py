@@ -50,7 +50,7 @@ class Figure:
 
     def __post_init__(self) -> None:
         if not self.fault and self.suffix not in _KINDS:
-            raise ValueError(f"no image that a page shows: {self.suffix}")
+            raise ValueError(f"unsupported image format: {self.suffix}")
 
     @property
     def address(self) -> str:
@@ -89,13 +89,13 @@ def draw(facts: Facts) -> tuple[Figure, ...]:
                 timeout=SECONDS,
             )
         except subprocess.TimeoutExpired:
-            return (Figure("charts.py", fault=f"they took longer than {SECONDS} s"),)
+            return (Figure("charts.py", fault=f"timed out after {SECONDS} s"),)
         try:
             drawn = json.loads((Path(folder) / "figures.json").read_text(encoding="utf-8"))
             return tuple(_within([_figure(Path(folder), entry) for entry in drawn]))
         except (OSError, ValueError, KeyError, TypeError):
             # It ended too early, or the project's code wrote the list itself.
-            why = f"the program that draws them ended with {ended.returncode}"
+            why = f"the process exited with code {ended.returncode}"
             return (Figure("charts.py", fault=why),)
 
 
@@ -106,7 +106,9 @@ def _figure(folder: Path, drawn: Mapping[str, Any]) -> Figure:
     file = folder / Path(drawn["file"]).name
     state = file.lstat()
     if not stat.S_ISREG(state.st_mode) or state.st_size > LARGEST:
-        return Figure(title, fault=f"{file.name} is no file of at most {LARGEST:,} bytes")
+        return Figure(
+            title, fault=f"{file.name} is not a regular file of at most {LARGEST:,} bytes"
+        )
     return Figure(title, file.suffix, file.read_bytes())
 
 
@@ -119,7 +121,7 @@ def _within(figures: Iterable[Figure]) -> Iterable[Figure]:
             yield figure
         else:
             yield Figure(
-                figure.title, fault=f"the figures of a page have at most {LARGEST:,} bytes"
+                figure.title, fault=f"the figures exceed the page limit of {LARGEST:,} bytes"
             )
 
 

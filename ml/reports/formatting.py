@@ -118,7 +118,7 @@ def redact(name: str, value: str | int | float | bool) -> str | int | float | bo
 def redact_line(line: str) -> str:
     """A line of a log, or a note in its place when it holds a secret."""
     secret = secret_in("", line, is_variable=False)
-    return f"(a line is hidden: it holds {secret})" if secret else line
+    return f"(line redacted: it contains {secret})" if secret else line
 
 
 def redact_text(text: str) -> str:

@@ -44,23 +44,23 @@ class Leaderboard:
     def sentences(self) -> Iterator[str]:
         """How rows judged, the final score, the choices for columns, and the guardrails."""
         facts, metric = self.facts, self.metric
-        yield f"judged by {facts['validation']}; {facts['rows']['fitted']} rows to fit"
+        yield f"validation: {facts['validation']}; {facts['rows']['fitted']} training rows"
         tested = facts["test"].get(metric)
         if tested is None and (rows := facts["rows"]["test"]):
-            yield f"final score: none, {metric} is not defined on the {rows} rows that no trial saw"
+            yield f"test score: none, {metric} is undefined on the {rows} test rows"
         elif tested is None:
             yield (
-                "final score: none, no rows were held out; the best of many trials looks better "
-                "than it is: `test_data_size: 0.2`, or `ml release propose`, which measures it"
+                "test score: none, there is no test set. The validation score of the best trial "
+                "is optimistic: set `test_data_size: 0.2`, or evaluate it by `ml release propose`"
             )
         else:
             yield (
-                f"final score: {metric} {tested:.5g} on {facts['rows']['test']} rows that no trial "
-                f"saw, where validation says {self.entries[0].value:.5g}"
+                f"test score: {metric} {tested:.5g} on {facts['rows']['test']} test rows; "
+                f"validation score: {self.entries[0].value:.5g}"
             )
         for entry in self.entries:
             if entry.stopped:
-                yield f"trial {entry.trial.sample_number} ended early: {entry.stopped}"
+                yield f"trial {entry.trial.sample_number} stopped early: {entry.stopped}"
         if calibration := facts.get("notes", {}).get("calibration"):
             yield f"probabilities calibrated: {calibration}"
         if balance := facts.get("notes", {}).get("balance"):
@@ -85,7 +85,7 @@ def leaderboard(run: Run, sweep: Sweep) -> Leaderboard:
     """The same; raises Refused where there is none."""
     board = board_of(sweep)
     if board is None:
-        found = f"{run.name} is no AutoML job with a best trial on this machine"
+        found = f"{run.name} is not an AutoML job with a best trial on this machine"
         expected = "a run of an AutoML job, or of a pipeline with one"
         hint = f"ml sweep explain {run.name}"
         raise Refused(Problem("not-a-search", found, expected, hint))

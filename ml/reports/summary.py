@@ -96,7 +96,7 @@ def _sweep(run: Run, sweep: Sweep) -> str:
     to_second = (
         f"{number(abs(ahead))} better than the second (trial {second.number})"
         if ahead
-        else f"level with trial {second.number}"
+        else f"tied with trial {second.number}"
     )
     return (
         f"{won}, {to_second} and {number(abs(best.value - middle))} better than the median of "
@@ -131,7 +131,7 @@ def _difference(release: Release) -> Iterator[str]:
         yield (
             f"The paired difference to {release.against.name} is "
             f"{signed(difference.mean)} (95 % interval {signed(difference.low)} to "
-            f"{signed(difference.high)}): {row.verdict or 'no difference is shown'}."
+            f"{signed(difference.high)}): {row.verdict or 'not significant'}."
         )
 
 

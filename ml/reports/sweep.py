@@ -211,7 +211,7 @@ def short_origin(origin: Mapping[str, Any]) -> str:
     """Where a trial's values came from (see `Trial.origin`), in at most two words for a table."""
     kind = str(origin.get("kind", ""))
     if kind == "given":
-        return f"given {origin.get('point', 0) + 1}"
+        return f"hint {origin.get('point', 0) + 1}"
     if kind == "random" and origin.get("startup"):
         return "random start"
     if kind == "sobol" and origin.get("index", -1) >= 0:
@@ -235,11 +235,11 @@ def origin_sentence(origin: Mapping[str, Any]) -> str:
         case "tpe":
             words = _tpe(origin)
         case "ensemble":
-            words = f"made of the {count(len(origin.get('of') or ()), 'best trial')}"
+            words = f"an ensemble of the {count(len(origin.get('of') or ()), 'best trial')}"
         case _:
             return ""
     refused = origin.get("refused", 0)
-    return words + (f"; {count(refused, 'point')} before it broke a constraint" if refused else "")
+    return words + (f"; {count(refused, 'earlier point')} violated a constraint" if refused else "")
 
 
 def _name(path: str) -> str:
@@ -253,15 +253,15 @@ def _given(origin: Mapping[str, Any]) -> str:
         words += f": {origin['because']}"
     if origin.get("sampled"):
         names = ", ".join(map(_name, origin["sampled"]))
-        words += f"; {names} by {short_origin(origin.get('rest') or {}) or 'chance'}"
+        words += f"; {names} sampled by {short_origin(origin.get('rest') or {}) or 'random'}"
     return words
 
 
 def _random(origin: Mapping[str, Any]) -> str:
     if origin.get("startup"):
-        return f"at random, with {count(origin.get('ended', 0), 'trial')} to learn from so far"
+        return f"at random during TPE's startup, after {count(origin.get('ended', 0), 'trial')}"
     if origin.get("instead_of"):
-        return "at random, because TPE's suggestions kept breaking a constraint"
+        return "at random, because TPE's suggestions repeatedly violated a constraint"
     return "at random"
 
 

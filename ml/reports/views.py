@@ -81,7 +81,7 @@ def glance(facts: Facts) -> list[tuple[str, str]]:
 def log_text(facts: Facts) -> str:
     """The end of the log of what failed; a line may be a whole matrix, so long ones are cut."""
     lines = [line if len(line) <= LOG_LETTERS else f"{line[:LOG_LETTERS]}…" for line in facts.log]
-    return "\n".join(lines) or "It printed nothing."
+    return "\n".join(lines) or "The log is empty."
 
 
 def step_reason(step: Step) -> str:
@@ -133,11 +133,11 @@ def selection_words(selected: Selected) -> tuple[str, str]:
 
 def importance_chart(importance: Importance) -> Markup:
     """The shares as bars; the caption says how reliable they are."""
-    doubt = ": too little to rely on the shares" if importance.is_weak else ""
+    doubt = ": too low to rely on the shares" if importance.is_weak else ""
     caption = [
-        f"Shares of the influence on the metric, by fANOVA on "
-        f"{count(importance.trials, 'completed trial')}. R² {max(0.0, importance.explained):.2f} "
-        f"on trials left out (1 predicts them, 0 guesses){doubt}."
+        f"Importance of each parameter for the metric, by fANOVA on "
+        f"{count(importance.trials, 'completed trial')}. Out-of-bag R² "
+        f"{max(0.0, importance.explained):.2f} (1 is perfect, 0 is no better than the mean){doubt}."
     ]
     if importance.excluded:
         caption.append(f"Excluded, as some trials lack them: {', '.join(importance.excluded)}.")
@@ -210,7 +210,7 @@ def quality_source(facts: Facts) -> str:
         if unpaired := release.comparison.unpaired:
             words.append(f"There are no paired differences: {unpaired}.")
     elif release and release.is_champion:
-        words.append("It is the champion; there was none before it.")
+        words.append("It is the first champion.")
     return " ".join(words)
 
 
@@ -300,7 +300,7 @@ def contribution_charts(facts: Facts) -> tuple[str, list[Markup]]:
     try:
         rows = ExplainedRows.read(facts.quality.folder)
     except (OSError, ValueError) as error:
-        return f"What features added to single rows is not shown: {error}.", []
+        return f"The SHAP values of single rows cannot be read: {error}.", []
     return "", charts_of_rows(rows) if rows else []
 
 
@@ -346,7 +346,7 @@ def stability(facts: Facts) -> list[tuple[str, str]]:
         over = f"{len(refits.values)} {refits.over or 'refits'}"
         rows.append((f"standard deviation of {metric} over {over}", number(refits.std)))
     if math.isfinite(evaluation.training.seconds):
-        rows.append(("time of a refit", duration(evaluation.training.seconds)))
+        rows.append(("training time", duration(evaluation.training.seconds)))
     if math.isfinite(evaluation.training.threads):
         rows.append(("threads", number(evaluation.training.threads)))
     return rows
@@ -403,7 +403,11 @@ def _code(facts: Facts, code: Mapping[str, Any]) -> Link:
     commit = str(code.get("commit") or "")
     dirty = " with uncommitted changes" if commit and code.get("dirty") else ""
     python = facts.lineage.get("interpreter") or {}
-    built = f"built from the conda file as {python['built']}" if python.get("built") else "this one"
+    built = (
+        f"built from the conda file as {python['built']}"
+        if python.get("built")
+        else "this interpreter"
+    )
     rows = [
         ("commit", f"{digest(commit)}{dirty}", f"{commit}{dirty}"),
         _digest("snapshot", code.get("digest")),
@@ -419,7 +423,7 @@ def _run(facts: Facts) -> Link:
     rows = [_digest("MLflow id", run.id), _full("spec", str(facts.lineage.get("spec", "")))]
     if facts.sweep and facts.sweep.best:
         best = facts.sweep.best.run
-        rows += [_full("best trial", best.name), _digest("its id", best.id)]
+        rows += [_full("best trial", best.name), _digest("best trial's id", best.id)]
     elif facts.lineage.get("parent"):
         rows.append(_digest("sweep", facts.lineage["parent"]))
     rows.append(("folder", repository.shown(run.folder), str(run.folder)))

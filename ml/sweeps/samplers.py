@@ -105,8 +105,8 @@ def _nothing_feasible(refused: Counter[Constraint]) -> Problem:
     counts = ", ".join(f"`{one.expression}` rejected {n:,}" for one, n in refused.most_common())
     return Problem(
         "constraints-unsatisfiable",
-        f"none of {refused.total():,} points satisfies the constraints: {counts}",
-        "constraints that leave a part of the search space",
+        f"none of {refused.total():,} sampled points satisfies the constraints: {counts}",
+        "constraints that part of the search space satisfies",
         "widen the search space, or relax the constraint that rejected most points",
         refused.most_common(1)[0][0].place,
     )

@@ -54,7 +54,7 @@ def main() -> None:
     try:
         charts = importlib.import_module(module).CHARTS
         if not isinstance(charts, Mapping):
-            raise TypeError("CHARTS is expected to map each title to a function")
+            raise TypeError("CHARTS must map each title to a function")
     except Exception as error:  # the project's own code
         charts, drawn = {}, [{"title": "charts.py", "fault": _fault(error, module)}]
     for place, (title, function) in enumerate([*charts.items()][:MOST]):
@@ -76,7 +76,7 @@ def _write(figure: Any, path: Path) -> Path:
         return svg
     if not hasattr(figure, "to_dict"):
         kind = type(figure).__name__
-        raise TypeError(f"an Altair chart or a matplotlib figure is expected, not a {kind}")
+        raise TypeError(f"expected an Altair chart or a matplotlib figure, not a {kind}")
     import vl_convert
 
     spec = figure.to_dict()

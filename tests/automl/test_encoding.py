@@ -64,13 +64,13 @@ def test_what_columns_are_taken_for(tmp_path: Path) -> None:
     """A category of many values by its target, a time by its parts, prose by its words."""
     table, _ = table_of(tmp_path / "table", rows_of(900))
     chosen = {column.name: column.choice for column in table.columns}
-    assert chosen["shop"].endswith("the mean of the target of each")
-    assert chosen["paid"].startswith("a time: parts of the calendar")
-    assert chosen["note"] == "prose: its words by TF-IDF"
+    assert chosen["shop"].endswith("target encoding")
+    assert chosen["paid"].startswith("a time: calendar features")
+    assert chosen["note"] == "free text: TF-IDF of its words"
     blocked = Choices(blocked=frozenset({"tf_idf", "cat_target_encoder"}))
     table, _ = table_of(tmp_path / "table", rows_of(900), blocked)
     chosen = {column.name: column.choice for column in table.columns}
-    assert "the mean" not in chosen["shop"] and chosen["note"].endswith("left out")
+    assert "target encoding" not in chosen["shop"] and chosen["note"].endswith("excluded")
     purposes = Choices(purposes={"shop": "Text", "paid": "Categorical", "note": "Ignore"})
     table, _ = table_of(tmp_path / "table", rows_of(60), purposes)
     assert [column.feature for column in table.columns] == ["words", "category", "", "number"]

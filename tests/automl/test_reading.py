@@ -67,8 +67,8 @@ def test_files_of_one_table(tmp_path: Path) -> None:
     ("first", "second", "found"),
     [
         ("y,a,z\n1,2,3\n", "y,a\n1,2\n", "rows2.csv lacks `z`"),
-        ("y,a\n1,2\n", "y,a,z\n1,2,3\n", "rows2.csv has `z` besides"),
-        ("y,a\n1,2\n", "y,b\n1,2\n", "rows2.csv lacks `a`, has `b` besides"),
+        ("y,a\n1,2\n", "y,a,z\n1,2,3\n", "rows2.csv also has `z`"),
+        ("y,a\n1,2\n", "y,b\n1,2\n", "rows2.csv lacks `a`, also has `b`"),
     ],
 )
 def test_files_of_other_columns_are_refused(
@@ -145,7 +145,7 @@ def test_numbers_in_one_file_and_texts_in_another_are_refused(tmp_path: Path) ->
         pd.DataFrame({"y": ["yes", "no"], "a": cells}).to_parquet(tmp_path / name)
     folder = folder_of(tmp_path, {}, "read_parquet")
     expected = (
-        r"(?s)error\[type-mismatch\]: `a` is texts in \S+rows2 and .*rows1.*\{a: Categorical\}"
+        r"(?s)error\[type-mismatch\]: `a` has texts in \S+rows2 and .*rows1.*\{a: Categorical\}"
     )
     with pytest.raises(SystemExit, match=expected):
         reading.read(folder, "y")
@@ -196,7 +196,7 @@ def test_cells_that_are_lists_or_objects_are_refused(
             pd.DataFrame(rows).to_parquet(tmp_path / f"rows{number}")
         else:
             (tmp_path / f"rows{number}").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(SystemExit, match=r"error\[unreadable\]: \S+/rows2 has a .* as `a`"):
+    with pytest.raises(SystemExit, match=r"error\[unreadable\]: \S+/rows2 has a .* in `a`"):
         reading.read(folder_of(tmp_path, {}, how), "y")
 
 
@@ -206,7 +206,9 @@ def test_columns_that_no_request_can_have_are_refused(tmp_path: Path, cell: obje
     table = pd.DataFrame({"y": ["yes", "no"], "b": [1, 2], "a": [cell, cell]})
     table.to_parquet(tmp_path / "rows")
     folder = folder_of(tmp_path, {}, "read_parquet")
-    with pytest.raises(SystemExit, match=r"(?s)error\[unreadable\]: \S+/rows has `a` as .*drop_"):
+    with pytest.raises(
+        SystemExit, match=r"(?s)error\[unreadable\]: \S+/rows has `a` of type .*drop_"
+    ):
         reading.read(folder, "y")
     text = (folder / "MLTable").read_text()
     (folder / "MLTable").write_text(text.replace("}}]", "}}, {drop_columns: a}]"))

@@ -117,7 +117,7 @@ def test_few_rows_have_their_share_of_a_rare_class(
     document = json.loads((folder / "members.json").read_text())
     assert document["members"][0].get("calibration", {"kind": ""})["kind"] == kind
     notes = json.loads((folder / "settings.json").read_text())["automl"]["notes"]
-    expected = f"none in place of `{balance}`: 30 rows of the rarest class judge"
+    expected = f"`{balance}` not applied: calibration needs"
     assert notes.get("balance", "").startswith("" if kind else expected)
     assert ("balance" in notes) == (not kind)
 

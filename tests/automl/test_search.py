@@ -67,6 +67,9 @@ def test_a_search_that_is_killed_ends_as_one_that_is_not(tmp_path: Path, own_hom
     shown = subprocess.run(
         [ML, "sweep", "leaderboard", name], cwd=tmp_path, capture_output=True, text=True
     )
-    assert "rows that no trial saw" in shown.stderr and "column city: a category" in shown.stderr
+    assert (
+        "test rows; validation score: " in shown.stderr
+        and "column city: a category" in shown.stderr
+    )
     said = ml("sweep", "explain", name, at=tmp_path)
     assert "of the portfolio" in said and "ensemble" in said

@@ -96,7 +96,7 @@ def test_large_numbers_are_fitted_in_single_precision(tmp_path: Path) -> None:
     """What none can have in it is infinite."""
     table = table_of(of_numbers(tmp_path, [1e300, 0.5, -3e9] * 20))
     assert table.frame["a"].dtype == np.float32
-    assert table.columns[0].choice == "a number, 20 infinite taken as missing"
+    assert table.columns[0].choice == "a number, 20 infinite treated as missing"
     assert table.frame["a"].dropna().unique().tolist() == [0.5, -3e9]
 
 
@@ -149,10 +149,10 @@ def test_splits_of_1_and_0(tmp_path: Path, values: list[object]) -> None:
 @pytest.mark.parametrize(
     ("choices", "found"),
     [
-        (Choices(group="y"), "both the target and what rows belong to"),
-        (Choices(time="y"), "both the target and the time of rows"),
-        (Choices(weight="y"), "both the target and the weight of rows"),
-        (Choices(weight="use", group="use"), "both the weight of rows and what rows belong to"),
+        (Choices(group="y"), "both the target and the group"),
+        (Choices(time="y"), "both the target and the time"),
+        (Choices(weight="y"), "both the target and the row weight"),
+        (Choices(weight="use", group="use"), "both the row weight and the group"),
         (Choices(splits=["use"], time="use"), "both a split of `cv_split_column_names` and the"),
     ],
 )
@@ -198,9 +198,9 @@ def test_classes_that_are_whole_numbers_have_no_point(
 @pytest.mark.parametrize(
     ("cell", "choice"),
     [
-        ("#N/A", r"59 of 60 values are numbers, '#N/A' is none: left out"),
-        ("-", r"59 of 60 values are numbers, '-' is none: left out"),
-        ("7,5", r"59 of 60 values are numbers, '7,5' is none: left out"),
+        ("#N/A", r"59 of 60 values are numbers, '#N/A' is not: excluded"),
+        ("-", r"59 of 60 values are numbers, '-' is not: excluded"),
+        ("7,5", r"59 of 60 values are numbers, '7,5' is not: excluded"),
     ],
 )
 def test_what_keeps_a_column_from_being_a_number_is_said(
@@ -212,7 +212,7 @@ def test_what_keeps_a_column_from_being_a_number_is_said(
 
 def test_decimals_with_a_comma_are_told(tmp_path: Path) -> None:
     table = table_of(of_numbers(tmp_path, [f"{at},5" for at in range(60)]))
-    assert table.columns[0].choice == "numbers with a comma for a point: left out"
+    assert table.columns[0].choice == "numbers with a decimal comma: excluded"
 
 
 def test_what_is_no_time_is_named(tmp_path: Path) -> None:

@@ -244,9 +244,9 @@ def test_a_choice_for_each_column_is_said(tmp_path: Path, fit: Fit) -> None:
     chosen = {column["name"]: column["choice"] for column in facts["columns"]}
     assert chosen["id"].startswith("a name") and chosen["one"].startswith("one value")
     assert chosen["none"].startswith("no value")
-    assert chosen["day"] == "a time: parts of the calendar and days"
+    assert chosen["day"] == "a time: calendar features and days"
     assert chosen["code"] == "a category of 3 values"
-    assert chosen["spent"] == chosen["band"] == "left out, as the spec says"
+    assert chosen["spent"] == chosen["band"] == "excluded by the spec"
     used = [column["name"] for column in facts["columns"] if column["used"]]
     assert used == ["age", "income", "city", "day", "code"]
     # A request has every column of the table.
@@ -350,11 +350,11 @@ def test_what_is_odd_about_a_column_is_said(tmp_path: Path, fit: Fit) -> None:
     folder, _ = fit(write(tmp_path / "table", rows), n_cross_validations=2)
     facts = json.loads((folder / "settings.json").read_text())["automl"]
     chosen = {column["name"]: column["choice"] for column in facts["columns"]}
-    assert chosen["income"] == "a number, 16 infinite taken as missing"
+    assert chosen["income"] == "a number, 16 infinite treated as missing"
     assert chosen["age"] == "a category of 10 values"
-    assert chosen["none"] == "no value in any row: left out"
+    assert chosen["none"] == "empty: excluded"
     found = [of["found"] for of in facts["guardrails"] if of["check"] == "columns"]
-    assert found == ["none: no value in any row: left out"]
+    assert found == ["none: empty: excluded"]
 
 
 def test_a_category_of_10000_values(tmp_path: Path, fit: Fit) -> None:

@@ -70,7 +70,7 @@ def test_none_of_a_group_is_divided(tmp_path: Path, more: dict[str, Any]) -> Non
     if "n_cross_validations" in more:
         judged_rows = np.sort(np.concatenate([judged for _, judged in of.folds]))
         np.testing.assert_array_equal(judged_rows, np.sort(of.fitted))
-    assert "none of one customer divided" in of.sentence
+    assert "grouped by customer" in of.sentence
     (column,) = (column for column in of.table.columns if column.name == "customer")
     assert not column.used
 
@@ -80,7 +80,7 @@ def test_folds_are_drawn_more_than_once(tmp_path: Path, tags: dict[str, str]) ->
     """Each draw judges every row once, by other folds."""
     tags |= {"cross_validation_repeats": "3"}
     of = problem(tmp_path, customers(), tags=tags, n_cross_validations=4)
-    assert len(of.folds) == 12 and "4 folds, drawn 3 times" in of.sentence
+    assert len(of.folds) == 12 and "4 folds, repeated 3 times" in of.sentence
     draws = [of.folds[at : at + 4] for at in (0, 4, 8)]
     for draw in draws:
         judged = np.sort(np.concatenate([rows for _, rows in draw]))
@@ -109,7 +109,8 @@ def test_rows_are_judged_that_are_later(tmp_path: Path, more: dict[str, Any]) ->
         assert times[train].max() < times[judged].min()
         assert times[judged].max() < times[of.test].min()
     assert (
-        len(of.folds) == more.get("n_cross_validations", 1) and "later rows by day" in of.sentence
+        len(of.folds) == more.get("n_cross_validations", 1)
+        and "in time order by day" in of.sentence
     )
     document = of.encoding(of.fitted)
     assert "days" not in document["inputs"][0]["parts"]
@@ -191,7 +192,7 @@ def test_fewer_folds_where_some_would_lack_a_class(tmp_path: Path) -> None:
         folds, sentence = validation.folds(divided, (), rows, {})
         assert divided.labels is not None
         assert {len(np.unique(divided.labels[part])) for fold in folds for part in fold} == {2}
-        assert "folds; more would leave some without a class" in sentence and len(folds) > 2
+        assert "folds; more would leave a fold with one class" in sentence and len(folds) > 2
     for seed in range(10):
         divided = Divided(of_few.astype(np.int64), 600, seed, groups=groups, by="part")
         assert all(of_few[part].any() for part in divided.hold_out(rows, 0.2))
@@ -302,15 +303,17 @@ def test_a_time_is_named_as_the_spec_does(tmp_path: Path) -> None:
     ordered = sorted(months(), key=lambda row: str(row["day"]))
     tags = {"time_column_name": "day"}
     of = problem(tmp_path, ordered[:501], ordered[500:], ordered[500:], tags=tags)
-    early = "day (time_column_name): 1 of the 220 rows that judge are not later than those fitted"
+    early = "day (time_column_name): 1 of the 220 validation rows are not later than training rows"
     assert early in texts_of(of, "validation")
-    assert "day (time_column_name): 1 of its 220 rows are not later" in str(texts_of(of, "test"))
+    assert "day (time_column_name): 1 of the 220 test rows are not later" in str(
+        texts_of(of, "test")
+    )
     rows = [
         dict(row, day=f"{2000 + at}-01-01" if at else "unknown") for at, row in enumerate(months())
     ]
     assert findings(problem(tmp_path / "unknown", rows), "validation") == set()
     of = problem(tmp_path / "drawn", months())
-    assert all("if it is that of the row: tags: " in text for text in texts_of(of, "validation"))
+    assert all("if rows are ordered by it: tags: " in text for text in texts_of(of, "validation"))
 
 
 def test_a_test_that_the_fit_knows_is_found(tmp_path: Path) -> None:
@@ -335,10 +338,10 @@ def test_rows_that_are_repeated_are_found(tmp_path: Path) -> None:
     """Whoever judges has learnt them by heart: of folds, and of the rows for the end."""
     rows = [*people(400)]
     of = problem(tmp_path, rows + rows[:60], n_cross_validations=3)
-    assert any("that judge are fitted too" in text for text in texts_of(of, "validation"))
+    assert any("validation rows are duplicates" in text for text in texts_of(of, "validation"))
     of = problem(tmp_path / "tested", rows[:300], tested=rows[250:])
     (text,) = texts_of(of, "test")
-    assert text.startswith("50 of the 150 rows of the test are fitted too")
+    assert text.startswith("50 of the 150 test rows are duplicates of training rows")
 
 
 def test_rows_that_are_alike_by_nature_are_not_reported(tmp_path: Path) -> None:
@@ -360,7 +363,7 @@ def test_rows_that_are_alike_by_nature_are_not_reported(tmp_path: Path) -> None:
     of = problem(tmp_path / "many", of_nature)
     assert findings(of, "validation") == set()
     of = problem(tmp_path / "copies", of_nature[:900] + of_nature[:120])
-    assert any("that judge are fitted too" in text for text in texts_of(of, "validation"))
+    assert any("validation rows are duplicates" in text for text in texts_of(of, "validation"))
     rows = [*people(400)]
     other = {"No": "Yes", "Yes": "No"}
     turned = [{**row, "churn": other[str(row["churn"])]} for row in rows[:60]]
@@ -497,7 +500,7 @@ def test_the_spec_says_how_rows_are_divided_by_tags(tmp_path: Path, fit: Fit) ->
     tags = {"group_column_name": "customer"}
     folder, _ = fit(table, tags=tags, n_cross_validations=3)
     facts = json.loads((folder / "settings.json").read_text())["automl"]
-    assert facts["validation"] == "3 folds, none of one customer divided"
+    assert facts["validation"] == "3 folds, grouped by customer"
 
 
 def test_rows_that_watch_are_of_the_rows_that_fit() -> None:

@@ -173,7 +173,7 @@ def test_a_lowered_gate_is_refused_and_named(team: Repository) -> None:
     team.check()
     team.follow()
     (body,) = team.state.bodies(PULL)
-    assert f"changes how it is judged: {floor}.**" in body.replace("\\", "")
+    assert f"changes its own checks: {floor}.**" in body.replace("\\", "")
 
 
 @pytest.mark.attack("An artifact of an untrusted run names another pull request")

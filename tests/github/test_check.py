@@ -88,7 +88,7 @@ def test_a_pull_request_runs_what_it_touches(
     is_document = changed == ["README.md"]
     verdict = "### ✅ Every check passed\n" if is_document else "### ⚠️ Every check passed, but this"
     assert verdict in body and ("Only documents changed." in body) is is_document
-    assert ("changes how it is judged: " in body) is not is_document
+    assert ("changes its own checks: " in body) is not is_document
     if is_document:
         team.follow()
     assert team.state.changes == [("POST", f"issues/{PULL}/comments")]
@@ -308,7 +308,7 @@ def test_an_edited_makefile_gets_nothing(team: Repository) -> None:
     team.follow()
     assert not Path(f"{canary}-comment").exists()
     (body,) = team.state.bodies(PULL)
-    assert f"changes how it is judged: \\{workflow}, Makefile.**" in body
+    assert f"changes its own checks: \\{workflow}, Makefile.**" in body
     assert "the results of check-results cannot be read: a file of another name" in body
     assert "<img" not in body and "@admin" not in body
     assert not any(line.startswith(("az", "gh", "pulumi")) for line in team.commands())
@@ -351,7 +351,7 @@ def test_an_edited_workflow_gets_a_token_that_reads(team: Repository) -> None:
     assert team.state.changes == []
     team.follow()
     (body,) = team.state.bodies(PULL)
-    assert "### ❌ Not ready" in body and "changes how it is judged: \\.github/workflows" in body
+    assert "### ❌ Not ready" in body and "changes its own checks: \\.github/workflows" in body
 
 
 @pytest.mark.attack("A pull request takes the checks out of a workflow")
@@ -362,7 +362,7 @@ def test_a_workflow_without_checks_is_not_ready(team: Repository) -> None:
     team.check()
     team.follow()
     (body,) = team.state.bodies(PULL)
-    assert "❌ Not ready to merge: `affected` did not run, which this change needs" in body
+    assert "❌ Not ready to merge: `affected` did not run, which this change requires" in body
 
 
 LIES = """
@@ -382,7 +382,7 @@ def test_what_runs_is_not_the_pull_requests_to_say(team: Repository) -> None:
     team.follow()
     (body,) = team.state.bodies(PULL)
     assert "Only documents" not in body and "### ✅" not in body
-    assert "changes how it is judged: ml/core/errors.py.**" in body
+    assert "changes its own checks: ml/core/errors.py.**" in body
 
 
 @pytest.mark.attack("A pull request edits a workflow so that its checks are skipped")
@@ -396,10 +396,11 @@ def test_a_skipped_job_that_the_change_needs_is_said(team: Repository) -> None:
     team.follow()
     (body,) = team.state.bodies(PULL)
     first = (
-        "### ❌ Not ready to merge: `change` did not run, which this change needs; `framework` did"
+        "### ❌ Not ready to merge: `change` did not run, which this change requires; "
+        "`framework` did"
     )
     assert body.split("\n")[3].startswith(first)
-    assert "| ❌ | `framework` | skipped, though needed |" in body
+    assert "| ❌ | `framework` | skipped, but required |" in body
 
 
 @pytest.mark.attack("A pull request has shell in the name of a folder")
@@ -443,7 +444,7 @@ def test_a_pull_request_to_a_project_and_a_stack(team: Repository) -> None:
             PROD: lambda text: text.replace("max_nodes: 2\n", "max_nodes: 3\n"),
         },
     )
-    assert "### ⚠️ Every check passed, but this pull request changes how it is judged\n" in body
+    assert "### ⚠️ Every check passed, but this pull request changes its own checks\n" in body
     assert re.search(
         rf"\| `{EXAMPLE.name}` \| Completed \| .* \| .*validation\\_gain\\_at\\_3 0\.", body
     )
@@ -466,5 +467,5 @@ def test_a_policy_refuses_in_the_first_line(team: Repository) -> None:
     team.follow()
     (body,) = team.state.bodies(PULL)
     assert "❌ Not ready to merge: `change` failed (infrastructure" in body.split("\n")[3]
-    assert "a policy refuses `prod`" in body.split("\n")[3]
-    assert "**prod is refused** by `storage-redundancy`" in body
+    assert "a policy rejects `prod`" in body.split("\n")[3]
+    assert "**prod violates** `storage-redundancy`" in body

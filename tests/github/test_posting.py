@@ -344,7 +344,7 @@ def test_a_change_of_the_rules_is_said(state: State) -> None:
     post(client(state), RUN)
     body = state.bodies(PULL)[0]
     names = "\\.github/workflows/check.yml, Makefile, a.py"
-    assert f"changes how it is judged: {names}.**" in body
+    assert f"changes its own checks: {names}.**" in body
 
 
 @pytest.mark.attack("A pull request's workflow skips what its change needs, and its run succeeds")
@@ -376,7 +376,7 @@ def test_a_step_that_the_change_needs_is_said(
         state.jobs[RUN] = jobs(**{job: "skipped"})
     post(client(state), RUN)
     part = f"`{job}` did not run “{step}”" if step else f"`{job}` did not run"
-    assert f"❌ Not ready to merge: {part}, which this change needs" in state.bodies(PULL)[0]
+    assert f"❌ Not ready to merge: {part}, which this change requires" in state.bodies(PULL)[0]
     if job != "links":
         state.changed[PULL] = ["README.md"]
         post(client(state), RUN)
@@ -388,7 +388,7 @@ def test_a_job_that_is_not_needed_is_said(state: State) -> None:
     state.jobs[RUN] = jobs(framework="skipped")
     post(client(state), RUN)
     (body,) = state.bodies(PULL)
-    assert "### ✅ Every check passed\n" in body and "| – | `framework` | not needed |" in body
+    assert "### ✅ Every check passed\n" in body and "| – | `framework` | not required |" in body
 
 
 @pytest.mark.attack("A pull request renames a file that decides into one that does not")
@@ -473,7 +473,7 @@ def test_what_is_no_projects_own_is_said(state: State, tree: Path) -> None:
     state.changed[PULL] = [*files, "GNUmakefile"]
     post(client(state), RUN)
     (body,) = state.bodies(PULL)
-    assert "### ⚠️ Every check passed, but this pull request changes how it is judged\n" in body
+    assert "### ⚠️ Every check passed, but this pull request changes its own checks\n" in body
     assert "judged: GNUmakefile.**" in body and "`.github/CODEOWNERS` names have to" in body
     state.changed[PULL] = [*files, *JUDGES]
     assert {*of_pull_request(tree, client(state), PULL)[0].judges} == JUDGES
@@ -489,7 +489,9 @@ def test_what_no_document_is_about_is_said(state: State) -> None:
     post(client(state), RUN)
     (body,) = state.bodies(PULL)
     assert "no result for the project fraud\\_scoring" in body
-    assert "no result for the stack prod" in body and "as the pull request's own code says" in body
+    assert (
+        "no result for the stack prod" in body and "reported by the pull request's own code" in body
+    )
 
 
 @pytest.mark.attack(
@@ -511,10 +513,10 @@ def test_what_a_long_report_cuts_off_is_in_the_verdict(state: State) -> None:
     state.artifact(RUN, "check-results", packed(documents))
     post(client(state), RUN)
     (body,) = state.bodies(PULL)
-    assert "a policy refuses `prod`" in body.split("\n")[3]
+    assert "a policy rejects `prod`" in body.split("\n")[3]
     shown = body.partition("**Infrastructure after the merge**")[2]
-    assert "**prod is refused** by `storage`" in shown and "20 more are not shown" in shown
-    small_runs_shown = body.partition("**Small training runs")[2]
+    assert "**prod violates** `storage`" in shown and "20 more are not shown" in shown
+    small_runs_shown = body.partition("**Smoke training")[2]
     assert "`fraud_scoring`" in small_runs_shown and "19 more are not shown" in small_runs_shown
     assert "metric5 5, and 3 more" in body
 
@@ -530,7 +532,7 @@ def test_a_push_while_the_comment_is_made(state: State, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(GitHub, "pages", pushes)
     post(client(state), RUN)
-    assert state.bodies(PULL)[0].split("\n")[3] == "### ⏳ The checks have not ended"
+    assert state.bodies(PULL)[0].split("\n")[3] == "### ⏳ The checks are still running"
 
 
 def test_two_jobs_post_in_the_same_second(state: State, monkeypatch: pytest.MonkeyPatch) -> None:

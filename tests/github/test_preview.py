@@ -54,7 +54,7 @@ def test_what_is_missing_is_named_with_its_command(results: Path) -> None:
     for command in ("make lint", "make smoke", "make affected-tests"):
         assert f"run {command}" in text
     assert "make preview" not in text  # the change touches no stack
-    assert "`change` did not run, which this change needs" in text
+    assert "`change` did not run, which this change requires" in text
 
 
 def test_results_are_shown_as_in_the_comment_of_a_run(results: Path) -> None:

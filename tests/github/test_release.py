@@ -101,7 +101,7 @@ def test_a_merge_releases_what_it_declares(team: Repository) -> None:
     assert team.signed_in == ["dev-release"]
     words = ["advisories", "release", "release-summary", "release-issue"]
     assert team.commands() == ["make releases", *(f"make {each}" for each in words)]
-    assert "✅ `words` `2` serves now" in jobs["release"].summary
+    assert "✅ `words` `2` now serves" in jobs["release"].summary
     ends(team, came_to("unchanged"))
     jobs = team.pushed("release")
     assert results(jobs) == ["success", "skipped", "skipped"]

@@ -90,7 +90,7 @@ def test_a_writer_has_a_branch_trained(team: Repository) -> None:
     ]
     assert team.signed_in == ["dev-train"]
     (body,) = team.state.bodies(PULL)
-    assert body.split("\n")[3] == "### ⏳ The checks have not ended"
+    assert body.split("\n")[3] == "### ⏳ The checks are still running"
     assert f"**Trained on Azure**: commit `{head(team)[:12]}`" in body
     assert "### train-1 against words 3 for dev" in body
     numbers = "0.9100 (0.9000 – 0.9200) | 0.8800 (0.8700 – 0.8900) | +0.03 (+0.01 – +0.05) better"
@@ -250,7 +250,7 @@ def test_a_training_that_fails_is_in_the_first_line(team: Repository) -> None:
         "success",
     ]
     (body,) = team.state.bodies(PULL)
-    assert body.split("\n")[3].endswith("have not ended; the training of `words` failed")
+    assert body.split("\n")[3].endswith("are still running; the training of `words` failed")
     assert "- `words`: error\\[quota\\]: no nodes" in body
 
 

@@ -271,7 +271,7 @@ def test_a_log_that_was_written_anew(
 ) -> None:
     """It lacks the decision that this machine declares; what it was held against is said."""
     code, out, err = ml(capsys, "audit", "verify")
-    assert code == 0 and "held against local in" in err and "is line" in err
+    assert code == 0 and "compared with local in" in err and "is line" in err
     lines = audit.verify(LOG)
     LOG.path.write_text("")
     if how == "gone":

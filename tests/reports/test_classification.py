@@ -70,8 +70,8 @@ def test_the_charts_of_a_binary_classifier() -> None:
     """Their areas are in the captions; a long curve is thinned."""
     page = Page("".join(classifier_charts(answers(ONES, RANDOM.random(400)))))
     assert page.problems == []
-    words = ("ROC", "Area under the curve: 0.", "Average precision: 0.", "Calibration", "Gain")
-    for title in (*words, "In the tenth that scores highest", "Confusion"):
+    words = ("ROC", "AUC: 0.", "Average precision: 0.", "Calibration", "Gain")
+    for title in (*words, "Lift in the top decile", "Confusion matrix"):
         assert title in page.text
     ours = [of for _, of in page.elements if "var(--ours)" in (of.get("fill"), of.get("stroke"))]
     assert len([of for of in ours if "r" in of]) == 10
@@ -90,12 +90,12 @@ def test_what_was_taken_for_what() -> None:
     page = Page("".join(classifier_charts(given)))
     table = confusion_matrix(ONES, taken)
     missed, wrong = int(table[1, 0]), int(table[0, 1])
-    assert f"1 taken for 0: {missed} rows, {missed / ONES.sum():.1%} of 1, cost" in page.text
+    assert f"1 predicted as 0: {missed} rows, {missed / ONES.sum():.1%} of 1, cost" in page.text
     assert f"cost {number(250.0 * missed)}" in page.text
     assert f"cost {number(5.0 * wrong)}" in page.text and "per_case" not in page.text
-    assert f"from a probability of {number(SCORES[taken].min())} on" in page.text
+    assert f"Decision threshold: {number(SCORES[taken].min())}" in page.text
     turned = replace(given, predicted=np.where(taken, "0", "1"))
-    assert "no single threshold" in Page("".join(classifier_charts(turned))).text
+    assert "No single decision threshold" in Page("".join(classifier_charts(turned))).text
 
 
 @pytest.mark.parametrize("ones", [[True, True], [False, False], []])
@@ -119,7 +119,7 @@ def test_each_class_against_the_rest() -> None:
         wrong = 1 - recall_score(expected != label, predicted != label)
         words = f"{label}: recall {number(its)}, precision {number(exact)}, false positive rate"
         assert page.text.count(f"{words} {number(wrong)}") == 2
-    assert "<c> taken for a: " in page.text
+    assert "<c> predicted as a: " in page.text
     assert class_charts(given[expected == "a"], {}) == []
 
 
@@ -133,15 +133,15 @@ def test_the_curves_of_each_class_against_the_rest() -> None:
     given = Answers(expected, expected, np.zeros(400, dtype=np.int64), table.max(axis=1))
     page = Page("".join(class_charts(given, probabilities)))
     assert page.problems == []
-    assert page.text.count("The 6 most frequent of 8 classes") == 3
+    assert page.text.count("the 6 most frequent of 8 classes") == 3
     area = roc_auc_score(expected == "a", table[:, 0])
-    assert f"a: area {area:.4f}" in page.text
+    assert f"a: AUC {area:.4f}" in page.text
     assert f"a: {(expected == 'a').sum()} rows" in page.text
     # Three lines, and the dots of the calibration.
     assert [len(page.trials(f"class{at}")) > 3 for at in (1, 6, 7)] == [True, True, False]
     two = {label: probabilities[label] for label in ("a", "<h>")}
     page = Page("".join(class_charts(given, two)))
-    assert "Each of 2 classes against the rest." in page.text and "<h>: area" in page.text
+    assert "One-vs-rest for 2 classes." in page.text and "<h>: AUC" in page.text
 
 
 @pytest.mark.slow

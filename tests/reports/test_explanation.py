@@ -100,14 +100,14 @@ def test_how_far_a_stopped_trial_missed_the_threshold(tpe_sweep: Run) -> None:
         (
             GIVEN,
             "point 1 of the hints (sweep.hints.yml:2): the best in May; "
-            "model.depth by random start",
-            "given 1",
+            "model.depth sampled by random start",
+            "hint 1",
         ),
-        (SAMPLES[1], "at random, with 1 trial to learn from so far", "random start"),
+        (SAMPLES[1], "at random during TPE's startup, after 1 trial", "random start"),
         ({"kind": "random"}, "at random", "random"),
         (
             {"kind": "random", "instead_of": "tpe"},
-            "at random, because TPE's suggestions kept breaking a constraint",
+            "at random, because TPE's suggestions repeatedly violated a constraint",
             "random",
         ),
         ({"kind": "sobol", "index": 7}, "point 7 of the Sobol sequence", "sobol 7"),
@@ -115,10 +115,10 @@ def test_how_far_a_stopped_trial_missed_the_threshold(tpe_sweep: Run) -> None:
         (
             TPE | {"good": [0, 2], "bad": 9, "running": [1]},
             "by TPE: likely among the 2 good trials (0.7500 or better), unlikely among the 9 "
-            "others, 1 still running; 3 points before it broke a constraint",
+            "others, 1 still running; 3 earlier points violated a constraint",
             "TPE",
         ),
-        ({"kind": "random", "refused": 1}, "at random; 1 point before it broke a constraint", ""),
+        ({"kind": "random", "refused": 1}, "at random; 1 earlier point violated a constraint", ""),
         ({}, "", ""),
         ({"kind": "of tomorrow"}, "", "of tomorrow"),
     ],
@@ -159,12 +159,12 @@ def test_all_trials_in_a_table(tpe_sweep: Run, explain_command: Explain) -> None
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
     assert lines[0] == "brave_lake_01: maximize score, random, seed 7"
-    assert "given 1" in lines[2]
+    assert "hint 1" in lines[2]
     assert "the best in May" in lines[2]
     assert "threshold 0.5000, missed by 0.1000" in lines[3]
     assert "lr 0.05: the good trials had 0.1000, like 0% of the others" in lines[4]
     assert "best" in lines[4]
-    assert "what mattered: nothing can be said, it needs 10 completed trials" in done.stdout
+    assert "what mattered: nothing can be said, fANOVA needs 10 completed trials" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["brave_lake_01", "--trial", "2"], ["brave_lake_01_2"]])

@@ -96,7 +96,7 @@ def test_a_projects_charts_are_on_the_page(project: Path) -> None:
     assert "img-src data:" in html and len(html) < 1_000_000
     line = 1 + CHARTS.splitlines().index('    return run.metrics["accuracy"]')
     assert f"Not drawn: charts.py:{line}: KeyError: 'accuracy'" in page.text
-    assert "an Altair chart or a matplotlib figure is expected, not a str" in page.text
+    assert "expected an Altair chart or a matplotlib figure, not a str" in page.text
     assert "External data url not allowed" in page.text
     assert "Traceback" not in page.text and "a word on the way" not in page.text
 
@@ -107,15 +107,15 @@ def test_a_projects_charts_are_on_the_page(project: Path) -> None:
         ("CHARTS = {", "charts.py:1: SyntaxError: '{' was never closed"),
         ("import no_such_package", "charts.py:1: ModuleNotFoundError: No module named"),
         ("", "AttributeError: module 'ml.projects.tiny.charts' has no attribute 'CHARTS'"),
-        ("import os; os._exit(3)", "the program that draws them ended with 3"),
+        ("import os; os._exit(3)", "the process exited with code 3"),
         (
             "import os, pathlib, sys\n"
             "os.write(1, b'\\xff')\n"
             "pathlib.Path(sys.argv[2], 'figures.json').write_text('[{\"title\": 1}]')\n"
             "os._exit(0)",
-            "the program that draws them ended with 0",
+            "the process exited with code 0",
         ),
-        ("CHARTS = ['a']", "CHARTS is expected to map each title to a function"),
+        ("CHARTS = ['a']", "CHARTS must map each title to a function"),
     ],
 )
 def test_a_charts_py_that_cannot_be_used(project: Path, code: str, words: str) -> None:
@@ -139,7 +139,7 @@ def test_a_figure_is_a_small_file(project: Path, made: str) -> None:
         "open(folder + '/figures.json', 'w').write(json.dumps(drawn))\nos._exit(0)\n"
     )
     (figure,) = report(job(), BACKEND).figures
-    assert figure.title == "x" and "no file of at most" in figure.fault
+    assert figure.title == "x" and "not a regular file of at most" in figure.fault
 
 
 @pytest.mark.attack("Charts of a project take a token from the variables of who asks for a report")

@@ -55,8 +55,8 @@ def test_noise_is_weak(home: Path) -> None:
     assert result.shares
     assert result.is_weak
     caption = str(importance_chart(result))
-    assert "R² 0." in caption and "too little to rely on the shares" in caption
-    assert "variance" not in caption and "1 predicts them, 0 guesses" in caption
+    assert "R² 0." in caption and "too low to rely on the shares" in caption
+    assert "variance" not in caption and "1 is perfect, 0 is no better" in caption
 
 
 def test_a_thousand_trials_are_sampled(home: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_thousand_trials_are_sampled(home: Path) -> None:
     [
         (
             trials(MIN_TRIALS - 1),
-            f"it needs {MIN_TRIALS} completed trials, and there are {MIN_TRIALS - 1}",
+            f"fANOVA needs {MIN_TRIALS} completed trials, the sweep has {MIN_TRIALS - 1}",
         ),
         ([TrialRecord([0.5], {"x": n, "y": -n}) for n in range(20)], "the same value"),
         ([TrialRecord([n / 20], {"x": n}) for n in range(20)], "fewer than two parameters"),

@@ -11,7 +11,7 @@ FACTS: dict[str, Any] = {
     "validation": "3 folds",
     "rows": {"fitted": 60_000, "test": 20},
     "test": {"AUC_weighted": 0.8},
-    "columns": [{"name": "day", "choice": "a time: parts of the calendar and days"}],
+    "columns": [{"name": "day", "choice": "a time: calendar features and days"}],
     "guardrails": [],
 }
 
@@ -24,12 +24,12 @@ def entry(number: int, stopped: str = "") -> Entry:
 def test_what_is_said_of_a_search() -> None:
     reason = "below the median of 4 trials on 6000 rows"
     calibration = "sigmoid: log loss 0.5 before, 0.4 after"
-    facts = FACTS | {"notes": {"calibration": calibration, "balance": "none in place of `under`"}}
+    facts = FACTS | {"notes": {"calibration": calibration, "balance": "`under` not applied"}}
     said = [*Leaderboard("AUC_weighted", (entry(2), entry(5, reason)), facts).sentences()]
-    assert f"trial 5 ended early: {reason}" in said
+    assert f"trial 5 stopped early: {reason}" in said
     assert "probabilities calibrated: sigmoid: log loss 0.5 before, 0.4 after" in said
-    assert "balance: none in place of `under`" in said
-    assert "column day: a time: parts of the calendar and days" in said
+    assert "balance: `under` not applied" in said
+    assert "column day: a time: calendar features and days" in said
 
 
 def test_nothing_is_said_of_what_was_not_done() -> None:
@@ -42,7 +42,7 @@ def test_a_final_score_that_is_not_defined() -> None:
     """Of a test of one class; without one there are no rows for it."""
     facts = FACTS | {"test": {}}
     said = " ".join(Leaderboard("AUC_weighted", (entry(2),), facts).sentences())
-    assert "AUC_weighted is not defined on the 20 rows that no trial saw" in said
+    assert "AUC_weighted is undefined on the 20 test rows" in said
     facts = facts | {"rows": {"fitted": 60_000, "test": 0}}
     said = " ".join(Leaderboard("AUC_weighted", (entry(2),), facts).sentences())
-    assert "final score: none, no rows were held out" in said
+    assert "test score: none, there is no test set" in said

@@ -62,7 +62,7 @@ def test_a_sweep(home: Path) -> None:
     assert page.trials("stopped") == ["2"] * 2
     assert page.trials("q4") == ["0"] and page.trials("q3") == ["0"] * 2
     assert "bandit at interval 1: best so far 0.1" in page.text
-    assert "it needs 10 completed trials, and there are 2" in page.text
+    assert "fANOVA needs 10 completed trials, the sweep has 2" in page.text
     assert "script-failed: the command exited with 3" in page.text
     assert "boom at the end" in page.text
     for link in (
@@ -118,7 +118,7 @@ def test_wide_content_scrolls_in_its_own_box(home: Path) -> None:
     html = report(LocalRuns().find("latest"), BACKEND).html
     assert html.count("<table") == len(re.findall(r'<div class="scroll"><table', html)) > 1
     assert html.count("<figure>") == len(re.findall(r'<div class="scroll"><svg', html)) + 1
-    assert "Not computed: it needs 10 completed trials" in html  # the figure without a chart
+    assert "Not computed: fANOVA needs 10 completed trials" in html  # the figure without a chart
 
 
 def test_paths_break_after_a_slash_only() -> None:
@@ -261,9 +261,9 @@ def test_a_thousand_trials_fit(home: Path) -> None:
     # In the history alone; then lines.
     marks = sum(len(page.trials(colour)) for colour in ("best", "q4", "bad", "stopped"))
     assert 1000 < marks < 1500
-    assert "300 of 1,000 trials drawn: the best, and the others evenly." in page.text
+    assert "300 of 1,000 trials drawn: the best, and an even sample." in page.text
     assert "60 of 900 curves drawn" in page.text
-    assert "Long curves are thinned to 100 values." in page.text
+    assert "Long curves are downsampled to 100 values." in page.text
     assert "100 of 1,000 trials, best first; job.json has all." in page.text
     assert "20 of 25 parameters; job.json has all." in page.text
     assert "fANOVA on 134 completed trials" in page.text
@@ -271,7 +271,7 @@ def test_a_thousand_trials_fit(home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("built", "python"),
-    [("", "3.11.7, this one"), ("ab12", "3.11.7, built from the conda file as ab12")],
+    [("", "3.11.7, this interpreter"), ("ab12", "3.11.7, built from the conda file as ab12")],
 )
 def test_the_interpreter_and_the_assets_of_a_run(home: Path, built: str, python: str) -> None:
     """The lineage names the Python that ran it, and the assets that its outputs became."""

@@ -96,7 +96,7 @@ def test_the_champion(world: World) -> None:
     assert "ana approved tiny 1 for local; it is the champion of local." in " ".join(
         candidate.sentences
     )
-    assert "there was none before it" in Page(candidate.html).text
+    assert "It is the first champion" in Page(candidate.html).text
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt install chromium")

@@ -26,14 +26,14 @@ def start(
     name: Annotated[str, typer.Argument(help="A name for the experiment.")],
     project: Annotated[str, typer.Argument(help="A folder under ml/projects.")],
     b: Annotated[str, typer.Option(help="The version to test.")],
-    effect: Annotated[float, typer.Option(help="The smallest difference that would matter.")],
+    effect: Annotated[float, typer.Option(help="The minimum detectable effect.")],
     a: Annotated[str, typer.Option(help="The baseline version; default: the champion.")] = "",
     outcome: Annotated[
-        Literal["binary", "continuous"], typer.Option(help="What is recorded: 0 or 1, a number.")
+        Literal["binary", "continuous"], typer.Option(help="0 or 1 (binary), or a number.")
     ] = "binary",
-    baseline: Annotated[float | None, typer.Option(help="A's rate as expected (binary).")] = None,
+    baseline: Annotated[float | None, typer.Option(help="A's expected rate (binary).")] = None,
     deviation: Annotated[
-        float | None, typer.Option(help="An outcome's standard deviation (continuous).")
+        float | None, typer.Option(help="Standard deviation of the outcome (continuous).")
     ] = None,
     share: Annotated[int, typer.Option(help="B's percentage of the keys.")] = 50,
     goal: Annotated[Literal["maximize", "minimize"], typer.Option()] = "maximize",
@@ -139,7 +139,7 @@ def assign(
 ) -> None:
     """Print which version answers a key, and record the assignment.
 
-    On Azure with the headers that the caller sends, since the endpoint splits no keys.
+    On Azure, also prints the headers to send: the endpoint does not route by key.
     """
     from ml.release.ab import experiment, records, routing
 
@@ -164,7 +164,7 @@ def record(
     key: Annotated[str, typer.Argument(help="The key of the outcome, or its request's id.")] = "",
     value: Annotated[float | None, typer.Argument(help="0 or 1, or a number.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--from", help="Many: lines of KEY,VALUE without a header.")
+        Path | None, typer.Option("--from", help="A CSV file of KEY,VALUE without a header.")
     ] = None,
 ) -> None:
     """Record the outcome of a key; the first outcome of a key counts."""
@@ -187,7 +187,7 @@ def record(
 def report(
     name: Name,
     out: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write a page with the chart there.")
+        Path | None, typer.Option(dir_okay=False, help="Write the HTML page to this file.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

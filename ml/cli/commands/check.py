@@ -33,7 +33,7 @@ def check(
     A job is also compared with the cluster that it names in infra/Pulumi.*.yaml.
 
     Releases read a project's gates.yml, select.yml, watch.yml and release.yml, the metrics in its
-    gates, sweeps and evaluate.py, the schema of its table, the serving code, and the floors in
+    gates, sweeps and evaluate.py, the schema of its table, the serving code, and the policies in
     policies/promotion. Without paths it also checks the names of files at the repository's root
     and those that git reads, and that stack files, the gate `order` and workflows declare the same
     environments, and compares the versions in conda files with the lock. Exit 2 when there is an

@@ -32,15 +32,15 @@ def compare(
         str | None, typer.Option("--env", help="Default: that of champion@ENV, else local.")
     ] = None,
     chart: Annotated[
-        Path | None, typer.Option(help="Write the picture of the differences there, as SVG.")
+        Path | None, typer.Option(help="Write a chart of the differences to this SVG file.")
     ] = None,
     chart_url: Annotated[
         str,
-        typer.Option(help="The address of that picture; md embeds it in place of a text chart."),
+        typer.Option(help="The URL of that chart; md embeds it in place of a text chart."),
     ] = "",
     page: Annotated[
         Path | None,
-        typer.Option(help="Write the comparison there as a page, with the charts of charts.py."),
+        typer.Option(help="Write the comparison to this HTML page, with the charts of charts.py."),
     ] = None,
     report_url: Annotated[str, typer.Option(help="The run's report, to link in md.")] = "",
     repository: Annotated[

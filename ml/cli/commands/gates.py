@@ -103,8 +103,8 @@ def verify_audit(
 ) -> None:
     """Find a line that was changed, removed or moved; exit 3 when there is one.
 
-    The log is held against the decisions in release.yml, as committed, and in the declarations of
-    this machine. A log that was written anew since shows in nothing else: note the last hash
+    Compares the log with the decisions in the committed release.yml and in the declarations of
+    this machine. Nothing else reveals a log that was rewritten since: save the last hash
     elsewhere and pass it to --holding.
     """
     from ml.release import audit
@@ -131,7 +131,7 @@ def verify_audit(
         count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
         typer.echo(f"{log.place}: {count}, none changed; last hash {last}", err=True)
         for sentence in against:
-            typer.echo(f"  held against {sentence}", err=True)
+            typer.echo(f"  compared with {sentence}", err=True)
         if not holding:
             after = "since those decisions" if against else "at any time"
             typer.echo(

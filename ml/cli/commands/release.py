@@ -51,7 +51,7 @@ def propose(
         str | None,
         typer.Option(
             help="A run, sweep or pipeline; without it, the latest sweep or pipeline that "
-            "completed, and after the first environment the attested version that the one before "
+            "completed, and in a later environment the attested version that the previous one "
             "declares."
         ),
     ] = None,
@@ -66,7 +66,7 @@ def propose(
     ] = None,
     trained: Trained = None,
     save: Annotated[
-        Path | None, typer.Option(help="Write what a promotion pull request needs there, as JSON.")
+        Path | None, typer.Option(help="Write the promotion pull request to this JSON file.")
     ] = None,
     every: EveryGate = False,
     as_json: AsJson = False,
@@ -136,7 +136,7 @@ def collect(
     on: On = None,
     trained: Trained = None,
     save: Annotated[
-        Path, typer.Option(help="Where the statement goes, for what attests it.")
+        Path, typer.Option(help="The folder for the subjects and the predicate.")
     ] = Path(".local/check"),
 ) -> None:
     """Train, evaluate, register and collect the evidence, for `propose --attestation`.
@@ -204,7 +204,7 @@ def apply(
 ) -> None:
     """Evaluate the gates again, deploy the declared version, and shift traffic to it.
 
-    Without PROJECT each one with a declared version in turn; --json then prints a list.
+    Without PROJECT, applies every declared version; --json then prints a list.
     """
     from ml.release.declaration import desired_state
     from ml.release.rollout.plan import project_changes
@@ -371,7 +371,7 @@ def drift(
 ) -> None:
     """Compare what serves with what is declared, and its requests with its evaluation.
 
-    Of every project; exit 3 when something differs.
+    Covers every project; exit 3 when something differs.
     """
     from ml.release.declaration import desired_state
     from ml.release.watch.release_drift import drift as look

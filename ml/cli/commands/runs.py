@@ -155,7 +155,7 @@ def logs(
     run: RunName = "latest",
     tail: Annotated[int | None, typer.Option(min=0, help="Only the last N lines.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
+        bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")
     ] = False,
     rank: Annotated[
         str,

@@ -194,7 +194,7 @@ def _importance(explained: Explanation) -> Iterator[str]:
         return
     shares = ", ".join(f"{name} {share:.0%}" for name, share in importance.shares)
     yield f"what mattered, as shares of the influence (fANOVA): {shares}"
-    doubt = ": too little to rely on the shares" if importance.is_weak else ""
+    doubt = ": too low to rely on the shares" if importance.is_weak else ""
     yield (
         f"  from {importance.trials} trials; R² {max(0.0, importance.explained):.2f} on trials "
         f"left out (1 predicts them, 0 guesses){doubt}"

@@ -30,7 +30,7 @@ CONFUSED, SUMS = 12, 2
 _DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
 _ROC = "ROC", "false positive rate", "true positive rate"
 _PRECISION = "Precision and recall", "recall", "precision"
-_BINS = f"Predictions in {BINS} ranges of equal width; those with fewer than {FEWEST} are left out."
+_BINS = f"Predictions in {BINS} bins of equal width; bins with fewer than {FEWEST} are omitted."
 Points = Sequence[tuple[float, float]]
 
 
@@ -82,31 +82,31 @@ def classifier_charts(answers: Answers) -> list[Markup]:
             *_ROC,
             [Series("ours", _points(at.false_rate, at.recall, start=True))],
             _DIAGONAL,
-            f"Area under the curve: {auc}. Grey: a random order.",
+            f"AUC: {auc}. Grey: chance level.",
         ),
         _chart(
             *_PRECISION,
             [Series("ours", _points(at.recall, at.precision))],
             [(0.0, share), (1.0, share)],
-            f"Average precision: {precision}. Grey: a random order, {share:.1%} of label 1.",
+            f"Average precision: {precision}. Grey: chance level, {share:.1%} positives.",
         ),
         _chart(
-            *("Calibration", "mean predicted probability", "share of label 1"),
+            *("Calibration", "mean predicted probability", "fraction of positives"),
             [_calibration_series("ours", answers)],
             _DIAGONAL,
             f"{_BINS} Grey: perfect calibration.",
         ),
         _chart(
-            *("Gain", best, "share of label 1 that is found"),
+            *("Gain", best, "recall"),
             [Series("ours", _points(at.share, at.recall, start=True))],
             _DIAGONAL,
-            "Grey: a random order.",
+            "Grey: chance level.",
         ),
         _chart(
-            *("Lift", best, "label 1 in multiples of a random order"),
+            *("Lift", best, "lift"),
             [Series("ours", _points(at.share, lifts))],
             [(0.0, 1.0), (1.0, 1.0)],
-            f"In the tenth that scores highest {lift} times. Grey: a random order.",
+            f"Lift in the top decile: {lift}. Grey: chance level.",
             most=float(lifts.max()),
         ),
         confusion(answers, _threshold(answers)),
@@ -123,9 +123,9 @@ def class_charts(answers: Answers, probabilities: Mapping[str, Values]) -> list[
     counts = Counter(label for label in answers.expected.tolist() if label in probabilities)
     if len(counts) < 2:
         return [*_class_dots(answers), confusion(answers)]
-    note = f"Each of {len(counts)} classes against the rest."
+    note = f"One-vs-rest for {len(counts)} classes."
     if len(counts) > CURVES:
-        note = f"The {CURVES} most frequent of {len(counts)} classes, each against the rest."
+        note = f"One-vs-rest for the {CURVES} most frequent of {len(counts)} classes."
     roc, precisions, calibrations = [], [], []
     for place, (label, rows) in enumerate(counts.most_common(CURVES), 1):
         expected = np.where(answers.expected == label, "1", "0")
@@ -135,13 +135,13 @@ def class_charts(answers: Answers, probabilities: Mapping[str, Values]) -> list[
             number(value(BINARY[name], against_rest)) for name in ("auc", "average_precision")
         )
         curve = _points(at.false_rate, at.recall, start=True)
-        roc.append(Series(colour, curve, meaning=f"{label}: area {auc}"))
+        roc.append(Series(colour, curve, meaning=f"{label}: AUC {auc}"))
         meaning = f"{label}: average precision {precision}"
         precisions.append(Series(colour, _points(at.recall, at.precision), meaning=meaning))
         calibrations.append(_calibration_series(colour, against_rest, f"{label}: {rows:,} rows"))
-    axes = "Calibration", "mean predicted probability", "share of the class"
+    axes = "Calibration", "mean predicted probability", "fraction of the class"
     return [
-        _chart(*_ROC, roc, _DIAGONAL, f"{note} Grey: a random order."),
+        _chart(*_ROC, roc, _DIAGONAL, f"{note} Grey: chance level."),
         _chart(*_PRECISION, precisions, [], note),
         _chart(*axes, calibrations, _DIAGONAL, f"{note} {_BINS} Grey: perfect calibration."),
         confusion(answers),
@@ -162,11 +162,11 @@ def _class_dots(answers: Answers) -> list[Markup]:
         f"{number(wrong)}"
         for label, its, exact, wrong in zip(labels, recall, precision, false_rate, strict=True)
     ]
-    note = f"A dot for each of {len(labels)} classes against the rest, at the predicted labels."
+    note = f"One-vs-rest: a dot for each of {len(labels)} classes, at the predicted labels."
     roc = Series("ours", _points(false_rate, recall), words, is_line=False)
     dots = Series("ours", _points(recall, precision), words, is_line=False)
     return [
-        _chart(*_ROC, [roc], _DIAGONAL, f"{note} Grey: a random order."),
+        _chart(*_ROC, [roc], _DIAGONAL, f"{note} Grey: chance level."),
         _chart(*_PRECISION, [dots], [], note),
     ]
 
@@ -188,7 +188,7 @@ def confusion(answers: Answers, note: str = "") -> Markup:
             [f"{name} {number(float(answers.own[name][inside].sum()))}" for name in sums],
         )
         share = rows / max(1, int(of_label.sum()))
-        words = [f"{label} taken for {taken}: {count(rows, 'row')}", f"{share:.1%} of {label}"]
+        words = [f"{label} predicted as {taken}: {count(rows, 'row')}", f"{share:.1%} of {label}"]
         cells.append(
             {
                 "x": names[across],
@@ -199,8 +199,8 @@ def confusion(answers: Answers, note: str = "") -> Markup:
             }
         )
     table_of = svg.rows(cells).encode(
-        alt.X("x:N", title="taken for", sort=names, axis=alt.Axis(labelAngle=0)),
-        alt.Y("y:N", title="label", sort=names),
+        alt.X("x:N", title="predicted", sort=names, axis=alt.Axis(labelAngle=0)),
+        alt.Y("y:N", title="actual", sort=names),
     )
     squares = table_of.mark_rect(color="var(--accent)", stroke="var(--line)").encode(
         alt.Opacity("share:Q", legend=None, scale=alt.Scale(domain=[0, 1], range=[0, 0.6])),
@@ -208,10 +208,10 @@ def confusion(answers: Answers, note: str = "") -> Markup:
     chart = alt.layer(
         svg.pointed(squares), table_of.mark_text(color="var(--ink)").encode(text="text:N")
     )
-    caption = "Rows by their label and what they were taken for."
+    caption = "Rows by actual and predicted label."
     if len(every) > len(labels):
         caption += f" The {len(labels)} most frequent of {len(every)} classes."
-    return svg.figure("Confusion", chart, 450, 380, f"{caption} {note}".rstrip())
+    return svg.figure("Confusion matrix", chart, 450, 380, f"{caption} {note}".rstrip())
 
 
 def _threshold(answers: Answers) -> str:
@@ -219,8 +219,8 @@ def _threshold(answers: Answers) -> str:
     ones = answers.predicted == "1"
     lowest = answers.score[ones].min(initial=np.inf)
     if answers.score[~ones].max(initial=-np.inf) >= lowest:
-        return "The labels follow from no single threshold."
-    return f"Label 1 is predicted from a probability of {number(float(lowest))} on."
+        return "No single decision threshold gives these labels."
+    return f"Decision threshold: {number(float(lowest))}."
 
 
 def _points(x: Values, y: Values, start: bool = False) -> Points:

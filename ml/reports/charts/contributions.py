@@ -60,7 +60,7 @@ def summary(rows: ExplainedRows) -> Markup:
                 {"x": float(of), "y": place + up, "colour": f"var(--{level})", "words": words}
             )
     low, high = _range(rows.added[shown, : len(names)])
-    x = alt.X("x:Q", title="added to the score", **axis(low, high))
+    x = alt.X("x:Q", title="SHAP value", **axis(low, high))
     upright = alt.Scale(domain=[len(names) - 0.5, -0.5], nice=False, zero=False)
     y = alt.Y("y:Q", axis=None, scale=upright)
     drawn = (
@@ -74,12 +74,12 @@ def summary(rows: ExplainedRows) -> Markup:
     )
     zero = svg.rows([{"x": 0}]).mark_rule(color="var(--baseline)").encode(x)
     caption = (
-        f"A dot is one of {len(shown)} rows of the test. Right of the line the feature raised its "
-        "score, left of it it lowered it."
+        f"A dot is one of {len(shown)} test rows. The feature raised the score of rows right of "
+        "the line and lowered it left of the line."
     )
     meanings = {kind: of for kind, of in _VALUES.items() if kind in kinds}
     return svg.figure(
-        "What features add (SHAP)",
+        "SHAP values",
         alt.layer(zero, svg.pointed(drawn), labels),
         450,
         24 * len(names) + 60,
@@ -94,7 +94,7 @@ def dependence(rows: ExplainedRows, place: int) -> Markup:
     shown = svg.evenly(range(len(rows.ids)), ROWS)
     values, added = rows.values[shown, place], rows.added[shown, place]
     low, high = _range(added)
-    y = alt.Y("y:Q", title="added to the score", **axis(low, high))
+    y = alt.Y("y:Q", title="SHAP value", **axis(low, high))
     labels = [_shown(rows, place, value) for value in values]
     words = [f"{name} {of}: {signed(float(more))}" for of, more in zip(labels, added, strict=True)]
     caption = ""
@@ -126,11 +126,11 @@ def dependence(rows: ExplainedRows, place: int) -> Markup:
             )
         ]
         if missing := int((~there).sum()):
-            caption = f"{missing} rows without a value are left out."
+            caption = f"{missing} rows without a value are omitted."
     marks = svg.rows(dots).mark_point(size=18, color="var(--q4)", opacity=0.8)
     zero = svg.rows([{"y": 0}]).mark_rule(color="var(--baseline)").encode(y)
     chart = alt.layer(zero, svg.pointed(marks.encode(x, y)))
-    return svg.figure(f"What {shorten(name, 40)} adds", chart, 450, 320, caption)
+    return svg.figure(f"SHAP dependence: {shorten(name, 40)}", chart, 450, 320, caption)
 
 
 def row(rows: ExplainedRows, at: int, word: str) -> Markup:
@@ -168,8 +168,8 @@ def row(rows: ExplainedRows, at: int, word: str) -> Markup:
     )
     zero = svg.rows([{"x": 0}]).mark_rule(color="var(--baseline)").encode(x)
     rest = float(added.sum() - added[places].sum())
-    caption = f"Together {number(float(added.sum()))}"
-    caption += f", {number(rest)} of it by the other features." if rest else "."
+    caption = f"Sum of all SHAP values: {number(float(added.sum()))}"
+    caption += f", {number(rest)} of it from the other features." if rest else "."
     return svg.figure(
         f"The row with the {word} score: {shorten(rows.ids[at], 24)}",
         alt.layer(zero, svg.pointed(drawn), names, ends),

@@ -29,8 +29,8 @@ def forecast_charts(names: Sequence[str], of: Forecasts) -> list[Markup]:
     for place, at in enumerate(np.argsort(-by_series, kind="stable")[:WORST].tolist(), 1):
         rows = np.flatnonzero(numbers == at)
         unit = int(rows[np.argmax(errors[rows])])
-        caption = f"MASE of the series {number(float(by_series[at]))}, place {place} of "
-        caption += f"{len(series)}, the worst first. Its worst forecast: MASE "
+        caption = f"MASE of the series {number(float(by_series[at]))}, rank {place} of "
+        caption += f"{len(series)}, worst first. Shown: its worst forecast, MASE "
         charts.append(_forecast(series[at], of, unit, caption + f"{number(float(errors[unit]))}."))
     return charts
 

@@ -105,7 +105,7 @@ def confidence_sequence(
         rows.mark_line(color="var(--accent)").encode(x, y),
     )
     caption = (
-        "The band contains the true difference at all looks simultaneously. Dashed: the smallest "
-        "difference that matters."
+        "The band contains the true difference at all looks simultaneously. Dashed: the minimum "
+        "detectable effect."
     )
     return svg.figure("Confidence interval over time", chart, 1090, 340, caption)

@@ -47,11 +47,11 @@ def leaderboard_chart(board: Leaderboard) -> Markup:
     dots = data.mark_point(size=60).encode(x, y, colour)
     names = data.mark_text(align="right", dx=-8).encode(y, text="name:N", x=alt.value(0))
     caption = (
-        f"The {len(entries)} best of {len(board.entries)} trials by their number, the best first."
+        f"The {len(entries)} best of {len(board.entries)} trials, best first, by trial number."
     )
     if any(entry.spread for entry in entries):
         over = str(board.facts.get("over") or "folds")
-        caption += f" A line is one standard deviation over {over} to either side."
+        caption += f" Error bars: ± one standard deviation over {over}."
     meanings = {
         of: (of, " and ".join(n for n in families if colours[n] == of)) for of in colours.values()
     }

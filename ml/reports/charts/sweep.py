@@ -30,7 +30,7 @@ NO_VALUE = -0.12
 # The terms of a selection that are drawn against quality, each with the label of its axis.
 TERMS = {
     "latency": "latency of a prediction, ms",
-    "cost": "cost, seconds of a node",
+    "cost": "cost, node seconds",
     "stability": "spread over seeds",
 }
 # How kinds of trials are drawn, as marks and as lines, from the lowest to the one on top.
@@ -79,7 +79,7 @@ def history(sweep: Sweep) -> Markup | None:
         layers.append(words.encode(x=alt.value(-6), y=under))
     caption = "Trials in the order in which they started."
     if outside := sum(not low <= value <= high for value in values):
-        caption += f" {count(outside, 'trial')} far outside drawn at the edge."
+        caption += f" {count(outside, 'outlier')} drawn at the edge."
     classes = {
         "line": bool(steps),
         "best": sweep.best is not None,
@@ -129,7 +129,7 @@ def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Markup | None:
         caption.append("The most important parameters come first.")
     if len(lines) < len(sweep.trials):
         total = count(len(sweep.trials), "trial")
-        caption.append(f"{len(lines):,} of {total} drawn: the best, and the others evenly.")
+        caption.append(f"{len(lines):,} of {total} drawn: the best, and an even sample.")
     if len(names) < len(every):
         caption.append(
             f"{len(names)} of {len(every)} parameters drawn; the table of trials has more."
@@ -214,10 +214,10 @@ def learning(sweep: Sweep) -> Markup | None:
     caption = [f"One line per trial, coloured by its rank{where}."]
     if len(lines) < len(trials):
         caption.append(
-            f"{len(lines)} of {len(trials):,} curves drawn: the best, and the others evenly."
+            f"{len(lines)} of {len(trials):,} curves drawn: the best, and an even sample."
         )
     if any(len(trial.curve) > CURVE_VALUES for trial in lines):
-        caption.append(f"Long curves are thinned to {CURVE_VALUES} values.")
+        caption.append(f"Long curves are downsampled to {CURVE_VALUES} values.")
     legend = [style[trial.number] for trial in lines]
     chart = alt.layer(*layers)
     return svg.figure("Learning curves", chart, WIDTH, 340, " ".join(caption), legend)

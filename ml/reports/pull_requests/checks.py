@@ -202,9 +202,9 @@ def _verdict(
         reasons.append(f"{len(run.failed) - FAILED} more failed")
     for name, step in run.missed:
         part = f"{code(name)} did not run “{step}”" if step else f"{code(name)} did not run"
-        reasons.append(f"{part}, which this change needs")
+        reasons.append(f"{part}, which this change requires")
     if refused:
-        reasons.append(f"a policy refuses {', '.join(refused)}")
+        reasons.append(f"a policy rejects {', '.join(refused)}")
     if gates:
         reasons.append(f"the gates reject {', '.join(gates[:CANDIDATES])}")
     if failed:
@@ -212,9 +212,9 @@ def _verdict(
     elif training and training.conclusion != "success":
         reasons.append("the training did not succeed")
     if not run.id:
-        return f"### ⏳ The checks have not ended{''.join(f'; {reason}' for reason in reasons)}"
+        return f"### ⏳ The checks are still running{''.join(f'; {reason}' for reason in reasons)}"
     if run.change.judges and run.passed:
-        reasons.insert(0, "this pull request changes how it is judged")
+        reasons.insert(0, "this pull request changes its own checks")
     if run.passed and not reasons:
         return "### ✅ Every check passed"
     if run.passed:
@@ -227,26 +227,27 @@ def _name(job: Job) -> str:
 
 
 def _outcome(job: Job) -> str:
-    words = {"failure": "failed", "timed_out": "took too long", "cancelled": "was cancelled"}
+    words = {"failure": "failed", "timed_out": "timed out", "cancelled": "was cancelled"}
     steps = f" ({', '.join(text(step, 60) for step in job.failed[:3])})" if job.failed else ""
-    return words.get(job.conclusion, text(job.conclusion or "did not end", 30)) + steps
+    return words.get(job.conclusion, text(job.conclusion or "has not ended", 30)) + steps
 
 
 def _remarks(run: Run, unread: Sequence[str]) -> Iterator[str]:
     if run.id:
         yield (
-            f"Commit {code(run.commit[:12])}, merged into the base; {link('the run', run.url)}. "
-            "The numbers below are what the pull request's own code says, which had no secrets; "
-            "gates and policies decide again after the merge."
+            f"Commit {code(run.commit[:12])}, merged into the base branch; "
+            f"{link('the run', run.url)}. "
+            "The pull request's own code reported the numbers below, without secrets. "
+            "Gates and policies are evaluated again after the merge."
         )
     rules = [file for file in run.change.judges if _is_rule(file)]
     others = [file for file in run.change.judges if not _is_rule(file)]
     if run.change.judges:
         names = ", ".join([*_names(rules, RULES_LENGTH), *_names(others, OTHERS_LENGTH)])
         yield (
-            f"⚠️ **This pull request changes how it is judged: {names}.** The checks ran with "
-            "these changes, so that a check that passed says little. The owners that "
-            "`.github/CODEOWNERS` names have to read them first."
+            f"⚠️ **This pull request changes its own checks: {names}.** The checks ran with "
+            "these changes, so a pass proves little. The code owners in "
+            "`.github/CODEOWNERS` must review these files first."
         )
     if unread:
         yield "\n".join(f"- {text(sentence, 300)}" for sentence in unread[:ROWS])
@@ -306,15 +307,15 @@ def _unreported(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
         reported = {each[key].string for each in values.get(document, Value())}
         missing = [name for name in names if name not in reported][:ROWS]
         if missing and run.passed:
-            yield f"the checks handed over no result for the {kind} {', '.join(missing)}"
+            yield f"the checks reported no result for the {kind} {', '.join(missing)}"
 
 
 def _trained(trained: Sequence[Value], training: Training, run: Run) -> Iterator[str]:
     """Which commit was trained, and the projects whose training failed."""
     yield (
         f"**Trained on {training.place}**: commit {code(training.commit[:12])}, "
-        f"{link('the run', training.url)}. Training and evaluation ran there, by the pull "
-        "request's own code, and the gates are asked about what it says; nothing is registered."
+        f"{link('the run', training.url)}. The pull request's own code trained, "
+        "evaluated and reported the results; the gates decide on them. Nothing is registered."
     )
     if training.commit != run.commit:
         yield "⚠️ **The pull request has newer commits, which are not trained.**"
@@ -331,8 +332,8 @@ def _trained(trained: Sequence[Value], training: Training, run: Run) -> Iterator
 
 def _offer(run: Run) -> str:
     return (
-        f"To train the projects on Azure, comment `/train {run.commit}`; it counts "
-        "from those who may write to the repository."
+        f"To train the projects on Azure, comment `/train {run.commit}` "
+        "(requires write access to the repository)."
     )
 
 
@@ -363,7 +364,7 @@ def _smoke(runs: Sequence[Value]) -> str:
     if not rows:
         return ""
     runs_table = table(["project", "status", "took", "metrics"], rows)
-    words = "**Small training runs on this change**, as its own code says"
+    words = "**Smoke training of this change**, reported by its own code"
     return "\n\n".join(filter(None, [words, runs_table, _left_out(runs, PROJECTS)]))
 
 
@@ -378,7 +379,7 @@ def _costs(infra: Sequence[Value]) -> str:
         return ""
     currency = infra[0]["cost"]["currency"].text(8)
     head = ["environment", "changes", f"{currency} a month: idle, typical, worst"]
-    words = "**Infrastructure after the merge**, as the pull request's own code says"
+    words = "**Infrastructure after the merge**, reported by the pull request's own code"
     return "\n\n".join(filter(None, [words, table(head, rows), _left_out(infra, PROJECTS)]))
 
 
@@ -400,7 +401,7 @@ def _infrastructure(report: Value) -> str:
     stack = report["stack"].text(40)
     lines = [f"- **{stack}**: {problem.text(400)}" for problem in [*report["problems"]][:ROWS]]
     lines += [
-        f"- **{stack} is refused** by {finding['policy'].code()}: {finding['message'].text(400)}"
+        f"- **{stack} violates** {finding['policy'].code()}: {finding['message'].text(400)}"
         for finding in [*report["refused"]][:ROWS]
     ]
     lines += [f"- {stack}, note: {note.text(400)}" for note in [*report["immutable"]][:ROWS]]
@@ -443,7 +444,7 @@ def _jobs(run: Run) -> str:
     for job in run.jobs[:ROWS]:
         outcome = _outcome(job) if job in run.failed else text(job.conclusion, 30)
         if job.conclusion == "skipped":
-            outcome = "skipped, though needed" if job.name in missed else "not needed"
+            outcome = "skipped, but required" if job.name in missed else "not required"
         rows.append(
             ["❌" if job.name in missed else signs.get(job.conclusion, "❌"), _name(job), outcome]
         )
@@ -454,4 +455,4 @@ def _touched(change: Change) -> str:
     rows = [[text(name, 60), text(cause, 120)] for name, cause in [*change.causes.items()][:ROWS]]
     if change.documents:
         return "Only documents changed."
-    return details("What the change touches", table(["", "because of"], rows)) if rows else ""
+    return details("What the change touches", table(["", "cause"], rows)) if rows else ""

@@ -34,7 +34,7 @@ OUTCOMES = {
     "rejected": "❌ rejected",
     "pending": "✅ pass, approval needed",
     "approved": "✅ approved",
-    "already-champion": "– the champion already",
+    "already-champion": "– already the champion",
 }
 # The verdict on a difference, after its interval.
 BETTER = {"better": "the candidate is better", "worse": "the champion is better"}
@@ -152,7 +152,7 @@ def _verdict(compared: Value) -> Iterator[str]:
                 f"{mean} "
                 f"({low} to {high}, {row['difference']['count'].number or 0:,.0f} units"
                 f"{_direction(row)}): "
-                f"{BETTER.get(row['verdict'].string, 'no difference is shown')}."
+                f"{BETTER.get(row['verdict'].string, 'not significant')}."
             )
             break
     if compared["unpaired"]:
@@ -187,7 +187,7 @@ def _rows(compared: Value, rows: Sequence[Value], names: Sequence[str]) -> str:
         cells.append(_estimate(row["candidate"]))
         lines.append(cells + ([_estimate(row["champion"]), _difference(row)] * has_champion))
     hidden = len(rows) - len(lines)
-    more = f"\n\n{hidden} more rows are left out." if hidden else ""
+    more = f"\n\n{hidden} more rows are omitted." if hidden else ""
     return table(head, lines, 3 if has_champion else 1) + more
 
 
@@ -266,7 +266,7 @@ def _amounts(compared: Value) -> str:
     hardware = compared["hardware"]
     where = f"Measured on {hardware['measured'].text() or 'unnamed hardware'}"
     if hardware["deployed"]:
-        where += f"; the deployment asks for {hardware['deployed'].text()}"
+        where += f"; the deployment requests {hardware['deployed'].text()}"
     return f"{table(head, rows, len(head) - 1)}\n\n{where}."
 
 

@@ -35,7 +35,7 @@ def _jobs(document: Value) -> list[str]:
     ]
     if not rows:
         return []
-    head = f"Model {candidate['digest'].code()}, of these jobs and no others:"
+    head = f"Model {candidate['digest'].code()}, the output of exactly these jobs:"
     return ["\n".join([head, "", "| job | output | content |", "|---|---|---|", *rows])]
 
 
@@ -45,8 +45,8 @@ def request(
     """The title and the body; commits are linked under the address of the repository."""
     merging = (
         f"Merging this declares version {code(version)} of {text(project)} for "
-        f"{code(environment)}; `release.yml` then applies it, with the gates asked again and a "
-        "canary. The evidence was made and attested on main."
+        f"{code(environment)}; `release.yml` then evaluates the gates again and applies it "
+        "through a canary. The evidence was collected and attested on main."
     )
     first, *others = sections(compared, address)
     body = fit([title(compared), first, merging, *others])

@@ -10,8 +10,8 @@ from typing import Any
 from ml.core.markdown import block, code, link, table, text
 
 OUTCOMES = {
-    "applied": "✅ {model} {version} serves now",
-    "unchanged": "✅ {model} {version} serves already, as declared",
+    "applied": "✅ {model} {version} now serves",
+    "unchanged": "✅ {model} {version} already serves, as declared",
     "rejected": "❌ {model} {version} is rejected; version {serving} serves",
     "rolled-back": "❌ {model} {version} was rolled back; version {serving} serves",
     "failed": "❌ {model} {version} could not be applied; version {serving} serves",
@@ -56,7 +56,7 @@ def _figures(canary: Mapping[str, Any]) -> str:
         [
             "",
             f"At {canary['at_percent']} % of the traffic, after {canary['seconds']} s:",
-            table(("signal", "what it saw", "evidence", "limit"), signals, 2),
+            table(("signal", "observation", "evidence", "limit"), signals, 2),
             table(("deployment", "requests", "errors"), requests, 2),
         ]
     )
@@ -66,9 +66,9 @@ def issue(result: Mapping[str, Any], pulls: str) -> tuple[str, str]:
     """The title and the body of the issue; `pulls` is the address of what takes it back."""
     title = f"Rolled back: {result['project']} {result['version']} in {result['environment']}"
     body = (
-        f"{_section(result)}\n\n{link('A pull request', pulls)} takes the declaration back; until "
-        "it is merged, releases of this environment end here. To try the same version again, "
-        "propose it again. This issue is updated by release.yml, and closed when what is declared "
+        f"{_section(result)}\n\n{link('A pull request', pulls)} reverts the declaration. Until "
+        "it is merged, every release to this environment stops here. To retry the version, propose "
+        "it again. `release.yml` updates this issue, and closes it once the declared version "
         "serves."
     )
     return title, body
@@ -78,7 +78,7 @@ def revert(result: Mapping[str, Any], commit: str) -> tuple[str, str]:
     """The title and the body of the pull request against what a commit declared."""
     title = f"Revert {result['project']} {result['version']} in {result['environment']}"
     body = (
-        f"{_section(result)}\n\nThis takes back what {commit} declared for "
-        f"{code(result['environment'])}: then the version that serves is the declared one again."
+        f"{_section(result)}\n\nThis reverts what {commit} declared for "
+        f"{code(result['environment'])}, so that the serving version is the declared one again."
     )
     return title, body

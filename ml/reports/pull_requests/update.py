@@ -15,13 +15,17 @@ def request(
     if conflicts:
         lines += [
             "",
-            "**Both changed** these files. Decide on the branch before you merge; while a file has "
-            "markers, the check `required` fails.",
+            "**Merge conflicts** in these files. Resolve them on this branch: while a file has "
+            "conflict markers, the check `required` fails.",
             "",
             *(f"- `{name}`: {why}" for name, why in conflicts.items()),
         ]
     if left:
-        lines += ["", "You removed these; the template changed them, and they stay away.", ""]
+        lines += [
+            "",
+            "You deleted these files and the template changed them; they stay deleted.",
+            "",
+        ]
         lines += [f"- `{name}`" for name in left]
     return f"Template {after}", "\n".join(lines)
 
@@ -30,5 +34,5 @@ def replaced(newer: int, people: str) -> str:
     """The comment on one that has commits of people, once a newer one is there."""
     return (
         f"A newer version of the template is in #{newer}, which does not have the commits of "
-        f"{people}. Carry over what it needs, then close this one."
+        f"{people}. Cherry-pick what it needs, then close this one."
     )

@@ -157,7 +157,7 @@ def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) ->
         try:
             rows: pd.DataFrame = pd.read_csv(files[number], header=0 if own else None, **shared)
         except pd.errors.ParserWarning:
-            text = f"{files[number]} has rows of more fields than the header names"
+            text = f"{files[number]} has rows with more fields than the header"
             raise Unreadable(text) from None
     if header == "no_header":
         rows.columns = pd.Index([f"Column{place + 1}" for place in range(rows.shape[1])])

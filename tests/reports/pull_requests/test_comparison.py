@@ -192,7 +192,7 @@ def test_a_comment_is_below_the_limit_of_github(tmp_path: Path):
     huge = cases.evaluated(huge, metrics={**huge.evaluation.metrics, **dict.fromkeys(names, of)})
     text = comment(compared(huge, cases.good(0.7, "6", cases.OTHER), tmp_path, tuple(names)))
     assert len(text) <= MAX_LENGTH
-    assert "more rows are left out" in text or "did not fit" in text
+    assert "more rows are omitted" in text or "did not fit" in text
 
 
 def test_a_chart_by_its_address(tmp_path: Path):

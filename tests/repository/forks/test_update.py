@@ -479,7 +479,7 @@ def test_the_pull_request_names_what_is_lost(template: Path, fork: Path, github:
     assert "- `LICENSE`: you edited it; the template removed it\n" in pull["body"]
     assert "- `ml/toolkit/old.py`: you edited it; the template moved it to" in pull["body"]
     assert (
-        f"You removed these; the template changed them, and they stay away.\n\n- `{TIMING}`"
+        f"You deleted these files and the template changed them; they stay deleted.\n\n- `{TIMING}`"
         in (pull["body"])
     )
     assert pull["labels"] == ["conflict"]
