@@ -125,7 +125,7 @@ def test_a_fold_of_one_value_is_said(tmp_path: Path, fit: Fit, metric: str) -> N
     rows = changed(people(60), spent=lambda at, row: 7.5 * (at == 3))
     job = {"task": "regression", "target": "spent", "n_cross_validations": 3}
     table = write(tmp_path / "table", rows)
-    expected = r"(?s)error\[no-metric\].*`spent` has one value.*normalized_root_mean_squared_error"
+    expected = r"(?s)error\[no-metric\].*`spent` is constant.*normalized_root_mean_squared_error"
     with pytest.raises(SystemExit, match=expected):
         fit(table, "light_gbm", SMALL_TREES, metric=metric, **job)
     fit(table, "light_gbm", SMALL_TREES, metric="normalized_root_mean_squared_error", **job)
@@ -242,8 +242,8 @@ def test_a_choice_for_each_column_is_said(tmp_path: Path, fit: Fit) -> None:
     folder, _ = fit(table, n_cross_validations=2, featurization=purposes)
     facts = json.loads((folder / "settings.json").read_text())["automl"]
     chosen = {column["name"]: column["choice"] for column in facts["columns"]}
-    assert chosen["id"].startswith("a name") and chosen["one"].startswith("one value")
-    assert chosen["none"].startswith("no value")
+    assert chosen["id"].startswith("high cardinality") and chosen["one"].startswith("constant")
+    assert chosen["none"].startswith("empty")
     assert chosen["day"] == "a time: calendar features and days"
     assert chosen["code"] == "a category of 3 values"
     assert chosen["spent"] == chosen["band"] == "excluded by the spec"
@@ -362,7 +362,7 @@ def test_a_category_of_10000_values(tmp_path: Path, fit: Fit) -> None:
     apart.
     """
     job = {"validation_data_size": 0.2}
-    means, frequent = "the mean of the target", "the 1000 most frequent"
+    means, frequent = "target encoding", "the 1000 most frequent"
     for classes, choice in ((2, means), (3, means), (12, frequent)):
         rows = [
             {"town": f"t{at % 10_000}", "age": at % 61, "churn": at % classes}
@@ -470,7 +470,7 @@ def test_files_that_hold_no_table(tmp_path: Path, fit: Fit, text: str, code: str
     ("text", "said"),
     [
         ("paths: [{file: ./none.csv}]\ntransformations: [read_delimited]\n", "there is no file"),
-        ("paths: [{file: ./rows.csv}]\n", "names and reads a file"),
+        ("paths: [{file: ./rows.csv}]\n", "no MLTable with"),
         ("paths: [{file: ./rows.csv}]\ntransformations: [read_delimited, take: 3]\n", "`take`"),
         ("paths: [\n", "MLTable"),
     ],

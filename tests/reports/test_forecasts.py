@@ -27,7 +27,7 @@ def test_the_worst_series_come_first() -> None:
     assert "Error by step" in texts[0] and "seasonal naive" in texts[0]
     assert len(charts) == 1 + WORST
     for place, text in enumerate(texts[1:], 1):
-        assert f"Series s{6 - place}" in text and f"place {place} of 6" in text
+        assert f"Series s{6 - place}" in text and f"rank {place} of 6" in text
         assert "step 5: 10" in text
     assert all(Page(text).problems == [] for text in texts)
 
