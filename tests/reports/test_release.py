@@ -62,7 +62,7 @@ def test_a_candidate_beside_the_champion(world: World) -> None:
     assert titles[:3] == ["Quality", "Gates", "Latency"]
     assert page.trials("champion")
     assert "✓ non-inferiority pass" in page.text
-    assert "200 warm requests" in page.text
+    assert "200 sequential warm requests" in page.text
     # Its sentences share the width, whatever words are in them.
     gates = candidate.html.partition('<table class="stacked">')[2].partition("</table>")[0]
     assert gates.count('class="words" data-label="required"') == gates.count("<tr>") - 1 > 10
