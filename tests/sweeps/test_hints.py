@@ -165,7 +165,7 @@ def test_constraints_that_leave_nothing_end_the_sweep(algorithm: str) -> None:
         assert problem.code == "constraints-unsatisfiable"
         assert problem.place == Place("s.hints.yml", 11)
         count = "6" if algorithm == "grid" else "10,000"
-        assert f"none of {count} points" in problem.found
+        assert f"none of {count} sampled points" in problem.found
         assert f"`a > 5` rejected {count}" in problem.found
         assert refused.value.exit_code == Exit.WRONG_CALL
 

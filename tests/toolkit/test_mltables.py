@@ -75,7 +75,7 @@ def test_a_delimiter_at_the_end_of_each_line(tmp_path: Path) -> None:
     """Moves no column; a field that no column has is refused."""
     rows = read(tmp_path, "  - read_delimited\n", a_csv="x,y\n1,2,\n3,4,\n")
     assert rows.to_dict("list") == {"x": [1, 3], "y": [2, 4]}
-    with pytest.raises(mltables.Unreadable, match=r"a\.csv has rows of more fields"):
+    with pytest.raises(mltables.Unreadable, match=r"a\.csv has rows with more fields"):
         read(tmp_path, "  - read_delimited\n", a_csv="x,y\n1,2,3\n")
 
 
