@@ -250,7 +250,7 @@ def test_constraints_that_leave_nothing_are_refused_early(home: Path, sweep: Swe
     """A caller that does not check the differences first gets a failed sweep without trials."""
     hints = Hints((), (Constraint("x > 2", Place("s.hints.yml", 4)),), "s.hints.yml")
     plan = sweep("", hints=hints)
-    with pytest.raises(Refused, match="none of 10,000 points"):
+    with pytest.raises(Refused, match="none of 10,000 sampled points"):
         LocalBackend().differences(plan)
     run = LocalBackend().run(plan)
     assert (run.status, run.trials) == ("Failed", ())

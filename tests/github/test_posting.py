@@ -398,7 +398,7 @@ def test_a_renamed_file_counts_under_both_names(state: State) -> None:
     state.jobs[RUN] = jobs(framework="skipped")
     post(client(state), RUN)
     (body,) = state.bodies(PULL)
-    assert "`framework` did not run, which" in body and "judged: ml/core/x.py.**" in body
+    assert "`framework` did not run, which" in body and "checks: ml/core/x.py.**" in body
 
 
 @pytest.mark.attack("A list of GitHub's is so long that what decides is at its end")
@@ -425,7 +425,7 @@ def test_more_files_than_github_lists(
     state.jobs[RUN] = jobs(framework="skipped")
     post(client(state), RUN)
     (body,) = state.bodies(PULL)
-    assert "`framework` did not run, which" in body and "judged: more than 2 files.**" in body
+    assert "`framework` did not run, which" in body and "checks: more than 2 files.**" in body
     monkeypatch.setattr("ml.repository.affected.projects.LISTED", 3)
     state.pulls[0]["changed_files"] = 2
     post(client(state), RUN)
@@ -474,7 +474,7 @@ def test_what_is_no_projects_own_is_said(state: State, tree: Path) -> None:
     post(client(state), RUN)
     (body,) = state.bodies(PULL)
     assert "### ⚠️ Every check passed, but this pull request changes its own checks\n" in body
-    assert "judged: GNUmakefile.**" in body and "`.github/CODEOWNERS` names have to" in body
+    assert "checks: GNUmakefile.**" in body and "`.github/CODEOWNERS` must review" in body
     state.changed[PULL] = [*files, *JUDGES]
     assert {*of_pull_request(tree, client(state), PULL)[0].judges} == JUDGES
     assert all(map(owners, JUDGES)) and not any(map(OF_TEAMS.match_file, JUDGES))
