@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -61,14 +62,16 @@ def lock() -> Path:
 def environments(root: Path) -> tuple[str, ...]:
     """The environments of a repository in the order of a release, by its floor of the gates.
 
-    () without an order, or where the file is no YAML: its own checks report that.
+    Commands and workflow matrices contain the names: others than words are left out. () without an
+    order, or where the file is no YAML. The checks of the file report both.
     """
     file = root / GATES
     try:
         floor = yaml.safe_load(file.read_bytes()) if file.is_file() else {}
-        return tuple(map(str, dict.fromkeys(floor["gates"]["order"]["environments"])))
+        names = dict.fromkeys(map(str, floor["gates"]["order"]["environments"]))
     except (yaml.YAMLError, KeyError, TypeError):
         return ()
+    return tuple(name for name in names if re.fullmatch(r"[A-Za-z][\w-]*", name, re.ASCII))
 
 
 def folder_of(path: Path) -> Path:

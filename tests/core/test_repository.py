@@ -20,6 +20,8 @@ from tests.conftest import ROOT
         ("[dev, staging, prod]", ("dev", "staging", "prod")),
         ("['qa', \"pre-prod\",\n      prod] # the last", ("qa", "pre-prod", "prod")),
         ("\n      - qa # first\n      - prod", ("qa", "prod")),
+        ("[dev, 'x; id', 3, '$(id)', {a: b}, prod]", ("dev", "prod")),  # commands contain them
+        ("{dev: 1", ()),
         ("[]", ()),
         ("", ()),
     ],
