@@ -101,8 +101,13 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
 
 
 def _serving(content: str, environment: str) -> str:
-    """The digest of the serving code that release.yml declares; "" where it declares none."""
-    return str(documents.parse(content, FILE).get(ENTRIES, environment, "serving") or "")
+    """The digest of the serving code that release.yml declares; "" where it declares none, or where
+    a branch has something else than YAML.
+    """
+    try:
+        return str(documents.parse(content, FILE).get(ENTRIES, environment, "serving") or "")
+    except Refused:
+        return ""
 
 
 def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
