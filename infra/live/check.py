@@ -26,9 +26,15 @@ class Check:
 
 
 def granted(
-    name: str, needed: Sequence[tuple[str, str]], arm: Arm, subscription: str
+    name: str,
+    needed: Sequence[tuple[str, str]],
+    arm: Arm,
+    subscription: str,
+    by: str = "`infra bootstrap` assigns it to the deployer",
 ) -> Iterator[Check]:
-    """Whether the user may do these actions in a subscription; each with a role that allows it."""
+    """Whether the user may do these actions in a subscription; each with a role that allows it, and
+    who assigns that.
+    """
     path = f"/subscriptions/{subscription}/providers/Microsoft.Authorization/permissions"
     permissions = list(arm.all(path, version("authorization:RoleAssignment")))
     missing = [
@@ -37,7 +43,7 @@ def granted(
         if not any(_allows(permission, action) for permission in permissions)
     ]
     for action, role in missing:
-        hint = f"Owner, or {role}: `infra bootstrap` assigns it to the deployer"
+        hint = f"Owner, or {role}: {by}"
         yield Check(f"permission {action}", "error", f"not granted in {subscription}", hint)
     if not missing:
         yield Check(name, "ok", f"{len(needed)} actions that the deployment needs")

@@ -25,9 +25,6 @@ RECORD = (
 )
 
 
-_BOTH_SIDES = "ask the network team to peer both sides"
-
-
 def given(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
     """A check of each, and of the permissions in the subscriptions that they are in."""
     network = settings.network
@@ -54,7 +51,8 @@ def given(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterato
         (ASSIGN, (settings.images.registry, settings.vault.id)),
     ):
         for subscription in sorted({id.split("/")[2].lower() for id in ids if id}):
-            yield from granted(f"permission in {subscription}", [action], arm, subscription)
+            name, owner = f"permission in {subscription}", "ask the owner of the subscription"
+            yield from granted(name, [action], arm, subscription, owner)
 
 
 def _exists(what: str, id: str, kind: str, arm: Arm) -> Iterator[Check]:

@@ -410,8 +410,8 @@ def _given(settings: Settings) -> Findings:
         hint = "delete it, or set `id` and `storage.customer_managed_key`"
         yield Fault("no-effect", "`key` is not used", "no key", hint, ("platform:vault", "key"))
     for tag in settings.tags:
-        if tag.lower() in map(str.lower, OWN_TAGS):
-            hint = "delete it: the template sets it"
+        if tag.lower() in map(str.lower, (*OWN_TAGS, *settings.kept_tags)):
+            hint = "delete it: the template sets it, or `kept_tags` leaves it to others"
             yield Fault("duplicate-name", f"the tag `{tag}`", "another tag", hint, (TAGS, tag))
 
 
@@ -424,10 +424,11 @@ def _hub(network: Network) -> Findings:
         return
     try:
         address = ipaddress.IPv4Address(network.hub_firewall)
-        ours = ipaddress.IPv4Network(network.address_space, strict=False)
+        is_ours = address in ipaddress.IPv4Network(network.address_space, strict=False)
+        fits = not is_ours and any(address in range_ for range_ in _PRIVATE)
     except ValueError:
-        address, ours = None, _DOCKER
-    if address is None or address in ours or not any(address in range_ for range_ in _PRIVATE):
+        fits = False
+    if not fits:
         message = f"`hub_firewall` is {network.hub_firewall}"
         expected = f"a private address outside of {network.address_space}"
         hint = "ask the network team for it"

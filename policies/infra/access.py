@@ -113,8 +113,8 @@ def _principals(items: Sequence[Item], limits: Limits) -> StackFindings:
     identities = {item.urn for item in items if item.kind == Kind.IDENTITY}
     listed = {principal.lower() for principal in limits.principals}
     for item in items:
-        principal = str(item.at("principalId", ""))
-        if item.kind != Kind.ROLE_ASSIGNMENT or item.sources("principalId") & identities:
+        principal, sources = str(item.at("principalId", "")), item.sources("principalId")
+        if item.kind != Kind.ROLE_ASSIGNMENT or (sources and sources <= identities):
             continue
         if principal.lower() not in listed:
             yield item, f"is of {principal}, which is not in `principals` of limits.yml"

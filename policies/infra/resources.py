@@ -66,7 +66,7 @@ _SHARED = re.compile("/providers/microsoft.machinelearningservices/registries/([
 
 @RULES.stack("known-resources", "Resources of others are listed in limits.yml.", "own")
 def _known(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """A resource of the stack is known by what an input was made from; any other by its id. The
+    """An input that was made from a resource of the stack is known; of any other, each id. The
     shared registry is a setting of its own, and Azure makes the group of its accounts.
     """
     scopes = [str(item.at("scope", "")) for item in items if item.kind == Kind.ROLE_ASSIGNMENT]

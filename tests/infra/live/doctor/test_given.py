@@ -159,6 +159,8 @@ def test_a_right_that_is_missing_is_named(landing: Settings, arm: Arm, state: St
         path for path in state.lists if "22222222" in path and "Authorization" in path
     )
     state.lists[permissions] = [{"actions": ["*/read"]}]
+    hints = {one.hint for one in given(landing, DECLARED, arm) if "permission" in one.name}
+    assert all("ask the owner of the subscription" in hint for hint in hints), "no bootstrap's"
     assert {name.rpartition("/")[0] for name in faults(landing, arm)} == {
         "permission Microsoft.Network/virtualNetworks/subnets/join",
         "permission Microsoft.Network/privateDnsZones/join",
