@@ -164,7 +164,7 @@ def test_all_trials_in_a_table(tpe_sweep: Run, explain_command: Explain) -> None
     assert "threshold 0.5000, missed by 0.1000" in lines[3]
     assert "lr 0.05: the good trials had 0.1000, like 0% of the others" in lines[4]
     assert "best" in lines[4]
-    assert "what mattered: nothing can be said, fANOVA needs 10 completed trials" in done.stdout
+    assert "importance of the parameters: unknown, fANOVA needs 10 completed trials" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["brave_lake_01", "--trial", "2"], ["brave_lake_01_2"]])

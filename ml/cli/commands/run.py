@@ -31,11 +31,11 @@ def run(
     evict_after: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="20s", help="Preempt it, like a spot node, so long after its start; repeatable."
+            metavar="20s", help="Evict it, like a spot node, this long after its start; repeatable."
         ),
     ] = None,
     evict_notice: Annotated[
-        str, typer.Option(metavar="30s", help="Send SIGTERM so long before the preemption.")
+        str, typer.Option(metavar="30s", help="Send SIGTERM this long before the eviction.")
     ] = "0s",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; run nothing.")] = False,
     as_json: AsJson = False,

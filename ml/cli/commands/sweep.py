@@ -185,19 +185,19 @@ def _show_trial(explained: Explanation, trial: Trial) -> None:
 
 
 def _importance(explained: Explanation) -> Iterator[str]:
-    """Which parameters mattered, and how reliable that is."""
+    """The importance of the parameters, and how reliable it is."""
     from ml.reports.explanation import importance as importance_of
 
     importance = importance_of(explained.sweep)
     if not importance.shares:
-        yield f"what mattered: nothing can be said, {importance.reason}"
+        yield f"importance of the parameters: unknown, {importance.reason}"
         return
     shares = ", ".join(f"{name} {share:.0%}" for name, share in importance.shares)
-    yield f"what mattered, as shares of the influence (fANOVA): {shares}"
+    yield f"importance of the parameters (fANOVA): {shares}"
     doubt = ": too low to rely on the shares" if importance.is_weak else ""
     yield (
-        f"  from {importance.trials} trials; R² {max(0.0, importance.explained):.2f} on trials "
-        f"left out (1 predicts them, 0 guesses){doubt}"
+        f"  from {importance.trials} trials; R² {max(0.0, importance.explained):.2f} on held-out "
+        f"trials{doubt}"
     )
 
 

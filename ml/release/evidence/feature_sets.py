@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ml.core import documents, git, home, repository, trees
+from ml.features.definition import read
+from ml.features.timeline import FeatureError
 from policies.promotion.evidence import Lineage
 
 FOLDERS = "ml/projects/*/features/*.yml"
@@ -36,9 +38,6 @@ def declared(project: str, lineage: Lineage) -> Mapping[str, tuple[str, str]]:
         files = sorted((root / inside).glob("*.yml"))
         if not files:
             return {}
-        from ml.features.definition import read  # imports polars
-        from ml.features.timeline import FeatureError
-
         sets = {}
         for file in files:
             try:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from ml.features.definition import read
+from ml.features.timeline import FeatureError
 from ml.release.evidence.feature_sets import definitions
 from ml.release.watch import drift
 from ml.release.watch.drift import Shift
@@ -42,9 +44,7 @@ def compare(reference: Mapping[str, Any], store: Path | None, limits: Limits) ->
 def _compare_set(
     report: FeatureReport, name: str, trained: Mapping[str, Any], store: Path, limits: Limits
 ) -> None:
-    from ml.features.definition import read  # imports polars
-    from ml.features.store import ages, stored
-    from ml.features.timeline import FeatureError
+    from ml.features.store import ages, stored  # imports polars
 
     try:
         path = definitions().get(name)

@@ -86,7 +86,9 @@ def watch(
         except Refused as refused:
             problem = refused.problems[0]
             if problem.code != "collection-disabled" or not of_features.ages + of_features.drift:
-                raise
+                more = "; ".join([problem.found, *of_features.notes])
+                problems = [replace(problem, found=more), *refused.problems[1:]]
+                raise Refused(*problems, exit_code=refused.exit_code) from None
             seen = Seen(())
             of_features.notes.append(problem.found)
     report = look(
@@ -257,7 +259,7 @@ def _collected(
     if not any(launch.collect for launch in serving):
         raise Refused.of(
             "collection-disabled",
-            f"what version {version.version} is asked on `{name}` is not written down",
+            f"no requests to version {version.version} of `{name}` are collected",
             "a `data_collector` in the project's endpoint/deployment.yml",
             "turn `request` and `response` on there, propose the version again and apply; "
             "or --inputs FILE",
