@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from ml.core import repository
+from ml.core import files, repository
 from ml.core.errors import Place, Problem, Refused, nearest
 
 Key = str | int
@@ -119,7 +119,7 @@ def read(path: Path, shown: str = "") -> Document:
     shown = shown or repository.shown(path)
     top = Place(shown, 1)
     try:
-        content = path.read_bytes()
+        content = files.content(path)
     except (OSError, ValueError) as error:
         raise Refused(_file_problem(error, path, shown)) from None
     if len(content) > MAX_BYTES:
@@ -143,11 +143,11 @@ def parse(text: str, shown: str) -> Document:
     return replace(document, data=document.copy())
 
 
-# `ml check` reads a file once for each spec that may name what is in it.
+# `ml check` parses a file once for each spec that may name what is in it.
 _REMEMBERED = 50_000
 
 
-@lru_cache(maxsize=200)
+@lru_cache(maxsize=500)
 def _compose(text: str, shown: str) -> Document:
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
@@ -337,7 +337,8 @@ def _file_problem(error: OSError | ValueError, path: Path, shown: str) -> Proble
         return Problem("no-access", finding, "a YAML file", hint)
     beside = _beside(path)
     near = [shown.removesuffix(path.name) + beside[stem] for stem in nearest(path.stem, beside)]
-    if (below := repository.root() / path).is_file():  # named from the root, from a folder below it
+    # Named from the root, from a folder below it.
+    if isinstance(error, OSError) and (below := repository.root(path) / path).is_file():
         near = [os.path.relpath(below)]
     hint = f"did you mean `{near[0]}`?" if near else "check the spelling"
     if path.is_symlink():

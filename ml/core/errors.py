@@ -14,13 +14,14 @@ Severity = Literal["error", "warning"]
 
 
 class Exit(IntEnum):
-    """Exit codes of every `ml` command; 130, after Ctrl-C, is in `ml/cli/app.py`."""
+    """Exit codes of every `ml` command; a shell and typer also use 130 after Ctrl-C."""
 
     DONE = 0
     RUN_FAILED = 1
     WRONG_CALL = 2
     GATE_SAID_NO = 3
     CANNOT_HONOUR = 33
+    INTERRUPTED = 130
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,39 @@
-"""Files that two commands may use at once: replaced atomically, appended to, locked."""
+"""Files that two commands may use at once: replaced atomically, appended to, locked, read once."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+# A larger file is read again.
+_KEPT_BYTES = 50_000
+# A file that changed so recently may change again within one tick of the kernel's clock, which is
+# 1 to 10 ms, and keep its times. Git calls such an entry of its index racy.
+_RACY_NS = 100_000_000
+
+
+def content(path: Path) -> bytes:
+    """The content of a file, which is opened again only after it has changed; OSError as `open`."""
+    file = path.stat()
+    # Programs can set the time of modification, not that of the inode's change.
+    is_settled = max(file.st_mtime_ns, file.st_ctime_ns) < time.time_ns() - _RACY_NS
+    if not (is_settled and stat.S_ISREG(file.st_mode) and file.st_size <= _KEPT_BYTES):
+        return path.read_bytes()
+    times = file.st_mtime_ns, file.st_ctime_ns
+    return _content(path, (file.st_dev, file.st_ino, file.st_size, *times))
+
+
+@lru_cache(maxsize=2_000)
+def _content(path: Path, _: tuple[int, ...]) -> bytes:
+    return path.read_bytes()
 
 
 def replace(path: Path, text: str, durable: bool = True) -> None:

@@ -31,16 +31,12 @@ _NAME = re.compile(r"[\w./:-]+")
 
 def text(value: object, letters: int = MAX_LETTERS) -> str:
     """The value as one line of plain words: no markup, cell separator, link or mention."""
-    words = _escape(truncate(plain(value), letters))
+    words = _SPECIAL.sub(r"\\\1", truncate(plain(value), letters))
+    words = words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for pattern, broken in _LATE:
         words = pattern.sub(broken, words)
     # At the start of a line these begin a list, a quote or a heading.
     return re.sub(r"^(\d*)([-.=])", r"\1\\\2", words)
-
-
-def _escape(words: str) -> str:
-    words = _SPECIAL.sub(r"\\\1", words)
-    return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def plain(value: object) -> str:
@@ -64,12 +60,6 @@ def link(words: str, url: str) -> str:
     if not re.fullmatch(r"https?://[\w./:@%?=&#~+-]+", url):
         return words
     return f"[{words}](<{url}>)"
-
-
-def image(words: str, url: str) -> str:
-    """A picture; "" when `url` is not a web address. Nobody is mentioned by the words of one."""
-    linked = link(_escape(truncate(plain(words), MAX_LETTERS)), url)
-    return f"!{linked}" if linked.endswith(")") and linked.startswith("[") else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:

@@ -6,6 +6,7 @@ control character, and it is neither `.` nor `..`.
 
 from __future__ import annotations
 
+import keyword
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -39,8 +40,8 @@ _FORMS: Mapping[Kind, tuple[str, str]] = {
     # A folder that Python imports and, with dashes, the name of an endpoint (3 to 32 characters);
     # 28 keep the lines of the templates short.
     "project": (
-        r"[a-z][a-z0-9_]{1,26}[a-z0-9]",
-        "3 to 28 small letters, digits and underscores, a letter first",
+        rf"(?!(?:{'|'.join(keyword.kwlist)})$)[a-z][a-z0-9_]{{1,26}}[a-z0-9]",
+        "3 to 28 small letters, digits and underscores, a letter first, no keyword of Python",
     ),
     "split test": (r"[a-z0-9][a-z0-9-]{0,39}", "small letters, digits and `-`, at most 40"),
     "variable": (r"[A-Za-z_][\w.%()-]{0,254}", "letters, digits and `_`, a letter or `_` first"),

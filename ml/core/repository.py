@@ -9,7 +9,11 @@ from pathlib import Path
 
 import yaml
 
+from ml.core import files
+
 MARK = "pyproject.toml"
+# Its table with a team's settings of this template.
+TABLE = "azureml-gitops-starter"
 LOCK = "requirements/main.lock"
 # In a thin fork: the one wheel of the framework.
 FRAMEWORK_LOCK = "requirements/framework.lock"
@@ -52,10 +56,10 @@ def is_root(folder: Path) -> bool:
     return (folder / MARK).exists()
 
 
-def lock() -> Path:
+def lock(root: Path) -> Path:
     """The lock of the packages: in a thin fork without one of its own, that of the framework."""
-    own = root() / LOCK
-    is_thin = (root() / FRAMEWORK_LOCK).is_file()
+    own = root / LOCK
+    is_thin = (root / FRAMEWORK_LOCK).is_file()
     return Path(__file__).resolve().parents[2] / LOCK if is_thin and not own.is_file() else own
 
 
@@ -67,7 +71,7 @@ def environments(root: Path) -> tuple[str, ...]:
     """
     file = root / GATES
     try:
-        floor = yaml.safe_load(file.read_bytes()) if file.is_file() else {}
+        floor = yaml.safe_load(files.content(file)) if file.is_file() else {}
         names = dict.fromkeys(map(str, floor["gates"]["order"]["environments"]))
     except (yaml.YAMLError, KeyError, TypeError):
         return ()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ml.core import git
 from ml.core.errors import Problem, Refused
+from ml.core.files import content as file_content
 
 DIGEST_PREFIX = "sha256:"
 _LINK, _FOLDER, _REPOSITORY = "120000", "40000", "160000"
@@ -28,7 +29,7 @@ def digest(files: Iterable[tuple[str, Path]]) -> str:
     """
     content_hash = hashlib.sha256()
     for relative, path in files:
-        content = path.read_bytes()
+        content = file_content(path)
         runs = "x" if os.access(path, os.X_OK) else "-"
         content_hash.update(f"{relative}\0{runs}\0{len(content)}\0".encode())
         content_hash.update(content)
@@ -68,13 +69,13 @@ class Commit:
         """
         real = Path(os.path.realpath(path))
         entry = self._entry(real)
-        if entry is None or entry[1] != self._blob((copy or real).read_bytes()):
+        if entry is None or entry[1] != self._blob(file_content(copy or real)):
             return False
         return real == Path(os.path.abspath(path)) or all(map(self._has_link, _links(path)))  # noqa: PTH100
 
     def has_folder(self, folder: Path) -> bool:
         """Whether the files of a copy are those of one folder of the commit."""
-        copies = {name: self._blob(path.read_bytes()) for name, path in files(folder)}
+        copies = {name: self._blob(file_content(path)) for name, path in files(folder)}
         first = next(iter(copies), "")
         starts = (name[: -len(first)] for name in self.entries if f"/{name}".endswith(f"/{first}"))
         blobs = {name: blob for name, (_, blob) in self.entries.items()}

@@ -2,7 +2,8 @@
 
 Values are substituted verbatim, as Azure ML does, but a value never becomes a command: a value with
 a character that the shell interprets at that place is refused. In single quotes it interprets none.
-Where text may be evaluated once more (`ml.specs.shell`), only a plain word or path is accepted.
+Where text may be evaluated once more (`ml.specs.shell`), and in an environment variable, only a
+plain word or path is accepted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Literal
 
 from ml.core.errors import Place, Problem, Refused, nearest
 from ml.specs import shell
-from ml.specs.shell import Context, Reading
+from ml.specs.shell import Quoting
 
 Value = str | PurePath | None
 
@@ -35,12 +36,15 @@ _PLAIN = re.compile(
     r"-?\d+(\.\d*)?([eE][-+]?\d+)?|[\w.][\w.:@%+,-]*(/[\w.:@%+,=-]*)*|(/[\w.:@%+,=-]*)+", re.ASCII
 )
 
+# Variables whose value every shell evaluates.
+_EVALUATED = re.compile(r"BASH_ENV|ENV|PROMPT_COMMAND|PS[0-4]|BASH_FUNC_.*|SHELLOPTS|BASHOPTS")
+
 
 @dataclass(frozen=True)
 class Reference:
     """One placeholder: `${{inputs.faq}}` has source `inputs` and name `faq`.
 
-    `context` is how the shell reads it; `block` is the span of the `$[[…]]` around it, if any.
+    `quoting` is how the shell reads it; `block` is the span of the `$[[…]]` around it, if any.
     """
 
     text: str
@@ -48,7 +52,7 @@ class Reference:
     name: str
     start: int
     end: int
-    context: Context
+    quoting: Quoting
     block: tuple[int, int] | None = None
 
     @property
@@ -58,22 +62,19 @@ class Reference:
 
 
 def references(template: str) -> list[Reference]:
-    """Every placeholder of a command in its order, with its context as bash reads the command."""
+    """Every placeholder of a command in its order, with its quoting as bash reads the command."""
     if "${{" not in template:
         return []
     blocks = _blocks(template)
+    matches = list(_placeholders(template))
+    quotings = shell.quotings(template, tuple(match.span() for match in matches), blocks)
     placeholders = []
-    for match, context in zip(_placeholders(template), _reading(template).contexts, strict=True):
+    for match, quoting in zip(matches, quotings, strict=True):
         source, _, name = match[1].strip().partition(".")
         before = blocks[: bisect(blocks, (match.start(), len(template)))]
         block = before[-1] if before and match.start() < before[-1][1] else None
-        placeholders.append(Reference(match[0], source, name, *match.span(), context, block))
+        placeholders.append(Reference(match[0], source, name, *match.span(), quoting, block))
     return placeholders
-
-
-def _reading(template: str) -> Reading:
-    spans = tuple(match.span() for match in _placeholders(template))
-    return shell.read(template, spans, _blocks(template))
 
 
 def _placeholders(text: str) -> Iterator[re.Match[str]]:
@@ -86,15 +87,12 @@ def _blocks(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(match.span() for match in _OPTIONAL.finditer(text, 0, text.rfind("]]") + 2))
 
 
-def variable_references(name: str, template: str, command: str) -> list[Reference]:
-    """Every placeholder in the value of the environment variable `name` of that command."""
-    is_evaluated = shell.is_evaluated(name, has_placeholder=True)
-    evaluator = f"the variable `{name}`" if is_evaluated else _reading(command).evaluator
-    context = Context("evaluated", evaluator) if evaluator else Context("text")
+def variable_references(template: str) -> list[Reference]:
+    """Every placeholder in the value of an environment variable."""
     placeholders = []
     for match in _placeholders(template):
-        source, _, own_name = match[1].strip().partition(".")
-        placeholders.append(Reference(match[0], source, own_name, *match.span(), context))
+        source, _, name = match[1].strip().partition(".")
+        placeholders.append(Reference(match[0], source, name, *match.span(), "evaluated"))
     return placeholders
 
 
@@ -132,22 +130,27 @@ def resolve_command(
         elif problem := dangerous(value, reference, place):
             problems.append(problem)
         else:
-            quoted = isinstance(value, PurePath) and reference.context.quoting == "none"
+            quoted = isinstance(value, PurePath) and reference.quoting == "none"
             text = shlex.quote(str(value)) if quoted else str(value)
             texts[reference.start, reference.end] = text
     if problems:
         raise Refused(*problems)
-    return shell.replace_spans(template, texts, _blocks(template), dropped)
+    for start, end in _blocks(template):
+        if (start, end) in dropped:
+            texts = {span: text for span, text in texts.items() if not start <= span[0] < end}
+            texts[start, end] = ""
+        else:
+            texts |= {(start, start + 3): "", (end - 2, end): ""}
+    return shell.replace_spans(template, texts)
 
 
 def resolve_variables(
     variables: Mapping[str, str],
-    command: str,
     inputs: Mapping[str, Value],
     outputs: Mapping[str, Value],
     place: Place | None = None,
 ) -> dict[str, str]:
-    """The environment variables of `command` with their placeholders replaced.
+    """The environment variables of a command with their placeholders replaced.
 
     What is not declared stays as it is. Raises Refused for a value that would be evaluated.
     """
@@ -156,7 +159,7 @@ def resolve_variables(
     resolved = {}
     for name, template in variables.items():
         problems += filter(None, [evaluated_text(name, template, place)])
-        for reference in reversed(variable_references(name, template, command)):
+        for reference in reversed(variable_references(template)):
             value = spaces.get(reference.source, {}).get(reference.name)
             if value is None:
                 continue
@@ -207,12 +210,12 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
     quotes only the quote. Where text may be evaluated once more, only a plain word or path is
     accepted, or nothing.
     """
-    text, quoting = str(value), reference.context.quoting
+    text, quoting = str(value), reference.quoting
     if quoting == "evaluated":
         is_plain = not text or _PLAIN.fullmatch(text)
         return None if is_plain else _not_plain(text, reference, place)
     is_words = quoting == "none" and not isinstance(value, PurePath)
-    acts = {"single": "'\0", "double": '$`"\0', "text": "\0"}.get(quoting, METACHARACTERS)
+    acts = {"single": "'\0", "double": '$`"\0'}.get(quoting, METACHARACTERS)
     if quoting == "none" and not is_words:
         acts = "\0"
     characters = sorted({char for char in text if char in acts})
@@ -224,7 +227,7 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
         return None
     listed = " ".join({"\n": "newline", "\r": "return", "\0": "NUL"}.get(c, c) for c in characters)
     hint = f"write `'{reference.text}'` in the command, in single quotes"
-    if quoting in {"single", "text"}:
+    if quoting == "single":
         hint = "remove it from the value: no quoting protects it there"
     return Problem(
         "shell-metacharacter",
@@ -238,11 +241,7 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
 
 def evaluated_text(name: str, text: str, place: Place | None = None) -> Problem | None:
     """The problem of a variable that a shell evaluates, set to more than a plain word or path."""
-    if (
-        not text
-        or _PLAIN.fullmatch(without_placeholders(text))
-        or not shell.is_evaluated(name, has_placeholder=False)
-    ):
+    if not text or _PLAIN.fullmatch(without_placeholders(text)) or not _EVALUATED.fullmatch(name):
         return None
     return Problem(
         "shell-metacharacter",
@@ -260,10 +259,9 @@ _SOURCE = "Azure ML substitutes values verbatim into the command (azure-ai-ml 1.
 def _not_plain(text: str, reference: Reference, place: Place | None) -> Problem:
     return Problem(
         "shell-metacharacter",
-        f"the value {text!r} of `{reference.text}` goes into {reference.context.evaluator}, where "
-        "it may be evaluated",
+        f"the value {text!r} of `{reference.text}` goes where a shell or a program may evaluate it",
         "a plain word or path: letters, digits and `_ . - / : @ % + ,`",
-        "put this command into a script of `code:`, and pass the value to it: "
+        "put this command into a script of `code:`, and pass the value as its argument: "
         f"`bash FILE.sh '{reference.text}'` or `python FILE.py '{reference.text}'`",
         place,
         source=_SOURCE,

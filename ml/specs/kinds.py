@@ -44,6 +44,8 @@ _NAMES = {
 JOBS = frozenset(
     {"command", "sweep", "pipeline", "automl", "spark", "import", "finetuning", "distillation"}
 )
+# Of inputs and outputs that are models.
+MODEL_TYPES = frozenset({"custom_model", "mlflow_model", "triton_model"})
 COMPONENTS = frozenset(
     {"command", "pipeline", "parallel", "spark", "import", "automl", "data_transfer", "sweep"}
 )
@@ -78,6 +80,7 @@ _SCHEMAS = {
     "hub": "workspace",
     "project": "workspace",
 }
+FAMILIES = frozenset(_SCHEMAS.values())
 # `compute: azureml:cpu-cluster`: a value that no other YAML has.
 _REFERENCE = re.compile(r":\s*[\"']?azureml:")
 _SCHEMA_NAME = re.compile(r"([A-Za-z0-9_]+)(?:\.schema)?\.json$")

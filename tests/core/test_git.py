@@ -15,6 +15,7 @@ from ml.core import git, trees
 from ml.core.errors import Refused
 from ml.release.declaration import desired_state
 from policies.waivers import merge_days
+from tests.local import BACKEND
 
 WHO = ("-c", "user.name=t", "-c", "user.email=t@example.org")
 RELEASE = """\
@@ -110,7 +111,7 @@ def test_a_repository_among_the_files_is_not_read(
     if age:
         older(monkeypatch, tmp_path)
     assert merge_days(folder / "gates.yml") == {1: date(2025, 6, 1)}
-    digests = [each.digest for each in desired_state.on_branch("words", "dev")]
+    digests = [each.digest for each in desired_state.on_branch(BACKEND, "words", "dev")]
     assert digests == [f"sha256:{'a' * 64}"]
     head = real(tree, "rev-parse", "HEAD")
     commit = trees.commit(folder)

@@ -42,6 +42,16 @@ ALLOWED: dict[str, list[str]] = {
         COMMAND + "compute: azureml:gpus\nresources: {instance_count: 2}\n",
         COMMAND + "compute: azureml:elsewhere\nresources: {instance_count: 99}\n",
     ],
+    "misspelt-cluster": [
+        COMMAND + "compute: azureml:gpus\nresources: {instance_count: 1}\n",
+        COMMAND + "compute: azureml:on-premises\n",
+    ],
+    "unknown-asset": [
+        "command: echo\nenvironment: azureml:numbers:2\n",
+        "command: echo\nenvironment: azureml:elsewhere:7\ntags: {environment: azureml:numbers:9}\n",
+        COMMAND + "inputs: {x: {path: azureml:prices@latest}}\n",
+        COMMAND + "inputs: {x: {type: custom_model, path: azureml:prices:7}}\n",
+    ],
     "cluster-trials": [
         SWEEP
         + SPACE
@@ -55,12 +65,21 @@ ALLOWED: dict[str, list[str]] = {
         "command: echo\nenvironment: {image: i:1, conda_file: {dependencies: [pytorch-gpu=2.13]}}\n"
         "compute: azureml:gpus\n"
     ],
+    "cluster-memory": [
+        COMMAND + "compute: azureml:cpus\nresources: {shm_size: 8192m}\n",
+        COMMAND + "compute: azureml:gpus\nresources: {shm_size: 500g}\n",
+    ],
     "cluster-idle-gpus": [COMMAND + "compute: azureml:gpus\ndistribution: {type: ray}\n"],
     "cluster-infiniband": [COMMAND + "compute: azureml:gpus\ndistribution: {type: ray}\n"],
     "cluster-spot": [
         "command: python /o/train.py --resume\nenvironment: azureml:e:1\ncompute: azureml:spots\n",
         COMMAND + "compute: azureml:spots\nlimits: {timeout: 600}\n",
     ],
+    "distributed-variables": [
+        COMMAND + "distribution: {type: pytorch}\nenvironment_variables: {NCCL_DEBUG: INFO}\n",
+        COMMAND + 'environment_variables: {RANK: "0"}\n',
+    ],
+    "shared-memory": [COMMAND + "resources: {shm_size: 16g}\n"],
     "elastic-nodes": [ELASTIC_JOB, ELASTIC_JOB.replace("1:2", "2:2")],
     "elastic-processes": [
         ELASTIC_JOB.replace("torchrun", "python -m torch.distributed.run"),
@@ -86,6 +105,12 @@ ALLOWED: dict[str, list[str]] = {
     "automl-time-column": [
         AUTOML.replace("regression", "forecasting")
         + "target_column_name: price\nforecasting: {time_column_name: date}\n"
+    ],
+    "automl-frequency": [
+        AUTOML.replace("regression", "forecasting")
+        + "target_column_name: price\n"
+        + f"forecasting: {{time_column_name: date, frequency: {frequency}}}\n"
+        for frequency in ("D", "2W-THU", "M", "15min", "1D12h")
     ],
     "automl-target": [
         AUTOML.replace("path: data", "path: prices") + "target_column_name: price\n",
@@ -293,6 +318,7 @@ ALLOWED: dict[str, list[str]] = {
     "number-out-of-range": [
         COMMAND + "resources: {instance_count: 1}\n",
         COMMAND + "inputs: {timeout: -1, instance_count: -1}\n",
+        COMMAND + "services: {nb: {type: jupyter_lab, port: 8888}}\n",
         DEPLOYMENT + "instance_count: 1\nrequest_settings: {request_timeout_ms: 180000}\n"
         "liveness_probe: {success_threshold: 1, period: 1}\n"
         "data_collector: {collections: {a: {enabled: 'true'}}, sampling_rate: 0.5}\n",
@@ -309,7 +335,10 @@ ALLOWED: dict[str, list[str]] = {
     "link-escape": [COMMAND + "code: src\n"],
     "missing-file": [
         COMMAND
-        + "inputs: {x: {path: 'https://example.org/none'}, y: {path: azureml:none@latest}}\n"
+        + "inputs: {x: {path: 'https://example.org/none'}, y: {path: azureml:none@latest}}\n",
+        # The path is one of the connection's store.
+        "name: rows\ntype: uri_folder\npath: azureml://datastores/d/paths/rows\n"
+        "source: {type: file_system, path: there/rows.csv, connection: azureml:bucket}\n",
     ],
     "empty-pipeline": [PIPELINE],
     "bad-mltable": [

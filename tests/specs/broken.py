@@ -297,6 +297,8 @@ NUMBERS = {
     "negative-processes": COMMAND
     + "distribution:\n  type: pytorch\n"
     + "  process_count_per_instance: -2  # error: number-out-of-range\n",
+    "port-of-service": COMMAND
+    + "services:\n  nb:\n    type: jupyter_lab\n    port: 99999  # error: number-out-of-range\n",
     "negative-timeout": COMMAND + "limits:\n  timeout: -5  # error: number-out-of-range\n",
     "negative-interval": SWEEP
     + SPACE
@@ -580,6 +582,20 @@ _TASK = """\
       entry_script: file.txt
       environment: azureml:e:1
 """
+FORECAST_STEP = """\
+type: pipeline
+compute: azureml:c
+jobs:
+  find:
+    type: automl
+    task: forecasting
+    primary_metric: r2_score
+    training_data: {type: mltable, path: prices}
+    target_column_name: price
+    forecasting:
+      time_column_name: date
+      forecast_horizon: 7
+"""
 AUTOML_JOBS = {
     "automl-trials-at-once": AUTOML + "target_column_name: price\nlimits:\n  max_trials: 2\n"
     "  max_concurrent_trials: 3  # error: automl-limits\n",
@@ -601,6 +617,30 @@ AUTOML_JOBS = {
     "    task: regression\n    primary_metric: r2_score\n"
     "    training_data: {type: mltable, path: prices}\n"
     "    target_column_name: cost  # error: automl-target\n",
+    "automl-time-of-table": FORECAST_STEP.replace(
+        "name: date", "name: day  # error: automl-target"
+    ),
+    "automl-series-of-table": FORECAST_STEP
+    + "      time_series_id_column_names: [nope]  # error: automl-target\n",
+    "automl-target-of-input": FORECAST_STEP.replace(
+        "{type: mltable, path: prices}", "${{parent.inputs.x}}"
+    ).replace("name: price", "name: nope  # error: automl-target")
+    + "inputs: {x: {type: mltable, path: pattern}}\n",
+    "automl-target-and-series": FORECAST_STEP
+    + "      time_series_id_column_names: [price]  # error: automl-target\n",
+    "automl-seasonality": FORECAST_STEP + "      seasonality: 0  # error: number-out-of-range\n",
+    "automl-horizon": FORECAST_STEP.replace("n: 7", "n: 0  # error: number-out-of-range"),
+    "automl-frequency": FORECAST_STEP + "      frequency: fortnight  # error: automl-frequency\n",
+    "automl-frequency-of-no-weekday": FORECAST_STEP
+    + "      frequency: W-FOO  # error: automl-frequency\n",
+    **{
+        f"automl-step-{name}": FORECAST_STEP.replace(right, f"{wrong}  # error: bad-value")
+        for name, right, wrong in (
+            ("horizon", "forecast_horizon: 7", "forecast_horizon: week"),
+            ("task", "task: forecasting", "task: forecast"),
+            ("metric", "primary_metric: r2_score", "primary_metric: accuracy"),
+        )
+    },
     "automl-metric-of-another-task": AUTOML.replace("r2_score", "accuracy  # error: bad-value")
     + "target_column_name: price\n",
     "automl-no-target": "type: automl  # error: missing-field\ntask: regression\n"
@@ -621,11 +661,55 @@ CLUSTERS = {
     "  process_count_per_instance: 16  # error: cluster-gpus\n",
     "cluster-idle-gpus": _GPUS + "distribution:\n  type: mpi\n"
     "  process_count_per_instance: 2  # warning: cluster-idle-gpus\n",
+    "cluster-memory": COMMAND + "compute: azureml:cpus\nresources:\n"
+    "  shm_size: 14g  # error: cluster-memory\n",
     "cluster-build": "command: echo\nenvironment: # error: cluster-build\n  image: i:1\n"
     "  conda_file: {dependencies: [pytorch-cpu=2.13]}\ncompute: azureml:gpus\n",
     "cluster-infiniband": _GPUS + "resources: {instance_count: 2}\ndistribution:\n"
     "  type: tensorflow  # warning: cluster-infiniband\n  worker_count: 2\n",
     "cluster-spot": COMMAND + "compute: azureml:spots  # warning: cluster-spot\n",
+    "misspelt-cluster": COMMAND + "compute: azureml:gpu5  # warning: misspelt-cluster\n",
+    "misspelt-default-cluster": PIPELINE.replace("compute: azureml:c\n", "")
+    + "settings: {default_compute: azureml:spotz}  # warning: misspelt-cluster\n",
+}
+
+# The repository defines versions 2 and 10 of the environment `numbers`, and data `prices` 1.
+NAMES = {
+    "version-of-environment": "command: echo\n"
+    "environment: azureml:numbers:3  # warning: unknown-asset\n",
+    "misspelt-environment-name": "command: echo\n"
+    "environment: azureml:number  # warning: unknown-asset\n",
+    "no-version-of-data": COMMAND
+    + "inputs:\n  x:\n    path: azureml:prices  # warning: unknown-asset\n",
+    "label-of-environment": "command: echo\n"
+    "environment: azureml:numbers@latst  # warning: unknown-asset\n",
+    "version-of-data": COMMAND
+    + "inputs:\n  x:\n    path: azureml:prices:2  # warning: unknown-asset\n",
+}
+
+DISTRIBUTED = {
+    **{
+        f"variable-of-{kind}": COMMAND
+        + f"distribution: {{type: {kind}}}\nenvironment_variables:\n"
+        + f'  {name}: "0"  # error: distributed-variables\n'
+        for kind, name in (
+            ("pytorch", "RANK"),
+            ("PyTorch", "MASTER_PORT"),
+            ("tensorflow", "TF_CONFIG"),
+        )
+    },
+    "variable-of-a-trial-in-processes": "type: sweep\n"
+    "objective: {goal: maximize, primary_metric: gain}\n"
+    "trial:\n  command: train ${{search_space.rate}}\n  environment: azureml:e:1\n"
+    "  distribution: {type: pytorch, process_count_per_instance: 2}\n"
+    '  environment_variables:\n    WORLD_SIZE: "2"  # error: distributed-variables\n'
+    + SPACE
+    + LIMITS,
+    **{
+        f"shared-memory-{size}": COMMAND
+        + f'resources:\n  shm_size: "{size}"  # error: shared-memory\n'
+        for size in ("8", "8gb", "0g", "-1g", "2.5g")
+    },
 }
 
 # One that has all it needs, its command to be changed and its fields to be marked.
@@ -919,8 +1003,10 @@ SERVICE = {
 CASES = {
     **SERVICE,
     **CLUSTERS,
+    **NAMES,
     **AUTOML_JOBS,
     **LOADING, **YAML, **EXPRESSIONS, **SWEEPS, **NUMBERS, **PIPELINES, **ATTACKS, **SCHEDULES,
     **PARALLEL,
+    **DISTRIBUTED,
     **ELASTIC,
 }  # fmt: skip

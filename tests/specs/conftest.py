@@ -17,7 +17,7 @@ Check = Callable[..., list[Problem]]
 CLUSTERS = (
     Cluster("dev", "gpus", "Standard_NC64as_T4_v3", 2, gpus=4),
     Cluster("prod", "gpus", "Standard_ND96asr_v4", 8, gpus=8, infiniband=True),
-    Cluster("dev", "cpus", "Standard_DS3_v2", 4),
+    Cluster("dev", "cpus", "Standard_DS3_v2", 4, memory_gib=14),
     Cluster("dev", "spots", "Standard_NC4as_T4_v3", 1, gpus=1, spot=True),
 )
 
@@ -37,6 +37,11 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "paths: [{file: ./rows.csv}]\ntransformations: [{read_delimited: {delimiter: ';'}}]\n"
     )
     (root / "prices" / "rows.csv").write_text("date;price\n2026-01-01;3\n")
+    (root / "pattern").mkdir()
+    (root / "pattern" / "MLTable").write_text(
+        "paths: [{pattern: ./*.csv}]\ntransformations: [{read_delimited: {delimiter: ','}}]\n"
+    )
+    (root / "pattern" / "rows.csv").write_text("date,price\n2026-01-01,3\n")
     for name, option in {"lines": "", "multi": ", support_multi_line: true"}.items():
         (root / name).mkdir()
         (root / name / "rows.csv").write_text('date,price\n"one\ntwo",3\n')
@@ -77,6 +82,11 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def problems(repo: Path) -> Check:
     """Writes a spec into the repository and returns what is wrong with it."""
+    for version in (2, 10):
+        spec = f"name: numbers\nversion: {version}\nimage: python:3.11\n"
+        (repo / f"ml/assets/numbers-{version}.yml").write_text(spec)
+    prices = "name: prices\ntype: uri_folder\npath: ../../data\n"
+    (repo / "ml/assets/prices.yml").write_text(prices)
 
     def of(text: str | bytes, name: str = "spec.yml", **overrides: str) -> list[Problem]:
         path = repo / name

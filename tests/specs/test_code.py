@@ -300,6 +300,7 @@ def test_a_build_for_cuda_without_gpus_is_a_warning(problems: Check) -> None:
 def test_the_environments_of_the_template_are_known() -> None:
     """All their packages, so that what they lack is an error; a team's own may have others."""
     names = {"ml-cpu", "ml-custom", "ml-fast-server", "ml-images", "ml-torch", "ml-torch-gpu"}
+    names |= {"ml-acpt"}
     specs = [spec for spec in assets.definitions(ROOT) if spec.kind == "environment"]
     assert {spec.name for spec in specs} >= names
     for spec in (spec for spec in specs if spec.name in names):

@@ -11,7 +11,7 @@ from ml.cli.render.plan_text import as_json, as_text
 from ml.core.errors import Place, Problem, Refused
 from ml.specs.check.check import check, survey
 from ml.specs.plan import planning
-from ml.specs.plan.plans import Constraint, Point, SweepPlan, sweeps
+from ml.specs.plan.plans import Condition, Constraint, Point, SweepPlan, sweeps
 from ml.specs.sdk.load import load
 
 SPACE = """\
@@ -32,7 +32,7 @@ trial:
 compute: azureml:cpu-cluster
 sampling_algorithm: {type: random, seed: 7}
 objective: {goal: maximize, primary_metric: gain}
-limits: {max_total_trials: 4, max_concurrent_trials: 2}
+limits: {max_total_trials: 12, max_concurrent_trials: 2}
 search_space:
 """
     + SPACE
@@ -65,6 +65,30 @@ constraints:
   - require: model.leaves > 3 or depth == 2
     because: small trees are weak
 """
+
+EVOLUTION = "sampler: evolution\n"
+
+
+def test_evolution_and_its_conditions(spec: Path) -> None:
+    """They are part of the plan, which shows them; only random sampling gives way to them."""
+    text = EVOLUTION + "conditions: {model: rate > 0.1 or depth == 2}\n"
+    assert problems_of(spec, text) == []
+    plan = planning.plan(load(spec))
+    assert isinstance(plan, SweepPlan)
+    place = Place("sweep.hints.yml", 2)
+    assert plan.hints.sampler == "evolution"
+    assert plan.hints.conditions == (Condition("model", "rate > 0.1 or depth == 2", place),)
+    shown = as_text(plan)
+    assert "evolution, instead of random sampling" in shown
+    assert "only if rate > 0.1 or depth == 2" in shown
+    spec.write_text(SWEEP.replace("max_total_trials: 12", "max_total_trials: 10"))
+    (problem,) = problems_of(spec, text)
+    assert (problem.code, problem.severity) == ("few-trials", "warning")
+    assert "all 10 trials are random" in problem.found
+    spec.write_text(SWEEP.replace("type: random, seed: 7", "type: bayesian"))
+    (problem,) = [p for p in problems_of(spec, text) if p.severity == "error"]
+    assert (problem.code, problem.place) == ("invalid-hint", Place("sweep.hints.yml", 1))
+    assert "`sampling_algorithm: bayesian`" in problem.found
 
 
 def test_hints_are_part_of_the_plan(spec: Path) -> None:
@@ -155,6 +179,21 @@ def test_a_dry_run_shows_hints(spec: Path) -> None:
         ("constraints: [3]", "wrong-hint-type", 1, "a constraint is 3"),
         ("constraints: [{requires: rate < 1}]", "unknown-hint", 1, "`requires`"),
         ("jobs: {tune: {}}", "unknown-hint", 1, "`tune`"),
+        ("sampler: evolve", "invalid-hint", 1, "`sampler` is 'evolve'"),
+        ("conditions: {depth: rate > 0.1}", "invalid-hint", 1, "without a sampler"),
+        (EVOLUTION + "conditions: [rate > 0.1]", "wrong-hint-type", 2, "conditions is"),
+        (EVOLUTION + "conditions: {dept: rate > 0.1}", "invalid-hint", 2, "`dept` is not a hyper"),
+        (EVOLUTION + "conditions:\n  depth: 3", "wrong-hint-type", 3, "`depth` is 3"),
+        (EVOLUTION + "conditions:\n  depth: rat > 1", "invalid-constraint", 3, "`rat` in"),
+        (EVOLUTION + "conditions: {depth: depth > 1}", "invalid-hint", 2, "names `depth`"),
+        (
+            EVOLUTION + "conditions:\n  rate: depth > 2\n  depth: rate > 0.1",
+            "invalid-hint",
+            3,
+            "names `depth`, whose condition stands below",
+        ),
+        (EVOLUTION + "conditions: {rate: depth == 5}", "invalid-hint", 2, "holds for no values"),
+        (EVOLUTION + "conditions: {rate: depth / 0 > 1}", "invalid-constraint", 2, "no value for"),
         ("[]", "wrong-hint-type", 1, "hints is []"),
     ],
 )
@@ -191,11 +230,11 @@ def test_misspelt_names_are_suggested(spec: Path, text: str, hint: str) -> None:
 
 def test_more_points_than_trials_are_a_warning(spec: Path) -> None:
     """Some would never be tried; as many as trials are fine."""
-    points = [f"  - values: {{rate: 0.1{number}}}\n" for number in range(5)]
-    assert problems_of(spec, "try_first:\n" + "".join(points[:4])) == []
+    points = [f"  - values: {{rate: 0.{number}}}\n" for number in range(10, 23)]
+    assert problems_of(spec, "try_first:\n" + "".join(points[:12])) == []
     (problem,) = problems_of(spec, "try_first:\n" + "".join(points))
     assert (problem.code, problem.severity) == ("more-points-than-trials", "warning")
-    assert "5 points to try first, and 4 trials" in problem.found
+    assert "13 points to try first, and 12 trials" in problem.found
 
 
 def test_two_files_of_hints_are_refused(spec: Path) -> None:

@@ -244,6 +244,27 @@ REFUSED: list[Case] = [
     (f"printf '%s\\n' '{X}' > ${{{{outputs.o}}}}/note.txt", "a; b"),
     (f"if [ -f '{X}' ]; then python train.py; fi", "a b (1).csv"),
     (f"set -e; mkdir -p out && cp '{X}' out; ls -la out | head -3", "a; b"),
+    # Other programs and constructs around the script.
+    (f"bash -euo pipefail run.sh '{X}'", "a; b"),
+    (f"chmod +x run.sh && ./run.sh '{X}'", "a; b"),
+    (f"mpirun -np 4 python train.py --x '{X}'", "a; b"),
+    (f"torchrun --nproc_per_node=2 train.py --x {X}", "1 2"),
+    (f"torchrun --nproc_per_node {X} train.py '{Y}'", "2", "a; b"),
+    (f"accelerate launch --multi_gpu train.py '{X}'", "a; b"),
+    (f"tar xzf data.tgz -C data; python train.py '{X}'", "a; b"),
+    (f"unzip -q {X} -d data && python train.py '{Y}'", "data.zip", "a; b"),
+    (f"source activate e && python train.py '{X}'", "a; b"),
+    (f"export PYTHONPATH=$PWD:$PYTHONPATH; python train.py '{X}'", "a; b"),
+    (f"{{ python train.py '{X}'; }} 2>&1 | tee log.txt", "a; b"),
+    (f"for seed in 1 2; do python train.py --seed $seed '{X}'; done", "a; b"),
+    (f"# it's\necho \"it's\" '{X}' # it's", "a; b"),
+    (f"echo \"a \\\"quote\\\", $HOME, 5$.\" '{X}'", "a; b"),
+    (f"python train.py\\\n'{X}'", "a b"),
+    (f"python train.py$[['{X}']]", "a b"),
+    (f"python train.py --a$[['{X}']] $[[b]]c", "a b"),
+    (f"python train.py '{X}' > a.txt; python b.py", "a; b"),
+    (f"python train.py '{X}' | python b.py", "a; b"),
+    (f"python train.py '{X}' # a", "a; b"),
     # It cannot be read.
     (f"echo 'a {X}", "a b"),
     (f"echo a( '{X}'", "a b"),
@@ -276,24 +297,12 @@ ACCEPTED: list[Case] = [
     (f"designer execute $[[resume={X}]] lr={Y}", "", "0.1"),
     (f"python -m package --run_name '{X}' --encoder '{X}'", "a b"),
     (f"bash run.sh '{X}'", "a; b"),
-    (f"bash -euo pipefail run.sh '{X}'", "a; b"),
-    (f"chmod +x run.sh && ./run.sh '{X}'", "a; b"),
-    (f"mpirun -np 4 python train.py --x '{X}'", "a; b"),
-    (f"torchrun --nproc_per_node=2 train.py --x {X}", "1 2"),
-    (f"torchrun --nproc_per_node {X} train.py '{Y}'", "2", "a; b"),
-    (f"accelerate launch --multi_gpu train.py '{X}'", "a; b"),
     (f"pip install -r requirements.txt && python train.py '{X}'", "a; b"),
-    (f"tar xzf data.tgz -C data; python train.py '{X}'", "a; b"),
-    (f"unzip -q {X} -d data && python train.py '{Y}'", "data.zip", "a; b"),
     (f"wget {X} && python train.py", "https://example.org/data/a-1.csv"),
-    (f"source activate e && python train.py '{X}'", "a; b"),
-    (f"export PYTHONPATH=$PWD:$PYTHONPATH; python train.py '{X}'", "a; b"),
     (f"python train.py '{X}' 2>&1 | tee out/log.txt", "a; b"),
     (f"python train.py '{X}' > /dev/null 2>&1", "a; b"),
-    (f"{{ python train.py '{X}'; }} 2>&1 | tee log.txt", "a; b"),
-    (f"for seed in 1 2; do python train.py --seed $seed '{X}'; done", "a; b"),
-    (f"# it's\necho \"it's\" '{X}' # it's", "a; b"),
-    (f"echo \"a \\\"quote\\\", $HOME, 5$.\" '{X}'", "a; b"),
+    (f"pip install -e . && mkdir -p out; python train.py '{X}' > out/log.txt 2>&1", "a; b"),
+    (f"python prepare.py '{X}'\npython train.py --seed $SEED \"it's $HOME {Y}\"\n", "a; b", "c; d"),
 ]  # fmt: skip
 
 
@@ -394,28 +403,9 @@ def test_the_error_says_how_to_write_it() -> None:
     with pytest.raises(Refused) as refused:
         resolve_command(f"awk '{{ print {X} }}' data.txt", {"x": "$1; b"}, {})
     (problem,) = refused.value.problems
-    assert "'$1; b'" in problem.found and "a command that runs `awk`" in problem.found
+    assert "'$1; b'" in problem.found and "may evaluate it" in problem.found
     assert problem.hint.endswith(f"`bash FILE.sh '{X}'` or `python FILE.py '{X}'`")
     assert problem.expected.startswith("a plain word or path")
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (f"echo $(date) '{X}'", "a command with `$(date) '…'`"),
-        (f"tar xf a.tar -C '{X}'", "the arguments of `tar`"),
-        (f"A={X}", "the variable `A`"),
-        (f"echo '{X}' > a.txt; . ./b.sh", "a command that writes text into a pipe or a file"),
-        (f"python -m timeit '{X}'", "a command that runs the module `timeit`"),
-        (f"bash -c '{X}'", "a command with `bash` in another form than `bash FILE.sh …`"),
-        (f"BASH_ENV='{X}' ls", "the variable `BASH_ENV`"),
-        (f"# {X}", "a comment"),
-    ],
-)
-def test_the_error_names_what_may_evaluate_it(command: str, words: str) -> None:
-    """The construct, the program or the variable, in the words of the command."""
-    with pytest.raises(Refused, match=re.escape(f"goes into {words}, where it may be evaluated")):
-        resolve_command(command, {"x": "a; b"}, {})
 
 
 VARIABLES = {
@@ -441,35 +431,12 @@ VARIABLES = {
 
 @pytest.mark.attack("a value in an environment variable that is evaluated")
 @pytest.mark.parametrize(("name", "value"), VARIABLES.items(), ids=VARIABLES)
-def test_a_variable_that_is_evaluated_takes_plain_values(name: str, value: str) -> None:
-    """`BASH_ENV` and its like take a word or a path; another variable takes any text."""
-
-    def resolved(variable: str, text: str) -> dict[str, str]:
-        return resolve_variables({variable: X}, "bash run.sh", {"x": text}, {})
-
-    with pytest.raises(Refused, match=f"the variable `{name}`"):
-        resolved(name, value)
-    assert resolved(name, "folder/file.sh") == {name: "folder/file.sh"}
-    for other in ("TITLE", "RANK", "NODE_RANK", "EPOCHS", "OPTIMIZER", "SHUFFLE"):
-        assert resolved(other, value) == {other: value}
-
-
-@pytest.mark.attack("a variable that the command evaluates")
-@pytest.mark.parametrize(
-    "command",
-    [
-        *('eval "$TITLE"', "bash -c '$TITLE'", "train", "torchrun --nnodes $TITLE a.py"),
-        *("printf $TITLE a", "[ $TITLE ]", 'export "$TITLE"', "LD_PRELOAD=$TITLE ls", ". $TITLE"),
-        *('touch "$TITLE"; tar cf a.tar *', "tar $TITLE", "for RANDOM in $TITLE; do ls; done"),
-        *('echo "$TITLE" > a.sh; bash a.sh', 'echo "$TITLE" | bash run.sh'),
-    ],
-)
-def test_a_variable_of_a_command_that_may_run_text(command: str) -> None:
-    """What `eval "$TITLE"` runs is the variable's value."""
-    with pytest.raises(Refused, match=r"a command (that (runs|sets|writes)|with) "):
-        resolve_variables({"TITLE": X}, command, {"x": "a; b"}, {})
-    assert resolve_variables({"TITLE": X}, command, {"x": "ab"}, {})
-    assert resolve_variables({"TITLE": X}, 'echo "$TITLE"', {"x": "a; b"}, {})
+def test_a_variable_takes_plain_values(name: str, value: str) -> None:
+    """Whether a shell or a program evaluates it is not known: a word or a path, and no text."""
+    for variable in (name, "TITLE"):
+        with pytest.raises(Refused, match="may evaluate it"):
+            resolve_variables({variable: X}, {"x": value}, {})
+        assert resolve_variables({variable: X}, {"x": "a/file.sh"}, {}) == {variable: "a/file.sh"}
 
 
 E = "environment: azureml:e:1\n"
@@ -569,6 +536,6 @@ def test_a_value_of_a_schedule(job: str, kind: str, repo: Path, problems: Check)
 
 def test_every_placeholder_has_one_context() -> None:
     """Each placeholder of a command has its own quotes."""
-    command = "echo ${{inputs.a}} '${{inputs.b}}' \"${{inputs.c}}\"; tar xf '${{inputs.d}}'"
-    quoting = [reference.context.quoting for reference in references(command)]
+    command = "python a.py ${{inputs.a}} '${{inputs.b}}' \"${{inputs.c}}\" | tee ${{inputs.d}}"
+    quoting = [reference.quoting for reference in references(command)]
     assert quoting == ["none", "single", "double", "evaluated"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from ml.core import repository
+from ml.core import files, repository
 from ml.core.documents import read
 from ml.core.errors import Place, Problem, Refused
 from ml.specs.parts import Part
@@ -112,7 +112,7 @@ def requirements(path: Path) -> tuple[Dependency, ...] | None:
     be read, or names another file.
     """
     try:
-        content = path.read_text(encoding="utf-8-sig")
+        content = files.content(path).decode("utf-8-sig")
     except (OSError, ValueError):
         return None
     lines = [(number, _COMMENT.sub("", line).strip()) for number, line in _joined(content)]

@@ -17,7 +17,7 @@ from pathspec import PathSpec
 from pathspec.patterns.gitignore.base import GitIgnorePatternError
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-from ml.core import repository
+from ml.core import files, repository
 from ml.core.errors import Place, Problem, Refused
 
 # A file name that no pattern spells: it stands for any file of a folder.
@@ -41,7 +41,7 @@ class IgnoreFile:
         self.folder = folder
         candidates = [folder / name for name in (".amlignore", ".gitignore")]
         self.file = next((path for path in candidates if path.is_file()), None)
-        text = self.file.read_text(encoding="utf-8-sig") if self.file else ""
+        text = files.content(self.file).decode("utf-8-sig") if self.file else ""
         lines = [line.strip() for line in text.splitlines()]
         for number, line in enumerate(lines, start=1):
             place = Place(repository.shown(folder / str(self.file)), number)

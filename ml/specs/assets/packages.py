@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from ml.core import repository
+from ml.core import files, repository
 from ml.core.documents import Key
 from ml.core.errors import Place
 from ml.specs.assets import assets, conda
@@ -67,18 +67,21 @@ ON_PYPI = {
 _BRINGS: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            *("azureml-inference-server-http", "azureml-mlflow", "click", "h11", "httptools"),
-            *("numpy", "orjson", "pandas", "pillow", "pip", "pycocotools", "python", "pyyaml"),
-            *("redis", "scipy", "setuptools", "uvicorn", "uvloop", "wheel"),
+            *("azure-identity", "azureml-inference-server-http", "azureml-mlflow", "click", "h11"),
+            *("httptools", "numpy", "orjson", "pandas", "pillow", "pip", "pyarrow", "pycocotools"),
+            *("python", "pyyaml", "redis", "scipy", "setuptools", "uvicorn", "uvloop", "wheel"),
         ),
         "",
     ),
+    "accelerate": "accelerate safetensors torch",
+    "deepspeed": "deepspeed torch",
     "fairlearn": "sklearn",
     "lightgbm": "lightgbm",
     "mlflow": "sklearn skops",
     "onnx": "onnx",
     "onnxruntime": "onnxruntime",
     "onnxruntime-gpu": "onnxruntime",
+    "peft": "accelerate peft safetensors torch",
     "polars": "polars",
     "safetensors": "safetensors",
     "scikit-learn": "sklearn",
@@ -188,7 +191,7 @@ def _listed(spec: Part) -> Iterator[Dependency]:
     elif isinstance(context, str) and (folder := assets.local(context, spec.folder)):
         path = folder / str(spec.get("build", "dockerfile_path") or "Dockerfile")
         yield from (_of_dockerfile(path, folder) or ()) if path.is_file() else ()
-        text = path.read_text(errors="replace") if path.is_file() else ""
+        text = files.content(path).decode(errors="replace") if path.is_file() else ""
         for line in text.replace("\\\n", " ").splitlines():
             if not line.lstrip().startswith("#"):
                 yield Dependency(line.lower(), "pip", Place(repository.shown(path), 1))
@@ -239,7 +242,7 @@ def _of_dockerfile(path: Path, context: Path) -> tuple[Dependency, ...] | None:
 def instructions(dockerfile: Path) -> list[tuple[str, str]] | None:
     """The instructions of a Dockerfile, in capitals, each with its rest; None if it is no text."""
     try:
-        lines = dockerfile.read_text(encoding="utf-8").splitlines()
+        lines = files.content(dockerfile).decode().splitlines()
     except (OSError, ValueError):
         return None
     text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ml.core import repository
+from ml.core import plug_ins, repository
 from ml.core.documents import read
 from ml.core.errors import Problem, Refused, errors
 from ml.core.terminal import printable
@@ -32,19 +32,22 @@ def check(
     """
     links = links or Links()
     problems: list[Problem] = []
-    for part in [spec, *references(spec)]:
-        own_nodes = nodes(part)
-        subject = Subject(part, links, own_nodes)
-        all_nodes = [*own_nodes, *inside(own_nodes)]
-        for rule in RULES.values():
-            if rule.scope == "root" and part is not spec:
-                continue
+    parts = [spec, *references(spec)]
+    subjects = [Subject(part, links, nodes(part), clusters) for part in parts]
+    # Those of plug-ins last: what one changes in a spec is not what another rule reads.
+    for rule in sorted(RULES.values(), key=lambda rule: plug_ins.is_own(rule.find)):
+        for subject in subjects[:1] if rule.scope == "root" else subjects:
+            all_nodes = [*subject.nodes, *inside(subject.nodes)]
             for target in _targets(rule, subject, all_nodes, clusters):
                 try:
-                    problems += rule.apply(target)
-                except (AttributeError, KeyError, TypeError, ValueError):
-                    if part is spec and not spec.problems:
-                        raise  # a spec that the SDK refused, or has not read, may have any shape
+                    with plug_ins.guarded():
+                        problems += rule.apply(target)
+                except Exception as error:
+                    if subject.spec is not spec or spec.problems:
+                        continue  # what the SDK refused, or has not read, may have any shape
+                    if not plug_ins.is_own(rule.find):
+                        raise
+                    problems.append(plug_ins.failure(error, f"the rule `{rule.name}`"))
     problems = _without_repeats(spec.problems, problems)
     problems.sort(key=lambda problem: _order(problem, spec))
     if not errors(problems):
@@ -154,16 +157,16 @@ def survey(
     others: Mapping[str, Callable[[Path], Sequence[Problem]]] | None = None,
     clusters: Sequence[Cluster] = (),
 ) -> Survey:
-    """Check files, every spec in folders, or without paths every spec in the repository.
+    """Check files, and every spec in folders.
 
     A YAML file that is not an Azure ML spec is an error when named, and skipped in a folder;
     `others` are further checks by the pattern of their files (`ml/projects/*/release.yml`), of
-    specs or of files of another kind. Raises Refused without paths where no repository is.
+    specs or of files of another kind.
     """
     links, problems = Links(), list[Problem]()
     specs = skipped = 0
     with quiet():
-        for path, is_named in _files(paths or [_repository()]).items():
+        for path, is_named in _files(paths).items():
             if hints.is_hints(path) and hints.spec_of(path) is None and path.is_file():
                 problems.append(hints.without_spec(path))
                 continue
@@ -172,7 +175,7 @@ def survey(
             )
             try:
                 if other is not None and path.is_file():
-                    problems += other(path)
+                    problems += map(_printable, other(path))
                 document = read(path)
                 is_spec = kinds.kind_of(document.data) is not None
                 if other is not None and not is_spec:
@@ -189,16 +192,6 @@ def survey(
                 else:
                     skipped += 1
     return Survey(specs, skipped, tuple(dict.fromkeys(problems)))
-
-
-def _repository() -> Path:
-    """The root to check; Refused outside a repository, where it would be all that is below."""
-    root = repository.root()
-    if not repository.is_root(root):
-        message = f"{root} is not in a repository"
-        hint = "change to one, or name files and folders: ml check PATH"
-        raise Refused(Problem("no-repository", message, f"a folder with a {repository.MARK}", hint))
-    return root
 
 
 def _files(paths: Sequence[Path]) -> dict[Path, bool]:

@@ -24,6 +24,7 @@ class Cluster:
     gpus: int = 0
     infiniband: bool = False
     spot: bool = False
+    memory_gib: int = 0
 
 
 @dataclass(frozen=True)

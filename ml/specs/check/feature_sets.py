@@ -7,18 +7,21 @@ files on the node.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from ml.core import documents, repository
 from ml.core.documents import Key
-from ml.core.errors import Problem, Refused, nearest
+from ml.core.errors import Place, Problem, Refused, nearest
+from ml.features.definition import ARRIVAL, CLASS, NAME, TYPES, VERSION
+from ml.features.timeline import LONGEST, SHORTEST
 from ml.specs import kinds
 from ml.specs.assets import assets
+from ml.specs.check.transformations import WINDOW_TYPES, Code, Value
 from ml.specs.parts import Part
 
 SPEC = "FeatureSetSpec.yaml"
@@ -34,19 +37,12 @@ _FIELDS = {
     "temporal_join_lookback": False,
 }
 _SOURCE_FIELDS = {"type": True, "path": True, "timestamp_column": True, "source_delay": False}
-_TYPES = ("string", "integer", "long", "float", "double", "binary", "datetime", "boolean")
 _SOURCES = ("parquet", "csv")
 _CLOUD = re.compile(r"(?:abfss?|wasbs?)://[^/\s@]+@[^/\s]+/\S+|azureml://\S+")
-_CLASS = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.(?P<name>[A-Za-z_]\w*)", re.A)
 _LENGTH = ("days", "hours", "minutes")
 _LONGEST = 100_000  # of each, far below what a duration can hold
-# What names a folder of the store: ml.features.definition reads the same.
-_NAMES = {
-    "name": re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", re.ASCII),
-    "version": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}", re.ASCII),
-}
-# A column of transformed rows, and the tags that a set may have here.
-_ARRIVAL, _TAGS = "arrival", ("arrival_column", "local_source")
+_NAMES = {"name": NAME, "version": VERSION}
+_TAGS = ("arrival_column", "local_source")  # those that a set may have here
 
 
 def feature_set_problems(path: Path) -> list[Problem]:
@@ -74,13 +70,15 @@ def feature_set_problems(path: Path) -> list[Problem]:
     if not isinstance(spec.get(), dict):
         found = f"{repository.shown(file)} has no fields"
         return [Problem("invalid-feature-set", found, "a mapping", place=spec.place())]
+    columns, wrong_columns = _local_source(feature_set, spec)
     return [
         *_tags(feature_set),
         *_fields(spec, _FIELDS),
         *_source(spec),
         *_columns(spec),
         *_entities(feature_set, spec),
-        *_transformation(spec),
+        *wrong_columns,
+        *_transformation(feature_set, spec, columns),
         *(
             wrong
             for name in ("source_lookback", "temporal_join_lookback")
@@ -142,6 +140,9 @@ def _tags(feature_set: Part) -> Iterator[Problem]:
     if isinstance(interval, int) and interval < 1:
         keys = ("materialization_settings", "schedule", "interval")
         yield _wrong(feature_set, keys, "1 or more")
+    for name in ("tags", "materialization_settings"):
+        if not isinstance(feature_set.get(name) or {}, dict):
+            yield _wrong(feature_set, (name,), "a mapping")
     tags = feature_set.mapping("tags")
     for name in tags:
         if name not in _TAGS and (close := nearest(str(name), _TAGS)):
@@ -183,7 +184,7 @@ def _timestamp(spec: Part) -> Any:
 
 
 def _columns(spec: Part) -> Iterator[Problem]:
-    seen: set[str] = {_ARRIVAL, *([_timestamp(spec)] if _is_text(_timestamp(spec)) else [])}
+    seen: set[str] = {ARRIVAL, *([_timestamp(spec)] if _is_text(_timestamp(spec)) else [])}
     for field in ("index_columns", "features"):
         columns = spec.get(field)
         if field not in spec.mapping():
@@ -197,10 +198,10 @@ def _columns(spec: Part) -> Iterator[Problem]:
                 yield _wrong(spec, (field, index), "a column with `name` and `type`")
             elif name in seen:
                 found = f"two columns are called `{name}`"
-                expected = f"another name than a key, the event time, `{_ARRIVAL}` or a feature"
+                expected = f"another name than a key, the event time, `{ARRIVAL}` or a feature"
                 yield _wrong(spec, (field, index, "name"), expected, found)
-            elif column.get("type") not in _TYPES:
-                yield _wrong(spec, (field, index, "type"), f"one of {', '.join(_TYPES)}")
+            elif str(column.get("type")) not in TYPES:
+                yield _wrong(spec, (field, index, "type"), f"one of {', '.join(TYPES)}")
             seen |= {name} if isinstance(name, str) else set()
 
 
@@ -246,8 +247,8 @@ def _entity(written: str, root: Path) -> dict[str, str] | None:
     }
 
 
-def _transformation(spec: Part) -> Iterator[Problem]:
-    """The class exists, as the source says: nothing is imported."""
+def _transformation(feature_set: Part, spec: Part, columns: Mapping[str, str]) -> Iterator[Problem]:
+    """The class exists, and computes the features; `columns` are those of the local source."""
     code = "feature_transformation_code"
     if code not in spec.mapping():
         return
@@ -257,38 +258,146 @@ def _transformation(spec: Part) -> Iterator[Problem]:
         yield folder
         return
     written = spec.get(code, "transformer_class")
-    match = _CLASS.fullmatch(written) if _is_text(written) else None
-    if match is None:
+    if not _is_text(written) or not CLASS.fullmatch(written):
         yield _wrong(spec, (code, "transformer_class"), "MODULE.CLASS")
         return
-    file = folder / f"{match['module'].replace('.', '/')}.py"
+    module, _, name = written.rpartition(".")
+    file = folder / f"{module.replace('.', '/')}.py"
+    shown = repository.shown(file)
     try:
-        body = ast.parse(file.read_bytes()).body
+        source = Code(file)
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
-        found = f"{repository.shown(file)} cannot be read: {type(error).__name__}"
+        found = f"{shown} cannot be read: {type(error).__name__}"
         yield _wrong(spec, (code, "transformer_class"), "a Python module", found)
         return
-    if not _transforms(body, match["name"]):
-        found = f"{repository.shown(file)} has no class `{match['name']}` with a method `transform`"
+    if not source.transforms(name):
+        found = f"{shown} has no class `{name}` with a method `transform`"
         yield _wrong(spec, (code, "transformer_class"), "def transform(self, rows)", found)
+    features = spec.get("features")
+    kinds_of_features = {
+        str(column.get("name")): (index, str(column.get("type")))
+        for index, column in enumerate(features if isinstance(features, list) else [])
+        if isinstance(column, dict)
+    }
+    for feature, (index, _) in kinds_of_features.items():
+        if columns and feature not in columns and not source.may_compute(feature):
+            found = f"{shown} does not compute `{feature}`"
+            yield _wrong(spec, ("features", index, "name"), "a column of `transform`", found)
+    limit = _timedelta(spec.get("source_lookback"))
+    for line, window in source.calls("Window", ("name", "function", "length", "column"), {}):
+        name, length = str(window.get("name")), window.get("length")
+        if isinstance(length, timedelta) and (expected := _wrong_length(length, limit)):
+            found = f"the window `{name}` is of {length}"
+            yield Problem("invalid-feature-set", found, expected, place=Place(shown, line))
+        index, kind = kinds_of_features.get(name, (0, ""))
+        computed = WINDOW_TYPES.get(str(window.get("function")))
+        if computed and kind in TYPES and kind != computed:
+            found = f"`{name}` is `{kind}`; the window `{window['function']}` is {computed}"
+            yield _wrong(spec, ("features", index, "type"), f"`{computed}`", found)
+    yield from _timelines(feature_set, spec, source, shown)
 
 
-def _transforms(body: Sequence[ast.stmt], name: str, seen: frozenset[str] = frozenset()) -> bool:
-    """Whether the class has a method `transform`, or may inherit one from another module."""
-    classes = [item for item in body if isinstance(item, ast.ClassDef) and item.name == name]
-    if not classes or name in seen:
-        return bool({name} & {*_imported(body)})
-    methods = {item.name for item in classes[-1].body if isinstance(item, ast.FunctionDef)}
-    return "transform" in methods or any(
-        not isinstance(base, ast.Name) or _transforms(body, base.id, seen | {name})
-        for base in classes[-1].bases
-    )
+def _wrong_length(length: timedelta, limit: timedelta | None) -> str:
+    """Return what is expected of a window's length, if it is wrong."""
+    if not SHORTEST <= length <= LONGEST:
+        return "1 hour to 90 days"
+    return f"at most `source_lookback`, {limit}" if limit is not None and length > limit else ""
 
 
-def _imported(body: Sequence[ast.stmt]) -> Iterator[str]:
-    for item in body:
-        if isinstance(item, ast.Import | ast.ImportFrom):
-            yield from (alias.asname or alias.name for alias in item.names)
+def _timelines(feature_set: Part, spec: Part, source: Code, shown: str) -> Iterator[Problem]:
+    """The code reads event, arrival and delay as the YAML states them.
+
+    Windows by another arrival would contain rows that had not arrived yet.
+    """
+    stated: dict[str, Value] = {
+        "event": _timestamp(spec),
+        "arrival": feature_set.get("tags", "arrival_column"),
+        "delay": _timedelta(spec.get("source", "source_delay")),
+    }
+    defaults: dict[str, Value] = {"arrival": None, "delay": timedelta(0)}
+    for line, timeline in source.calls("Timeline", (*stated,), defaults):
+        for field, value in stated.items():
+            actual = timeline.get(field, value)
+            is_stated = actual == value or (field, value) == ("delay", None)
+            if not is_stated and isinstance(actual, str | timedelta | None):
+                found = f"the {field} of `Timeline` is {actual}"
+                expected = f"{value}, as the feature set states"
+                yield Problem("invalid-feature-set", found, expected, place=Place(shown, line))
+
+
+def _local_source(feature_set: Part, spec: Part) -> tuple[dict[str, str], list[Problem]]:
+    """The columns of all files of the local source, with their types, and what is wrong with them.
+
+    A column of a CSV file has no type here ("").
+    """
+    root = repository.root(feature_set.file).resolve()
+    path = _inside(feature_set, feature_set.folder, "tags", "local_source")
+    if isinstance(path, Problem):
+        return {}, []
+    needed: list[tuple[Part, tuple[Key, ...], str]] = [
+        (spec, ("source", "timestamp_column", "name"), "datetime")
+    ]
+    if "arrival_column" in feature_set.mapping("tags"):
+        needed.append((feature_set, ("tags", "arrival_column"), "datetime"))
+    keys = spec.get("index_columns")
+    for index in range(len(keys) if isinstance(keys, list) else 0):
+        kind = spec.get("index_columns", index, "type")
+        needed.append((spec, ("index_columns", index, "name"), str(kind)))
+    problems: dict[Sequence[Key], Problem] = {}
+    columns: dict[str, str] = {}
+    path = path.resolve()
+    for file in [path] if path.is_file() else sorted(path.rglob("*")):
+        if file.suffix not in (".parquet", ".csv") or not file.resolve().is_relative_to(root):
+            continue
+        shown = repository.shown(file)
+        try:
+            columns = columns_of(file)
+        except (OSError, ValueError) as error:
+            found = f"{shown} cannot be read: {' '.join(str(error).split())}"
+            tag = ("tags", "local_source")
+            problems.setdefault(tag, _wrong(feature_set, tag, "Parquet or CSV files", found))
+            continue
+        for part, where, kind in needed:
+            name = part.get(*where)
+            if not _is_text(name) or where in problems:
+                continue
+            if name not in columns:
+                found = f"{shown} has no column `{name}`"
+                problems[where] = _wrong(part, where, f"one of {', '.join(columns)}", found)
+            elif columns[name] and not _is_kind(columns[name], kind):
+                expected = "a datetime with a time zone" if kind == "datetime" else kind
+                found = f"`{name}` of {shown} is {columns[name]}"
+                problems[where] = _wrong(part, where, expected, found)
+    return columns, [*problems.values()]
+
+
+def columns_of(file: Path) -> dict[str, str]:
+    """Return the type of each column of a Parquet file, as polars prints it; "" of a CSV file.
+
+    Raises OSError or ValueError for a file that cannot be read.
+    """
+    import polars as pl  # takes half a second
+
+    try:
+        if file.suffix == ".csv":
+            return dict.fromkeys(pl.scan_csv(file, infer_schema=False).collect_schema(), "")
+        return {name: str(kind) for name, kind in pl.read_parquet_schema(file).items()}
+    # polars panics over some corrupt Parquet files.
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ValueError(str(error)) from error
+
+
+def _is_kind(actual: str, kind: str) -> bool:
+    if kind == "datetime":
+        return actual.startswith("Datetime(") and "time_zone=None" not in actual
+    return kind not in TYPES or actual == TYPES[kind]
+
+
+def _timedelta(length: object) -> timedelta | None:
+    """Return a length that may be absent, which is zero; None of a malformed one."""
+    with suppress(TypeError, OverflowError):
+        return timedelta(**(length or {}))  # type: ignore[arg-type]
+    return None
 
 
 def _length(spec: Part, *keys: Key) -> Iterator[Problem]:

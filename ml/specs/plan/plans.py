@@ -244,15 +244,29 @@ class Constraint:
 
 
 @dataclass(frozen=True)
+class Condition:
+    """When a parameter has an effect: an expression over the others, as in a constraint."""
+
+    parameter: str
+    expression: str
+    place: Place
+
+
+@dataclass(frozen=True)
 class Hints:
-    """Points and constraints, and the `file` beside the spec that contains them."""
+    """What the `file` beside the spec adds to a sweep on this machine.
+
+    `sampler` is used instead of random sampling, and knows the `conditions`.
+    """
 
     points: tuple[Point, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     file: str = ""
+    sampler: Literal["", "evolution"] = ""
+    conditions: tuple[Condition, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.points or self.constraints)
+        return bool(self.points or self.constraints or self.sampler)
 
 
 @dataclass(frozen=True)
@@ -385,7 +399,8 @@ class Sample:
     """The hyperparameters of trial `number` (from 0), typed and nested as they were sampled.
 
     `origin` describes their source in JSON values: its `kind` is `given` (a point of the
-    hints), `random`, `sobol`, `grid` or `tpe`; `ml.reports.sweep` describes the other keys.
+    hints), `random`, `sobol`, `grid`, `tpe` or `evolution`; `ml.reports.sweep` describes the other
+    keys.
     """
 
     number: int

@@ -191,7 +191,8 @@ def _sentences(leaf: Leaf, part: Part, path: str, kind: Kind) -> tuple[str, str,
         near = did_you_mean(str(value), values)
         if "inputs" in keys[-3:-2] and name == "type" and str(value) in LITERALS:
             near = f"write a literal input inline: `{keys[-2]}: VALUE`"
-        return "bad-value", message, f"one of {', '.join(values)}", near
+        types = [word for word in type_names(field) if word != "a mapping"]
+        return "bad-value", message, " or ".join([*types, f"one of {', '.join(values)}"]), near
     unsupported = _UNSUPPORTED.match(text)
     if unsupported:
         values = sorted(TASKS if unsupported[1] == "task" else JOBS)

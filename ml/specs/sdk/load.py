@@ -172,14 +172,21 @@ def request(spec: Spec) -> dict[str, Any]:
     A component is in the place of its id, an environment in that of its reference, as the spec has
     them. `name` is there only if the spec names the job.
     """
-    rest = importlib.import_module("azure.ai.ml.entities._job.to_rest_functions")
     with quiet():
         # An entity of its own, since azure-ai-ml changes the one that it converts.
         entity = from_document(spec.document, spec.file, {}).entity
         name = entity.name
+        return {**request_of(entity), "name": name}
+
+
+def request_of(entity: Any) -> dict[str, Any]:
+    """The same for azure-ai-ml's entity of a job, which is changed, without its name."""
+    rest = importlib.import_module("azure.ai.ml.entities._job.to_rest_functions")
+    with quiet():
+        # A command is a node, which becomes a job when it is submitted.
         job = entity._to_job() if hasattr(entity, "_to_job") else entity
         body: dict[str, Any] = _plain(rest.to_rest_job_object(job))
-    return {**body, "name": name}
+    return body
 
 
 def time_zones() -> frozenset[str]:

@@ -73,15 +73,15 @@ def leaves(messages: Any, at: Spot) -> Iterator[Leaf]:
 
 def _mapping(messages: dict[Any, Any], at: Spot) -> Iterator[Leaf]:
     # `TypeSensitiveUnionField` raises the messages of the first alternative only: of an inline
-    # command step, those of one that runs a component.
+    # command step, those of one that runs a component; of an AutoML step, those of classification.
     options = _options_for(at.field, at.value) if at.schema is None else []
-    if len(options) > 1 and any(name not in at.value for name in messages):
+    if len(options) > 1 and any(name not in at.value or name == "task" for name in messages):
         walked = [
             (list(leaves(option.schema.validate(at.value), spot)), option)
             for option in options
             for spot in [replace(at, field=option, schema=option.schema)]
         ]
-        yield from max(walked, key=lambda pair: _fit(pair[0], pair[1], at))[0]
+        yield from _of_key("task", walked, at) or _best(walked, at)
         return
     schema = at.schema
     if schema is None and at.field is not None:
@@ -128,18 +128,30 @@ def _union(branches: list[Any], at: Spot) -> Iterator[Leaf]:
         ]  # fmt: skip
         yield Leaf(replace(at, schema=None), tuple(dict.fromkeys(texts)))
         return
-    key = (*at.keys, "type")
-    about_type = [leaf for branch_leaves, _ in nested for leaf in branch_leaves if leaf.keys == key]
-    values = [leaf for leaf in about_type if "Unknown field." not in leaf.messages]
-    if "type" in at.value and len(about_type) == len(nested) and values:
-        texts = [text for leaf in values for text in leaf.messages]
-        yield Leaf(at.child("type", None), tuple(texts))
-        return
-    yield from max(nested, key=lambda pair: _fit(pair[0], pair[1], at))[0]
+    yield from _of_key("type", nested, at) or _best(nested, at)
 
 
-# Where the type of a node, or of the component that it runs, is written.
-_TYPES = {("type",), ("component", "type"), ("trial", "type")}
+# The leaves of an alternative, and its field.
+_Walked = list[tuple[list[Leaf], Any]]
+
+
+def _of_key(name: str, walked: _Walked, at: Spot) -> list[Leaf]:
+    """The leaf of a key that tells the alternatives apart, where none has its value; else none."""
+    key = (*at.keys, name)
+    about = [leaf for branch_leaves, _ in walked for leaf in branch_leaves if leaf.keys == key]
+    values = [leaf for leaf in about if "Unknown field." not in leaf.messages]
+    if name not in at.value or len(about) != len(walked) or not values:
+        return []
+    texts = [text for leaf in values for text in leaf.messages]
+    return [Leaf(at.child(name, None), tuple(texts))]
+
+
+def _best(walked: _Walked, at: Spot) -> list[Leaf]:
+    return max(walked, key=lambda pair: _fit(pair[0], pair[1], at))[0]
+
+
+# Where the type of a node, of the component that it runs, or the task of AutoML is written.
+_TYPES = {("type",), ("component", "type"), ("trial", "type"), ("task",)}
 
 
 def _fit(branch_leaves: list[Leaf], option: Any, at: Spot) -> tuple[bool, int, int]:
@@ -232,6 +244,8 @@ def type_names(field: Any) -> list[str]:
     options = alternatives(field)
     if options:
         return list(dict.fromkeys(word for option in options for word in type_names(option)))
+    if type(field).__name__ == "DataBindingStr":  # every field of an AutoML step takes `${{…}}`
+        return []
     for kind, word in _WORDS:
         if isinstance(field, kind):
             return [word]

@@ -9,16 +9,21 @@
       - leaves * min_child_samples <= 2000
       - require: model.depth < 8                   # a parameter in a branch of a nested choice
         because: deeper trees do not fit into memory
+    sampler: evolution                           # instead of `sampling_algorithm: random`
+    conditions:
+      width_2: layers >= 2                       # else it keeps its first value: no effect
 
 In the hints of a pipeline, put the same below `jobs:` and the name of the sweep step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ml.core import repository
 from ml.core.documents import Key, read
@@ -27,14 +32,29 @@ from ml.specs.check.nodes import nodes
 from ml.specs.expressions import did_you_mean
 from ml.specs.parts import Part
 from ml.specs.plan import fields
-from ml.specs.plan.plans import CommandPlan, Constraint, Environment, Hints, Point, SweepPlan
+from ml.specs.plan.plans import (
+    CommandPlan,
+    Condition,
+    Constraint,
+    Dimension,
+    Environment,
+    Hints,
+    Point,
+    SweepPlan,
+)
 from ml.specs.sdk.load import Spec
 from ml.specs.search import constraints, distributions
 from ml.specs.search.constraints import Expression, Unclear
 from ml.specs.search.distributions import FixedValue, Misfit
 
 ENDINGS = (".hints.yml", ".hints.yaml")
-SECTIONS = ("try_first", "constraints", "jobs")
+SECTIONS = ("try_first", "constraints", "sampler", "conditions", "jobs")
+EVOLUTION: Literal["evolution"] = "evolution"
+# So many trials are random before evolution changes the better ones. Real et al. (see
+# `ml.sweeps.evolution`) have 100 of 20,000 trials; this suits some dozens.
+POPULATION = 10
+# A condition is tried on every combination of the choices that it names, if they are at most these.
+MOST_COMBINATIONS = 10_000
 
 
 def is_hints(path: Path) -> bool:
@@ -129,10 +149,12 @@ class _Reading:
 
     def hints(self) -> Hints:
         """The valid hints."""
-        conditions = list(self._constraints())
-        points = tuple(self._points([expression for _, expression in conditions]))
-        file = self.part.document.shown if points or conditions else ""
-        return Hints(points, tuple(constraint for constraint, _ in conditions), file)
+        required = list(self._constraints())
+        points = tuple(self._points([expression for _, expression in required]))
+        sampler, conditions = self._sampler(), tuple(self._conditions())
+        hints = Hints(points, tuple(constraint for constraint, _ in required), "", sampler)
+        file = self.part.document.shown if hints else ""
+        return replace(hints, file=file, conditions=conditions)
 
     def _entries(self, section: str, key: str) -> Iterator[tuple[Part, Any, str]]:
         """The entries of a section: where each is, its value under `key`, and its reason.
@@ -173,6 +195,95 @@ class _Reading:
                 continue
             meanings.add(expression.meaning)
             yield Constraint(expression.text, at.place(), because), expression
+
+    def _sampler(self) -> Literal["", "evolution"]:
+        sampler, place = self.part.get("sampler"), self.part.place("sampler")
+        if sampler is None:
+            return ""
+        if sampler != EVOLUTION:
+            hint = did_you_mean(str(sampler), (EVOLUTION,))
+            self._invalid(f"`sampler` is {sampler!r}", f"`{EVOLUTION}`", hint, place)
+            return ""
+        algorithm = "sobol" if self.plan.rule == "sobol" else self.plan.algorithm
+        if algorithm != "random":
+            hint = f"remove `sampler`, or sample at random on Azure ML instead of by {algorithm}"
+            message = f"`sampler: {EVOLUTION}` beside `sampling_algorithm: {algorithm}`"
+            self._invalid(message, "`sampling_algorithm: random`", hint, place)
+        elif (most := self.plan.max_total_trials) <= POPULATION:
+            found = f"all {most} trials are random: evolution begins after {POPULATION}"
+            expected = f"more than {POPULATION} trials"
+            hint = f"max_total_trials: {2 * POPULATION}"
+            self.problems.append(
+                Problem("few-trials", found, expected, hint, place, severity="warning")
+            )
+        return EVOLUTION
+
+    def _conditions(self) -> Iterator[Condition]:
+        written, space = self.part.get("conditions"), self.plan.search_space
+        if written is None:
+            return
+        if not isinstance(written, dict):
+            hint = "conditions: {PARAMETER: EXPRESSION}"
+            self.problems.append(
+                _misshapen(self.part.at("conditions"), "conditions", "a mapping", hint)
+            )
+            return
+        if self.part.get("sampler") is None:
+            message = "`conditions` without a sampler that uses them"
+            place = self.part.place("conditions")
+            self._invalid(message, f"`sampler: {EVOLUTION}`", "add it", place)
+        for name, text in written.items():
+            at = self.part.at("conditions", name)
+            if name not in space:
+                hint = did_you_mean(str(name), space)
+                expected = f"one of {', '.join(space)}"
+                self._invalid(f"`{name}` is not a hyperparameter", expected, hint, at.place())
+            elif not isinstance(text, str):
+                hint = "for example `layers >= 2`"
+                self.problems.append(_misshapen(at, f"`{name}`", "an expression", hint))
+            else:
+                try:
+                    names = constraints.names_in(space)
+                    expression = constraints.parse(text, names)
+                except Unclear as unclear:
+                    self.problems.append(unclear.problem(at.place()))
+                    continue
+                if self._is_possible(name, expression, at.place()):
+                    yield Condition(name, expression.text, at.place())
+
+    def _is_possible(self, name: str, expression: Expression, place: Place) -> bool:
+        """Whether a condition can decide on its parameter; a problem says why not.
+
+        Conditions apply in their order: what one names is decided by those above it.
+        """
+        conditional = list(map(str, self.part.mapping("conditions")))
+        later = conditional[conditional.index(name) :]
+        for used in sorted(expression.names):
+            if (parameter := used.partition(".")[0]) in later:
+                expected = "only parameters without a condition, or with one above"
+                message = f"the condition of `{name}` names `{parameter}`"
+                if parameter != name:
+                    message += ", whose condition stands below"
+                self._invalid(message, expected, "move it up, or remove a cycle", place)
+                return False
+        choices = [_choices(self.plan.search_space.get(used)) for used in sorted(expression.names)]
+        if not all(choices) or math.prod(map(len, choices)) > MOST_COMBINATIONS:
+            return True
+        points = (
+            dict(zip(sorted(expression.names), values, strict=True)) for values in product(*choices)
+        )
+        try:
+            if True not in {expression.holds(point) for point in points}:
+                message = f"`{expression.text}` holds for no values of the search space"
+                self._invalid(message, "a condition that some points meet", "", place)
+                return False
+        except Unclear as unclear:
+            self.problems.append(unclear.problem(place))
+            return False
+        return True
+
+    def _invalid(self, message: str, expected: str, hint: str, place: Place) -> None:
+        self.problems.append(Problem("invalid-hint", message, expected, hint, place))
 
     def _points(self, conditions: list[Expression]) -> Iterator[Point]:
         points: list[dict[str, FixedValue]] = []
@@ -224,6 +335,13 @@ class _Reading:
             except Unclear as unclear:
                 self.problems.append(unclear.problem(at))
         return ""
+
+
+def _choices(dimension: Dimension | None) -> Sequence[object]:
+    """The values of a choice without branches; () for another distribution."""
+    is_choice = dimension is not None and dimension.kind == "choice"
+    values = dimension.args if dimension is not None and is_choice else ()
+    return () if any(isinstance(value, Mapping) for value in values) else values
 
 
 def _misshapen(part: Part, what: str, expected: str, hint: str) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,18 @@ from ml.specs.plan.automl import snake
 
 _DATA = ("training_data", "validation_data", "test_data")
 _TABLE = "MLTable"
+_PARENT_INPUT = re.compile(r"\$\{\{\s*parent\.inputs\.(\w+)\s*\}\}")
+_COLUMN_FIELDS = (
+    ("target_column_name",),
+    ("forecasting", "time_column_name"),
+    ("forecasting", "time_series_id_column_names"),
+)
+# Usual aliases without an import of pandas, and those that its newer versions have renamed.
+_OFFSET = re.compile(
+    r"\d*(?:[BDHTSLUNMAQYWh]|min|s|B?[AQMY]S?E?"
+    r"|W-(?:MON|TUE|WED|THU|FRI|SAT|SUN)"
+    r"|B?[AQY]S?E?-(?:JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC))"
+)
 
 
 @rule("automl-limits", scope="automl", source="reference-yaml-job-automl: limits")
@@ -64,26 +77,62 @@ def automl_time_column(node: Node) -> Iterator[Finding]:
         yield Finding(keys, "no `forecasting.time_column_name`", "a column", hint)
 
 
+@rule("automl-frequency", scope="automl", source="how-to-auto-train-forecast: frequency")
+def automl_frequency(node: Node) -> Iterator[Finding]:
+    """The frequency of a forecasting job is an offset alias of pandas, new or old."""
+    keys = ("forecasting", "frequency")
+    frequency = node.get(*keys)
+    if not isinstance(frequency, str) or "${{" in frequency or _OFFSET.fullmatch(frequency):
+        return
+    from pandas.tseries.frequencies import to_offset
+
+    try:
+        to_offset(frequency)
+    except ValueError:
+        hint = "frequency: D"
+        yield Finding(keys, f"`frequency` is {frequency}", "such as D, W-THU, MS or h", hint)
+
+
 @rule("automl-target", scope="automl", source="reference-yaml-job-automl: target_column_name")
 def automl_target(node: Node) -> Iterator[Finding]:
-    """The target is a column of the tables that are on this machine."""
-    target = node.get("target_column_name")
-    for key in _DATA if isinstance(target, str) else ():
+    """The target, the time and what names a series are different columns of the local tables."""
+    named = set[str]()
+    for keys in _COLUMN_FIELDS:
+        names = node.get(*keys)
+        for name in names if isinstance(names, list) else [names]:
+            if isinstance(name, str) and name in named:
+                found = f"`{name}` is named for two purposes"
+                yield Finding(keys, found, "a column of its own for each")
+            named.add(str(name))
+    for key in _DATA:
         folder = _folder(node, key)
         columns = _columns(folder) if folder is not None else []
-        if columns and target not in columns:
-            found = f"`{target}` is not a column of `{node.get(key, 'path')}`"
-            expected, hint = f"one of {', '.join(columns[:12])}", "name one, or add it to the table"
-            yield Finding(("target_column_name",), found, expected, hint)
+        for keys in _COLUMN_FIELDS if columns else ():
+            names = node.get(*keys)
+            for name in names if isinstance(names, list) else [names]:
+                if isinstance(name, str) and "${{" not in name and name not in columns:
+                    found = f"`{name}` is not a column of `{_path(node.get(key))}`"
+                    expected = f"one of {', '.join(columns[:12])}"
+                    yield Finding(keys, found, expected, "name one, or add it to the table")
 
 
 def _folder(node: Node, key: str) -> Path | None:
-    """The folder of a field's data on this machine, also of an asset of the repository."""
-    path = node.get(key, "path")
-    if not isinstance(path, str) or "${{" in path:
+    """The folder of a field's data on this machine, also of an asset of the repository, or of an
+    input of the pipeline.
+    """
+    owner, path = node, _path(node.get(key))
+    if node.parent is not None and (match := _PARENT_INPUT.fullmatch(path)):
+        owner, path = node.parent, _path(node.parent.get("inputs", match[1]))
+    if not path or "${{" in path:
         return None
-    asset = assets.find(path, "data", repository.root(node.file))
-    return asset.path if asset is not None else assets.local(path, node.folder)
+    asset = assets.find(path, "data", repository.root(owner.file))
+    return asset.path if asset is not None else assets.local(path, owner.folder)
+
+
+def _path(data: object) -> str:
+    """The path of data that is written as a mapping or as the path alone; "" for none."""
+    path = data.get("path") if isinstance(data, dict) else data
+    return path if isinstance(path, str) else ""
 
 
 def _columns(folder: Path) -> list[str]:
@@ -92,8 +141,18 @@ def _columns(folder: Path) -> list[str]:
         table = read(folder / _TABLE).data
         options = next(step for step in table["transformations"] if "read_delimited" in step)
         delimited = options["read_delimited"] if isinstance(options, dict) else None
-        file = folder / table["paths"][0]["file"]
+        entry = table["paths"][0]
+        file = folder / entry["file"] if "file" in entry else min(folder.glob(entry["pattern"]))
         with file.open(encoding="utf-8-sig", newline="") as lines:
             return next(csv.reader(lines, delimiter=(delimited or {}).get("delimiter", ",")))
-    except (Refused, LookupError, TypeError, AttributeError, StopIteration, ValueError, OSError):
+    except (
+        Refused,
+        LookupError,
+        TypeError,
+        AttributeError,
+        StopIteration,
+        ValueError,
+        OSError,
+        NotImplementedError,
+    ):
         return []

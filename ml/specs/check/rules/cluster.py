@@ -116,6 +116,23 @@ def cluster_idle_gpus(job: Placed) -> Iterator[Finding]:
         )
 
 
+@rule("cluster-memory", scope="cluster", source="shared memory is memory of the node")
+def cluster_memory(job: Placed) -> Iterator[Finding]:
+    """The shared memory of a job fits into the memory of a node."""
+    keys, written = job.field("resources", "shm_size")
+    size = re.fullmatch("([0-9]+)([bkmg])", str(written).lower())
+    if size is None:
+        return  # `shared-memory`
+    gib = int(size[1]) * 1024 ** ("bkmg".index(size[2]) - 3)
+    yield from _misfits(
+        job,
+        keys,
+        f"{written} of shared memory do not fit into a node of",
+        lambda cluster: f"less than its {cluster.memory_gib} GiB",
+        lambda cluster: not cluster.memory_gib or gib < cluster.memory_gib,
+    )
+
+
 @rule("cluster-build", scope="cluster", source="a build without CUDA computes on the node's CPU")
 def cluster_build(job: Placed) -> Iterator[Finding]:
     """A job has an environment that is built for the GPUs, or for the CPUs, of its nodes."""

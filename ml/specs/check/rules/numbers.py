@@ -33,7 +33,9 @@ LEAST: dict[str, int] = {
     "mini_batch_error_threshold": -1,
     "error_threshold": -1,
     "number_of_workers": 1,
+    "port": 1,
 }
+_MOST = {"port": 65_535}
 # Fields whose name is not enough: the last two keys. Probes, requests and the collector are those
 # of reference-yaml-deployment-managed-online, mini-batches those of reference-yaml-job-parallel.
 BETWEEN: dict[tuple[str, str], tuple[float, float]] = {
@@ -47,6 +49,11 @@ BETWEEN: dict[tuple[str, str], tuple[float, float]] = {
     ("request_settings", "max_queue_wait_ms"): (0, _ANY),
     ("data_collector", "sampling_rate"): (0, 1),
     ("retry_settings", "timeout"): (1, 259_200),
+    ("forecasting", "forecast_horizon"): (1, _ANY),
+    **{
+        ("forecasting", key): (1, _ANY)
+        for key in ("cv_step_size", "seasonality", "target_lags", "target_rolling_window_size")
+    },
 }
 # "300 seconds" for an endpoint on Kubernetes (how-to-manage-quotas).
 MAX_KUBERNETES_MS = 300_000
@@ -72,7 +79,7 @@ def number_out_of_range(subject: Subject) -> Iterator[Finding]:
     is_kubernetes = "kubernetes" in f"{spec.get('$schema')}{spec.get('type')}".lower()
     for keys, value in fields(spec.document.data):
         key, pair = str(keys[-1]), (str(keys[-2:][0]), str(keys[-1]))
-        low, high = BETWEEN.get(pair, (LEAST.get(key, -_ANY), _ANY))
+        low, high = BETWEEN.get(pair, (LEAST.get(key, -_ANY), _MOST.get(key, _ANY)))
         high = MAX_KUBERNETES_MS if is_kubernetes and high == MAX_TIMEOUT_MS else high
         is_known = key in LEAST or key in _WHOLE or pair in BETWEEN
         if not is_known or isinstance(value, bool) or not isinstance(value, str | int | float):

@@ -69,6 +69,8 @@ def _is_path(keys: tuple[Key, ...], text: str) -> bool:
         return False
     if "inference_config" in keys[:-1]:  # of a container's routes, not of files
         return False
+    if keys[-2:] == ("source", "path"):  # of an import: in the store of its connection
+        return False
     if key in _PATHS:
         return True
     is_context = keys[-2:] == ("build", "path")

@@ -44,12 +44,12 @@ def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
             name = str(keys[-1])
             if problem := expressions.evaluated_text(name, text, part.place(*keys)):
                 problems.setdefault(problem, problem)
-            references += expressions.variable_references(name, text, command)
+            references += expressions.variable_references(text)
         for reference in references:
             for value, part, keys in _values(node, reference):
                 place = part.place(*keys)
                 if problem := expressions.dangerous(value, reference, place):
-                    problems.setdefault((place, reference.context), problem)
+                    problems.setdefault((place, reference.quoting), problem)
     for problem in problems.values():
         yield Finding((), problem.found, problem.expected, problem.hint, place=problem.place)
 

@@ -21,11 +21,11 @@ from ml.specs.check.nodes import Node
 from ml.specs.check.references import environments, fields
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import without_placeholders
+from ml.specs.kinds import MODEL_TYPES
 from ml.specs.parts import Part
 from ml.specs.sdk.errors import in_words
 from ml.specs.sdk.load import Spec
 
-MODEL_TYPES = frozenset({"custom_model", "mlflow_model", "triton_model"})
 DEPLOYMENTS = frozenset({"online_deployment", "batch_deployment", "model_batch_deployment"})
 _COMPUTING = frozenset({"command", "sweep", "parallel", "automl"})
 _ONLINE = "reference-yaml-endpoint-online"

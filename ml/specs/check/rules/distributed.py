@@ -1,4 +1,6 @@
-"""Elastic jobs: what torchrun says of nodes, processes and the rendezvous fits the job's fields."""
+"""Distributed jobs: variables that Azure ML sets for each process, shared memory, and what an
+elastic torchrun says of nodes, processes and the rendezvous.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,55 @@ from ml.specs import torchrun
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.rule import Finding, rule
 
+_GUIDE = "how-to-train-distributed-gpu: environment variables"
+# What each process gets, by launcher: one value for all would start as many first processes.
+_SET = {
+    "pytorch": frozenset(
+        {"RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    ),
+    "tensorflow": frozenset({"TF_CONFIG"}),
+}
+
 _ELASTIC = "docs.pytorch.org/docs/stable/elastic/run.html"
 # Azure ML sets both for every process of `distribution: pytorch`.
 _ENDPOINT = re.compile(r"\$\{?MASTER_ADDR\}?:(?:\$\{?MASTER_PORT\}?|(?P<port>\d+))")
 _STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+
+
+def _places(node: Node) -> Iterator[tuple[Key, ...]]:
+    """Where the fields of a job are: those of a sweep's trial as well."""
+    yield ()
+    if node.type == "sweep":
+        yield ("trial",)
+
+
+@rule("distributed-variables", scope="node", source=_GUIDE)
+def distributed_variables(node: Node) -> Iterator[Finding]:
+    """No job sets a variable that its launcher sets for each process."""
+    places = [*_places(node)]
+    kinds = [str(node.get(*at, "distribution", "type")).lower() for at in places]
+    kind = next((kind for kind in kinds if kind in _SET), "")
+    for at in places:
+        written = node.get(*at, "environment_variables")
+        for name in written if isinstance(written, dict) else ():
+            if name in _SET.get(kind, ()):
+                yield Finding(
+                    (*at, "environment_variables", name),
+                    f"`{name}` is the same in every process",
+                    f"the one that `distribution: {kind}` sets for each process",
+                    f"remove `{name}`",
+                )
+
+
+@rule("shared-memory", scope="node", source="reference-yaml-job-command: resources.shm_size")
+def shared_memory(node: Node) -> Iterator[Finding]:
+    """The shared memory of a container is a number above 0 with the unit b, k, m or g."""
+    for at in _places(node):
+        written = node.get(*at, "resources", "shm_size")
+        if isinstance(written, str) and not re.fullmatch("0*[1-9][0-9]*[bkmgBKMG]", written):
+            keys = (*at, "resources", "shm_size")
+            hint = "processes of a node exchange batches in it, with NCCL gradients too"
+            yield Finding(keys, f"`{written}`", "a size such as 8g", hint)
 
 
 def _elastic(node: Node) -> tuple[tuple[Key, ...], torchrun.Elastic] | None:

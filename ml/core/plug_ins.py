@@ -1,0 +1,127 @@
+"""The gates and rules that a fork adds, in modules of `policies/own` that pyproject.toml names:
+
+    [tool.azureml-gitops-starter.plug-ins]
+    gates = ["training_time"]
+    spec-rules = ["tags"]
+    infrastructure-rules = ["log_cap"]
+
+What a plug-in answers can only add refusals: it takes no name of the framework's, which decides
+first and hands it a copy. It is code of this process nevertheless, which could change any other:
+its owners review it as they review gates.yml.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import tomllib
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, get_args
+
+from ml.core import repository
+from ml.core.errors import Place, Problem, Refused
+from ml.core.imports import ROOT
+
+Kind = Literal["gates", "spec-rules", "infrastructure-rules"]
+FOLDER = Path("policies/own")
+# What a module of a kind defines; a rule for specs is registered by its decorator.
+_DEFINES: Mapping[Kind, str] = {"gates": "GATES", "infrastructure-rules": "RULES"}
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@cache
+def load(kind: Kind, root: Path = ROOT) -> tuple[ModuleType, ...]:
+    """Import the modules of one kind, in the order in which pyproject.toml names them.
+
+    Raises Refused for a table that is no such table, a module that is not there, and one that
+    fails while it is imported.
+    """
+    return tuple(_import(root, name, _DEFINES.get(kind, "")) for name in named(root).get(kind, ()))
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Run code of a plug-in: what it prints goes to stderr, and no exit looks like a success."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as stop:
+        raise RuntimeError(f"it raised {type(stop).__name__}") from stop
+
+
+def check_names(
+    kind: str, names: Collection[str], taken: Collection[str], module: ModuleType
+) -> None:
+    """Refuse a plug-in whose gates or rules have names that the framework or another one has."""
+    if both := sorted({*names} & {*taken}):
+        found = f"the {kind} `{both[0]}` exists"
+        place = Place(repository.shown(Path(str(module.__file__))), 1)
+        hint = "to loosen a gate or rule of the framework, change its settings or add a waiver"
+        raise Refused(Problem("plug-in-name-taken", found, "another name", hint, place))
+
+
+def is_own(check: Callable[..., Any]) -> bool:
+    """Whether a plug-in defines the function."""
+    return check.__module__.startswith(_module_name(""))
+
+
+def failure(error: BaseException, what: str) -> Problem:
+    """The problem of a plug-in that raised an error, at the line that did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frames += traceback.extract_tb(error.__cause__.__traceback__) if error.__cause__ else []
+    own = [frame for frame in frames if Path(frame.filename).parent.parts[-2:] == FOLDER.parts]
+    place = Place(repository.shown(Path(own[-1].filename)), own[-1].lineno or 1) if own else None
+    found = f"{what} failed: {type(error).__name__}: {error}"
+    hint = f"correct it, or take it out of [tool.{repository.TABLE}.plug-ins] in {repository.MARK}"
+    return Problem("plug-in-failed", found, "no error", hint, place)
+
+
+def named(root: Path) -> dict[str, list[str]]:
+    """The modules that pyproject.toml names, by kind; Refused for a table that is no such table."""
+    path = root / repository.MARK
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        table = settings.get("tool", {}).get(repository.TABLE, {}).get("plug-ins", {})
+        is_known = table.keys() <= {*get_args(Kind)}
+        if is_known and all(_NAME.fullmatch(name) for names in table.values() for name in names):
+            return dict(table)
+        found = f"`plug-ins` is {table!r}"
+    except (ValueError, AttributeError, TypeError) as error:
+        found = f"no TOML with such a table: {error}"
+    expected = f"[tool.{repository.TABLE}.plug-ins] with {', '.join(get_args(Kind))}"
+    expected += ', each a list such as ["training_time"]'
+    raise Refused(Problem("wrong-value", found, expected, place=Place(repository.MARK, 1)))
+
+
+def _module_name(name: str) -> str:
+    return f"{'.'.join(FOLDER.parts)}.{name}"
+
+
+def _import(root: Path, name: str, defines: str) -> ModuleType:
+    path = root / FOLDER / f"{name}.py"
+    if not path.is_file() or path.is_symlink():
+        found = f"plug-in `{name}`: there is no file {FOLDER}/{name}.py"
+        hint = f"add the file, or take the name out of [tool.{repository.TABLE}.plug-ins]"
+        place = Place(repository.MARK, 1)
+        raise Refused(Problem("missing-file", found, "a module", hint, place))
+    # By its path: no PYTHONPATH and no installed package can be in its place.
+    spec = spec_from_file_location(_module_name(name), path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    try:
+        with guarded():
+            spec.loader.exec_module(module)
+            getattr(module, defines or "__name__")
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(failure(error, f"importing plug-in `{name}`")) from None
+    return module

@@ -1,0 +1,34 @@
+"""The versions in conda files, which a node installs, beside those of the lock, which run here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ml.core import repository
+from ml.core.errors import Problem
+from ml.specs.assets import conda
+
+_LOCKED = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.M)
+_PIN = re.compile(r"([\w.-]+)(?:\[[\w,. -]+\])? *={1,2} *([\w.!+]+)")
+
+
+def problems(root: Path) -> Iterator[Problem]:
+    """Each pin of a locked package to another version than the lock's; none without a lock."""
+    lock = repository.lock(root)
+    text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
+    locked = {_name(name): version for name, version in _LOCKED.findall(text)}
+    for path in sorted((root / "ml/environments").glob("*/*conda*.y*ml")):
+        for dependency in conda.of_file(path).dependencies:
+            pin = _PIN.match(dependency.text)
+            version = locked.get(_name(pin[1]), pin[2]) if pin else ""
+            if pin and pin[2] != version:
+                found = f"{pin[1]} {pin[2]} is installed on nodes"
+                expected = f"{version}, as in {repository.LOCK}"
+                hint = "set that version, and increment the environment's version"
+                yield Problem("pin-mismatch", found, expected, hint, dependency.place)
+
+
+def _name(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()

@@ -1,0 +1,81 @@
+"""Clusters and assets that a spec names with a typo, or without a version that is defined.
+
+They are warnings: others may be declared elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ml.core import repository
+from ml.core.documents import Key, strings
+from ml.core.errors import nearest
+from ml.specs.assets import assets
+from ml.specs.check.references import FAMILIES, fields
+from ml.specs.check.rules.rule import Finding, Subject, rule
+from ml.specs.kinds import MODEL_TYPES
+from ml.specs.sdk.load import Spec
+
+_COMPUTE = frozenset({"compute", "default_compute"})
+
+
+@rule(
+    "misspelt-cluster",
+    scope="spec",
+    severity="warning",
+    source="a job waits for ever, or is refused, where its compute does not exist",
+)
+def misspelt_cluster(subject: Subject) -> Iterator[Finding]:
+    """A compute with nearly the name of a declared cluster is that cluster."""
+    declared = {cluster.name for cluster in subject.clusters}
+    for keys, text in fields(subject.spec.document.data):
+        if keys[-1] not in _COMPUTE or not isinstance(text, str) or "${{" in text:
+            continue
+        name = text.removeprefix("azureml:")
+        if name not in declared and (near := nearest(name, declared)):
+            expected = f"a cluster of infra/Pulumi.ENV.yaml: {', '.join(sorted(declared))}"
+            hint = f"did you mean `azureml:{near[0]}`?"
+            yield Finding(keys, f"no stack file declares `{name}`", expected, hint)
+
+
+@rule(
+    "unknown-asset",
+    scope="spec",
+    severity="warning",
+    source="a job is refused where an asset that it names is not registered",
+)
+def unknown_asset(subject: Subject) -> Iterator[Finding]:
+    """An asset of this repository has a version and a name that its spec defines."""
+    versions: dict[tuple[str, str], set[str]] = {}
+    for asset in assets.definitions(repository.root(subject.spec.file)):
+        versions.setdefault((asset.kind, asset.name), set()).add(asset.version)
+    for keys, text in strings(subject.spec.document.data):
+        kind, reference = _kind(subject.spec, keys), assets.parse(text)
+        if kind is None or reference is None or "${{" in text:
+            continue
+        if defined := versions.get((kind, reference.name)):
+            if not reference.version and reference.label != "latest":
+                found = f"`{text}` has no version"
+                expected = f"azureml:{reference.name}:VERSION, or @latest"
+                yield Finding(keys, found, expected, "the SDK refuses it when it submits the job")
+            elif reference.version and reference.version not in defined:
+                newest = max(defined, key=assets.newness)
+                found = f"no {kind} spec of this repository defines `{text}`"
+                expected = f"version {', '.join(sorted(defined, key=assets.newness))}"
+                hint = f"azureml:{reference.name}:{newest}, or register this version first"
+                yield Finding(keys, found, expected, hint)
+        elif near := nearest(reference.name, {name for known, name in versions if known == kind}):
+            found = f"no {kind} spec of this repository is named `{reference.name}`"
+            yield Finding(keys, found, f"a name of {kind}", f"did you mean `{near[0]}`?")
+
+
+def _kind(spec: Spec, keys: tuple[Key, ...]) -> str | None:
+    """The kind of asset that a text at these keys names; None for another text, and for models,
+    which runs register.
+    """
+    if not keys or "tags" in keys or "environment_variables" in keys:
+        return None
+    if keys[-1] == "path" and "inputs" in keys:
+        return "data" if spec.get(*keys[:-1], "type") not in MODEL_TYPES else None
+    family = FAMILIES.get(str(keys[-1]))
+    return family if family in {"environment", "component"} else None
